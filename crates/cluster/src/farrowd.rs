@@ -14,8 +14,8 @@ use crate::certs::NodeName;
 use crate::config;
 use crate::metrics::MetricsAddress;
 use crate::node::{
-    ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, Node,
-    NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
+    ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, NetConfig,
+    Node, NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
@@ -195,6 +195,21 @@ struct ClusterArguments {
     /// Speak with other nodes in plain text: on loopback only
     #[arg(long, requires = "listen")]
     plaintext: bool,
+    /// Where to listen for nodes that cannot map this node's memory and read its objects by network
+    /// [default: where it listens for other nodes, at any port]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "listen")]
+    data_listen: Option<SocketAddr>,
+    /// Where those nodes reach this one, if that is not where it listens
+    #[arg(long, value_name = "HOST[:PORT]", requires = "listen")]
+    data_advertise: Option<String>,
+    /// Most memory for copies of objects of nodes whose memory this one cannot map, such as 512MiB
+    /// [default: as much as there is room; what was used longest ago goes first]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "listen")]
+    cache: Option<Length>,
+    /// Let no other node map this node's memory: its objects are read by network, also from the same
+    /// machine
+    #[arg(long, requires = "listen")]
+    net_only: bool,
 }
 
 /// How a node shows etcd that it may.
@@ -251,6 +266,12 @@ impl ClusterArguments {
             devices: self.allow_device,
             tls,
             is_plaintext_allowed: self.plaintext,
+            net: NetConfig {
+                listen: self.data_listen,
+                advertise: self.data_advertise,
+                cache: self.cache,
+                is_only: self.net_only,
+            },
         })
     }
 }

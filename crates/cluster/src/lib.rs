@@ -15,6 +15,7 @@ mod lock;
 mod memory;
 pub mod metrics;
 mod neighbour;
+mod net;
 pub mod node;
 mod peers;
 mod place;

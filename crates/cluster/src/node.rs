@@ -21,8 +21,9 @@ use crate::lock::Lock;
 use crate::memory::{Found, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
 use crate::neighbour::{self, Devices};
+use crate::net::Net;
+use crate::peers::{self, PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
-use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
@@ -154,6 +155,21 @@ pub struct ClusterConfig {
     pub tls: Option<PeerTls>,
     /// Without a certificate: speak plain text, on loopback only.
     pub is_plaintext_allowed: bool,
+    /// Nodes that cannot map each other's memory read objects by network.
+    pub net: NetConfig,
+}
+
+/// How objects are read by network.
+#[derive(Debug, Clone, Default)]
+pub struct NetConfig {
+    /// Where to listen for connections of data; `None`: where the node listens, at any port.
+    pub listen: Option<SocketAddr>,
+    /// Where the others reach that, if it is not where it listens: a host, or a host and a port.
+    pub advertise: Option<String>,
+    /// Most bytes of copies of other nodes' objects; `None`: as much as there is room.
+    pub cache: Option<Length>,
+    /// Nobody maps this node's memory, also where that is possible.
+    pub is_only: bool,
 }
 
 impl NodeOptions {
@@ -486,8 +502,11 @@ impl Node {
         summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
         let metrics = metrics.map(|bound| bound.listener);
         let mut first = Vec::new();
+        let mut net = None;
         if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
-            let cluster = cluster_options(config, peers, offer);
+            let (served, address) = start_net(config, peers, &mut state)?;
+            net = Some(served);
+            let cluster = cluster_options(config, peers, offer, address);
             let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
             let by = by.unwrap_or_default();
             summary.cluster = Some(format!("node {} at {}{by}", cluster.name, cluster.address));
@@ -501,7 +520,8 @@ impl Node {
         let handles = handles_of(&lock, &listener, found.held)?;
         // Before any other node hears where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
-        let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill, peers };
+        let parts =
+            Parts { listener, wake, started, is_private, prepared, metrics, spill, peers, net };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;
@@ -668,11 +688,51 @@ fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
         data_bytes: geometry.data.0,
         capacity: home.layout().heap.length.0,
         base: base_of(home.uid(), home.region().length()),
-        ways: neighbour::ways(options, dir),
+        ways: match options.cluster.as_ref().is_some_and(|config| config.net.is_only) {
+            true => Vec::new(),
+            false => neighbour::ways(options, dir),
+        },
     }
 }
 
-fn cluster_options(config: &ClusterConfig, peers: &Peers, offer: Offer) -> ClusterOptions {
+/// Serves the node's objects by network, and says where.
+fn start_net(
+    config: &ClusterConfig,
+    peers: &Peers,
+    state: &mut NodeState,
+) -> Result<(Net, String), NodeError> {
+    let failed = |why: String| NodeError::Cluster(format!("the data server: {why}"));
+    let NetConfig { listen, advertise, cache, .. } = &config.net;
+    let listen = listen.unwrap_or_else(|| SocketAddr::new(config.listen.ip(), 0));
+    if config.tls.is_none() && !listen.ip().is_loopback() {
+        return Err(failed(format!("plain text at {listen}, which is not on loopback")));
+    }
+    let credentials = peers::data_credentials(config.tls.as_ref()).map_err(failed)?;
+    let region = Arc::clone(state.home().region());
+    let rules = Arc::default();
+    let net = Net::start(&region, listen, credentials, Arc::clone(&rules)).map_err(failed)?;
+    state.set_net(net.interests(), rules, net.kind(), cache.map(|bytes| bytes.0));
+    let bound = net.address().map_err(failed)?;
+    let host = config.advertise.as_ref().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
+    let address = match (advertise, host) {
+        (Some(address), _) if address.rsplit(':').next().is_some_and(is_port) => address.clone(),
+        (Some(host), _) => format!("{host}:{}", bound.port()),
+        (None, Some(host)) => format!("{host}:{}", bound.port()),
+        (None, None) => SocketAddr::new(peers.local_address().ip(), bound.port()).to_string(),
+    };
+    Ok((net, address))
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok()
+}
+
+fn cluster_options(
+    config: &ClusterConfig,
+    peers: &Peers,
+    offer: Offer,
+    net: String,
+) -> ClusterOptions {
     let address = config.advertise.clone();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -689,6 +749,7 @@ fn cluster_options(config: &ClusterConfig, peers: &Peers, offer: Offer) -> Clust
         incarnation: nanos,
         seed: nanos ^ offer.region_uid,
         offer,
+        net: Some(net),
     }
 }
 

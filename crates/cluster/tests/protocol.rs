@@ -146,7 +146,11 @@ impl Run {
                 self.sessions.remove(&session);
                 self.state.closed(session, false, self.now_ms);
             }
-            Action::Spill(_) | Action::Peer(_) | Action::Stop | Action::HandOver { .. } => {}
+            Action::Spill(_)
+            | Action::Peer(_)
+            | Action::Net(_)
+            | Action::Stop
+            | Action::HandOver { .. } => {}
         }
     }
 

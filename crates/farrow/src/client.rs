@@ -17,7 +17,6 @@ use serde::Serialize;
 use crate::batch;
 use crate::error::Error;
 use crate::nodes::Nodes;
-use crate::object::Object;
 use crate::options::{ConnectOptions, ObjectOptions};
 use crate::pool::{Pool, PoolStats};
 use crate::put::{self, Value};
@@ -275,10 +274,14 @@ impl Client {
         if let Some(entry) = session.lookup(target)? {
             return session.reader.metadata(&entry)?.ok_or_else(missing);
         }
-        // Perhaps it is out of memory, and its metadata with it.
-        let object = Object::new(&session, session.hold(target)?.ok_or_else(missing)?)?;
-        let entry = session.lookup(&object.id().into())?.ok_or_else(missing)?;
-        session.reader.metadata(&entry)?.ok_or_else(missing)
+        // Perhaps it is out of memory, and its metadata with it, or has to be brought.
+        let (session, held) = match session.hold(target)? {
+            Some(held) => (session, held),
+            None => self.hold_elsewhere(target)?.ok_or_else(missing)?,
+        };
+        let metadata = session.reader.metadata(held.entry());
+        session.release(held);
+        metadata?.ok_or_else(missing)
     }
 
     /// True when a sealed object has this id or name, on any node. Sends no message, but for a
@@ -289,7 +292,8 @@ impl Client {
     /// The region is damaged; [`Error::NodeLost`] when it may be on a node that is lost;
     /// [`Error::NodeUnreachable`] when it is on one whose memory cannot be mapped here.
     pub fn contains(&self, target: &Target) -> Result<bool, Error> {
-        Ok(self.session.has(target)? || self.home_of(target)?.has(target)?)
+        let is_here = self.session.has(target)? || self.home_of(target)?.has(target)?;
+        Ok(is_here || self.is_by_net(target)?)
     }
 
     /// Deletes objects: their names are free at once, their memory when nobody holds them.

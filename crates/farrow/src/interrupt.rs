@@ -86,6 +86,7 @@ pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
         | RequestBody::Reserve { .. }
         | RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
+        | RequestBody::Fetch { .. }
         | RequestBody::Evict { .. }
         | RequestBody::Stats
         | RequestBody::Overview { .. }

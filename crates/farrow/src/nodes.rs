@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use farrow_store::{Held, Metadata};
+use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::link::confused;
 use farrow_wire::{Reach, ReplyBody, RequestBody, Roster, RosterNode};
 
@@ -48,6 +49,8 @@ impl Seen {
 enum Found<T> {
     Here(T),
     Nowhere,
+    /// It may be on a node whose objects are brought by network. With what is wrong with others.
+    ByNet(Vec<(String, Error)>),
     /// It may be on a node that cannot be reached.
     Unknown(Error),
 }
@@ -250,15 +253,19 @@ impl Nodes {
             return Ok(Found::Nowhere);
         }
         let roster = self.roster()?;
-        let (mut trouble, mut unseen) = (None, Vec::new());
+        let (mut trouble, mut unseen, mut is_by_net) = (None, Vec::new(), false);
         for node in roster.nodes.iter().filter(|node| is_possible(node, target)) {
             if node.region_uid == but.region_uid() {
+                continue;
+            }
+            if node.is_by_net() {
+                is_by_net = true;
                 continue;
             }
             let found = match self.session(node) {
                 Ok(session) => look(&session),
                 Err(error) if is_of_node(&error) => {
-                    unseen.push((node.name.as_str(), error));
+                    unseen.push((node.name.clone(), error));
                     continue;
                 }
                 Err(error) => Err(error),
@@ -268,6 +275,9 @@ impl Nodes {
                 Ok(None) => {}
                 Err(error) => drop(trouble.get_or_insert(error)),
             }
+        }
+        if trouble.is_none() && is_by_net {
+            return Ok(Found::ByNet(unseen));
         }
         if trouble.is_none() && !unseen.is_empty() {
             trouble = self.at_unseen(unseen, target)?;
@@ -279,7 +289,7 @@ impl Nodes {
     /// look. `None`: the object is nowhere. Asks the client's own daemon.
     fn at_unseen(
         &self,
-        unseen: Vec<(&str, Error)>,
+        unseen: Vec<(String, Error)>,
         target: &Target,
     ) -> Result<Option<Error>, Error> {
         let mut unseen = unseen.into_iter();
@@ -289,13 +299,19 @@ impl Nodes {
         };
         match self.own.call(RequestBody::FindLost { name: name.clone() })? {
             ReplyBody::FoundLost(found) => {
-                let is_it = |(node, _): &(&str, Error)| found.as_deref() == Some(*node);
+                let is_it = |(node, _): &(String, Error)| found.as_deref() == Some(node);
                 Ok(unseen.find(is_it).map(|(_, error)| error))
             }
             other => Err(confused(&other).into()),
         }
     }
 }
+
+/// An object that was brought may be evicted before it is held; so often it is asked for.
+const FETCHES_MAX: u32 = 16;
+
+/// It may be large, and its link slow.
+const FETCH_PATIENCE: Duration = Duration::from_secs(65);
 
 /// Whether an error is about one other node alone.
 fn is_of_node(error: &Error) -> bool {
@@ -423,8 +439,50 @@ impl Client {
         match self.nodes().first(self.session(), target, look)? {
             Found::Here(session) => Ok(session),
             Found::Nowhere => Ok(Arc::clone(self.session())),
+            // The client's own node asks the others.
+            Found::ByNet(_) => Ok(Arc::clone(self.nodes().own())),
             Found::Unknown(error) => Err(error),
         }
+    }
+
+    /// Whether an object is on a node whose objects are brought by network.
+    pub(crate) fn is_by_net(&self, target: &Target) -> Result<bool, Error> {
+        let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
+        match (self.nodes().first(self.session(), target, look)?, target) {
+            (Found::ByNet(unseen), Target::Name(name)) => {
+                let own = self.nodes().own();
+                match own.call(RequestBody::FindLost { name: name.clone() })? {
+                    ReplyBody::FoundLost(None) => Ok(false),
+                    ReplyBody::FoundLost(Some(node)) => {
+                        let mut unseen = unseen.into_iter();
+                        let wrong = unseen.find(|(of, _)| *of == node);
+                        wrong.map_or(Ok(true), |(_, error)| Err(error))
+                    }
+                    other => Err(confused(&other).into()),
+                }
+            }
+            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch(target)?.is_some()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Has an object of another node brought into the memory of this client's own, and holds it.
+    fn fetch(&self, target: &Target) -> Result<Option<(Arc<Session>, Held)>, Error> {
+        let own = self.nodes().own();
+        for _ in 0..FETCHES_MAX {
+            let deadline = Instant::now() + own.timeout.max(FETCH_PATIENCE);
+            let request = RequestBody::Fetch { target: target.wire() };
+            let id = match own.call_until(request, deadline)? {
+                ReplyBody::Fetched(None) => return Ok(None),
+                ReplyBody::Fetched(Some((hi, lo))) => ObjectId { hi, lo },
+                other => return Err(confused(&other).into()),
+            };
+            if let Some(held) = own.hold(&Target::Id(id))? {
+                return Ok(Some((Arc::clone(own), held)));
+            }
+        }
+        let what = format!("object {target}, whose copy here is evicted again and again");
+        Err(Error::Timeout { what, waited_ms: 0 })
     }
 
     /// Holds an object in the memory of another node than that of this client's place.
@@ -438,6 +496,12 @@ impl Client {
         match self.nodes().first(self.session(), target, look)? {
             Found::Here(found) => Ok(Some(found)),
             Found::Nowhere => Ok(None),
+            Found::ByNet(unseen) => match self.fetch(target)? {
+                None if !unseen.is_empty() => {
+                    self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err)
+                }
+                found => Ok(found),
+            },
             Found::Unknown(error) => Err(error),
         }
     }

@@ -30,6 +30,8 @@ pub struct Hold {
     blocks: Option<Box<[Span]>>,
     /// Where they lay at seal, if those are other places: what the descriptor says counts there.
     origins: Option<Box<[Span]>>,
+    /// The object of another node that it is a copy of.
+    origin: Option<ObjectId>,
     /// One buffer over each block, made at the first rebuild, with where the block lay at seal.
     buffers: OnceLock<Vec<(Span, Buffer)>>,
     /// After all the others: it looks what became of the object that was let go.
@@ -85,8 +87,9 @@ impl Object {
         let farewell =
             Farewell { session: Arc::clone(session), id: held.entry().id, registered: None };
         let (blocks, origins, buffers) = (None, None, OnceLock::new());
-        let mut hold = Hold { held, blocks, origins, buffers, farewell };
+        let mut hold = Hold { held, blocks, origins, origin: None, buffers, farewell };
         let entry = hold.held.entry();
+        hold.origin = session.reader.origin(entry).map_err(damaged)?;
         if entry.is_relocated {
             let places = session.reader.places(entry).map_err(damaged)?;
             hold.blocks = Some(places.iter().map(|place| place.block).collect());
@@ -98,9 +101,9 @@ impl Object {
         Ok(Self { hold: Arc::new(hold) })
     }
 
-    /// Its id.
+    /// Its id, wherever the bytes are that are read here.
     pub fn id(&self) -> ObjectId {
-        self.hold.entry().id
+        self.hold.origin.unwrap_or(self.hold.entry().id)
     }
 
     /// What it is.
@@ -183,7 +186,8 @@ impl Object {
     fn decoded(&self) -> Result<Decoded, Error> {
         let decoded = Decoded::parse(&self.descriptor()?, &Limits::default())?;
         // Offsets of another region would mean other bytes here.
-        let (theirs, ours) = (decoded.stamp().region, self.hold.session().region_uid());
+        let ours = self.hold.origin.map_or(self.hold.session().region_uid(), |id| id.hi);
+        let theirs = decoded.stamp().region;
         if theirs != ours {
             let reason = format!("offsets in region {theirs:#018x}, it lies in {ours:#018x}");
             return Err(Error::InvalidDescriptor(reason));
@@ -258,6 +262,7 @@ impl Hold {
             blocks: Some(Box::new([block])),
             origins: None,
             buffers: OnceLock::new(),
+            origin: self.origin,
             farewell: Farewell { session, id: self.entry().id, registered: Some(block) },
         }
     }
@@ -273,7 +278,7 @@ pub struct ObjectBytes {
 impl ObjectBytes {
     /// The object they belong to.
     pub fn id(&self) -> ObjectId {
-        self.hold.entry().id
+        self.hold.origin.unwrap_or(self.hold.entry().id)
     }
 
     /// Their address and length, and what holds them: they are good until that is dropped.

@@ -554,6 +554,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::SetRule(_)
             | RequestBody::Nodes
             | RequestBody::FindLost { .. }
+            | RequestBody::Fetch { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }

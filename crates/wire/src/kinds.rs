@@ -45,6 +45,7 @@ impl RequestBody {
             Self::Rules => "rules",
             Self::Room(_) => "room",
             Self::Cancel { .. } => "cancel",
+            Self::Fetch { .. } => "fetch",
         }
     }
 }

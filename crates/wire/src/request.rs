@@ -1,5 +1,7 @@
 //! What clients ask.
 
+use std::fmt;
+
 use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
@@ -194,6 +196,11 @@ pub enum RequestBody {
         /// The number of that request.
         seq: u64,
     },
+    /// Bring an object, which is in no memory that is mapped, into that of the client's own node.
+    Fetch {
+        /// Which.
+        target: WireTarget,
+    },
 }
 
 /// Memory for an operation that knows how much it needs. The node decides about all of it at once,
@@ -336,6 +343,15 @@ pub enum WireTarget {
     Id(u64, u64),
     /// The name.
     Name(String),
+}
+
+impl fmt::Display for WireTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
+            Self::Name(name) => write!(f, "{name:?}"),
+        }
+    }
 }
 
 /// What a client wants done to a barrier or to flags.

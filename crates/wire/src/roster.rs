@@ -48,11 +48,12 @@ pub struct RosterNode {
     pub is_own: bool,
     /// Uid of its region; 0: unknown.
     pub region_uid: u64,
-    /// How its memory is reached: `shm` or `device`; empty: not at all.
+    /// How its memory is reached: `shm` or `device` where it is mapped, `net` or `net+TLS` where its
+    /// objects are brought by network; empty: not at all.
     pub fabric: String,
     /// `coherent` or `node-local`; empty where the memory is not reached.
     pub coherence: String,
-    /// Why its memory is not reached; empty where it is.
+    /// Why its memory is not mapped; empty where it is.
     pub why_not: String,
     /// Heap bytes that it lends.
     pub capacity: u64,
@@ -64,9 +65,14 @@ impl RosterNode {
         matches!(self.reach, Reach::Live | Reach::Suspect)
     }
 
-    /// True when objects in its memory can be used from here.
+    /// True when objects in its memory can be used in place.
     pub fn is_usable(&self) -> bool {
-        self.is_member() && !self.fabric.is_empty()
+        self.is_member() && !self.fabric.is_empty() && !self.fabric.starts_with("net")
+    }
+
+    /// True when its objects are brought by network.
+    pub fn is_by_net(&self) -> bool {
+        self.is_member() && self.fabric.starts_with("net")
     }
 }
 

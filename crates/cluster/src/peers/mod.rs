@@ -66,6 +66,7 @@ pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
 pub(crate) use limits::{PEER_BYTES_MIN, PeerLimits, PeerTimes};
 pub(crate) use seat::SeatBytes;
 pub use tls::PeerTls;
+pub(crate) use tls::data_credentials;
 
 use crate::certs::NodeName;
 use calls::Client;

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use farrow_net::records::{Credentials, TlsIdentity};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -36,6 +37,36 @@ pub struct PeerTls {
     pub certificate: PathBuf,
     /// Its key, which other users must not be able to read.
     pub key: PathBuf,
+}
+
+/// Who this node is to others on connections of data: the same as on all others.
+pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, String> {
+    let Some(files) = files else { return Ok(Credentials::Plain) };
+    let (roots, chain, key) = read(files).map_err(|error| error.to_string())?;
+    let member_of =
+        |certificate: &CertificateDer<'_>| name_of(certificate).map(|name| name.to_string());
+    let server_name_of = |member: &str| match member.parse::<NodeName>() {
+        Ok(name) => name.certificate_name(),
+        Err(_) => member.to_owned(),
+    };
+    let identity = TlsIdentity::new(roots, chain, key, member_of, server_name_of);
+    Ok(Credentials::Tls(Arc::new(identity.map_err(|error| error.to_string())?)))
+}
+
+/// What the files say, as far as they can be used.
+type Identity = (RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<Identity, StartError> {
+    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect)
+        .map_err(|error| unusable(certificate, error))?;
+    check_key_is_private(key)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error))?;
+    let mut roots = RootCertStore::empty();
+    CertificateDer::from_pem_file(ca)
+        .map_err(|error| unusable(ca, error))
+        .and_then(|root| roots.add(root).map_err(|error| unusable(ca, error)))?;
+    Ok((roots, chain, key))
 }
 
 /// A connection, with TLS or without.
@@ -69,22 +100,14 @@ pub(super) fn choose(options: &PeersOptions) -> Result<Option<Tls>, StartError> 
 
 impl Tls {
     fn load(files: &PeerTls, own: &NodeName) -> Result<Self, StartError> {
-        let PeerTls { ca, certificate, key } = files;
-        let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect)
-            .map_err(|error| unusable(certificate, error))?;
+        let certificate = &files.certificate;
+        let (roots, chain, key) = read(files)?;
         let first = chain.first().ok_or_else(|| unusable(certificate, "no certificate"))?;
         let found = name_of(first).map_err(|reason| unusable(certificate, reason))?;
         if found != *own {
             let path = certificate.clone();
             return Err(StartError::NotOwn { path, own: own.clone(), found });
         }
-        check_key_is_private(key)?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error))?;
-        let mut roots = RootCertStore::empty();
-        CertificateDer::from_pem_file(ca)
-            .map_err(|error| unusable(ca, error))
-            .and_then(|root| roots.add(root).map_err(|error| unusable(ca, error)))?;
         let (client, server) = configs(Arc::new(roots), chain, key)
             .map_err(|error| StartError::Tls(error.to_string()))?;
         let (acceptor, connector) = (Arc::new(server).into(), Arc::new(client).into());

@@ -20,6 +20,7 @@ impl NodeState {
             || self.admission.cancel(session, seq)
             || self.promises.cancel(session, seq)
             || self.spills.cancel(session, seq)
+            || self.replicas.cancel(session, seq)
             || self.cancel_sync(session, seq, now_ms, out);
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));

@@ -1,12 +1,15 @@
 //! Room for what is to come: pins, eviction, and grants that need it.
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ByHand, ClientSlot, Evicted, EvictionPolicy, Need, Room, StoreError, Within};
+use farrow_store::{
+    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ReplicasFirst, Room, StoreError, Within,
+};
 use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
 
 use super::admission::Asker;
 use super::convert::{limit, store_error, store_target};
 use super::node::NodeState;
+use super::replicas::WithoutReplicated;
 
 /// For a client that asks for memory ahead of its needs, objects are evicted up to this part of
 /// the region; beyond it only for what it needs at least.
@@ -55,8 +58,16 @@ impl NodeState {
             checked = self.home.check_room(room);
         }
         if checked.is_err() && may_evict {
+            // What can be brought again goes first.
+            self.home.make_room(&ReplicasFirst, room)?;
+            checked = self.home.check_room(room);
+        }
+        if checked.is_err() && may_evict {
             self.have_others_go(room, want)?;
             checked = self.home.check_room(room);
+        }
+        if checked.is_err() && may_evict {
+            self.replicas.want_room(Length(room.runs.iter().map(|run| run.0).sum()));
         }
         checked?;
         match room.runs.is_empty() {
@@ -65,7 +76,7 @@ impl NodeState {
         }
     }
 
-    fn have_others_go(&mut self, room: &Room, want: Length) -> Result<(), StoreError> {
+    pub(super) fn have_others_go(&mut self, room: &Room, want: Length) -> Result<(), StoreError> {
         if self.spills.is_on() {
             // What is spilled keeps its slot and its name.
             let entries = Room { runs: Vec::new(), ..room.clone() };
@@ -123,7 +134,8 @@ impl NodeState {
         if self.spills.is_on() {
             return self.spill_by_hand(session, seq, namespace, bytes).map(|()| None);
         }
-        let within = Within { policy: self.eviction.policy.as_ref(), namespace };
+        let policy = WithoutReplicated::new(self.eviction.policy.as_ref(), &self.replicas);
+        let within = Within { policy: &policy, namespace };
         let evicted = self.home.evict_for(&within, Need::Bytes(Length(bytes)))?;
         self.note_evicted(evicted);
         self.evicted_report(evicted).map(Some)
@@ -142,7 +154,8 @@ impl NodeState {
     }
 
     fn make_room(&mut self, room: &Room) -> Result<(), StoreError> {
-        let evicted = self.home.make_room(self.eviction.policy.as_ref(), room)?;
+        let policy = WithoutReplicated::new(self.eviction.policy.as_ref(), &self.replicas);
+        let evicted = self.home.make_room(&policy, room)?;
         self.note_evicted(evicted);
         Ok(())
     }

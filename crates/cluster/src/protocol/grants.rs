@@ -42,6 +42,7 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Pin { is_pinned: false, .. } => Need::Right(Rights::DELETE),
         RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
+        | RequestBody::Fetch { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => Need::Right(Rights::READ),
         RequestBody::HoldBlock
@@ -139,6 +140,7 @@ impl NodeState {
         let bytes = encode(membership.as_deref(), &table);
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
+        self.tell_net_rules();
         let guests = self.sessions.iter();
         let guests = guests.filter_map(|(id, one)| Some((*id, one.peer.guest?, one.namespace)));
         let guests: Vec<(SessionId, Guest, NamespaceId)> = guests.collect();

@@ -20,6 +20,7 @@ mod numbers;
 mod overview;
 mod promises;
 mod quota;
+mod replicas;
 mod requests;
 pub mod rights;
 mod spill;

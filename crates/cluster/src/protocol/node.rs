@@ -14,12 +14,14 @@ use super::families::Families;
 use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
+use super::replicas::Replicas;
 use super::requests::answer_wait;
 use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
 use super::sync::Sync;
 use super::waits::Waits;
 use super::watches::Watches;
+use crate::net::NetAction;
 
 /// A connection must say `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;
@@ -74,6 +76,8 @@ pub enum Action {
     Spill(SpillJob),
     /// Do something with another node.
     Peer(PeerAction),
+    /// Do something with the network fabric.
+    Net(NetAction),
     /// End the daemon.
     Stop,
     /// Finish what has arrived and hand the region over to the daemon that asked.
@@ -143,6 +147,7 @@ pub struct NodeState {
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
     pub(super) spills: Spills,
+    pub(super) replicas: Replicas,
     pub(super) quotas: Quotas,
     pub(super) promises: Promises,
     /// What other nodes may do.
@@ -200,6 +205,7 @@ impl NodeState {
             watches,
             eviction: Eviction::default(),
             spills: Spills::default(),
+            replicas: Replicas::default(),
             quotas: Quotas::default(),
             promises: Promises::default(),
             rules,
@@ -267,6 +273,7 @@ impl NodeState {
             self.admission.forget(id);
             self.promises.forget(id);
             self.spills.forget(id);
+            self.replicas.forget(id);
             self.watches.forget(id);
             self.show_fewer_watched();
             self.sync_ended(id);
@@ -350,6 +357,7 @@ impl NodeState {
         let timers = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
         let more = [
             self.spills.next_deadline_ms(),
+            self.replicas.next_deadline_ms(),
             self.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
             self.next_promise_deadline_ms(),
@@ -379,6 +387,7 @@ impl NodeState {
         self.tick_cluster(now_ms, out);
         self.tick_sync(now_ms, out);
         self.tick_spills(now_ms, out);
+        self.tick_replicas(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.serve_promises(now_ms, out);
         self.take_jobs(out);
@@ -395,7 +404,8 @@ impl NodeState {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
-        for (session, seq) in self.spills.drain() {
+        let fetches = self.replicas.drain();
+        for (session, seq) in self.spills.drain().into_iter().chain(fetches) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
         let waiting = self.admission.drain().chain(self.promises.drain());
@@ -514,6 +524,14 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
+            (RequestBody::Fetch { target }, Some(slot)) => {
+                let target = self.full_target(slot, &target);
+                match target.and_then(|target| self.fetch((session, seq), &target, now_ms, out)) {
+                    Ok(None) => return,
+                    Ok(Some(found)) => Ok(found),
+                    Err(error) => Err(error),
+                }
+            }
             (RequestBody::FindLost { name }, Some(slot)) => {
                 let full = self.full_name(slot, &name);
                 match full.and_then(|full| self.find_lost((session, seq), &full, out)) {
@@ -540,7 +558,9 @@ impl NodeState {
             }
             (body, Some(slot)) => match self.park(session, slot, seq, body, now_ms, out) {
                 Ok(()) => return,
-                Err(body) => self.serve(slot, body, now_ms, wall_ns, out),
+                Err(body) => {
+                    return self.serve_now((session, slot, seq), body, (now_ms, wall_ns), out);
+                }
             },
         };
         out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors: false });

@@ -9,12 +9,41 @@ use farrow_wire::{
     WireError, WireTarget,
 };
 
+use super::admission::answer_to;
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::node::NodeState;
 use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 
 impl NodeState {
+    /// Serves a request that waits for no name, and answers it; a delete perhaps later.
+    pub(super) fn serve_now(
+        &mut self,
+        (session, slot, seq): (SessionId, ClientSlot, u64),
+        body: RequestBody,
+        (now_ms, wall_ns): (u64, u64),
+        out: &mut Vec<Action>,
+    ) {
+        let result = match body {
+            RequestBody::Delete { targets } => {
+                let allowed = self.check_right(slot, &RequestBody::Delete { targets: Vec::new() });
+                let limited = limit("objects in one message", targets.len(), BATCH_ITEMS_MAX);
+                let checked = allowed.and(limited);
+                let deleted = checked.and_then(|()| {
+                    self.delete_anywhere((session, seq), slot, &targets, now_ms, out)
+                });
+                self.reclaim_soon(now_ms);
+                deleted
+            }
+            body => self.serve(slot, body, now_ms, wall_ns, out).map(Some),
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(body)) => out.push(answer_to(session, seq, Ok(body))),
+            Err(error) => out.push(answer_to(session, seq, Err(error))),
+        }
+    }
+
     pub(super) fn serve(
         &mut self,
         slot: ClientSlot,
@@ -85,12 +114,6 @@ impl NodeState {
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Delete { targets } => {
-                limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-                let deleted = self.delete(slot, &targets).map_err(store_error)?;
-                self.reclaim_soon(now_ms);
-                Ok(ReplyBody::Deleted(deleted))
-            }
             RequestBody::HoldBlock => {
                 let block = self.home.hold_block(slot).map_err(store_error)?;
                 Ok(ReplyBody::HoldBlock(wire_span(block)))
@@ -136,6 +159,8 @@ impl NodeState {
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
             | RequestBody::FindLost { .. }
+            | RequestBody::Fetch { .. }
+            | RequestBody::Delete { .. }
             | RequestBody::Sync { .. }
             | RequestBody::Cancel { .. }
             | RequestBody::Goodbye
@@ -238,12 +263,12 @@ impl NodeState {
     }
 
     /// What each target is, if this client may delete it; then all of them at once, for one look
-    /// at the holds is long beside the rest.
-    fn delete(
+    /// at the holds is long beside the rest. With the ids of what is gone, also those that it had before.
+    pub(super) fn delete(
         &mut self,
         slot: ClientSlot,
         targets: &[WireTarget],
-    ) -> Result<Vec<Result<(), WireError>>, StoreError> {
+    ) -> Result<(Vec<Result<(), WireError>>, Vec<ObjectId>), StoreError> {
         let mut results: Vec<Result<(), WireError>> = Vec::with_capacity(targets.len());
         let mut allowed = Vec::with_capacity(targets.len());
         for target in targets {
@@ -251,6 +276,10 @@ impl NodeState {
             results.push(target.as_ref().map(|_| ()).map_err(Clone::clone));
             allowed.extend(target);
         }
+        let mut gone = match self.replicas.kind() {
+            Some(_) => self.former_ids(&allowed.iter().collect::<Vec<_>>()),
+            None => Vec::new(),
+        };
         let deleted = self.home.delete_many(allowed.iter().map(store_target))?;
         let mut deleted = deleted.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
@@ -258,12 +287,13 @@ impl NodeState {
                 Some(Ok(deleted)) => {
                     self.spills.deleted(deleted.id, deleted.was_spilled);
                     self.counts.deleted += 1;
+                    gone.push(deleted.id);
                 }
                 Some(Err(error)) => *result = Err(store_error(error)),
                 None => {}
             }
         }
-        Ok(results)
+        Ok((results, gone))
     }
 
     pub(super) fn wait(

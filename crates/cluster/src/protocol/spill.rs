@@ -514,6 +514,19 @@ impl NodeState {
         Ok(None)
     }
 
+    /// Has a spilled object brought back for nobody in particular: somebody looks for it again and again.
+    pub(super) fn restore_soon(&mut self, id: ObjectId) {
+        let is_spilled = matches!(self.home.find_spilled(Target::Id(id)), Ok(Some(_)));
+        let spills = &mut self.spills;
+        if !is_spilled || !spills.is_on() || spills.restores.len() >= RESTORES_MAX {
+            return;
+        }
+        if !spills.restores.contains_key(&id) {
+            spills.jobs.push(SpillJob::Look { id });
+            spills.restores.insert(id, Restore { stage: Stage::Looking, waiters: Vec::new() });
+        }
+    }
+
     /// Has an object read, if there is room for it by now.
     fn load(&mut self, id: ObjectId, out: &mut Vec<Action>) {
         let Some(Restore { stage: Stage::Waiting(head), .. }) = self.spills.restores.get(&id)

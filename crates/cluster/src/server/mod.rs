@@ -1,6 +1,7 @@
 //! The event loop of the daemon: one thread, one epoll, no call that blocks.
 
 mod buffers;
+mod by_net;
 mod connection;
 mod handover;
 mod others;
@@ -22,6 +23,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::metrics::{self, Latencies};
 use crate::neighbour::Devices;
+use crate::net::Net;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
@@ -38,6 +40,7 @@ const WAKE: u64 = 1;
 const SCRAPE_LISTENER: u64 = 2;
 const SPILL: u64 = 3;
 const OTHERS: u64 = 4;
+const NET: u64 = 5;
 /// Tokens from here on: session number times two, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
 /// Tokens of processes of an earlier life: this bit and the slot.
@@ -86,6 +89,8 @@ pub(crate) struct Parts {
     pub(crate) spill: Option<Worker>,
     /// Other nodes, and the devices that they may lend.
     pub(crate) peers: Option<(Peers, Devices)>,
+    /// Objects of other nodes, by network.
+    pub(crate) net: Option<Net>,
 }
 
 /// What is left of a server that ended.
@@ -120,12 +125,15 @@ pub(crate) struct Server {
     latencies: Latencies,
     spill: Option<Worker>,
     others: Option<Others>,
+    net: Option<Net>,
     /// How often the loop woke.
     turns: u64,
     /// Connections whose input gets no room, by since when.
     starved: BTreeSet<(u64, SessionId)>,
     /// More spill jobs are done than were looked at.
     has_spilled: bool,
+    /// More happened in the network fabric than was looked at.
+    has_net_events: bool,
 }
 
 /// What can be read in this turn.
@@ -143,7 +151,8 @@ struct Ready {
 impl Server {
     /// `first` is to be done before anything else.
     pub(crate) fn new(parts: Parts, state: NodeState, first: Vec<Action>) -> io::Result<Self> {
-        let Parts { listener, wake, started, is_private, prepared, metrics, spill, peers } = parts;
+        let Parts { listener, wake, started, is_private, prepared, metrics, spill, peers, net } =
+            parts;
         let others = peers.map(Others::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
@@ -157,6 +166,9 @@ impl Server {
         }
         if let Some(spill) = &spill {
             epoll::add(&poll, &spill.wake, EventData::new_u64(SPILL), EventFlags::IN)?;
+        }
+        if let Some(net) = &net {
+            epoll::add(&poll, &net.wake, EventData::new_u64(NET), EventFlags::IN)?;
         }
         if let Some(others) = &others {
             epoll::add(&poll, others.wake(), EventData::new_u64(OTHERS), EventFlags::IN)?;
@@ -183,9 +195,11 @@ impl Server {
             latencies: Latencies::new(),
             spill,
             others,
+            net,
             turns: 0,
             starved: BTreeSet::new(),
             has_spilled: false,
+            has_net_events: false,
         };
         server.watch_orphans();
         server.perform(first);
@@ -266,15 +280,15 @@ impl Server {
         if !matches!(ended, Ended::HandingOver(_)) {
             self.finish();
         }
-        let Self { state, listener, wake, spill, .. } = self;
+        let Self { state, listener, wake, spill, net, .. } = self;
         // From here on nothing else touches the region.
-        drop(spill);
+        drop((spill, net));
         Ok(Remains { ended, state, listener, wake })
     }
 
     /// Nothing is left over from the last turn.
     fn is_idle(&self) -> bool {
-        self.pending.is_empty() && !self.has_spilled
+        self.pending.is_empty() && !self.has_spilled && !self.has_net_events
     }
 
     fn timeout(&self) -> Option<Timespec> {
@@ -318,6 +332,9 @@ impl Server {
         if self.has_spilled {
             self.take_spilled(actions);
         }
+        if self.has_net_events {
+            self.take_net_events(actions);
+        }
         self.touched.extend(&ready.sessions);
         let each = REQUESTS_PER_TURN / ready.sessions.len().max(1);
         let each = each.clamp(1, REQUESTS_PER_CLIENT);
@@ -346,6 +363,7 @@ impl Server {
             SCRAPE_LISTENER => ready.has_scrapers = true,
             SPILL => self.has_spilled = true,
             OTHERS => ready.has_peers = true,
+            NET => self.has_net_events = true,
             token if token & ORPHANS != 0 => {
                 let slot = ClientSlot((token & !ORPHANS) as u32);
                 self.orphans.remove(&slot);
@@ -566,6 +584,7 @@ impl Server {
                     self.drop_guest(session, false);
                 }
                 Action::Peer(action) => self.perform_with_others(action),
+                Action::Net(action) => self.perform_by_net(action),
                 Action::Send { session, mut reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
                         continue;

@@ -123,6 +123,16 @@ impl Home {
         Ok(gone)
     }
 
+    /// What may go by this policy, in its order.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn candidates(&self, policy: &dyn EvictionPolicy) -> Result<Vec<Candidate>, StoreError> {
+        let (mut choices, _) = self.choices(policy)?;
+        choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
+        Ok(choices.into_iter().map(|choice| choice.candidate).collect())
+    }
+
     /// Evict one object: it is gone as if deleted. None: somebody holds it, or it may not go for
     /// another reason. Else the bytes that became free.
     ///

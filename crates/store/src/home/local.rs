@@ -320,6 +320,15 @@ impl Home {
         }
     }
 
+    /// The id that an object had before the home took it over from the client that sealed it.
+    #[must_use]
+    pub fn former_id(&self, id: ObjectId) -> Option<ObjectId> {
+        let to = self.forwarded(id).ok()?;
+        let before = Slot(*self.locals.taken.get(&to.slot().0)?);
+        let life = self.locals.area.life(self.number_of(before).ok()?).ok()?;
+        Some(ObjectId::new(self.uid(), life.generation(), before))
+    }
+
     /// What must be true of client entries.
     pub(super) fn check_locals(&self) -> Result<(), String> {
         let text = |error: StoreError| error.to_string();

@@ -104,6 +104,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let unreachable = self.unreachable(node);
+        let is_by_net = self.is_by_net(node);
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -114,6 +115,14 @@ impl NodeState {
         let mut found = None;
         match answer {
             // Its memory may have been mapped meanwhile: the client looks there next time.
+            Ok(Answer::Has(has)) if has.contains(&true) && is_by_net => {
+                let all = cluster.lookups.all.remove(&lookup);
+                if let Some(Lookup { session, seq, .. }) = all {
+                    let body = Ok(ReplyBody::FoundLost(Some(node.to_owned())));
+                    out.push(answer_to(session, seq, body));
+                }
+                return;
+            }
             Ok(Answer::Has(has)) if has.contains(&true) => found = Some(unreachable),
             Ok(Answer::Has(_)) => {}
             Ok(Answer::No(reason)) | Err(reason) => {
@@ -138,8 +147,8 @@ impl NodeState {
     }
 }
 
-/// The same error, of a node that did not even say whether it has the object.
-fn because(error: &WireError, why: &str) -> WireError {
+/// The same error, of a node that did not even say what it has.
+pub(super) fn because(error: &WireError, why: &str) -> WireError {
     match error {
         WireError::NodeUnreachable { node, address, reason } => WireError::NodeUnreachable {
             node: node.clone(),

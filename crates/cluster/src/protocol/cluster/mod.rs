@@ -4,6 +4,7 @@
 //! requests of clients. What goes to other nodes comes out as [`PeerAction`].
 
 mod agreement;
+mod by_net;
 mod guests;
 mod lookups;
 mod names;
@@ -24,20 +25,23 @@ use farrow_membership::naming::{self, Naming};
 use farrow_membership::{
     Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
 };
-use farrow_store::ClientSlot;
+use farrow_net::source::Member;
+use farrow_store::{ClientSlot, ObjectId};
 
 pub use agreement::AgreementKind;
 pub use neighbours::NeighbourMemory;
 pub use numbers::ClusterNumbers;
 pub use offer::{Offer, Way};
+use questions::NAMES_MAX;
 pub use questions::{Answer, Question};
 
 use super::node::NodeState;
 use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
+use crate::net::NetAction;
 use agreement::{Agreement, Outcome};
 use farrow_wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
-use lookups::Lookups;
+use lookups::{Lookups, because};
 use names::Parked;
 use neighbours::Neighbour;
 use not_joined::NotJoined;
@@ -70,6 +74,8 @@ pub struct ClusterOptions {
     pub lease_ms: u64,
     /// How its memory is reached.
     pub offer: Offer,
+    /// Where its data server listens; `None`: it has none.
+    pub net: Option<String>,
     /// A number that grows from one start of a node without memory to the next.
     pub incarnation: u64,
     /// A random number.
@@ -212,6 +218,27 @@ pub(in crate::protocol) enum Asked {
         /// The node that is asked.
         node: String,
     },
+    /// A ticket for a connection.
+    Ticket {
+        /// Which node.
+        node: String,
+        /// Names the request.
+        number: u64,
+    },
+    /// Whether a member has dropped its replica of an object.
+    Gone {
+        /// Which.
+        member: Member,
+        /// Which object.
+        id: ObjectId,
+    },
+    /// A delete that is another node's to do.
+    Delete {
+        /// Which node.
+        node: String,
+        /// The delete, and which of its objects.
+        which: (u64, usize),
+    },
     /// Something that the other node has to hear of: told again until it has, for a while.
     Told {
         /// Which node.
@@ -287,7 +314,7 @@ impl NodeState {
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
-            info: info_of(&options.offer, options.lease_ms),
+            info: info_of(&options.offer, options.lease_ms, options.net.as_deref()),
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
             incarnation: Incarnation(options.incarnation),
@@ -606,6 +633,26 @@ impl NodeState {
             (Asked::Has { lookup, node }, answer) => {
                 self.lookup_answered(lookup, &node, answer, out);
             }
+            (Asked::Ticket { node, number }, answer) => {
+                let result = match answer {
+                    Ok(Answer::Ticket(ticket)) => Ok(ticket),
+                    Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
+                    Ok(_) => Err(format!("{node} answered something else")),
+                };
+                out.push(Action::Net(NetAction::Ticket { number, result }));
+            }
+            (Asked::Gone { member, id }, answer) => {
+                let is_done = matches!(answer, Ok(Answer::Done));
+                self.gone_answered(&member, id, is_done, now_ms, out);
+            }
+            (Asked::Delete { node, which }, answer) => {
+                let result = match answer {
+                    Ok(Answer::Deleted(result)) => result,
+                    Ok(Answer::No(why)) | Err(why) => Err(because(&self.unreachable(&node), &why)),
+                    Ok(_) => Err(self.unreachable(&node)),
+                };
+                self.delete_answered(which, result, out);
+            }
             (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
             (Asked::Sync(number), Ok(Answer::No(why))) => self.sync_refused(number, why, now_ms),
             (Asked::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
@@ -688,6 +735,19 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Has { names } => Some(self.has_names(&names)),
+            Question::Ticket => {
+                let node = from.to_owned();
+                out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation }));
+                None
+            }
+            Question::Gone { objects } if objects.len() > NAMES_MAX => {
+                Some(Answer::No(format!("{} objects, {NAMES_MAX} are taken", objects.len())))
+            }
+            Question::Gone { objects } => {
+                self.objects_gone(from, &objects, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
         }
     }
 

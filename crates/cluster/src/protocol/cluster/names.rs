@@ -186,8 +186,8 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         if self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot)) {
-            let body = self.serve(slot, body, now_ms, self.home.now_ns(), out);
-            out.push(answer_to(session, seq, body));
+            let now = (now_ms, self.home.now_ns());
+            self.serve_now((session, slot, seq), body, now, out);
         }
     }
 

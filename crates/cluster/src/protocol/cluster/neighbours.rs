@@ -40,6 +40,8 @@ pub(super) struct Neighbour {
     /// It left in order, so nobody waits for what it had.
     has_left: bool,
     memory: Memory,
+    /// Its objects are brought by network: `net` or `net+TLS`.
+    pub(super) by_net: Option<&'static str>,
 }
 
 impl Neighbour {
@@ -47,7 +49,7 @@ impl Neighbour {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
         let memory = Memory::Missing(why.to_owned());
-        Self { member, offer, reach: Reach::Live, has_left: false, memory }
+        Self { member, offer, reach: Reach::Live, has_left: false, memory, by_net: None }
     }
 
     pub(super) fn set_reach(&mut self, state: Heard) {
@@ -119,7 +121,10 @@ impl Neighbour {
             ..RosterNode::default()
         };
         match &self.memory {
-            Memory::Missing(why) => report.why_not.clone_from(why),
+            Memory::Missing(why) => {
+                report.why_not.clone_from(why);
+                report.fabric = self.by_net.unwrap_or_default().to_owned();
+            }
             Memory::Mapped(memory) => {
                 report.fabric = memory.fabric.kind().as_str().to_owned();
                 report.coherence = memory.fabric.coherence_class().as_str().to_owned();
@@ -138,13 +143,15 @@ impl NodeState {
         tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
         cluster.has_news = true;
         cluster.was_member = true;
-        let mut lost = Vec::new();
+        let (mut lost, mut ended) = (Vec::new(), Vec::new());
         for (name, neighbour) in &mut cluster.neighbours {
             if !neighbour.is_lost() && view.named(&neighbour.member.name).is_none() {
                 neighbour.set_reach(Heard::Lost);
                 lost.push(name.clone());
                 let (node, address) = (name.clone(), neighbour.member.address.clone());
                 out.push(Action::Peer(PeerAction::CutOff { node, address }));
+                let incarnation = neighbour.member.incarnation.0;
+                ended.push((name.clone(), incarnation, true));
             }
             let mut former = view.former.iter();
             neighbour.has_left =
@@ -161,6 +168,8 @@ impl NodeState {
             }) {
                 // Its earlier life ended, in a view that was missed.
                 lost.push(name.clone());
+                let earlier = known.as_ref().map_or(0, |known| known.member.incarnation.0);
+                ended.push((name.clone(), earlier, false));
             }
             if let Some(known) = known
                 && known.member.info == member.info
@@ -181,6 +190,10 @@ impl NodeState {
             let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
             cluster.neighbours.remove(&name);
         }
+        self.lives_ended(ended, now_ms, out);
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
         let mut outputs = Vec::new();
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
@@ -191,7 +204,12 @@ impl NodeState {
     }
 
     /// The memory of a node was mapped, or why not.
-    pub fn mapped(&mut self, node: &str, memory: Result<NeighbourMemory, String>) {
+    pub fn mapped(
+        &mut self,
+        node: &str,
+        memory: Result<NeighbourMemory, String>,
+        out: &mut Vec<Action>,
+    ) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -206,6 +224,7 @@ impl NodeState {
                 Memory::Missing(why)
             }
         };
+        self.reach_by_net(node, out);
         self.tell_roster();
     }
 

@@ -1,7 +1,7 @@
 //! What the state machines of two nodes ask each other. Carried by `Ask` of the gRPC service.
 
 use farrow_membership::naming;
-use farrow_wire::WireSpan;
+use farrow_wire::{WireError, WireSpan, WireTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::sync::{Kept, SyncQuestion};
@@ -54,6 +54,18 @@ pub enum Question {
         /// The place.
         place: u32,
     },
+    /// A ticket for a connection to your data server.
+    Ticket,
+    /// Objects of mine that you may have replicas of are gone.
+    Gone {
+        /// The low halves of their ids; at most `NAMES_MAX`.
+        objects: Vec<u64>,
+    },
+    /// A client of mine deletes an object of yours.
+    Delete {
+        /// Which: by its full name, or its id.
+        target: WireTarget,
+    },
 }
 
 /// The answer to a question.
@@ -71,4 +83,8 @@ pub enum Answer {
     Has(Vec<bool>),
     /// To `SyncQuestion::HandOver`: names, in full, and what was kept under them. None: that is all.
     HandedOver(Vec<(String, Kept)>),
+    /// To `Ticket`.
+    Ticket([u8; 32]),
+    /// To `Delete`.
+    Deleted(Result<(), WireError>),
 }

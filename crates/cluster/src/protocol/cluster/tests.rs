@@ -147,6 +147,7 @@ impl World {
 
     fn join_cluster(&mut self, number: usize) -> Vec<Action> {
         let options = ClusterOptions {
+            net: None,
             name: NAMES[number].parse().unwrap(),
             address: ADDRESSES[number].to_owned(),
             agreement: AgreementKind::Embedded,
@@ -436,7 +437,8 @@ impl World {
                     let fabric = Arc::clone(&self.fabrics[of]);
                     let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
                     let reader = Reader::open(Arc::new(region)).unwrap();
-                    self.nodes[number].mapped(&node, Ok(NeighbourMemory { fabric, reader }));
+                    let memory = NeighbourMemory { fabric, reader };
+                    self.nodes[number].mapped(&node, Ok(memory), &mut Vec::new());
                 }
                 PeerAction::WatchProcess { token, pid, .. } if self.is_slow => {
                     self.late.push((token, pid));

@@ -102,8 +102,8 @@ impl NodeState {
 
     /// Names were sealed in the memory of another node.
     pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
-        let unreachable = self.unread_members().iter().any(|one| one == node);
-        let unreachable = unreachable.then(|| self.unreachable(node));
+        let is_unread = self.unread_members().iter().any(|one| one == node);
+        let unreachable = (is_unread && !self.is_by_net(node)).then(|| self.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
             // Its word is not taken for it: a client that is woken for nothing waits again.
             tracing::debug!(node, name, "sealed elsewhere");

@@ -88,6 +88,7 @@ impl World {
         let mut node = NodeState::new(home(number), 0, 1, 0, Vec::new(), 0, self.now_ms);
         node.sync.moves.mutant = self.mutant;
         let options = ClusterOptions {
+            net: None,
             name: NAMES[number].parse().unwrap(),
             address: number.to_string(),
             agreement: AgreementKind::Embedded,

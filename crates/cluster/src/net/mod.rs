@@ -1,0 +1,486 @@
+//! The network fabric of a node: what it lends to nodes that cannot map its memory, and what it reads from
+//! those whose memory it cannot map.
+//!
+//! The event loop decides ([`crate::protocol::replicas`]); calls that block run on threads of this module,
+//! and what becomes of them comes back as [`NetEvent`].
+
+mod source;
+pub(crate) mod wish;
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
+use farrow_net::NetError;
+use farrow_net::frame::{ErrorCode, Opened};
+use farrow_net::peer::{Control, Peer, PeerOptions, Piece, Placement};
+use farrow_net::records::Credentials;
+use farrow_net::server::{Server, ServerOptions};
+use farrow_net::source::{HoldId, Member, Source};
+use farrow_net::ticket::Ticket;
+use farrow_store::ObjectId;
+
+use source::RegionSource;
+pub(crate) use source::{Interests, Rules};
+
+/// Threads that open objects and end connections, and threads that load. Each has one object in hand.
+const QUICK_THREADS: usize = 4;
+const LOADING_THREADS: usize = 4;
+
+/// Longest time in which an object is brought: a terabyte at 300 MB/s. It ends much sooner where nothing
+/// arrives.
+const LOAD_MAX: Duration = Duration::from_secs(3600);
+
+/// A connection waits so long for a ticket: the peer is asked for it.
+const TICKET_MAX: Duration = Duration::from_secs(3);
+
+/// The connections of a member that is lost end within this time, or nothing that it read is given away.
+const CUT_MAX: Duration = Duration::from_secs(20);
+
+/// Events taken in one turn of the event loop.
+const EVENTS_PER_TURN: usize = 64;
+
+/// Why another node did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetFault {
+    /// It has no such object.
+    NotFound,
+    /// It does not allow it.
+    Denied(String),
+    /// It is at a limit, or the object is on its way back into its memory.
+    Busy(String),
+    /// It cannot be reached, or ended.
+    Lost(String),
+    /// Something else.
+    Other(String),
+}
+
+impl From<NetError> for NetFault {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::Refused { code: ErrorCode::NotFound, .. } => Self::NotFound,
+            NetError::Refused { code: ErrorCode::Denied, text, .. } => Self::Denied(text),
+            NetError::Refused { code: ErrorCode::Busy, text, .. } => Self::Busy(text),
+            NetError::Connection { .. } | NetError::Lost { .. } => Self::Lost(error.to_string()),
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// What is to be done. Offsets of pieces are those of the peer's data section, and of this region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetAction {
+    /// A node can be reached.
+    Connect {
+        /// Which.
+        node: String,
+        /// Where its data server listens.
+        address: String,
+        /// Bytes of its data section.
+        section: u64,
+    },
+    /// A life of a node has ended: its connections to this node end, and those of this node to it.
+    Cut {
+        /// Which.
+        node: String,
+        /// Which life.
+        incarnation: u64,
+        /// Whether it can not be reached any more.
+        is_lost: bool,
+    },
+    /// Find an object, and hold it where it is.
+    Open {
+        /// Names the request.
+        token: u64,
+        /// Where.
+        node: String,
+        /// Which: an encoded wish.
+        want: Vec<u8>,
+    },
+    /// Bring the bytes of an opened object.
+    Load {
+        /// The object.
+        origin: ObjectId,
+        /// Where it is.
+        node: String,
+        /// By which hold.
+        hold: u64,
+        /// What goes where.
+        pieces: Vec<(Span, Offset)>,
+    },
+    /// An opened object is needed no more.
+    Release {
+        /// Where.
+        node: String,
+        /// By which hold.
+        hold: u64,
+    },
+    /// A ticket came for a connection of this node, or why none did.
+    Ticket {
+        /// Names the request.
+        number: u64,
+        /// It.
+        result: Result<[u8; 32], String>,
+    },
+    /// A member asks for a ticket: [`crate::protocol::NodeState::ticket_issued`] is called.
+    IssueTicket {
+        /// Names the question.
+        token: u64,
+        /// Who asks.
+        node: String,
+        /// In which life.
+        incarnation: u64,
+    },
+}
+
+/// What became of something, or what a thread needs.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// An object was opened, or not.
+    Opened {
+        /// Names the request.
+        token: u64,
+        /// Where.
+        node: String,
+        /// By which hold; what the node told.
+        result: Result<(u64, Opened), NetFault>,
+    },
+    /// The bytes of an object are in place, or not. Nobody writes there any more.
+    Loaded {
+        /// The object.
+        origin: ObjectId,
+        /// Whether they are.
+        result: Result<(), NetFault>,
+    },
+    /// A connection to a node needs a ticket.
+    TicketWanted {
+        /// Which.
+        node: String,
+        /// Names the request.
+        number: u64,
+    },
+    /// Somebody wants an object that is out of memory.
+    Restore {
+        /// Which.
+        id: ObjectId,
+    },
+}
+
+/// Where threads leave what the event loop is to hear.
+#[derive(Clone, Debug)]
+pub(crate) struct Teller {
+    sender: Sender<NetEvent>,
+    wake: Arc<UnixStream>,
+}
+
+impl Teller {
+    fn tell(&self, event: NetEvent) {
+        if self.sender.send(event).is_ok() {
+            // A full pipe has told already.
+            let _ = (&*self.wake).write(&[1]);
+        }
+    }
+}
+
+/// Requests of a peer's threads.
+struct PeerControl {
+    node: String,
+    teller: Teller,
+    tickets: Arc<Tickets>,
+}
+
+/// Threads that wait for tickets.
+#[derive(Default)]
+struct Tickets {
+    next: Mutex<(u64, BTreeMap<u64, SyncSender<Result<Ticket, String>>>)>,
+}
+
+impl Control for PeerControl {
+    fn ticket(&self) -> Result<Ticket, String> {
+        let (sender, receiver) = sync_channel(1);
+        let number = {
+            let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
+            next.0 += 1;
+            let number = next.0;
+            next.1.insert(number, sender);
+            number
+        };
+        self.teller.tell(NetEvent::TicketWanted { node: self.node.clone(), number });
+        let ticket = receiver.recv_timeout(TICKET_MAX);
+        let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
+        next.1.remove(&number);
+        ticket.unwrap_or_else(|_| Err(format!("no ticket within {} ms", TICKET_MAX.as_millis())))
+    }
+
+    fn gone(&self, notice: u64, object: u64) {
+        // Daemons say so over their control channel, which they have anyway.
+        tracing::debug!(node = self.node, notice, object, "a notice that no daemon sends");
+    }
+}
+
+enum Job {
+    Open { token: u64, peer: Arc<Peer>, want: Vec<u8> },
+    Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
+    Cut { member: Member, peer: Option<Arc<Peer>> },
+}
+
+/// What threads share.
+struct Shared {
+    region: Arc<Region>,
+    map: Arc<FileMap>,
+    server: Server,
+    source: Arc<RegionSource>,
+    teller: Teller,
+}
+
+/// The event loop's end.
+pub(crate) struct Net {
+    shared: Arc<Shared>,
+    credentials: Credentials,
+    peers: BTreeMap<String, Arc<Peer>>,
+    tickets: Arc<Tickets>,
+    /// For quick ones, and for those that take long.
+    jobs: Option<[Sender<Job>; 2]>,
+    events: Receiver<NetEvent>,
+    /// Can be read when there are events.
+    pub(crate) wake: UnixStream,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn words(error: impl Display) -> String {
+    error.to_string()
+}
+
+impl Net {
+    /// Serves a region at an address, of which port 0 is any.
+    pub(crate) fn start(
+        region: &Arc<Region>,
+        listen: SocketAddr,
+        credentials: Credentials,
+        rules: Arc<RwLock<Rules>>,
+    ) -> Result<Self, String> {
+        let (wake, told) = UnixStream::pair().map_err(words)?;
+        wake.set_nonblocking(true).map_err(words)?;
+        told.set_nonblocking(true).map_err(words)?;
+        let (sender, events) = channel();
+        let teller = Teller { sender, wake: Arc::new(told) };
+        let source = RegionSource::new(region, rules, teller.clone())?;
+        let listener = TcpListener::bind(listen).map_err(|error| format!("{listen}: {error}"))?;
+        let reads: Arc<dyn Source> = Arc::clone(&source) as _;
+        let options = ServerOptions::default();
+        let server =
+            Server::start(listener, options, credentials.clone(), reads, None).map_err(words)?;
+        let (file, file_offset) = region
+            .fabric()
+            .write_fd(Section::Data)
+            .ok_or_else(|| "the region cannot be written".to_owned())?;
+        let file = file.try_clone_to_owned().map_err(words)?;
+        let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
+        let map = Arc::new(map);
+        let shared = Arc::new(Shared { region: Arc::clone(region), map, server, source, teller });
+        let mut threads = Vec::new();
+        let mut queue = |count: usize| -> io::Result<Sender<Job>> {
+            let (jobs, queue) = channel();
+            let queue = Arc::new(Mutex::new(queue));
+            for _ in 0..count {
+                let (shared, queue) = (Arc::clone(&shared), Arc::clone(&queue));
+                let thread = std::thread::Builder::new().name("farrow-net".into());
+                threads.push(thread.spawn(move || work(&shared, &queue))?);
+            }
+            Ok(jobs)
+        };
+        let jobs = [QUICK_THREADS, LOADING_THREADS].map(&mut queue);
+        let [quick, loading] = jobs;
+        let jobs = [quick.map_err(words)?, loading.map_err(words)?];
+        Ok(Self {
+            shared,
+            credentials,
+            peers: BTreeMap::new(),
+            tickets: Arc::default(),
+            jobs: Some(jobs),
+            events,
+            wake,
+            threads,
+        })
+    }
+
+    /// Where its data server listens.
+    pub(crate) fn address(&self) -> Result<SocketAddr, String> {
+        self.shared.server.address().map_err(words)
+    }
+
+    /// `"net"` or `"net+TLS"`.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.credentials.as_str()
+    }
+
+    /// Some of what happened since, and whether there may be more.
+    pub(crate) fn events(&self) -> (Vec<NetEvent>, bool) {
+        let mut bytes = [0; 64];
+        while io::Read::read(&mut &self.wake, &mut bytes).is_ok_and(|count| count > 0) {}
+        let events: Vec<NetEvent> = self.events.try_iter().take(EVENTS_PER_TURN).collect();
+        let has_more = events.len() == EVENTS_PER_TURN;
+        (events, has_more)
+    }
+
+    /// Whether other nodes can hold objects here: see [`Net::hold_by`].
+    pub(crate) fn is_ready(&self) -> bool {
+        self.shared.source.is_ready()
+    }
+
+    /// The hold block of the client that stands for other nodes.
+    pub(crate) fn hold_by(&self, block: Span) -> Result<(), String> {
+        self.shared.source.hold_by(block)
+    }
+
+    /// Who may have replicas of this node's objects.
+    pub(crate) fn interests(&self) -> Arc<dyn Interests> {
+        Arc::clone(&self.shared.source) as _
+    }
+
+    /// A ticket for a connection of a member.
+    pub(crate) fn issue_ticket(&self, member: &Member) -> Result<[u8; 32], String> {
+        let ticket = self.shared.server.issue_ticket(member).map_err(words)?;
+        Ok(*ticket.as_bytes())
+    }
+
+    /// Does what the state wants done, or has it done.
+    pub(crate) fn perform(&mut self, action: NetAction) {
+        match action {
+            NetAction::Connect { node, address, section } => {
+                if let Err(why) = self.connect(&node, &address, section) {
+                    tracing::warn!(node, address, %why, "a node is not reached by network");
+                }
+            }
+            NetAction::Cut { node, incarnation, is_lost } => {
+                let peer = if is_lost { self.peers.remove(&node) } else { None };
+                self.push(Job::Cut { member: Member { name: node, incarnation }, peer });
+            }
+            NetAction::Open { token, node, want } => match self.peer(&node) {
+                Ok(peer) => self.push(Job::Open { token, peer, want }),
+                Err(fault) => {
+                    let result = Err(fault);
+                    self.shared.teller.tell(NetEvent::Opened { token, node, result });
+                }
+            },
+            NetAction::Load { origin, node, hold, pieces } => match self.peer(&node) {
+                Ok(peer) => {
+                    let control = self.shared.region.geometry().control.0;
+                    let pieces = pieces
+                        .into_iter()
+                        .map(|(from, to)| Piece { from, to: Offset(to.0.wrapping_sub(control)) });
+                    self.push(Job::Load { origin, peer, hold, pieces: pieces.collect() });
+                }
+                Err(fault) => {
+                    let result = Err(fault);
+                    self.shared.teller.tell(NetEvent::Loaded { origin, result });
+                }
+            },
+            NetAction::Release { node, hold } => {
+                if let Some(peer) = self.peers.get(&node) {
+                    // Sent by whoever connects next, if it cannot be sent now.
+                    peer.release(HoldId(hold));
+                }
+            }
+            NetAction::Ticket { number, result } => {
+                let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(waiting) = next.1.remove(&number) {
+                    let _ = waiting.try_send(result.map(Ticket::from_bytes));
+                }
+            }
+            // Needs the state: see the event loop.
+            NetAction::IssueTicket { .. } => {}
+        }
+    }
+
+    fn connect(&mut self, node: &str, address: &str, section: u64) -> Result<(), String> {
+        let mut found = address.to_socket_addrs().map_err(words)?;
+        let at = found.next().ok_or_else(|| "it has no address".to_owned())?;
+        let options = PeerOptions::new(node, at, Length(section));
+        let control = Arc::new(PeerControl {
+            node: node.to_owned(),
+            teller: self.shared.teller.clone(),
+            tickets: Arc::clone(&self.tickets),
+        });
+        let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
+        self.peers.insert(node.to_owned(), Arc::new(peer));
+        Ok(())
+    }
+
+    fn peer(&self, node: &str) -> Result<Arc<Peer>, NetFault> {
+        let peer = self.peers.get(node).cloned();
+        peer.ok_or_else(|| NetFault::Lost(format!("{node} is not reached by network")))
+    }
+
+    fn push(&self, job: Job) {
+        if let Some([quick, loading]) = &self.jobs
+            && (if matches!(job, Job::Load { .. }) { loading } else { quick }).send(job).is_err()
+        {
+            tracing::error!("the threads of the network fabric are gone");
+        }
+    }
+}
+
+impl Drop for Net {
+    /// Nothing touches the region afterwards.
+    fn drop(&mut self) {
+        for peer in self.peers.values() {
+            peer.lose("this node ends");
+        }
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        match job {
+            Job::Open { token, peer, want } => {
+                let opened = peer.open(&want);
+                let result = opened.map(|one| (one.hold.0, one.opened)).map_err(NetFault::from);
+                let node = peer.name().to_owned();
+                shared.teller.tell(NetEvent::Opened { token, node, result });
+            }
+            Job::Load { origin, peer, hold, pieces } => {
+                let result = load(shared, &peer, hold, pieces);
+                shared.teller.tell(NetEvent::Loaded { origin, result });
+            }
+            Job::Cut { member, peer } => {
+                if let Some(peer) = peer {
+                    peer.lose(&format!("{member} is no member any more"));
+                }
+                match shared.server.cut(&member, CUT_MAX) {
+                    Ok(()) => shared.source.forget(&member),
+                    Err(error) => tracing::error!(%member, %error, "its holds stay"),
+                }
+            }
+        }
+    }
+}
+
+fn load(shared: &Shared, peer: &Peer, hold: u64, pieces: Vec<Piece>) -> Result<(), NetFault> {
+    let control = shared.region.geometry().control.0;
+    let written: Vec<Span> = pieces
+        .iter()
+        .map(|piece| Span::new(Offset(piece.to.0.wrapping_add(control)), piece.from.length))
+        .collect();
+    let other = |text: String| NetFault::Other(text);
+    let placement = Placement::new(Arc::clone(&shared.map), pieces);
+    let placement = placement.map_err(|error| other(error.to_string()))?;
+    peer.read(placement, HoldId(hold), LOAD_MAX)?;
+    for span in written {
+        shared.region.publish(span).map_err(|error| other(error.to_string()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! What other nodes may read over the network: objects of this node's region, held while they do.
+//!
+//! Threads of the data server look objects up and hold them by loads, as a client of this node does. So no
+//! request of another node waits for the event loop.
+//!
+//! **Interest.** Whoever opens an object may keep a replica of it, until it hears that the object is gone.
+//! The member is noted before the object is held. A delete stores that the object retires before it looks
+//! who is noted. So either the opener's second look sees that, or the delete sees the member.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
+use farrow_net::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
+use farrow_net::source::{Guard, HoldId, Member, Refusal, Source};
+use farrow_store::{
+    Held, HoldTable, NamespaceId, ObjectId, Place, Reader, SpillHead, Target, Whereabouts, own_name,
+};
+
+use super::wish::{Brought, Wish};
+use super::{NetEvent, Teller};
+use crate::protocol::cluster::node_key;
+use crate::protocol::rights::RightsTable;
+use farrow_wire::Rights;
+
+/// A spilled object is waited for so long: less than its connection may stall.
+const RESTORE_MAX: Duration = Duration::from_millis(1_500);
+
+/// Pause between two looks at it.
+const RESTORE_PAUSE: Duration = Duration::from_millis(2);
+
+/// Objects that one member may hold at a time.
+const HOLDS_PER_MEMBER_MAX: usize = 256;
+
+/// Who may read what, as the event loop told last.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) rights: RightsTable,
+    /// Names of namespaces by their numbers.
+    pub(crate) namespaces: BTreeMap<u16, String>,
+}
+
+/// Who may have replicas of this node's objects.
+pub(crate) trait Interests: Send + Sync {
+    /// Who may have one of an object that retires now. They are not noted any more.
+    fn take(&self, object: ObjectId) -> BTreeSet<Member>;
+
+    /// Whether somebody may have one.
+    fn is_any(&self, object: ObjectId) -> bool;
+}
+
+impl Interests for RegionSource {
+    fn take(&self, object: ObjectId) -> BTreeSet<Member> {
+        lock(&self.state).interests.remove(&object.lo).unwrap_or_default()
+    }
+
+    fn is_any(&self, object: ObjectId) -> bool {
+        lock(&self.state).interests.contains_key(&object.lo)
+    }
+}
+
+/// An object that a member reads.
+struct Reading {
+    _held: Held,
+    /// Where its blocks lie in the data section.
+    blocks: Vec<Span>,
+}
+
+#[derive(Default)]
+struct State {
+    readings: BTreeMap<(Member, HoldId), Arc<Reading>>,
+    /// Who may have a replica, by the low half of the object's id.
+    interests: BTreeMap<u64, BTreeSet<Member>>,
+}
+
+/// See the module.
+pub(crate) struct RegionSource {
+    map: Arc<FileMap>,
+    region: Arc<Region>,
+    reader: Reader,
+    holds: Mutex<Option<Arc<HoldTable>>>,
+    rules: Arc<RwLock<Rules>>,
+    state: Mutex<State>,
+    teller: Teller,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RegionSource {
+    pub(super) fn new(
+        region: &Arc<Region>,
+        rules: Arc<RwLock<Rules>>,
+        teller: Teller,
+    ) -> Result<Arc<Self>, String> {
+        let words = |error: &dyn std::fmt::Display| error.to_string();
+        let (file, file_offset) = region.fabric().read_fd(Section::Data);
+        let file = file.as_fd().try_clone_to_owned().map_err(|error| words(&error))?;
+        let length = region.geometry().data;
+        let map = FileMap::new(file, file_offset, length, false).map_err(|error| words(&error))?;
+        let reader = Reader::open(Arc::clone(region)).map_err(|error| words(&error))?;
+        Ok(Arc::new(Self {
+            map: Arc::new(map),
+            region: Arc::clone(region),
+            reader,
+            holds: Mutex::default(),
+            rules,
+            state: Mutex::default(),
+            teller,
+        }))
+    }
+
+    /// Whether it can hold objects: it needs a place among the clients of its node.
+    pub(super) fn is_ready(&self) -> bool {
+        lock(&self.holds).is_some()
+    }
+
+    /// It holds objects by this block from now on.
+    pub(super) fn hold_by(&self, block: Span) -> Result<(), String> {
+        let table = HoldTable::new(Arc::clone(&self.region), &[block]);
+        *lock(&self.holds) = Some(Arc::new(table.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    /// The life of a member has ended, and no thread reads for it any more.
+    pub(super) fn forget(&self, member: &Member) {
+        let mut state = lock(&self.state);
+        state.readings.retain(|(of, _), _| of != member);
+        state.interests.retain(|_, members| {
+            members.remove(member);
+            !members.is_empty()
+        });
+    }
+
+    fn note(&self, member: &Member, object: u64) {
+        lock(&self.state).interests.entry(object).or_default().insert(member.clone());
+    }
+
+    /// Takes back a note of an open that came to nothing, unless it was there before.
+    fn unnote(&self, member: &Member, object: u64) {
+        let mut state = lock(&self.state);
+        if let Some(members) = state.interests.get_mut(&object) {
+            members.remove(member);
+            if members.is_empty() {
+                state.interests.remove(&object);
+            }
+        }
+    }
+
+    fn check_rights(&self, member: &Member, namespace: &str) -> Result<(), Refusal> {
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        if rules.rights.of(namespace, node_key(&member.name)).has(Rights::READ) {
+            return Ok(());
+        }
+        let text = format!("node {} may not read in namespace {namespace:?}", member.name);
+        Err(Refusal::new(ErrorCode::Denied, text))
+    }
+
+    fn namespace(&self, number: NamespaceId) -> Option<String> {
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        match number {
+            NamespaceId::DEFAULT => Some(String::new()),
+            NamespaceId(number) => rules.namespaces.get(&number).cloned(),
+        }
+    }
+
+    /// The object that is meant, held; the member is noted.
+    fn hold(&self, member: &Member, wish: &Wish) -> Result<Held, Refusal> {
+        let holds = lock(&self.holds).clone();
+        let busy = |text: String| Refusal::new(ErrorCode::Busy, text);
+        let holds = holds.ok_or_else(|| busy("the node has no place for other nodes".into()))?;
+        let missing = || Refusal::new(ErrorCode::NotFound, format!("no object {wish}"));
+        let other = |error: farrow_store::StoreError| {
+            Refusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
+        };
+        let reader = match wish {
+            Wish::Name(full) => {
+                let namespace = namespace_in(full);
+                self.check_rights(member, namespace)?;
+                // The number plays no part in looking for a name.
+                let (number, _) = self.reader.namespace();
+                self.reader.clone().in_namespace(number, namespace)
+            }
+            Wish::Id(..) => self.reader.clone(),
+        };
+        let until = Instant::now() + RESTORE_MAX;
+        loop {
+            let target = match wish {
+                Wish::Name(full) => Target::Name(own_name(full)),
+                Wish::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+            };
+            let Some(entry) = reader.lookup(target).map_err(other)? else {
+                match reader.whereabouts(target).map_err(other)? {
+                    Whereabouts::Nowhere => return Err(missing()),
+                    Whereabouts::InMemory => {}
+                    Whereabouts::Away(id) => self.teller.tell(NetEvent::Restore { id }),
+                }
+                if Instant::now() >= until {
+                    return Err(busy(format!("object {wish} is on its way back into memory")));
+                }
+                std::thread::sleep(RESTORE_PAUSE);
+                continue;
+            };
+            if entry.is_replica {
+                return Err(missing());
+            }
+            let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
+            self.check_rights(member, &namespace)?;
+            let was_noted = self.is_noted(member, entry.id.lo);
+            self.note(member, entry.id.lo);
+            match reader.hold(&holds, Target::Id(entry.id)) {
+                // Taken over by its home since: it has another id.
+                Ok(Some(held)) if held.entry().id == entry.id => return Ok(held),
+                Ok(_) => {}
+                Err(error) => {
+                    return Err(busy(format!("object {wish} cannot be held: {error}")));
+                }
+            }
+            if !was_noted {
+                self.unnote(member, entry.id.lo);
+            }
+            if Instant::now() >= until {
+                return Err(busy(format!("object {wish} changes its place again and again")));
+            }
+        }
+    }
+
+    fn is_noted(&self, member: &Member, object: u64) -> bool {
+        lock(&self.state).interests.get(&object).is_some_and(|all| all.contains(member))
+    }
+
+    /// Where a part of the region lies in its data section.
+    fn in_section(&self, span: Span) -> Option<Span> {
+        let start = span.offset.0.checked_sub(self.region.geometry().control.0)?;
+        Some(Span::new(Offset(start), span.length))
+    }
+
+    fn copy(&self, span: Span) -> Result<Vec<u8>, Refusal> {
+        let mut bytes = vec![0; span.length.as_usize()];
+        let copied = self.region.copy_out(span.offset, &mut bytes);
+        copied.map_err(|error| Refusal::new(ErrorCode::Other, error.to_string()))?;
+        Ok(bytes)
+    }
+
+    /// What the member is told of a held object.
+    fn describe(&self, held: &Held) -> Result<(Opened, Vec<Span>), Refusal> {
+        let other = |text: String| Refusal::new(ErrorCode::Other, text);
+        let damaged = |error: farrow_store::StoreError| other(error.to_string());
+        let entry = held.entry();
+        let places = self.reader.places(entry).map_err(damaged)?;
+        // As they were at seal: what a return into memory added is no part of the object.
+        let blocks: Vec<Span> =
+            places.iter().map(|one| Span::new(one.block.offset, one.origin.length)).collect();
+        for block in &blocks {
+            self.region.refresh(*block).map_err(|error| other(error.to_string()))?;
+        }
+        let metadata = entry.metadata().unwrap_or_default();
+        let head = SpillHead {
+            id: entry.id,
+            kind: entry.kind,
+            size: entry.size,
+            descriptor_bytes: entry.descriptor.length.0,
+            metadata_bytes: entry.metadata_bytes,
+            origins: places.iter().map(|Place { origin, .. }| *origin).collect(),
+        };
+        let brought = Brought {
+            head: head.encode(),
+            name: self.reader.name_of(entry).map_err(damaged)?,
+            descriptor: self.copy(entry.descriptor)?,
+            descriptor_crc: entry.descriptor_crc,
+            metadata: self.copy(metadata)?,
+            metadata_crc: entry.metadata_crc,
+            sealed_at_ns: entry.sealed_at_ns,
+        };
+        let outside = || other("a block leaves the data section".to_owned());
+        let in_section: Option<Vec<Span>> =
+            blocks.iter().map(|block| self.in_section(*block)).collect();
+        let in_section = in_section.ok_or_else(outside)?;
+        let total = Length(in_section.iter().map(|block| block.length.0).sum());
+        let mut inline = Vec::new();
+        if total.0 <= INLINE_BYTES_MAX {
+            for block in &blocks {
+                inline.extend(self.copy(*block)?);
+            }
+        }
+        let entry = brought.encode().map_err(other)?;
+        Ok((Opened { blocks: in_section.clone(), entry, inline }, in_section))
+    }
+}
+
+/// The namespace in a full name.
+fn namespace_in(full: &str) -> &str {
+    full.strip_suffix(own_name(full)).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("")
+}
+
+impl Source for RegionSource {
+    fn map(&self) -> &Arc<FileMap> {
+        &self.map
+    }
+
+    fn open(&self, member: &Member, hold: HoldId, want: &[u8]) -> Result<Opened, Refusal> {
+        let wish = Wish::decode(want).map_err(|text| Refusal::new(ErrorCode::Other, text))?;
+        let of_member = |state: &State| {
+            let first = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
+            (
+                state.readings.range(first).count(),
+                state.readings.contains_key(&(member.clone(), hold)),
+            )
+        };
+        let (count, is_taken) = of_member(&lock(&self.state));
+        if is_taken {
+            let text = format!("{member} has a hold {} already", hold.0);
+            return Err(Refusal::new(ErrorCode::Other, text));
+        }
+        if count >= HOLDS_PER_MEMBER_MAX {
+            let text = format!("{member} reads {count} objects, at most {HOLDS_PER_MEMBER_MAX}");
+            return Err(Refusal::new(ErrorCode::Busy, text));
+        }
+        let held = self.hold(member, &wish)?;
+        let (opened, blocks) = self.describe(&held)?;
+        let reading = Arc::new(Reading { _held: held, blocks });
+        lock(&self.state).readings.insert((member.clone(), hold), reading);
+        Ok(opened)
+    }
+
+    fn read(&self, member: &Member, hold: HoldId, ranges: &[Span]) -> Result<Guard, Refusal> {
+        let reading = lock(&self.state).readings.get(&(member.clone(), hold)).cloned();
+        let Some(reading) = reading else {
+            let text = format!("{member} has no hold {}", hold.0);
+            return Err(Refusal::new(ErrorCode::NotHeld, text));
+        };
+        let outside = |range: &&Span| !reading.blocks.iter().any(|block| block.contains(**range));
+        if let Some(range) = ranges.iter().find(outside) {
+            let text = format!("{range} does not lie in a block of the object of hold {}", hold.0);
+            return Err(Refusal::new(ErrorCode::NotHeld, text));
+        }
+        Ok(Box::new(reading))
+    }
+
+    fn release(&self, member: &Member, hold: HoldId) {
+        lock(&self.state).readings.remove(&(member.clone(), hold));
+    }
+
+    fn gone_seen(&self, member: &Member, object: u64) {
+        tracing::debug!(%member, object, "an answer to no notice");
+    }
+}

@@ -1,0 +1,158 @@
+//! What one node says to another in an open and its answer.
+
+use std::fmt;
+
+use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, SpillHead};
+use serde::{Deserialize, Serialize};
+
+/// Which object is meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Wish {
+    /// By its full name.
+    Name(String),
+    /// By its id.
+    Id(u64, u64),
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(full) => write!(f, "{:?}", farrow_store::own_name(full)),
+            Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
+        }
+    }
+}
+
+impl Wish {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // Nothing in it can fail to be written to memory.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let (wish, rest) = postcard::take_from_bytes(bytes)
+            .map_err(|error| format!("a wish of {} B: {error}", bytes.len()))?;
+        match &wish {
+            Self::Name(name) if name.len() as u64 > NAME_BYTES_MAX => {
+                Err(format!("a name of {} B, at most {NAME_BYTES_MAX}", name.len()))
+            }
+            _ if !rest.is_empty() => Err(format!("{} B behind a wish", rest.len())),
+            _ => Ok(wish),
+        }
+    }
+}
+
+/// What is told of an object that was opened, beside its blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Brought {
+    /// As in a spill file.
+    pub(crate) head: Vec<u8>,
+    /// Its name in its namespace.
+    pub(crate) name: Option<String>,
+    pub(crate) descriptor: Vec<u8>,
+    pub(crate) descriptor_crc: u32,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) metadata_crc: u32,
+    pub(crate) sealed_at_ns: u64,
+}
+
+impl Brought {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
+        postcard::to_allocvec(self).map_err(|error| error.to_string())
+    }
+
+    /// With its head, both checked as far as they can be by themselves.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, SpillHead), String> {
+        let brought: Self = postcard::from_bytes(bytes)
+            .map_err(|error| format!("an entry of {} B: {error}", bytes.len()))?;
+        let head = SpillHead::decode(&brought.head).map_err(|error| error.to_string())?;
+        let lengths = [
+            ("descriptor", brought.descriptor.len() as u64, head.descriptor_bytes),
+            ("metadata", brought.metadata.len() as u64, head.metadata_bytes.into()),
+        ];
+        if let Some((what, found, expected)) = lengths.into_iter().find(|(_, a, b)| a != b) {
+            return Err(format!("{what} of {found} B, its head says {expected}"));
+        }
+        let checksums = [
+            ("descriptor", &brought.descriptor, brought.descriptor_crc),
+            ("metadata", &brought.metadata, brought.metadata_crc),
+        ];
+        for (what, bytes, stored) in checksums.into_iter().filter(|(_, bytes, _)| !bytes.is_empty())
+        {
+            let computed = crc32c::crc32c(bytes);
+            if computed != stored {
+                return Err(format!(
+                    "the checksum of its {what} is {computed:#010x}, not {stored:#010x}"
+                ));
+            }
+        }
+        if brought.metadata.len() > METADATA_BYTES_MAX as usize {
+            return Err(format!("metadata of {} B", brought.metadata.len()));
+        }
+        let name = brought.name.as_deref().map_or(0, str::len) as u64;
+        if name > NAME_BYTES_MAX || brought.name.as_deref().is_some_and(|name| name.contains('\0'))
+        {
+            return Err(format!("a name of {name} B, or with a NUL"));
+        }
+        Ok((brought, head))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a failure is the result
+mod tests {
+    use farrow_memory::{Length, Offset, Span};
+    use farrow_store::{ObjectId, ObjectKind};
+
+    use super::*;
+
+    #[test]
+    fn wishes_survive_and_others_are_refused() {
+        for wish in [Wish::Name("a\0b".into()), Wish::Id(1, u64::MAX)] {
+            assert_eq!(Wish::decode(&wish.encode()), Ok(wish));
+        }
+        let long = Wish::Name("x".repeat(256)).encode();
+        let behind = [Wish::Id(1, 2).encode(), vec![0]].concat();
+        for bytes in [&long[..], &behind, &[], &[9, 9, 9]] {
+            assert!(Wish::decode(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_brought_is_checked() {
+        let head = SpillHead {
+            id: ObjectId { hi: 7, lo: 1 << 32 },
+            kind: ObjectKind::Table,
+            size: Length(100),
+            descriptor_bytes: 3,
+            metadata_bytes: 2,
+            origins: vec![Span::new(Offset(4096), Length(256))],
+        };
+        let good = Brought {
+            head: head.encode(),
+            name: Some("t".into()),
+            descriptor: vec![1, 2, 3],
+            descriptor_crc: crc32c::crc32c(&[1, 2, 3]),
+            metadata: vec![4, 5],
+            metadata_crc: crc32c::crc32c(&[4, 5]),
+            sealed_at_ns: 6,
+        };
+        let decoded = Brought::decode(&good.encode().unwrap());
+        assert_eq!(decoded, Ok((good.clone(), head)));
+        for change in [
+            (|it| it.head[20] ^= 1) as fn(&mut Brought),
+            |it| it.head.clear(),
+            |it| it.name = Some("x".repeat(256)),
+            |it| it.name = Some("a\0b".into()),
+            |it| it.descriptor.push(0),
+            |it| it.descriptor[0] = 9,
+            |it| it.metadata_crc ^= 1,
+            |it| it.metadata.clear(),
+        ] {
+            let mut bad = good.clone();
+            change(&mut bad);
+            assert!(Brought::decode(&bad.encode().unwrap()).is_err(), "{bad:?}");
+        }
+        assert!(Brought::decode(&[1, 2, 3]).is_err());
+    }
+}

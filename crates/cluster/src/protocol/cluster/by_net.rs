@@ -1,0 +1,146 @@
+//! Nodes whose memory cannot be mapped and whose objects are brought by network: who they are, and what
+//! is asked of them.
+
+use farrow_net::source::Member;
+use farrow_store::ObjectId;
+use farrow_wire::{Rights, WireError};
+
+use super::lookups::because;
+use super::offer::net_in;
+use super::{ASK_LEASES_MAX, Asked, NodeState, Question};
+use crate::net::{NetAction, NetFault};
+use crate::protocol::Action;
+
+/// A ticket has to come within this time: a connection waits for it.
+const TICKET_MS_MAX: u64 = 2_500;
+
+impl NodeState {
+    /// A node whose memory is not mapped is reached by network, if it can be.
+    pub(super) fn reach_by_net(&mut self, node: &str, out: &mut Vec<Action>) {
+        let kind = self.replicas.kind();
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
+        neighbour.by_net = None;
+        if neighbour.mapped().is_some() || neighbour.is_lost() {
+            return;
+        }
+        let (Some(kind), Some(offer)) = (kind, &neighbour.offer) else { return };
+        let Some(address) = net_in(&neighbour.member.info) else { return };
+        neighbour.by_net = Some(kind);
+        let (node, section) = (node.to_owned(), offer.data_bytes);
+        out.push(Action::Net(NetAction::Connect { node, address, section }));
+    }
+
+    /// Lives of nodes that have ended, and whether the node is lost.
+    pub(super) fn lives_ended(
+        &mut self,
+        ended: Vec<(String, u64, bool)>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if self.replicas.kind().is_none() {
+            return;
+        }
+        for (node, incarnation, is_lost) in ended {
+            self.drop_replicas_of(&node, now_ms, out);
+            out.push(Action::Net(NetAction::Cut { node: node.clone(), incarnation, is_lost }));
+            self.member_has_ended(&node, incarnation, out);
+        }
+    }
+
+    /// Names of the members whose objects are brought by network.
+    pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
+        let all = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        let by_net = all.filter(|(_, one)| one.by_net.is_some() && !one.is_lost());
+        by_net.map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(super) fn is_by_net(&self, node: &str) -> bool {
+        self.net_region_of(node).is_some()
+    }
+
+    /// The region of a member whose objects are brought by network.
+    pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
+        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
+        let is_by_net = neighbour.by_net.is_some() && !neighbour.is_lost();
+        neighbour.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
+    }
+
+    /// The member with this region, if its objects are brought by network.
+    pub(in crate::protocol) fn net_node_of(&self, region: u64) -> Option<String> {
+        self.net_nodes().into_iter().find(|node| self.net_region_of(node) == Some(region))
+    }
+
+    /// What a client is told where a node did not do what it was asked.
+    pub(in crate::protocol) fn unreachable_by_net(
+        &self,
+        node: &str,
+    ) -> impl Fn(NetFault, &str) -> WireError + use<> {
+        let unreachable = self.unreachable(node);
+        let node = node.to_owned();
+        move |fault, what| match fault {
+            NetFault::NotFound => WireError::NotFound { what: what.to_owned() },
+            NetFault::Denied(text) => WireError::Denied(text),
+            NetFault::Lost(reason) => WireError::NodeLost { node: node.clone(), reason },
+            NetFault::Busy(why) | NetFault::Other(why) => because(&unreachable, &why),
+        }
+    }
+
+    /// A connection to a node needs a ticket.
+    pub(in crate::protocol) fn want_ticket(
+        &mut self,
+        node: &str,
+        number: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let about = Asked::Ticket { node: node.to_owned(), number };
+        if !self.ask_node_within(node, &Question::Ticket, about, TICKET_MS_MAX, out) {
+            let result = Err(format!("{node} is no member"));
+            out.push(Action::Net(NetAction::Ticket { number, result }));
+        }
+    }
+
+    /// Tells a member that an object is gone; false if that is not possible now.
+    pub(in crate::protocol) fn ask_gone(
+        &mut self,
+        member: &Member,
+        id: ObjectId,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if self.neighbour_in_life(&member.name, member.incarnation).is_none() {
+            return false;
+        }
+        let question = Question::Gone { objects: vec![id.lo] };
+        let about = Asked::Gone { member: member.clone(), id };
+        self.ask_node(&member.name, &question, about, out)
+    }
+
+    /// Asks a node to delete an object of its; false if that is not possible now.
+    pub(in crate::protocol) fn ask_delete(
+        &mut self,
+        node: &str,
+        question: Question,
+        which: (u64, usize),
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        let timeout_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
+        let about = Asked::Delete { node: node.to_owned(), which };
+        self.ask_node_within(node, &question, about, timeout_ms, out)
+    }
+
+    /// Whether another node may do this under a full name.
+    pub(in crate::protocol) fn check_node_may(
+        &self,
+        node: &str,
+        full: &str,
+        right: Rights,
+    ) -> Result<(), WireError> {
+        if self.may(node, right, full) {
+            return Ok(());
+        }
+        let namespace = crate::protocol::grants::namespace_in(full).to_owned();
+        let (node, right) = (node.to_owned(), right.to_string());
+        Err(WireError::NotGranted { node, namespace, right })
+    }
+}
