@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
-_PLAIN = ("--memory", "16MiB", "--plaintext", "--lease-ms", "1000")
+_PLAIN = ("--memory", "16MiB", "--plaintext", "--lease-ms", "1000", "--net", "off")
 
 
 def free_addresses(count: int) -> list[str]:

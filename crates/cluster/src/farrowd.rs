@@ -15,7 +15,7 @@ use crate::config;
 use crate::metrics::MetricsAddress;
 use crate::node::{
     ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, NetConfig,
-    Node, NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
+    NetUse, Node, NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
@@ -206,10 +206,10 @@ struct ClusterArguments {
     /// [default: as much as there is room; what was used longest ago goes first]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "listen")]
     cache: Option<Length>,
-    /// Let no other node map this node's memory: its objects are read by network, also from the same
-    /// machine
-    #[arg(long, requires = "listen")]
-    net_only: bool,
+    /// Whether objects are read by network: where memory cannot be mapped, everywhere (then no other
+    /// node maps this node's memory), or nowhere
+    #[arg(long, value_enum, default_value = "auto", requires = "listen")]
+    net: NetUse,
 }
 
 /// How a node shows etcd that it may.
@@ -270,7 +270,7 @@ impl ClusterArguments {
                 listen: self.data_listen,
                 advertise: self.data_advertise,
                 cache: self.cache,
-                is_only: self.net_only,
+                used: self.net,
             },
         })
     }

@@ -168,8 +168,20 @@ pub struct NetConfig {
     pub advertise: Option<String>,
     /// Most bytes of copies of other nodes' objects; `None`: as much as there is room.
     pub cache: Option<Length>,
-    /// Nobody maps this node's memory, also where that is possible.
-    pub is_only: bool,
+    /// Where they are.
+    pub used: NetUse,
+}
+
+/// Where objects of other nodes are read by network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum NetUse {
+    /// Where memory cannot be mapped.
+    #[default]
+    Auto,
+    /// Everywhere: no other node maps this node's memory.
+    Only,
+    /// Nowhere: what cannot be mapped cannot be read.
+    Off,
 }
 
 impl NodeOptions {
@@ -504,8 +516,9 @@ impl Node {
         let mut first = Vec::new();
         let mut net = None;
         if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
-            let (served, address) = start_net(config, peers, &mut state)?;
-            net = Some(served);
+            let served = start_net(config, peers, &mut state)?;
+            let (served, address) = served.unzip();
+            net = served;
             let cluster = cluster_options(config, peers, offer, address);
             let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
             let by = by.unwrap_or_default();
@@ -688,9 +701,9 @@ fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
         data_bytes: geometry.data.0,
         capacity: home.layout().heap.length.0,
         base: base_of(home.uid(), home.region().length()),
-        ways: match options.cluster.as_ref().is_some_and(|config| config.net.is_only) {
-            true => Vec::new(),
-            false => neighbour::ways(options, dir),
+        ways: match &options.cluster {
+            Some(config) if config.net.used == NetUse::Only => Vec::new(),
+            _ => neighbour::ways(options, dir),
         },
     }
 }
@@ -700,7 +713,10 @@ fn start_net(
     config: &ClusterConfig,
     peers: &Peers,
     state: &mut NodeState,
-) -> Result<(Net, String), NodeError> {
+) -> Result<Option<(Net, String)>, NodeError> {
+    if config.net.used == NetUse::Off {
+        return Ok(None);
+    }
     let failed = |why: String| NodeError::Cluster(format!("the data server: {why}"));
     let NetConfig { listen, advertise, cache, .. } = &config.net;
     let listen = listen.unwrap_or_else(|| SocketAddr::new(config.listen.ip(), 0));
@@ -720,7 +736,7 @@ fn start_net(
         (None, Some(host)) => format!("{host}:{}", bound.port()),
         (None, None) => SocketAddr::new(peers.local_address().ip(), bound.port()).to_string(),
     };
-    Ok((net, address))
+    Ok(Some((net, address)))
 }
 
 fn is_port(text: &str) -> bool {
@@ -731,7 +747,7 @@ fn cluster_options(
     config: &ClusterConfig,
     peers: &Peers,
     offer: Offer,
-    net: String,
+    net: Option<String>,
 ) -> ClusterOptions {
     let address = config.advertise.clone();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -749,7 +765,7 @@ fn cluster_options(
         incarnation: nanos,
         seed: nanos ^ offer.region_uid,
         offer,
-        net: Some(net),
+        net,
     }
 }
 

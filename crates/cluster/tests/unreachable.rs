@@ -24,7 +24,7 @@ use farrow::{Client, Error, Metadata, Reach, SchemaNode, Value};
 const COUNT: usize = 3;
 const NAMES: usize = 60;
 const NOW: Duration = Duration::ZERO;
-const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
+const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare", "--net", "off"];
 
 fn schema() -> SchemaNode {
     let x: ArrayRef = Arc::new(Int64Array::from(Vec::<i64>::new()));
