@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::link::confused;
@@ -310,9 +309,6 @@ impl Nodes {
 /// An object that was brought may be evicted before it is held; so often it is asked for.
 const FETCHES_MAX: u32 = 16;
 
-/// It may be large, and its link slow.
-const FETCH_PATIENCE: Duration = Duration::from_secs(65);
-
 /// Whether an error is about one other node alone.
 fn is_of_node(error: &Error) -> bool {
     matches!(
@@ -469,14 +465,17 @@ impl Client {
     /// Has an object of another node brought into the memory of this client's own, and holds it.
     fn fetch(&self, target: &Target) -> Result<Option<(Arc<Session>, Held)>, Error> {
         let own = self.nodes().own();
-        for _ in 0..FETCHES_MAX {
-            let deadline = Instant::now() + own.timeout.max(FETCH_PATIENCE);
-            let request = RequestBody::Fetch { target: target.wire() };
-            let id = match own.call_until(request, deadline)? {
+        // The node says so from time to time while it is on its way, however long that takes.
+        let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        let mut evictions = 0;
+        while evictions < FETCHES_MAX {
+            let id = match own.call(RequestBody::Fetch { target: target.wire(), wait_ms })? {
                 ReplyBody::Fetched(None) => return Ok(None),
                 ReplyBody::Fetched(Some((hi, lo))) => ObjectId { hi, lo },
+                ReplyBody::Fetching => continue,
                 other => return Err(confused(&other).into()),
             };
+            evictions += 1;
             if let Some(held) = own.hold(&Target::Id(id))? {
                 return Ok(Some((Arc::clone(own), held)));
             }

@@ -98,6 +98,7 @@ impl Session {
             }
             match self.reader.whereabouts(target.store()).map_err(named)? {
                 Whereabouts::Nowhere => return Ok(None),
+                Whereabouts::InMemory if self.is_outdated(target)? => return Ok(None),
                 Whereabouts::InMemory => {}
                 // If it went meanwhile, an object of the same name may have come: look again.
                 Whereabouts::Away(id) => self.restore(id)?,
@@ -110,8 +111,17 @@ impl Session {
     /// Whether there is such an object, in memory or not.
     pub(crate) fn has(&self, target: &Target) -> Result<bool, Error> {
         self.check_process()?;
-        let place = self.reader.whereabouts(target.store()).map_err(named)?;
-        Ok(place != Whereabouts::Nowhere)
+        match self.reader.whereabouts(target.store()).map_err(named)? {
+            Whereabouts::Nowhere => Ok(false),
+            Whereabouts::InMemory => Ok(!self.is_outdated(target)?),
+            Whereabouts::Away(_) => Ok(true),
+        }
+    }
+
+    /// Whether all that is here of an object is a replica that may not be used without asking.
+    fn is_outdated(&self, target: &Target) -> Result<bool, Error> {
+        let found = self.reader.lookup(target.store()).map_err(named)?;
+        found.map_or(Ok(false), |entry| Ok(!self.is_current(&entry)?))
     }
 
     /// Whether an object is out of memory, or on its way.

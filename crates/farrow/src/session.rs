@@ -394,6 +394,7 @@ impl Session {
         self.check_process()?;
         loop {
             match self.reader.hold(&self.holds, target.store()) {
+                Ok(Some(held)) if !self.is_current(held.entry())? => return Ok(None),
                 Ok(Some(held)) => {
                     self.touch(held.entry().id, now_ns);
                     return Ok(Some(held));
@@ -449,7 +450,14 @@ impl Session {
 
     pub(crate) fn lookup(&self, target: &Target) -> Result<Option<Entry>, Error> {
         self.check_process()?;
-        self.reader.lookup(target.store()).map_err(named)
+        let found = self.reader.lookup(target.store()).map_err(named)?;
+        found.map_or(Ok(None), |entry| Ok(self.is_current(&entry)?.then_some(entry)))
+    }
+
+    /// Whether an object is known to exist. A replica's may have been deleted without this node's
+    /// knowledge once the node's lease is over.
+    pub(crate) fn is_current(&self, entry: &Entry) -> Result<bool, Error> {
+        Ok(!entry.is_replica || monotonic_ns() < self.reader.replicas_until()?)
     }
 
     /// What the node knows this client by: region, slot and nonce.
@@ -524,6 +532,13 @@ impl Drop for Session {
 /// that of the seals, and what was just used would seem older than what was sealed before.
 pub(crate) fn wall_clock_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
+}
+
+/// Nanoseconds of the machine's monotonic clock.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
 }

@@ -66,6 +66,8 @@ pub enum ReplyBody {
     Room(Vec<WireSpan>),
     /// To `Fetch`: the id of a replica in the client's own node. None: the object is nowhere.
     Fetched(Option<(u64, u64)>),
+    /// To `Fetch`: it is on its way.
+    Fetching,
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.

@@ -200,6 +200,8 @@ pub enum RequestBody {
     Fetch {
         /// Which.
         target: WireTarget,
+        /// After so long the answer is that it is still on its way.
+        wait_ms: u64,
     },
 }
 

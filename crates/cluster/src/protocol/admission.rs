@@ -205,7 +205,7 @@ impl NodeState {
         }
         let refused = refused.unwrap_or_else(|| self.out_of_memory(bytes));
         let is_memory = matches!(refused, WireError::OutOfMemory { .. });
-        let is_for_spills = !may_wait && ask.may_evict && is_memory && self.spills.is_making_room();
+        let is_for_spills = !may_wait && ask.may_evict && is_memory && self.is_making_room();
         if !may_wait && !is_for_spills {
             return Err(self.with_wait(refused, &ask, (self.admission.waiting(), 0)));
         }
@@ -310,8 +310,7 @@ impl NodeState {
                     out.push(answer(asker, Ok(ask.answer(&granted))));
                 }
                 Err(error)
-                    if is_want_of_room(&error)
-                        && (!is_for_spills || self.spills.is_making_room()) =>
+                    if is_want_of_room(&error) && (!is_for_spills || self.is_making_room()) =>
                 {
                     place += 1;
                 }

@@ -76,6 +76,12 @@ impl NodeState {
         }
     }
 
+    /// Whether memory comes free without anybody's doing: objects are on their way to files, or other
+    /// nodes drop replicas of some that may be evicted then.
+    pub(super) fn is_making_room(&self) -> bool {
+        self.spills.is_making_room() || self.replicas.is_recalling()
+    }
+
     pub(super) fn have_others_go(&mut self, room: &Room, want: Length) -> Result<(), StoreError> {
         if self.spills.is_on() {
             // What is spilled keeps its slot and its name.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
-use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WireError};
+use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, WireError};
 
 use super::admission::{Admission, Asker, answer, answer_to};
 use super::buffers::Buffers;
@@ -14,7 +14,7 @@ use super::families::Families;
 use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
-use super::replicas::Replicas;
+use super::replicas::{FetchWaiter, Replicas};
 use super::requests::answer_wait;
 use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
@@ -524,9 +524,11 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Fetch { target }, Some(slot)) => {
+            (RequestBody::Fetch { target, wait_ms }, Some(slot)) => {
+                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+                let waiter = FetchWaiter { session, seq, until_ms };
                 let target = self.full_target(slot, &target);
-                match target.and_then(|target| self.fetch((session, seq), &target, now_ms, out)) {
+                match target.and_then(|target| self.fetch(waiter, &target, now_ms, out)) {
                     Ok(None) => return,
                     Ok(Some(found)) => Ok(found),
                     Err(error) => Err(error),

@@ -48,6 +48,10 @@ const BUSY_PAUSE_MS: u64 = 50;
 /// A member that did not hear that an object is gone is told again after so long.
 const TELL_AGAIN_MS: u64 = 100;
 
+/// Stands for all objects of an earlier life of this node: which of them other nodes have replicas of
+/// is not known any more.
+const EVERYTHING: ObjectId = ObjectId { hi: 0, lo: u64::MAX };
+
 /// Objects whose replicas elsewhere are called in at a time, where memory is short.
 const RECALLS_MAX: usize = 64;
 
@@ -64,6 +68,16 @@ impl fmt::Debug for Port {
     }
 }
 
+/// A client that waits for an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FetchWaiter {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    /// Then it is told that the object is on its way.
+    pub(super) until_ms: u64,
+}
+
+/// A client that waits for a delete.
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     session: SessionId,
@@ -74,7 +88,7 @@ struct Waiter {
 #[derive(Debug)]
 struct Opening {
     wish: Wish,
-    waiters: Vec<Waiter>,
+    waiters: Vec<FetchWaiter>,
     /// Nodes that have not answered.
     left: BTreeSet<String>,
     /// Nodes that are to be asked again, and when.
@@ -97,7 +111,7 @@ struct Loading {
     /// Its full name here, if it gets one, and its namespace.
     name: Option<String>,
     namespace: NamespaceId,
-    waiters: Vec<Waiter>,
+    waiters: Vec<FetchWaiter>,
     /// Its bytes are on their way; else it waits for room.
     is_on_its_way: bool,
     /// It was deleted meanwhile.
@@ -151,6 +165,8 @@ pub(super) struct Replicas {
     bytes_max: Option<u64>,
     /// Bytes for which there was no room.
     wanted_bytes: u64,
+    /// Members may have replicas from an earlier life of this node, and none was told of this one yet.
+    is_new_life: bool,
     leaving: BTreeMap<ObjectId, Leaving>,
     parked: Vec<Parked>,
     forwarded: BTreeMap<u64, Forwarded>,
@@ -162,6 +178,11 @@ impl Replicas {
     /// `"net"` or `"net+TLS"`, where there is such a fabric.
     pub(super) fn kind(&self) -> Option<&'static str> {
         self.port.as_ref().map(|port| port.kind)
+    }
+
+    /// Whether memory comes free when other nodes have dropped replicas.
+    pub(super) fn is_recalling(&self) -> bool {
+        self.wanted_bytes > 0 || !self.leaving.is_empty()
     }
 
     /// There is no room for so many bytes.
@@ -178,12 +199,10 @@ impl Replicas {
 
     /// Forgets the requests of a session that went. What was begun for it goes on.
     pub(super) fn forget(&mut self, session: SessionId) {
-        let is_anothers = |waiter: &Waiter| waiter.session != session;
-        self.openings.values_mut().for_each(|one| one.waiters.retain(is_anothers));
-        self.loading.values_mut().for_each(|one| one.waiters.retain(is_anothers));
-        self.forwarded.retain(|_, one| is_anothers(&one.waiter));
+        self.waiters().for_each(|all| all.retain(|one| one.session != session));
+        self.forwarded.retain(|_, one| one.waiter.session != session);
         self.parked.retain(|one| match &one.asker {
-            Asker::Client(waiter, _) => is_anothers(waiter),
+            Asker::Client(waiter, _) => waiter.session != session,
             Asker::Node(..) => true,
         });
     }
@@ -191,10 +210,14 @@ impl Replicas {
     /// Forgets one request. False: there is none.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.waiting();
-        let is_another = |waiter: &Waiter| (waiter.session, waiter.seq) != (session, seq);
-        self.openings.values_mut().for_each(|one| one.waiters.retain(is_another));
-        self.loading.values_mut().for_each(|one| one.waiters.retain(is_another));
+        let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
+        self.waiters().for_each(|all| all.retain(is_another));
         self.waiting() < before
+    }
+
+    fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
+        let openings = self.openings.values_mut().map(|one| &mut one.waiters);
+        openings.chain(self.loading.values_mut().map(|one| &mut one.waiters))
     }
 
     fn waiting(&self) -> usize {
@@ -205,11 +228,11 @@ impl Replicas {
 
     /// Takes out all requests that wait, for the end.
     pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
-        let openings = self.openings.values_mut().flat_map(|one| one.waiters.drain(..));
-        let loading = self.loading.values_mut().flat_map(|one| one.waiters.drain(..));
-        let forwarded = std::mem::take(&mut self.forwarded);
-        let all = openings.chain(loading).chain(forwarded.into_values().map(|one| one.waiter));
-        all.map(|waiter| (waiter.session, waiter.seq)).collect()
+        let fetches = self.waiters().flat_map(|all| all.drain(..));
+        let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
+        let forwarded = std::mem::take(&mut self.forwarded).into_values();
+        all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
+        all
     }
 
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
@@ -219,7 +242,9 @@ impl Replicas {
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
         let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
-        openings.chain(loading).chain(leaving).min()
+        let waiters = self.openings.values().map(|one| &one.waiters);
+        let waiters = waiters.chain(self.loading.values().map(|one| &one.waiters)).flatten();
+        openings.chain(loading).chain(leaving).chain(waiters.map(|one| one.until_ms)).min()
     }
 
     /// Whether another node may have a replica of an object of this one.
@@ -297,6 +322,7 @@ impl NodeState {
     ) {
         self.replicas.port = Some(Port { interests, rules, kind });
         self.replicas.bytes_max = bytes_max;
+        self.replicas.is_new_life = self.home.life() > 1;
         self.tell_net_rules();
     }
 
@@ -320,7 +346,7 @@ impl NodeState {
     /// Finds an object in memory that cannot be mapped, and brings it. `None`: the answer comes later.
     pub(super) fn fetch(
         &mut self,
-        (session, seq): (SessionId, u64),
+        waiter: FetchWaiter,
         target: &WireTarget,
         now_ms: u64,
         out: &mut Vec<Action>,
@@ -348,7 +374,6 @@ impl NodeState {
             self.replicas.waiting() + 1,
             WAITERS_MAX,
         )?;
-        let waiter = Waiter { session, seq };
         let mut openings = self.replicas.openings.values_mut();
         if let Some(opening) = openings.find(|one| one.wish == wish) {
             opening.waiters.push(waiter);
@@ -719,6 +744,9 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let Some(hi) = self.net_region_of(node) else { return };
+        if objects.contains(&EVERYTHING.lo) {
+            self.drop_replicas_of(node, now_ms, out);
+        }
         for lo in objects {
             let origin = ObjectId { hi, lo: *lo };
             for opening in self.replicas.openings.values_mut() {
@@ -762,6 +790,23 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
+    /// This node is a member in its new life: the others drop what they have from the one before.
+    pub(super) fn tell_new_life(
+        &mut self,
+        members: impl IntoIterator<Item = (String, u64)>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if !std::mem::take(&mut self.replicas.is_new_life) {
+            return;
+        }
+        for (name, incarnation) in members {
+            let member = Member { name, incarnation };
+            self.tell_member_gone(&member, EVERYTHING, now_ms, out);
+        }
+        self.settle_leaving(out);
+    }
+
     /// A life of a member has ended: it has no replicas of objects of this node.
     pub(super) fn member_has_ended(&mut self, node: &str, incarnation: u64, out: &mut Vec<Action>) {
         let member = Member { name: node.to_owned(), incarnation };
@@ -780,6 +825,12 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let mut left = BTreeSet::new();
+        let mut ids = ids.into_iter().peekable();
+        let is_any = ids.peek().is_some();
+        if is_any && (self.replicas.is_new_life || self.replicas.leaving.contains_key(&EVERYTHING))
+        {
+            left.insert(EVERYTHING);
+        }
         for id in ids {
             let Some(port) = &self.replicas.port else { break };
             let members = port.interests.take(id);
@@ -806,6 +857,13 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        if !self.is_in_life(member) {
+            // It has ended, and its replicas with it.
+            if let Some(leaving) = self.replicas.leaving.get_mut(&id) {
+                leaving.remove(member);
+            }
+            return;
+        }
         let is_asked = self.ask_gone(member, id, out);
         let leaving = self.replicas.leaving.entry(id).or_default();
         leaving.insert(member.clone(), (!is_asked).then_some(now_ms + TELL_AGAIN_MS));
@@ -830,14 +888,18 @@ impl NodeState {
     }
 
     fn settle_leaving(&mut self, out: &mut Vec<Action>) {
-        self.replicas.leaving.retain(|_, members| !members.is_empty());
-        let (leaving, parked) = (&self.replicas.leaving, &mut self.replicas.parked);
+        let Replicas { leaving, parked, is_new_life, .. } = &mut self.replicas;
+        leaving.retain(|_, members| !members.is_empty());
         for one in &mut *parked {
-            one.left.retain(|id| leaving.contains_key(id));
+            let is_left =
+                |id: &ObjectId| leaving.contains_key(id) || (*is_new_life && *id == EVERYTHING);
+            one.left.retain(is_left);
         }
         for over in parked.extract_if(.., |one| one.left.is_empty()) {
             answer_asker(over.asker, out);
         }
+        // What could not be evicted may be now.
+        self.admission.look_again();
     }
 
     /// A client deletes objects. `None`: the answer comes later.
@@ -1067,6 +1129,11 @@ impl NodeState {
     /// Does what has come due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.recall_replicas(now_ms, out);
+        for waiters in self.replicas.waiters() {
+            for late in waiters.extract_if(.., |one| one.until_ms <= now_ms) {
+                out.push(answer_to(late.session, late.seq, Ok(ReplyBody::Fetching)));
+            }
+        }
         let due: Vec<u64> = self.replicas.openings.keys().copied().collect();
         for token in due {
             let Some(opening) = self.replicas.openings.get_mut(&token) else { continue };
@@ -1104,7 +1171,11 @@ fn loading_deadline(replicas: &Replicas, origin: ObjectId) -> u64 {
     replicas.loading.get(&origin).map_or(0, |one| one.deadline_ms)
 }
 
-fn answer_all(waiters: Vec<Waiter>, result: &Result<ReplyBody, WireError>, out: &mut Vec<Action>) {
+fn answer_all(
+    waiters: Vec<FetchWaiter>,
+    result: &Result<ReplyBody, WireError>,
+    out: &mut Vec<Action>,
+) {
     out.extend(waiters.into_iter().map(|one| answer_to(one.session, one.seq, result.clone())));
 }
 

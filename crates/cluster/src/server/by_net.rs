@@ -7,6 +7,12 @@ use crate::net::NetAction;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, answer_peer};
 
+const NS_IN_MS: u64 = 1_000_000;
+const NS_IN_SECOND: u64 = 1_000_000_000;
+
+/// By less than this a lease that became longer is not told.
+const LEASE_GRAIN_NS: u64 = 20 * NS_IN_MS;
+
 impl Server {
     /// What happened in the network fabric, a limited part of it in one turn.
     pub(super) fn take_net_events(&mut self, actions: &mut Vec<Action>) {
@@ -17,6 +23,23 @@ impl Server {
             self.state.net_event(event, now_ms, actions);
         }
         self.has_net_events = has_more;
+    }
+
+    /// Clients read replicas by loads for as long as this node's lease lasts: also while the daemon is
+    /// stopped, and no longer.
+    pub(super) fn tell_lease(&mut self) {
+        let Some(left_ms) = self.state.replicas_last_ms(self.now_ms()) else { return };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+        let now_ns =
+            seconds.saturating_mul(NS_IN_SECOND).saturating_add(now.tv_nsec.unsigned_abs());
+        let until_ns = if left_ms == 0 { 0 } else { now_ns.saturating_add(left_ms * NS_IN_MS) };
+        // Not each turn: a little less than the lease is as good.
+        let is_near = until_ns.abs_diff(self.replicas_until_ns) < LEASE_GRAIN_NS;
+        if until_ns < self.replicas_until_ns || !is_near {
+            self.replicas_until_ns = until_ns;
+            self.state.set_replicas_until(until_ns);
+        }
     }
 
     pub(super) fn perform_by_net(&mut self, action: NetAction) {

@@ -134,6 +134,8 @@ pub(crate) struct Server {
     has_spilled: bool,
     /// More happened in the network fabric than was looked at.
     has_net_events: bool,
+    /// Until when clients were told that they may use replicas.
+    replicas_until_ns: u64,
 }
 
 /// What can be read in this turn.
@@ -200,6 +202,7 @@ impl Server {
             starved: BTreeSet::new(),
             has_spilled: false,
             has_net_events: false,
+            replicas_until_ns: 0,
         };
         server.watch_orphans();
         server.perform(first);
@@ -256,6 +259,7 @@ impl Server {
             }
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
+            self.tell_lease();
             self.tick_others();
             self.tick_unheard();
             if let Some(scrapers) = &mut self.scrapers {

@@ -21,7 +21,7 @@ use crate::format::entry::{
     decode_list, decode_origin,
 };
 use crate::format::hash::NameHash;
-use crate::format::header::{Header, INDEX_TURN, SLOTS_USED, WATCHED, watched_bit};
+use crate::format::header::{Header, INDEX_TURN, REPLICAS_UNTIL, SLOTS_USED, WATCHED, watched_bit};
 use crate::format::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
@@ -398,6 +398,15 @@ impl Reader {
         fence(Ordering::Acquire);
         let now = self.sequence(directory, slot, Ordering::Relaxed)?;
         Ok(found == name.as_bytes() && now.generation() == sequence.generation())
+    }
+
+    /// Until when replicas may be used without asking the home: nanoseconds of the machine's monotonic
+    /// clock. One load.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn replicas_until(&self) -> Result<u64, StoreError> {
+        self.word(REPLICAS_UNTIL)
     }
 
     /// Whether somebody wants to hear of all objects of the namespace: then the home has to seal

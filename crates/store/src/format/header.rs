@@ -34,6 +34,9 @@ pub(crate) const EVENTS_HEAD: Offset = Offset(896);
 /// In whose namespaces somebody wants to hear of all objects: bit `id % 64` of each.
 pub(crate) const WATCHED: Offset = Offset(1024);
 
+/// Until when replicas may be read without asking the home: nanoseconds of the machine's monotonic clock.
+pub(crate) const REPLICAS_UNTIL: Offset = Offset(1152);
+
 /// The bit of a namespace in the word of those that are watched. Others may share it.
 #[must_use]
 pub fn watched_bit(namespace: NamespaceId) -> u64 {
@@ -186,9 +189,8 @@ impl Header {
         let (magic, rest) = words.split_at(1);
         control.store_record(Offset(8), rest)?;
         crate::failpoint!("create.header");
-        for (offset, value) in
-            [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0), (EVENTS_HEAD, 0), (WATCHED, 0)]
-        {
+        let zeros = [INDEX_TURN, SLOTS_USED, EVENTS_HEAD, WATCHED, REPLICAS_UNTIL];
+        for (offset, value) in [(LIFE, 1)].into_iter().chain(zeros.map(|offset| (offset, 0))) {
             control.store(offset, value)?;
         }
         crate::failpoint!("create.magic");

@@ -18,6 +18,7 @@ use crate::books::grants::span_of;
 use crate::books::names::{check_full_name, own_name};
 use crate::error::StoreError;
 use crate::format::entry::{Entry, encode_extra, encode_origin};
+use crate::format::header::REPLICAS_UNTIL;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
 
@@ -121,6 +122,15 @@ impl Home {
     /// The books are wrong.
     pub fn abort_replica(&mut self, origin: ObjectId) -> Result<(), StoreError> {
         self.abort_restore(origin)
+    }
+
+    /// Until when clients may read replicas without asking: nanoseconds of the machine's monotonic
+    /// clock. Their homes wait no longer for this node to drop them.
+    ///
+    /// # Errors
+    /// Memory that cannot be written.
+    pub fn set_replicas_until(&mut self, until_ns: u64) -> Result<(), StoreError> {
+        self.control.store(REPLICAS_UNTIL, until_ns)
     }
 
     /// Whether an object is a replica.

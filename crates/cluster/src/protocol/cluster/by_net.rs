@@ -1,6 +1,7 @@
 //! Nodes whose memory cannot be mapped and whose objects are brought by network: who they are, and what
 //! is asked of them.
 
+use farrow_membership::View;
 use farrow_net::source::Member;
 use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError};
@@ -45,6 +46,32 @@ impl NodeState {
             self.drop_replicas_of(&node, now_ms, out);
             out.push(Action::Net(NetAction::Cut { node: node.clone(), incarnation, is_lost }));
             self.member_has_ended(&node, incarnation, out);
+        }
+    }
+
+    /// For how long replicas are known to be of objects that exist; `None`: nobody asks.
+    pub(crate) fn replicas_last_ms(&self, now_ms: u64) -> Option<u64> {
+        self.replicas.kind()?;
+        let cluster = self.cluster.as_ref()?;
+        Some(cluster.membership.lease_left_ms(now_ms))
+    }
+
+    /// Clients may use replicas until then without asking.
+    pub(crate) fn set_replicas_until(&mut self, until_ns: u64) {
+        if let Err(error) = self.home.set_replicas_until(until_ns) {
+            tracing::error!(%error, "replicas");
+        }
+    }
+
+    /// Members hear of this life of the node, once it is one of them.
+    pub(super) fn tell_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &self.cluster else { return };
+        let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
+        let mut members = view.members.iter();
+        if members.any(|one| one.name == *own && one.incarnation == incarnation) {
+            let others = view.members.iter().filter(|one| one.name != *own);
+            let others = others.map(|one| (one.name.to_string(), one.incarnation.0));
+            self.tell_new_life(others.collect::<Vec<_>>(), now_ms, out);
         }
     }
 
@@ -98,6 +125,11 @@ impl NodeState {
             let result = Err(format!("{node} is no member"));
             out.push(Action::Net(NetAction::Ticket { number, result }));
         }
+    }
+
+    /// Whether this life of a member goes on.
+    pub(in crate::protocol) fn is_in_life(&self, member: &Member) -> bool {
+        self.neighbour_in_life(&member.name, member.incarnation).is_some()
     }
 
     /// Tells a member that an object is gone; false if that is not possible now.

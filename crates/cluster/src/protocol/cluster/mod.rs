@@ -506,11 +506,18 @@ impl NodeState {
         if cluster.has_lease != has_lease {
             tracing::info!(has_lease, "lease");
         }
+        let is_over = cluster.has_lease && !has_lease;
         cluster.has_lease = has_lease;
         cluster.has_news = true;
         let mut outputs = Vec::new();
         cluster.naming.lease(has_lease, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
+        if is_over {
+            // Their homes wait for this node no longer.
+            for node in self.net_nodes() {
+                self.drop_replicas_of(&node, now_ms, out);
+            }
+        }
         if has_lease {
             self.ask_again(now_ms, out);
         }

@@ -191,6 +191,7 @@ impl NodeState {
             cluster.neighbours.remove(&name);
         }
         self.lives_ended(ended, now_ms, out);
+        self.tell_new_life_to(&view, now_ms, out);
         let Some(cluster) = &mut self.cluster else {
             return;
         };

@@ -144,6 +144,7 @@ impl Reader {
 
 fn is_plain(entry: &Entry, bytes_max: Length) -> bool {
     entry.kind == ObjectKind::Bytes
+        && !entry.is_replica
         && entry.primary.length <= bytes_max
         && entry.primary.contains(entry.payload())
 }
