@@ -196,10 +196,13 @@ struct PeerControl {
     tickets: Arc<Tickets>,
 }
 
-/// Threads that wait for tickets.
+/// How a thread gets its ticket, or hears why there is none.
+type TicketSender = SyncSender<Result<Ticket, String>>;
+
+/// Threads that wait for tickets, by number, and the last number.
 #[derive(Default)]
 struct Tickets {
-    next: Mutex<(u64, BTreeMap<u64, SyncSender<Result<Ticket, String>>>)>,
+    next: Mutex<(u64, BTreeMap<u64, TicketSender>)>,
 }
 
 impl Control for PeerControl {

@@ -15,6 +15,9 @@ use super::node::NodeState;
 use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 
+/// What became of each object that was to be deleted, and the ids of those that are gone.
+type DeletedAll = (Vec<Result<(), WireError>>, Vec<ObjectId>);
+
 impl NodeState {
     /// Serves a request that waits for no name, and answers it; a delete perhaps later.
     pub(super) fn serve_now(
@@ -268,7 +271,7 @@ impl NodeState {
         &mut self,
         slot: ClientSlot,
         targets: &[WireTarget],
-    ) -> Result<(Vec<Result<(), WireError>>, Vec<ObjectId>), StoreError> {
+    ) -> Result<DeletedAll, StoreError> {
         let mut results: Vec<Result<(), WireError>> = Vec::with_capacity(targets.len());
         let mut allowed = Vec::with_capacity(targets.len());
         for target in targets {

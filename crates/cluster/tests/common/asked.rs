@@ -56,6 +56,7 @@ impl Asked {
             ways: Vec::new(),
         };
         let options = ClusterOptions {
+            net: None,
             name: "a".parse().unwrap(),
             address: "127.0.0.1:1".into(),
             agreement: AgreementKind::Embedded,

@@ -69,6 +69,7 @@ fn region(number: usize) -> Arc<Region> {
 
 fn cluster_options(number: usize) -> ClusterOptions {
     ClusterOptions {
+        net: None,
         name: NAMES[number].parse().unwrap(),
         address: ADDRESSES[number].to_owned(),
         agreement: AgreementKind::Embedded,
@@ -509,7 +510,7 @@ impl World {
                         Some(of) if of != number => Ok(memory(of)),
                         _ => Err("there is none".to_owned()),
                     };
-                    node.state.mapped(&of, memory);
+                    node.state.mapped(&of, memory, &mut Vec::new());
                 }
                 Action::Peer(PeerAction::Bridge { session, .. }) | Action::Close { session } => {
                     node.state.closed(session, false, self.now_ms);

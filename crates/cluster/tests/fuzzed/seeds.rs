@@ -139,6 +139,7 @@ fn seat(world: &mut World) {
         RequestBody::Rules,
         RequestBody::Nodes,
         RequestBody::FindLost { name: named(1) },
+        RequestBody::Fetch { target: WireTarget::Id(1, 2), wait_ms: 1 },
         RequestBody::Restore { id: (1, 2) },
         RequestBody::Release { spans: vec![(4096, 128)] },
         RequestBody::Reclaim,

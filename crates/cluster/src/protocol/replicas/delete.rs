@@ -1,0 +1,214 @@
+//! Deletes of objects that are not here: their homes are asked.
+
+use farrow_store::{ClientSlot, ObjectId};
+use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
+
+use super::Waiter;
+use super::gone::Asker;
+use crate::protocol::admission::answer_to;
+use crate::protocol::cluster::{Answer, Question};
+use crate::protocol::convert::{store_error, store_target};
+use crate::protocol::node::NodeState;
+use crate::protocol::{Action, SessionId};
+
+/// A delete of which a part is other nodes' to do.
+#[derive(Debug)]
+pub(super) struct Forwarded {
+    pub(super) waiter: Waiter,
+    results: Vec<Result<(), WireError>>,
+    /// For each question its targets' place, and who did not answer.
+    left: usize,
+}
+
+impl NodeState {
+    /// A client deletes objects. `None`: the answer comes later.
+    pub(in crate::protocol) fn delete_anywhere(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        slot: ClientSlot,
+        targets: &[WireTarget],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if self.replicas.port.is_none() {
+            let (results, _) = self.delete(slot, targets).map_err(store_error)?;
+            return Ok(Some(ReplyBody::Deleted(results)));
+        }
+        let mut results = vec![Ok(()); targets.len()];
+        let (mut own, mut far) = (Vec::new(), Vec::new());
+        for (place, target) in targets.iter().enumerate() {
+            match self.homes_of(slot, target) {
+                Ok(nodes) if nodes.is_empty() => own.push(place),
+                Ok(nodes) => far.push((place, nodes)),
+                Err(error) => {
+                    if let Some(result) = results.get_mut(place) {
+                        *result = Err(error);
+                    }
+                }
+            }
+        }
+        let here: Vec<WireTarget> =
+            own.iter().filter_map(|place| targets.get(*place).cloned()).collect();
+        let (deleted, gone) = self.delete(slot, &here).map_err(store_error)?;
+        for (place, result) in own.iter().zip(deleted) {
+            if let Some(place) = results.get_mut(*place) {
+                *place = result;
+            }
+        }
+        let waiter = Waiter { session, seq };
+        if far.is_empty() {
+            let body = ReplyBody::Deleted(results);
+            self.tell_gone(gone, Some(Asker::Client(waiter, body)), now_ms, out);
+            return Ok(None);
+        }
+        self.tell_gone(gone, None, now_ms, out);
+        self.forward(waiter, slot, targets, results, far, out);
+        Ok(None)
+    }
+
+    /// The other nodes that may have an object which this node has not.
+    fn homes_of(&self, slot: ClientSlot, target: &WireTarget) -> Result<Vec<String>, WireError> {
+        let full = self.full_target(slot, target)?;
+        let found = match &full {
+            WireTarget::Id(hi, _) if *hi != self.home.uid().0 => {
+                return Ok(self.net_node_of(*hi).into_iter().collect());
+            }
+            full => self.home.find(store_target(full)),
+        };
+        match (found, &full) {
+            (Ok(entry), _) if entry.is_replica => {
+                let mut all = self.replicas.by_origin.values();
+                let home = all.find(|one| one.local == entry.id).map(|one| one.node.clone());
+                Ok(home.into_iter().collect())
+            }
+            (Ok(_), _) | (Err(_), WireTarget::Id(..)) => Ok(Vec::new()),
+            (Err(_), full) if self.home.has(store_target(full)).unwrap_or(true) => Ok(Vec::new()),
+            (Err(_), WireTarget::Name(_)) => Ok(self.net_nodes()),
+        }
+    }
+
+    /// Asks other nodes to delete what is theirs.
+    fn forward(
+        &mut self,
+        waiter: Waiter,
+        slot: ClientSlot,
+        targets: &[WireTarget],
+        mut results: Vec<Result<(), WireError>>,
+        far: Vec<(usize, Vec<String>)>,
+        out: &mut Vec<Action>,
+    ) {
+        let number = self.replicas.token();
+        let mut left = 0;
+        for (place, nodes) in far {
+            let Some(target) = targets.get(place) else { continue };
+            let what = target.to_string();
+            if let Some(result) = results.get_mut(place) {
+                *result = Err(WireError::NotFound { what });
+            }
+            let Ok(full) = self.full_target(slot, target) else { continue };
+            let full = match (&full, self.home.find(store_target(&full))) {
+                (WireTarget::Id(hi, _), Ok(entry)) if *hi == self.home.uid().0 => {
+                    let origin = self.replicas.by_origin.iter();
+                    let origin = origin.filter(|(_, one)| one.local == entry.id);
+                    let mut origin = origin.map(|(origin, _)| WireTarget::Id(origin.hi, origin.lo));
+                    origin.next_back().unwrap_or(full)
+                }
+                _ => full,
+            };
+            for node in nodes {
+                let question = Question::Delete { target: full.clone() };
+                left += usize::from(self.ask_delete(&node, question, (number, place), out));
+            }
+        }
+        let forwarded = Forwarded { waiter, results, left };
+        self.replicas.forwarded.insert(number, forwarded);
+        self.settle_forwarded(number, out);
+    }
+
+    /// Another node did what it was asked, or did not answer.
+    pub(in crate::protocol) fn delete_answered(
+        &mut self,
+        (number, place): (u64, usize),
+        answer: Result<(), WireError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(forwarded) = self.replicas.forwarded.get_mut(&number) else { return };
+        forwarded.left = forwarded.left.saturating_sub(1);
+        if let Some(result) = forwarded.results.get_mut(place) {
+            match (&answer, &result) {
+                // One that has it counts more than those that do not.
+                (Ok(()), _) => *result = Ok(()),
+                (Err(WireError::NotFound { .. }), _) | (_, Ok(())) => {}
+                (Err(error), _) => *result = Err(error.clone()),
+            }
+        }
+        self.settle_forwarded(number, out);
+    }
+
+    fn settle_forwarded(&mut self, number: u64, out: &mut Vec<Action>) {
+        if self.replicas.forwarded.get(&number).is_some_and(|one| one.left == 0)
+            && let Some(Forwarded { waiter, results, .. }) = self.replicas.forwarded.remove(&number)
+        {
+            let body = Ok(ReplyBody::Deleted(results));
+            out.push(answer_to(waiter.session, waiter.seq, body));
+        }
+    }
+
+    /// Another node asks to delete an object for a client of its. `None`: the answer comes later.
+    pub(in crate::protocol) fn delete_for(
+        &mut self,
+        token: u64,
+        from: &str,
+        target: &WireTarget,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Answer> {
+        let deleted = self.delete_for_node(from, target);
+        match deleted {
+            Ok(gone) => {
+                let asker = Asker::Node(token, Answer::Deleted(Ok(())));
+                self.tell_gone(gone, Some(asker), now_ms, out);
+                self.reclaim_soon(now_ms);
+                None
+            }
+            Err(error) => Some(Answer::Deleted(Err(error))),
+        }
+    }
+
+    fn delete_for_node(
+        &mut self,
+        from: &str,
+        target: &WireTarget,
+    ) -> Result<Vec<ObjectId>, WireError> {
+        let of_store = store_target(target);
+        let missing = || WireError::NotFound { what: target.to_string() };
+        if self.home.find(of_store).is_ok_and(|entry| entry.is_replica) {
+            return Err(missing());
+        }
+        let full = match target {
+            WireTarget::Name(full) => full.clone(),
+            WireTarget::Id(hi, lo) => {
+                let id = ObjectId { hi: *hi, lo: *lo };
+                let number = self.home.namespace_of_object(id).map_err(store_error)?;
+                let mut all = self.home.namespaces();
+                let name = all.find(|one| one.id == number).map(|one| one.options.name.clone());
+                format!("{}\0", name.unwrap_or_default())
+            }
+        };
+        self.check_node_may(from, &full, Rights::DELETE)?;
+        let former = self.former_ids(&[target]);
+        let deleted = self.home.delete(of_store).map_err(store_error)?;
+        self.spills.deleted(deleted.id, deleted.was_spilled);
+        self.counts.deleted += 1;
+        Ok(former.into_iter().chain([deleted.id]).collect())
+    }
+
+    /// Ids that these objects had before the home took them over from the clients that sealed them.
+    pub(in crate::protocol) fn former_ids(&self, targets: &[&WireTarget]) -> Vec<ObjectId> {
+        let ids = targets.iter().filter_map(|target| match target {
+            WireTarget::Id(hi, lo) => Some(ObjectId { hi: *hi, lo: *lo }),
+            WireTarget::Name(_) => None,
+        });
+        ids.flat_map(|id| [Some(id), self.home.former_id(id)]).flatten().collect()
+    }
+}

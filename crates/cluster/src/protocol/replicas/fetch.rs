@@ -1,0 +1,469 @@
+//! Objects of other nodes are looked for and brought.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_memory::{Length, Span};
+use farrow_net::frame::Opened;
+use farrow_store::{
+    Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
+    Target, own_name,
+};
+use farrow_wire::{ReplyBody, WireError, WireTarget};
+
+use super::{FetchWaiter, Replica, Replicas};
+use crate::net::wish::{Brought, Wish};
+use crate::net::{NetAction, NetFault};
+use crate::protocol::Action;
+use crate::protocol::admission::answer_to;
+use crate::protocol::convert::{limit, store_error};
+use crate::protocol::node::NodeState;
+
+/// Objects that are looked for or brought at a time.
+const FETCHES_MAX: usize = 1024;
+
+/// Clients that wait for them.
+const WAITERS_MAX: usize = 16_384;
+
+/// An object waits so long for room; and for its home to bring it back into its memory.
+pub(super) const ROOM_MS_MAX: u64 = 60_000;
+
+/// Pause before a home that was busy is asked again.
+const BUSY_PAUSE_MS: u64 = 50;
+
+/// An object that is looked for.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) wish: Wish,
+    pub(super) waiters: Vec<FetchWaiter>,
+    /// Nodes that have not answered.
+    pub(super) left: BTreeSet<String>,
+    /// Nodes that are to be asked again, and when.
+    pub(super) again: BTreeMap<String, u64>,
+    /// What is wrong with a node that may have it.
+    pub(super) fault: Option<WireError>,
+    /// Objects that were deleted meanwhile: their opening may have been answered before.
+    pub(super) gone: BTreeSet<ObjectId>,
+    pub(super) deadline_ms: u64,
+}
+
+/// An object that is brought.
+#[derive(Debug)]
+pub(super) struct Loading {
+    pub(super) node: String,
+    pub(super) hold: u64,
+    pub(super) head: SpillHead,
+    pub(super) brought: Brought,
+    pub(super) opened: Opened,
+    /// Its full name here, if it gets one, and its namespace.
+    pub(super) name: Option<String>,
+    pub(super) namespace: NamespaceId,
+    pub(super) waiters: Vec<FetchWaiter>,
+    /// Its bytes are on their way; else it waits for room.
+    pub(super) is_on_its_way: bool,
+    /// It was deleted meanwhile.
+    pub(super) is_gone: bool,
+    pub(super) deadline_ms: u64,
+}
+
+fn wish_of(target: &WireTarget) -> Wish {
+    match target {
+        WireTarget::Name(full) => Wish::Name(full.clone()),
+        WireTarget::Id(hi, lo) => Wish::Id(*hi, *lo),
+    }
+}
+
+fn fetched(id: Option<ObjectId>) -> ReplyBody {
+    ReplyBody::Fetched(id.map(|id| (id.hi, id.lo)))
+}
+
+impl NodeState {
+    /// Finds an object in memory that cannot be mapped, and brings it. `None`: the answer comes later.
+    pub(in crate::protocol) fn fetch(
+        &mut self,
+        waiter: FetchWaiter,
+        target: &WireTarget,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let wish = wish_of(target);
+        let nodes = match &wish {
+            Wish::Id(hi, lo) => {
+                if let Some(local) = self.replica_of(ObjectId { hi: *hi, lo: *lo }) {
+                    return Ok(Some(fetched(Some(local))));
+                }
+                self.net_node_of(*hi).into_iter().collect()
+            }
+            Wish::Name(full) => {
+                if let Some(local) = self.named_replica(full) {
+                    return Ok(Some(fetched(Some(local))));
+                }
+                self.net_nodes()
+            }
+        };
+        if nodes.is_empty() {
+            return Ok(Some(fetched(None)));
+        }
+        limit(
+            "clients that wait for objects of other nodes",
+            self.replicas.waiting() + 1,
+            WAITERS_MAX,
+        )?;
+        let mut openings = self.replicas.openings.values_mut();
+        if let Some(opening) = openings.find(|one| one.wish == wish) {
+            opening.waiters.push(waiter);
+            return Ok(None);
+        }
+        let under_way = self.replicas.openings.len() + self.replicas.loading.len();
+        limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
+        let token = self.replicas.token();
+        for node in &nodes {
+            let want = wish.encode();
+            out.push(Action::Net(NetAction::Open { token, node: node.clone(), want }));
+        }
+        let opening = Opening {
+            wish,
+            waiters: vec![waiter],
+            left: nodes.into_iter().collect(),
+            again: BTreeMap::new(),
+            fault: None,
+            gone: BTreeSet::new(),
+            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+        };
+        self.replicas.openings.insert(token, opening);
+        Ok(None)
+    }
+
+    /// The replica of an object that is there.
+    fn replica_of(&self, origin: ObjectId) -> Option<ObjectId> {
+        let local = self.replicas.by_origin.get(&origin)?.local;
+        self.home.find(Target::Id(local)).is_ok().then_some(local)
+    }
+
+    fn named_replica(&self, full: &str) -> Option<ObjectId> {
+        let entry = self.home.find(Target::Name(full)).ok()?;
+        entry.is_replica.then_some(entry.id)
+    }
+
+    pub(super) fn opened_elsewhere(
+        &mut self,
+        token: u64,
+        node: &str,
+        result: Result<(u64, Opened), NetFault>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let region = self.net_region_of(node);
+        let unreachable = self.unreachable_by_net(node);
+        let Some(opening) = self.replicas.openings.get_mut(&token) else {
+            if let Ok((hold, _)) = result {
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+            }
+            return;
+        };
+        opening.left.remove(node);
+        let what = opening.wish.to_string();
+        match result {
+            Ok((hold, opened)) => {
+                let decoded = Brought::decode(&opened.entry);
+                let is_of_it = |head: &SpillHead| Some(head.id.hi) == region;
+                match decoded {
+                    Ok((_, head)) if opening.gone.contains(&head.id) => {
+                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                    }
+                    Ok((brought, head)) if is_of_it(&head) => {
+                        let Some(opening) = self.replicas.openings.remove(&token) else { return };
+                        let found = (node.to_owned(), hold, opened, brought, head);
+                        return self.begin_load(opening, found, now_ms, out);
+                    }
+                    other => {
+                        let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
+                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        let text = format!("what node {node} told of object {what}: {why}");
+                        opening.fault.get_or_insert(WireError::Damaged(text));
+                    }
+                }
+            }
+            Err(NetFault::NotFound) => {}
+            Err(NetFault::Busy(_)) if now_ms < opening.deadline_ms => {
+                opening.again.insert(node.to_owned(), now_ms + BUSY_PAUSE_MS);
+            }
+            Err(fault) => {
+                opening.fault.get_or_insert(unreachable(fault, &what));
+            }
+        }
+        self.settle_opening(token, out);
+    }
+
+    /// Answers who waits for an object if no node is left that may have it.
+    pub(super) fn settle_opening(&mut self, token: u64, out: &mut Vec<Action>) {
+        let openings = &mut self.replicas.openings;
+        let is_over =
+            openings.get(&token).is_some_and(|one| one.left.is_empty() && one.again.is_empty());
+        if is_over && let Some(opening) = openings.remove(&token) {
+            let result = opening.fault.map_or_else(|| Ok(fetched(None)), Err);
+            answer_all(opening.waiters, &result, out);
+        }
+    }
+
+    fn begin_load(
+        &mut self,
+        opening: Opening,
+        (node, hold, opened, brought, head): (String, u64, Opened, Brought, SpillHead),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let origin = head.id;
+        let known = self.replica_of(origin);
+        if known.is_some() || self.replicas.loading.contains_key(&origin) {
+            // Somebody else was faster.
+            out.push(Action::Net(NetAction::Release { node, hold }));
+            match self.replicas.loading.get_mut(&origin) {
+                Some(loading) if known.is_none() => loading.waiters.extend(opening.waiters),
+                _ => answer_all(opening.waiters, &Ok(fetched(known)), out),
+            }
+            return;
+        }
+        let (name, namespace) = match &opening.wish {
+            Wish::Name(full) => {
+                let own = own_name(full);
+                let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0'));
+                let namespace = self.home.namespace(namespace.unwrap_or(""));
+                let is_it = brought.name.as_deref() == Some(own);
+                match namespace {
+                    Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
+                    _ => (None, NamespaceId::DEFAULT),
+                }
+            }
+            Wish::Id(..) => (None, NamespaceId::DEFAULT),
+        };
+        let loading = Loading {
+            node,
+            hold,
+            head,
+            brought,
+            opened,
+            name,
+            namespace,
+            waiters: opening.waiters,
+            is_on_its_way: false,
+            is_gone: false,
+            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+        };
+        self.replicas.loading.insert(origin, loading);
+        self.load_replica(origin, now_ms, out);
+    }
+
+    /// Has the bytes of an object brought, if there is room for it by now.
+    pub(super) fn load_replica(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.get(&origin) else { return };
+        let (head, namespace) = (loading.head.clone(), loading.namespace);
+        let blocks = match self.room_for_replica(&head, namespace) {
+            Ok(Some(blocks)) => blocks,
+            // Something is on its way out.
+            Ok(None) if now_ms < loading_deadline(&self.replicas, origin) => return,
+            Ok(None) => {
+                let error = self.out_of_room(&head, ROOM_MS_MAX);
+                return self.end_load(origin, Err(error), out);
+            }
+            Err(error) => return self.end_load(origin, Err(error), out),
+        };
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let from = &loading.opened.blocks;
+        let lengths = |spans: &[Span]| spans.iter().map(|span| span.length).collect::<Vec<_>>();
+        if lengths(from) != lengths(&blocks) {
+            let node = &loading.node;
+            let text = format!("node {node} told of other blocks than its head has: {origin}");
+            self.abort_replica(origin);
+            return self.end_load(origin, Err(WireError::Damaged(text)), out);
+        }
+        loading.is_on_its_way = true;
+        if !loading.opened.inline.is_empty() {
+            let inline = std::mem::take(&mut loading.opened.inline);
+            let written = self.write_blocks(&blocks, &inline);
+            let written = written.map_err(|error| NetFault::Other(error.to_string()));
+            return self.loaded(origin, written, now_ms, out);
+        }
+        let pieces = from.iter().copied().zip(blocks.iter().map(|block| block.offset)).collect();
+        let (node, hold) = (loading.node.clone(), loading.hold);
+        out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+    }
+
+    fn write_blocks(&self, blocks: &[Span], mut bytes: &[u8]) -> Result<(), StoreError> {
+        for block in blocks {
+            let short = StoreError::BadRequest { reason: "fewer bytes than blocks" };
+            let (part, rest) = bytes.split_at_checked(block.length.as_usize()).ok_or(short)?;
+            self.home.region().write_by_call(block.offset, part)?;
+            self.home.region().publish(*block)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Memory for a replica. Other replicas go for it first, then what may be evicted. `None`: memory is
+    /// on its way.
+    fn room_for_replica(
+        &mut self,
+        head: &SpillHead,
+        namespace: NamespaceId,
+    ) -> Result<Option<Vec<Span>>, WireError> {
+        let bytes = Home::replica_bytes(head).unwrap_or(Length(u64::MAX));
+        if let Some(max) = self.replicas.bytes_max {
+            self.keep_replicas_below(max, bytes)?;
+        }
+        let is_full =
+            |begun: &Result<_, StoreError>| matches!(begun, Err(StoreError::OutOfMemory { .. }));
+        let mut begun = self.home.begin_replica(head, namespace);
+        if is_full(&begun) {
+            self.reclaim();
+            let room = Room::of_run(bytes);
+            let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
+            if evicted.objects == 0 {
+                self.have_others_go(&room, bytes).map_err(store_error)?;
+            }
+            begun = self.home.begin_replica(head, namespace);
+        }
+        match begun {
+            Ok(blocks) => Ok(Some(blocks)),
+            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => Ok(None),
+            Err(StoreError::OutOfMemory { .. }) => Err(self.out_of_room(head, 0)),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+
+    fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
+        let (free, largest) = self.home.free_bytes();
+        let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
+        WireError::OutOfMemory { asked, free: free.0, largest: largest.0, waiting: 0, waited_ms }
+    }
+
+    /// Drops replicas until there is room for one more within their limit.
+    fn keep_replicas_below(&mut self, max: u64, bytes: Length) -> Result<(), WireError> {
+        self.sweep_replicas();
+        let loading = self.replicas.loading.values().filter(|one| one.is_on_its_way);
+        let loading = loading.filter_map(|one| Home::replica_bytes(&one.head));
+        let used = self.replicas.by_origin.values().map(|one| one.bytes);
+        let used: u64 = used.chain(loading.map(|bytes| bytes.0)).sum();
+        let excess = used.saturating_add(bytes.0).saturating_sub(max);
+        if excess == 0 {
+            return Ok(());
+        }
+        let evicted = self.home.evict_for(&ReplicasFirst, Need::Bytes(Length(excess)));
+        let evicted = evicted.map_err(store_error)?;
+        self.sweep_replicas();
+        if evicted.bytes.0 >= excess {
+            return Ok(());
+        }
+        Err(WireError::NoRoom {
+            what: "copies of other nodes' objects (--cache)".to_owned(),
+            asked: bytes.0,
+            free: max.saturating_sub(used.saturating_sub(evicted.bytes.0)),
+            largest: max,
+            used: used.saturating_sub(evicted.bytes.0),
+            waiting: 0,
+            waited_ms: 0,
+        })
+    }
+
+    /// Forgets replicas that were evicted.
+    fn sweep_replicas(&mut self) {
+        let home = &self.home;
+        let by_origin = &mut self.replicas.by_origin;
+        by_origin.retain(|_, replica| home.find(Target::Id(replica.local)).is_ok());
+    }
+
+    fn abort_replica(&mut self, origin: ObjectId) {
+        if let Err(error) = self.home.abort_replica(origin) {
+            tracing::error!(%origin, %error, "memory is lost");
+        }
+    }
+
+    /// The bytes of an object are in its blocks, or not.
+    pub(super) fn loaded(
+        &mut self,
+        origin: ObjectId,
+        result: Result<(), NetFault>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(loading) = self.replicas.loading.get(&origin) else {
+            return self.abort_replica(origin);
+        };
+        if loading.is_gone {
+            self.abort_replica(origin);
+            return self.end_load(origin, Ok(None), out);
+        }
+        if let Err(fault) = result {
+            let error = self.unreachable_by_net(&loading.node)(fault, &origin.to_string());
+            self.abort_replica(origin);
+            return self.end_load(origin, Err(error), out);
+        }
+        let bytes = Home::replica_bytes(&loading.head).unwrap_or_default().0;
+        let node = loading.node.clone();
+        match self.seal_replica(origin) {
+            Ok(local) => {
+                self.replicas.by_origin.insert(origin, Replica { local, node, bytes });
+                self.replicas.fetched_total += 1;
+                self.replicas.fetched_bytes_total += bytes;
+                self.end_load(origin, Ok(Some(local)), out);
+            }
+            Err(error) => self.end_load(origin, Err(store_error(error)), out),
+        }
+        self.reclaim_soon(now_ms);
+    }
+
+    fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {
+        let missing = || StoreError::NotFound { what: origin.to_string() };
+        let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
+        let mut name = loading.name.as_deref();
+        if let Some(full) = name
+            && let Ok(entry) = self.home.find(Target::Name(full))
+        {
+            if entry.is_replica {
+                // Of an object that had the name before, and whose end is being told.
+                self.home.delete(Target::Id(entry.id))?;
+            } else {
+                name = None;
+            }
+        }
+        if name.is_some_and(|full| self.home.is_reserved(full)) {
+            name = None;
+        }
+        let brought = &loading.brought;
+        let seal = ReplicaSeal {
+            name,
+            namespace: loading.namespace,
+            descriptor: &brought.descriptor,
+            descriptor_crc: brought.descriptor_crc,
+            metadata: &brought.metadata,
+            metadata_crc: brought.metadata_crc,
+            sealed_at_ns: brought.sealed_at_ns,
+        };
+        let now_ns = self.home.now_ns();
+        self.home.finish_replica(origin, &seal, now_ns)
+    }
+
+    /// An object is here, or does not come; its home's hold ends.
+    pub(super) fn end_load(
+        &mut self,
+        origin: ObjectId,
+        result: Result<Option<ObjectId>, WireError>,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(Loading { node, hold, waiters, .. }) = self.replicas.loading.remove(&origin) {
+            out.push(Action::Net(NetAction::Release { node, hold }));
+            answer_all(waiters, &result.map(fetched), out);
+        }
+    }
+}
+
+fn loading_deadline(replicas: &Replicas, origin: ObjectId) -> u64 {
+    replicas.loading.get(&origin).map_or(0, |one| one.deadline_ms)
+}
+
+fn answer_all(
+    waiters: Vec<FetchWaiter>,
+    result: &Result<ReplyBody, WireError>,
+    out: &mut Vec<Action>,
+) {
+    out.extend(waiters.into_iter().map(|one| answer_to(one.session, one.seq, result.clone())));
+}

@@ -1,0 +1,304 @@
+//! Objects of nodes whose memory cannot be mapped: replicas of them here, and of ours there.
+//!
+//! **A get.** A client that finds an object nowhere in mapped memory asks its node to fetch it. The node
+//! opens the object at its home, takes room for it, has its bytes brought, and seals a replica under the same
+//! name. From then on each process of the node finds that by loads.
+//!
+//! **A delete.** The home notes each member that opened an object. When the object retires, the home tells
+//! these members, and answers the delete when all of them have dropped their replicas or are lost. What
+//! readers hold stays readable. Objects with replicas elsewhere are not evicted: their names could be given
+//! to others.
+//!
+//! **Lives.** When a life of a node ends, its objects are not known to exist any more: replicas of them
+//! are dropped, and its interest in objects of this node ends.
+
+mod delete;
+mod fetch;
+mod gone;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use farrow_memory::{Length, Span};
+use farrow_store::{Candidate, EvictionPolicy, ObjectId, StoreError};
+use farrow_wire::{ReplyBody, WireError};
+
+use super::admission::answer_to;
+use super::node::NodeState;
+use super::{Action, SessionId};
+use crate::net::{Interests, NetAction, NetEvent, Rules};
+use delete::Forwarded;
+use fetch::{Loading, Opening, ROOM_MS_MAX};
+use gone::{Asker, Leaving, Parked};
+
+/// What the state needs of the network fabric.
+struct Port {
+    interests: Arc<dyn Interests>,
+    rules: Arc<RwLock<Rules>>,
+    kind: &'static str,
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind)
+    }
+}
+
+/// A client that waits for an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FetchWaiter {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    /// Then it is told that the object is on its way.
+    pub(super) until_ms: u64,
+}
+
+/// A client that waits for a delete.
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    session: SessionId,
+    seq: u64,
+}
+
+#[derive(Debug)]
+struct Replica {
+    local: ObjectId,
+    node: String,
+    bytes: u64,
+}
+
+/// All that is known of replicas.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    port: Option<Port>,
+    next: u64,
+    openings: BTreeMap<u64, Opening>,
+    loading: BTreeMap<ObjectId, Loading>,
+    by_origin: BTreeMap<ObjectId, Replica>,
+    /// Most bytes of replicas; none: as much as there is room.
+    bytes_max: Option<u64>,
+    /// Bytes for which there was no room.
+    wanted_bytes: u64,
+    /// Members may have replicas from an earlier life of this node, and none was told of this one yet.
+    is_new_life: bool,
+    leaving: BTreeMap<ObjectId, Leaving>,
+    parked: Vec<Parked>,
+    forwarded: BTreeMap<u64, Forwarded>,
+    pub(super) fetched_total: u64,
+    pub(super) fetched_bytes_total: u64,
+}
+
+impl Replicas {
+    /// `"net"` or `"net+TLS"`, where there is such a fabric.
+    pub(super) fn kind(&self) -> Option<&'static str> {
+        self.port.as_ref().map(|port| port.kind)
+    }
+
+    /// Whether memory comes free when other nodes have dropped replicas.
+    pub(super) fn is_recalling(&self) -> bool {
+        self.wanted_bytes > 0 || !self.leaving.is_empty()
+    }
+
+    /// There is no room for so many bytes.
+    pub(super) fn want_room(&mut self, bytes: Length) {
+        if self.port.is_some() {
+            self.wanted_bytes = self.wanted_bytes.max(bytes.0);
+        }
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Forgets the requests of a session that went. What was begun for it goes on.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        self.waiters().for_each(|all| all.retain(|one| one.session != session));
+        self.forwarded.retain(|_, one| one.waiter.session != session);
+        self.parked.retain(|one| match &one.asker {
+            Asker::Client(waiter, _) => waiter.session != session,
+            Asker::Node(..) => true,
+        });
+    }
+
+    /// Forgets one request. False: there is none.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.waiting();
+        let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
+        self.waiters().for_each(|all| all.retain(is_another));
+        self.waiting() < before
+    }
+
+    fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
+        let openings = self.openings.values_mut().map(|one| &mut one.waiters);
+        openings.chain(self.loading.values_mut().map(|one| &mut one.waiters))
+    }
+
+    fn waiting(&self) -> usize {
+        let openings = self.openings.values().map(|one| one.waiters.len());
+        let loading = self.loading.values().map(|one| one.waiters.len());
+        openings.chain(loading).sum()
+    }
+
+    /// Takes out all requests that wait, for the end.
+    pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
+        let fetches = self.waiters().flat_map(|all| all.drain(..));
+        let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
+        let forwarded = std::mem::take(&mut self.forwarded).into_values();
+        all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
+        all
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        let openings = self.openings.values();
+        let openings =
+            openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
+        let loading = self.loading.values().filter(|one| !one.is_on_its_way);
+        let loading = loading.map(|one| one.deadline_ms);
+        let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
+        let waiters = self.openings.values().map(|one| &one.waiters);
+        let waiters = waiters.chain(self.loading.values().map(|one| &one.waiters)).flatten();
+        openings.chain(loading).chain(leaving).chain(waiters.map(|one| one.until_ms)).min()
+    }
+
+    /// Whether another node may have a replica of an object of this one.
+    fn is_elsewhere(&self, id: ObjectId) -> bool {
+        self.port.as_ref().is_some_and(|port| port.interests.is_any(id))
+    }
+}
+
+/// Another policy's order, without objects of which other nodes have replicas.
+#[derive(Debug)]
+pub(super) struct WithoutReplicated<'a> {
+    policy: &'a dyn EvictionPolicy,
+    replicas: &'a Replicas,
+}
+
+impl<'a> WithoutReplicated<'a> {
+    pub(super) fn new(policy: &'a dyn EvictionPolicy, replicas: &'a Replicas) -> Self {
+        Self { policy, replicas }
+    }
+}
+
+impl EvictionPolicy for WithoutReplicated<'_> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.policy.is_automatic()
+    }
+
+    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+        let is_elsewhere = self.replicas.is_elsewhere(candidate.id);
+        if is_elsewhere { None } else { self.policy.rank(candidate) }
+    }
+}
+
+/// Another policy's order, of objects of which other nodes have replicas.
+#[derive(Debug)]
+struct Replicated<'a>(WithoutReplicated<'a>);
+
+impl EvictionPolicy for Replicated<'_> {
+    fn name(&self) -> &'static str {
+        self.0.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+        let is_elsewhere = self.0.replicas.is_elsewhere(candidate.id);
+        if is_elsewhere { self.0.policy.rank(candidate) } else { None }
+    }
+}
+
+impl NodeState {
+    /// Lends to, and reads from, nodes that cannot be mapped. `bytes_max`: for replicas.
+    pub(crate) fn set_net(
+        &mut self,
+        interests: Arc<dyn Interests>,
+        rules: Arc<RwLock<Rules>>,
+        kind: &'static str,
+        bytes_max: Option<u64>,
+    ) {
+        self.replicas.port = Some(Port { interests, rules, kind });
+        self.replicas.bytes_max = bytes_max;
+        self.replicas.is_new_life = self.home.life() > 1;
+        self.tell_net_rules();
+    }
+
+    /// A place among the clients for the threads that read for other nodes: a hold block.
+    pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
+        let joined = self.home.client_join(self.pid, 0, self.owner_uid)?;
+        self.home.hold_block(joined.client)
+    }
+
+    /// Threads of the network fabric go by these rules from now on.
+    pub(super) fn tell_net_rules(&self) {
+        if let Some(port) = &self.replicas.port {
+            let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
+            rules.rights = self.rules.clone();
+            let namespaces = self.home.namespaces();
+            let namespaces = namespaces.map(|one| (one.id.0, one.options.name.clone()));
+            rules.namespaces = namespaces.collect();
+        }
+    }
+
+    /// Something happened in the network fabric.
+    pub(crate) fn net_event(&mut self, event: NetEvent, now_ms: u64, out: &mut Vec<Action>) {
+        self.spills.set_now(now_ms);
+        match event {
+            NetEvent::Opened { token, node, result } => {
+                self.opened_elsewhere(token, &node, result, now_ms, out);
+            }
+            NetEvent::Loaded { origin, result } => self.loaded(origin, result, now_ms, out),
+            NetEvent::TicketWanted { node, number } => self.want_ticket(&node, number, out),
+            NetEvent::Restore { id } => self.restore_soon(id),
+        }
+        self.take_jobs(out);
+    }
+
+    /// Does what has come due.
+    pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.recall_replicas(now_ms, out);
+        for waiters in self.replicas.waiters() {
+            for late in waiters.extract_if(.., |one| one.until_ms <= now_ms) {
+                out.push(answer_to(late.session, late.seq, Ok(ReplyBody::Fetching)));
+            }
+        }
+        let due: Vec<u64> = self.replicas.openings.keys().copied().collect();
+        for token in due {
+            let Some(opening) = self.replicas.openings.get_mut(&token) else { continue };
+            let is_late = opening.deadline_ms <= now_ms;
+            let nodes = opening.again.iter().filter(|(_, at_ms)| **at_ms <= now_ms);
+            let nodes: Vec<String> = nodes.map(|(node, _)| node.clone()).collect();
+            opening.again.retain(|_, at_ms| *at_ms > now_ms);
+            for node in nodes {
+                if is_late {
+                    let reason = format!("it was busy for {ROOM_MS_MAX} ms");
+                    opening.fault.get_or_insert(WireError::NodeLost { node, reason });
+                } else {
+                    opening.left.insert(node.clone());
+                    let want = opening.wish.encode();
+                    out.push(Action::Net(NetAction::Open { token, node, want }));
+                }
+            }
+            self.settle_opening(token, out);
+        }
+        let waiting = self.replicas.loading.iter().filter(|(_, one)| !one.is_on_its_way);
+        for origin in waiting.map(|(origin, _)| *origin).collect::<Vec<_>>() {
+            self.load_replica(origin, now_ms, out);
+        }
+        let leaving = self.replicas.leaving.iter();
+        let late = leaving.flat_map(|(id, members)| {
+            let late = members.iter().filter(|(_, again)| again.is_some_and(|at| at <= now_ms));
+            late.map(|(member, _)| (*id, member.clone())).collect::<Vec<_>>()
+        });
+        for (id, member) in late.collect::<Vec<_>>() {
+            self.tell_member_gone(&member, id, now_ms, out);
+        }
+    }
+}
