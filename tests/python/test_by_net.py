@@ -1,5 +1,5 @@
-"""Objects of nodes whose memory no other maps: brought by network, found by all processes of a node,
-gone everywhere once they are deleted."""
+"""Objects of nodes whose memory no other maps: brought by network, found by all processes of a
+node, gone everywhere once they are deleted."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ def test_a_stopped_reader_holds_a_delete_up_no_longer_than_its_lease(
 
 
 def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
-    """Nothing is put into memory that cannot be mapped, and nothing is left out of a list unsaid."""
+    """Nothing is put into memory that cannot be mapped, and no list leaves out anything unsaid."""
     a, b = two.clients()
     b.huge_table("rows", pa.schema({"x": pa.int64()}))
     b.put(b"there", "there")
@@ -426,7 +426,7 @@ def test_a_node_that_may_not_read_reads_nothing(two: Cluster) -> None:
 
 
 def test_a_forked_child_reads_what_was_brought(two: Cluster) -> None:
-    a, b = two.clients()
+    b = two.client("b")
     b.put(np.arange(1_000_000), "numbers")
     script = """
 import os, sys, time, farrow, numpy as np

@@ -1,7 +1,7 @@
 //! Far memory over a network: a mirror of a peer's memory, and the data path that fills it.
 //!
-//! Where a peer's memory cannot be mapped, this crate brings ranges of objects into a file with the
-//! same offsets, so that descriptors need no translation. It knows no names, no Arrow and no
+//! Where a peer's memory cannot be mapped, this crate brings ranges of its objects: to chosen places of a
+//! map, or into a mirror, a file with the same offsets. It knows no names, no Arrow and no
 //! membership: the daemon (`farrow-cluster`) decides, and answers the traits of this crate. Calls
 //! block, so they belong on worker threads and not on the daemon's event loop.
 //!
@@ -20,6 +20,9 @@
 //! [`cache::Mirror::insert`] puts it into the mirror and returns a [`cache::Held`], a local hold.
 //! [`peer::Peer::fetch`] claims the chunks that are neither complete nor arriving, waits for room for
 //! all of them ([`cache`]), requests them, and waits until all chunks of its ranges are complete.
+//!
+//! [`peer::Peer::read`] brings ranges to chosen places instead, which belong to the caller: no thread writes
+//! there after it has returned.
 //!
 //! **A delete.** The home calls [`server::Server::notify_gone`]; the reader's daemon gets it by
 //! [`peer::Control::gone`], removes the object from its tables and from the mirror

@@ -60,13 +60,17 @@ impl Server {
     /// A ticket for a connection of a member. The first one takes a place among the clients, by which
     /// threads hold objects for other nodes.
     fn issue_ticket(&mut self, member: Member) -> Result<[u8; 32], String> {
-        let Some(net) = &self.net else {
-            return Err("this node has no data server".to_owned());
-        };
-        if !net.is_ready() {
+        self.join_net()?;
+        let net = self.net.as_ref().ok_or("this node has no data server")?;
+        net.issue_ticket(&member)
+    }
+
+    /// Takes that place, unless it has it.
+    pub(super) fn join_net(&mut self) -> Result<(), String> {
+        if let Some(net) = self.net.as_ref().filter(|net| !net.is_ready()) {
             let block = self.state.join_net().map_err(|error| error.to_string())?;
             net.hold_by(block)?;
         }
-        net.issue_ticket(&member)
+        Ok(())
     }
 }

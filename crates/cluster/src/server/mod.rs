@@ -204,6 +204,10 @@ impl Server {
             has_net_events: false,
             replicas_until_ns: 0,
         };
+        if server.state.was_read_by_net() {
+            // Should this life end before the others have heard of it, the next one has to know too.
+            server.join_net().map_err(io::Error::other)?;
+        }
         server.watch_orphans();
         server.perform(first);
         Ok(server)

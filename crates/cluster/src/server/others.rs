@@ -426,9 +426,7 @@ impl Server {
             PeerAction::Map { node, offer } => {
                 if let Some(others) = &self.others {
                     let memory = neighbour::map(&offer, &others.devices);
-                    let mut actions = Vec::new();
-                    self.state.mapped(&node, memory, &mut actions);
-                    self.perform(actions);
+                    self.state.mapped(&node, memory);
                 }
             }
             PeerAction::Bridge { session, seq, node, address, incarnation, first } => {
@@ -786,9 +784,7 @@ impl Server {
         others.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
         for (node, _) in unheard.iter().filter(|(_, is_gone)| *is_gone) {
             let why = "its processes have ended, and its memory with them";
-            let mut actions = Vec::new();
-            self.state.mapped(node, Err(why.to_owned()), &mut actions);
-            self.perform(actions);
+            self.state.mapped(node, Err(why.to_owned()));
         }
     }
 

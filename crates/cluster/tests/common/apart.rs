@@ -106,7 +106,7 @@ impl Apart {
         for daemon in &self.daemons {
             wait_for(&daemon.client(), |roster| {
                 let live = roster.nodes.iter().filter(|node| node.reach == Reach::Live);
-                let unread = live.clone().filter(|node| node.fabric.is_empty()).count();
+                let unread = live.clone().filter(|node| !node.is_usable()).count();
                 let count = self.daemons.len();
                 live.count() == count && unread == count - 1 && roster.has_lease
             });

@@ -510,7 +510,7 @@ impl World {
                         Some(of) if of != number => Ok(memory(of)),
                         _ => Err("there is none".to_owned()),
                     };
-                    node.state.mapped(&of, memory, &mut Vec::new());
+                    node.state.mapped(&of, memory);
                 }
                 Action::Peer(PeerAction::Bridge { session, .. }) | Action::Close { session } => {
                     node.state.closed(session, false, self.now_ms);

@@ -7,29 +7,73 @@ use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError};
 
 use super::lookups::because;
-use super::offer::net_in;
-use super::{ASK_LEASES_MAX, Asked, NodeState, Question};
+use super::neighbours::{ByNet, Neighbour};
+use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 
 /// A ticket has to come within this time: a connection waits for it.
 const TICKET_MS_MAX: u64 = 2_500;
 
+/// A node that did not say where its data server listens is asked again after so long.
+const ASK_AGAIN_MS: u64 = 250;
+
 impl NodeState {
     /// A node whose memory is not mapped is reached by network, if it can be.
-    pub(super) fn reach_by_net(&mut self, node: &str, out: &mut Vec<Action>) {
+    pub(super) fn reach_by_net(&mut self, node: &str) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
-        neighbour.by_net = None;
-        if neighbour.mapped().is_some() || neighbour.is_lost() {
+        let is_to_ask = kind.is_some() && neighbour.mapped().is_none();
+        neighbour.by_net = if is_to_ask { ByNet::AskAt(0) } else { ByNet::No };
+    }
+
+    /// Asks nodes where their data servers listen.
+    pub(super) fn ask_by_net(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let due = cluster.neighbours.iter_mut();
+        let due = due.filter(|(_, one)| one.ask_by_net_at_ms().is_some_and(|at| at <= now_ms));
+        let due: Vec<(String, u64)> = due
+            .map(|(name, neighbour)| {
+                neighbour.by_net = ByNet::Asking;
+                (name.clone(), neighbour.member.incarnation.0)
+            })
+            .collect();
+        for (node, incarnation) in due {
+            let about = Asked::DataAddress { node: node.clone(), incarnation };
+            if !self.ask_node(&node, &Question::DataAddress, about, out) {
+                let none = Err("it is no member".to_owned());
+                self.data_address_answered((&node, incarnation), none, now_ms, out);
+            }
+        }
+    }
+
+    /// A node says where its data server listens, or did not answer.
+    pub(super) fn data_address_answered(
+        &mut self,
+        (node, incarnation): (&str, u64),
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let kind = self.replicas.kind();
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
+        let is_of_this_life = neighbour.member.incarnation.0 == incarnation;
+        if !is_of_this_life || !matches!(neighbour.by_net, ByNet::Asking) {
             return;
         }
-        let (Some(kind), Some(offer)) = (kind, &neighbour.offer) else { return };
-        let Some(address) = net_in(&neighbour.member.info) else { return };
-        neighbour.by_net = Some(kind);
-        let (node, section) = (node.to_owned(), offer.data_bytes);
-        out.push(Action::Net(NetAction::Connect { node, address, section }));
+        cluster.has_news = true;
+        neighbour.by_net = match (answer, kind, &neighbour.offer) {
+            (Ok(Answer::DataAddress(Some(address))), Some(kind), Some(offer)) => {
+                let (node, section) = (node.to_owned(), offer.data_bytes);
+                out.push(Action::Net(NetAction::Connect { node, address, section }));
+                ByNet::Yes(kind)
+            }
+            (Ok(_), ..) | (_, None, _) | (_, _, None) => ByNet::No,
+            (Err(_), ..) => ByNet::AskAt(now_ms + ASK_AGAIN_MS),
+        };
+        self.tell_roster();
     }
 
     /// Lives of nodes that have ended, and whether the node is lost.
@@ -78,7 +122,8 @@ impl NodeState {
     /// Names of the members whose objects are brought by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
         let all = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
-        let by_net = all.filter(|(_, one)| one.by_net.is_some() && !one.is_lost());
+        let is_by_net = |one: &Neighbour| matches!(one.by_net, ByNet::Yes(_)) && !one.is_lost();
+        let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
     }
 
@@ -89,7 +134,7 @@ impl NodeState {
     /// The region of a member whose objects are brought by network.
     pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
         let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
-        let is_by_net = neighbour.by_net.is_some() && !neighbour.is_lost();
+        let is_by_net = matches!(neighbour.by_net, ByNet::Yes(_)) && !neighbour.is_lost();
         neighbour.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 

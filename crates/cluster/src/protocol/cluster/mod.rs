@@ -218,6 +218,13 @@ pub(in crate::protocol) enum Asked {
         /// The node that is asked.
         node: String,
     },
+    /// Where a node's data server listens.
+    DataAddress {
+        /// Which node.
+        node: String,
+        /// Which life of it.
+        incarnation: u64,
+    },
     /// A ticket for a connection.
     Ticket {
         /// Which node.
@@ -314,7 +321,7 @@ impl NodeState {
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
-            info: info_of(&options.offer, options.lease_ms, options.net.as_deref()),
+            info: info_of(&options.offer, options.lease_ms),
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
             incarnation: Incarnation(options.incarnation),
@@ -391,7 +398,9 @@ impl NodeState {
         let watched = cluster.watched.values().filter_map(guests::Watched::next_deadline_ms).min();
         let dirty = cluster.dirty.values().filter_map(guests::Dirty::next_deadline_ms).min();
         let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        [membership, naming, parked, watched, dirty, untold].into_iter().flatten().min()
+        let by_net = cluster.neighbours.values().filter_map(Neighbour::ask_by_net_at_ms).min();
+        let all = [membership, naming, parked, watched, dirty, untold, by_net];
+        all.into_iter().flatten().min()
     }
 
     pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -404,6 +413,7 @@ impl NodeState {
         self.tick_names(now_ms, out);
         self.watch_guests(now_ms, out);
         self.tell_again(now_ms, out);
+        self.ask_by_net(now_ms, out);
         self.tell_roster();
     }
 
@@ -640,6 +650,9 @@ impl NodeState {
             (Asked::Has { lookup, node }, answer) => {
                 self.lookup_answered(lookup, &node, answer, out);
             }
+            (Asked::DataAddress { node, incarnation }, answer) => {
+                self.data_address_answered((&node, incarnation), answer, now_ms, out);
+            }
             (Asked::Ticket { node, number }, answer) => {
                 let result = match answer {
                     Ok(Answer::Ticket(ticket)) => Ok(ticket),
@@ -742,6 +755,10 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Has { names } => Some(self.has_names(&names)),
+            Question::DataAddress => {
+                let net = self.cluster.as_ref().and_then(|cluster| cluster.options.net.clone());
+                Some(Answer::DataAddress(net))
+            }
             Question::Ticket => {
                 let node = from.to_owned();
                 out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation }));

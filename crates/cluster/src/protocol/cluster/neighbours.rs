@@ -40,8 +40,20 @@ pub(super) struct Neighbour {
     /// It left in order, so nobody waits for what it had.
     has_left: bool,
     memory: Memory,
-    /// Its objects are brought by network: `net` or `net+TLS`.
-    pub(super) by_net: Option<&'static str>,
+    pub(super) by_net: ByNet,
+}
+
+/// Whether a node's objects are brought by network.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ByNet {
+    /// They are not, or need not be.
+    No,
+    /// It is asked at this time.
+    AskAt(u64),
+    /// It is being asked.
+    Asking,
+    /// They are: `net` or `net+TLS`.
+    Yes(&'static str),
 }
 
 impl Neighbour {
@@ -49,7 +61,7 @@ impl Neighbour {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
         let memory = Memory::Missing(why.to_owned());
-        Self { member, offer, reach: Reach::Live, has_left: false, memory, by_net: None }
+        Self { member, offer, reach: Reach::Live, has_left: false, memory, by_net: ByNet::No }
     }
 
     pub(super) fn set_reach(&mut self, state: Heard) {
@@ -63,6 +75,13 @@ impl Neighbour {
             tracing::info!(node, from = self.reach.as_str(), to = reach.as_str(), "reach");
         }
         self.reach = reach;
+    }
+
+    pub(super) fn ask_by_net_at_ms(&self) -> Option<u64> {
+        match self.by_net {
+            ByNet::AskAt(at_ms) if !self.is_lost() => Some(at_ms),
+            _ => None,
+        }
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -123,7 +142,9 @@ impl Neighbour {
         match &self.memory {
             Memory::Missing(why) => {
                 report.why_not.clone_from(why);
-                report.fabric = self.by_net.unwrap_or_default().to_owned();
+                if let ByNet::Yes(kind) = self.by_net {
+                    kind.clone_into(&mut report.fabric);
+                }
             }
             Memory::Mapped(memory) => {
                 report.fabric = memory.fabric.kind().as_str().to_owned();
@@ -205,12 +226,7 @@ impl NodeState {
     }
 
     /// The memory of a node was mapped, or why not.
-    pub fn mapped(
-        &mut self,
-        node: &str,
-        memory: Result<NeighbourMemory, String>,
-        out: &mut Vec<Action>,
-    ) {
+    pub fn mapped(&mut self, node: &str, memory: Result<NeighbourMemory, String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -225,7 +241,7 @@ impl NodeState {
                 Memory::Missing(why)
             }
         };
-        self.reach_by_net(node, out);
+        self.reach_by_net(node);
         self.tell_roster();
     }
 

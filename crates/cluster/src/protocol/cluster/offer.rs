@@ -66,24 +66,10 @@ impl Offer {
     }
 }
 
-/// Most bytes of what a member says of itself: so many have room in a view.
-const INFO_BYTES_MAX: usize = 1024;
-
-/// What a member says of itself: its offer, behind it its lease, and behind that where its data server
-/// listens, if it has one. A node that knows less of this reads what comes first.
-pub(super) fn info_of(offer: &Offer, lease_ms: u64, net: Option<&str>) -> Vec<u8> {
+/// What a member says of itself: its offer, and behind it its lease.
+pub(super) fn info_of(offer: &Offer, lease_ms: u64) -> Vec<u8> {
     let lease = postcard::to_allocvec(&lease_ms).unwrap_or_default();
-    let net = net.and_then(|address| postcard::to_allocvec(address).ok()).unwrap_or_default();
-    let Some(offer) = offer.encode() else { return Vec::new() };
-    let is_fitting = offer.len() + lease.len() + net.len() <= INFO_BYTES_MAX;
-    [offer, lease, if is_fitting { net } else { Vec::new() }].concat()
-}
-
-/// Where the data server of a member listens; `None` where it says nothing.
-pub(super) fn net_in(info: &[u8]) -> Option<String> {
-    let (_, rest) = postcard::take_from_bytes::<Offer>(info).ok()?;
-    let (_, rest) = postcard::take_from_bytes::<u64>(rest).ok()?;
-    postcard::from_bytes(rest).ok()
+    offer.encode().map_or_else(Vec::new, |bytes| [bytes, lease].concat())
 }
 
 /// The lease in what a member says of itself; `None` where it says none.
@@ -110,12 +96,8 @@ mod tests {
         };
         assert_eq!(Offer::decode(&offer.encode().unwrap()), Some(offer.clone()));
         assert_eq!(Offer::decode(b"\xff\xff"), None);
-        for net in [None, Some("10.0.0.1:7421")] {
-            let info = info_of(&offer, 5000, net);
-            assert_eq!(Offer::decode(&info), Some(offer.clone()));
-            assert_eq!((lease_ms_in(&info), net_in(&info).as_deref()), (Some(5000), net));
-        }
-        assert_eq!(net_in(&offer.encode().unwrap()), None);
+        let info = info_of(&offer, 5000);
+        assert_eq!((Offer::decode(&info), lease_ms_in(&info)), (Some(offer.clone()), Some(5000)));
         assert_eq!(lease_ms_in(&offer.encode().unwrap()), None);
         assert_eq!(lease_ms_in(b"\xff\xff"), None);
         let long = Offer { host: "x".repeat(2000), ..offer };

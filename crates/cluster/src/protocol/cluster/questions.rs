@@ -54,6 +54,8 @@ pub enum Question {
         /// The place.
         place: u32,
     },
+    /// Where does your data server listen?
+    DataAddress,
     /// A ticket for a connection to your data server.
     Ticket,
     /// Objects of mine that you may have replicas of are gone.
@@ -83,6 +85,8 @@ pub enum Answer {
     Has(Vec<bool>),
     /// To `SyncQuestion::HandOver`: names, in full, and what was kept under them. None: that is all.
     HandedOver(Vec<(String, Kept)>),
+    /// To `DataAddress`; `None`: there is none.
+    DataAddress(Option<String>),
     /// To `Ticket`.
     Ticket([u8; 32]),
     /// To `Delete`.

@@ -438,7 +438,7 @@ impl World {
                     let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
                     let reader = Reader::open(Arc::new(region)).unwrap();
                     let memory = NeighbourMemory { fabric, reader };
-                    self.nodes[number].mapped(&node, Ok(memory), &mut Vec::new());
+                    self.nodes[number].mapped(&node, Ok(memory));
                 }
                 PeerAction::WatchProcess { token, pid, .. } if self.is_slow => {
                     self.late.push((token, pid));

@@ -32,6 +32,10 @@ use delete::Forwarded;
 use fetch::{Loading, Opening, ROOM_MS_MAX};
 use gone::{Asker, Leaving, Parked};
 
+/// When the process of the place among the clients began by which threads read for other nodes: no
+/// process began then. It is in the region, so that the next life knows of it.
+const NET_START_TIME: u64 = 0;
+
 /// What the state needs of the network fabric.
 struct Port {
     interests: Arc<dyn Interests>,
@@ -226,13 +230,19 @@ impl NodeState {
     ) {
         self.replicas.port = Some(Port { interests, rules, kind });
         self.replicas.bytes_max = bytes_max;
-        self.replicas.is_new_life = self.home.life() > 1;
+        // An earlier life took the place below once somebody read from it by network.
+        self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
         self.tell_net_rules();
+    }
+
+    /// Whether an earlier life of this node was read by network.
+    pub(crate) fn was_read_by_net(&self) -> bool {
+        self.replicas.is_new_life
     }
 
     /// A place among the clients for the threads that read for other nodes: a hold block.
     pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
-        let joined = self.home.client_join(self.pid, 0, self.owner_uid)?;
+        let joined = self.home.client_join(self.pid, NET_START_TIME, self.owner_uid)?;
         self.home.hold_block(joined.client)
     }
 
