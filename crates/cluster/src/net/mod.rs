@@ -135,8 +135,10 @@ pub enum NetAction {
         token: u64,
         /// Who asks.
         node: String,
-        /// In which life.
+        /// In which life as a member.
         incarnation: u64,
+        /// By which of its daemons.
+        life: u64,
     },
 }
 
@@ -232,6 +234,7 @@ enum Job {
     Open { token: u64, peer: Arc<Peer>, want: Vec<u8> },
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
     Cut { member: Member, peer: Option<Arc<Peer>> },
+    Lose { peer: Arc<Peer> },
 }
 
 /// What threads share.
@@ -247,7 +250,8 @@ struct Shared {
 pub(crate) struct Net {
     shared: Arc<Shared>,
     credentials: Credentials,
-    peers: BTreeMap<String, Arc<Peer>>,
+    /// With their addresses.
+    peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<Tickets>,
     /// For quick ones, and for those that take long.
     jobs: Option<[Sender<Job>; 2]>,
@@ -348,8 +352,9 @@ impl Net {
         Arc::clone(&self.shared.source) as _
     }
 
-    /// A ticket for a connection of a member.
-    pub(crate) fn issue_ticket(&self, member: &Member) -> Result<[u8; 32], String> {
+    /// A ticket for a connection of a member. `life`: of its daemon.
+    pub(crate) fn issue_ticket(&self, member: &Member, life: u64) -> Result<[u8; 32], String> {
+        self.shared.source.hear_of_life(member, life);
         let ticket = self.shared.server.issue_ticket(member).map_err(words)?;
         Ok(*ticket.as_bytes())
     }
@@ -364,6 +369,7 @@ impl Net {
             }
             NetAction::Cut { node, incarnation, is_lost } => {
                 let peer = if is_lost { self.peers.remove(&node) } else { None };
+                let peer = peer.map(|(_, peer)| peer);
                 self.push(Job::Cut { member: Member { name: node, incarnation }, peer });
             }
             NetAction::Open { token, node, want } => match self.peer(&node) {
@@ -387,7 +393,7 @@ impl Net {
                 }
             },
             NetAction::Release { node, hold } => {
-                if let Some(peer) = self.peers.get(&node) {
+                if let Some((_, peer)) = self.peers.get(&node) {
                     // Sent by whoever connects next, if it cannot be sent now.
                     peer.release(HoldId(hold));
                 }
@@ -404,6 +410,9 @@ impl Net {
     }
 
     fn connect(&mut self, node: &str, address: &str, section: u64) -> Result<(), String> {
+        if self.peers.get(node).is_some_and(|(at, _)| at == address) {
+            return Ok(());
+        }
         let mut found = address.to_socket_addrs().map_err(words)?;
         let at = found.next().ok_or_else(|| "it has no address".to_owned())?;
         let options = PeerOptions::new(node, at, Length(section));
@@ -413,12 +422,16 @@ impl Net {
             tickets: Arc::clone(&self.tickets),
         });
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
-        self.peers.insert(node.to_owned(), Arc::new(peer));
+        let peer = (address.to_owned(), Arc::new(peer));
+        if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
+            // Its threads end in a thread of their own: they may wait for the network.
+            self.push(Job::Lose { peer: earlier });
+        }
         Ok(())
     }
 
     fn peer(&self, node: &str) -> Result<Arc<Peer>, NetFault> {
-        let peer = self.peers.get(node).cloned();
+        let peer = self.peers.get(node).map(|(_, peer)| Arc::clone(peer));
         peer.ok_or_else(|| NetFault::Lost(format!("{node} is not reached by network")))
     }
 
@@ -434,7 +447,7 @@ impl Net {
 impl Drop for Net {
     /// Nothing touches the region afterwards.
     fn drop(&mut self) {
-        for peer in self.peers.values() {
+        for (_, peer) in self.peers.values() {
             peer.lose("this node ends");
         }
         self.jobs = None;
@@ -459,6 +472,7 @@ fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
                 let result = load(shared, &peer, hold, pieces);
                 shared.teller.tell(NetEvent::Loaded { origin, result });
             }
+            Job::Lose { peer } => peer.lose("it listens elsewhere now"),
             Job::Cut { member, peer } => {
                 if let Some(peer) = peer {
                     peer.lose(&format!("{member} is no member any more"));

@@ -73,6 +73,8 @@ struct State {
     readings: BTreeMap<(Member, HoldId), Arc<Reading>>,
     /// Who may have a replica, by the low half of the object's id.
     interests: BTreeMap<u64, BTreeSet<Member>>,
+    /// The daemon of each member that asked last.
+    lives: BTreeMap<Member, u64>,
 }
 
 /// See the module.
@@ -125,9 +127,18 @@ impl RegionSource {
         Ok(())
     }
 
+    /// A daemon of a member is there: what an earlier one read is read no more.
+    pub(super) fn hear_of_life(&self, member: &Member, life: u64) {
+        let mut state = lock(&self.state);
+        if state.lives.insert(member.clone(), life).is_some_and(|earlier| earlier != life) {
+            state.readings.retain(|(of, _), _| of != member);
+        }
+    }
+
     /// The life of a member has ended, and no thread reads for it any more.
     pub(super) fn forget(&self, member: &Member) {
         let mut state = lock(&self.state);
+        state.lives.remove(member);
         state.readings.retain(|(of, _), _| of != member);
         state.interests.retain(|_, members| {
             members.remove(member);

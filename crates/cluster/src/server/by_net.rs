@@ -44,8 +44,8 @@ impl Server {
 
     pub(super) fn perform_by_net(&mut self, action: NetAction) {
         match action {
-            NetAction::IssueTicket { token, node, incarnation } => {
-                let answer = self.issue_ticket(Member { name: node, incarnation });
+            NetAction::IssueTicket { token, node, incarnation, life } => {
+                let answer = self.issue_ticket(&Member { name: node, incarnation }, life);
                 let answer = answer.map_or_else(Answer::No, Answer::Ticket);
                 self.perform(vec![answer_peer(token, &answer)]);
             }
@@ -59,10 +59,10 @@ impl Server {
 
     /// A ticket for a connection of a member. The first one takes a place among the clients, by which
     /// threads hold objects for other nodes.
-    fn issue_ticket(&mut self, member: Member) -> Result<[u8; 32], String> {
+    fn issue_ticket(&mut self, member: &Member, life: u64) -> Result<[u8; 32], String> {
         self.join_net()?;
         let net = self.net.as_ref().ok_or("this node has no data server")?;
-        net.issue_ticket(&member)
+        net.issue_ticket(member, life)
     }
 
     /// Takes that place, unless it has it.

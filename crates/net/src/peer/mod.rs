@@ -171,13 +171,17 @@ impl Peer {
         control: Arc<dyn Control>,
     ) -> Result<Self, ConnectionError> {
         let count = options.bulk_connections.max(1);
+        // Holds of an earlier process of this node may still be known at the peer, by their numbers.
+        let first_number = getrandom::u64()
+            .map_err(|error| ConnectionError::Cut(format!("no random bytes: {error}")))?
+            >> 1;
         let shared = Arc::new(Shared {
             dialer: Dialer::default(),
             small: small::Small::default(),
             queue: bulk::Queue::default(),
             pushes: push::Pool::new(options.push_connections.max(1)),
             link: Mutex::default(),
-            numbers: AtomicU64::new(0),
+            numbers: AtomicU64::new(first_number),
             progress: AtomicU64::new(0),
             options,
             credentials,

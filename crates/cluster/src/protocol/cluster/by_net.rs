@@ -7,7 +7,7 @@ use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError};
 
 use super::lookups::because;
-use super::neighbours::{ByNet, Neighbour};
+use super::neighbours::Neighbour;
 use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -25,7 +25,8 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
         let is_to_ask = kind.is_some() && neighbour.mapped().is_none();
-        neighbour.by_net = if is_to_ask { ByNet::AskAt(0) } else { ByNet::No };
+        neighbour.by_net = None;
+        neighbour.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
     /// Asks nodes where their data servers listen.
@@ -35,7 +36,7 @@ impl NodeState {
         let due = due.filter(|(_, one)| one.ask_by_net_at_ms().is_some_and(|at| at <= now_ms));
         let due: Vec<(String, u64)> = due
             .map(|(name, neighbour)| {
-                neighbour.by_net = ByNet::Asking;
+                neighbour.ask_net_at_ms = None;
                 (name.clone(), neighbour.member.incarnation.0)
             })
             .collect();
@@ -59,21 +60,30 @@ impl NodeState {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
-        let is_of_this_life = neighbour.member.incarnation.0 == incarnation;
-        if !is_of_this_life || !matches!(neighbour.by_net, ByNet::Asking) {
+        if neighbour.member.incarnation.0 != incarnation || neighbour.mapped().is_some() {
             return;
         }
         cluster.has_news = true;
-        neighbour.by_net = match (answer, kind, &neighbour.offer) {
+        match (answer, kind, &neighbour.offer) {
             (Ok(Answer::DataAddress(Some(address))), Some(kind), Some(offer)) => {
+                neighbour.by_net = Some(kind);
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
-                ByNet::Yes(kind)
             }
-            (Ok(_), ..) | (_, None, _) | (_, _, None) => ByNet::No,
-            (Err(_), ..) => ByNet::AskAt(now_ms + ASK_AGAIN_MS),
-        };
+            (Ok(_), ..) | (_, None, _) | (_, _, None) => neighbour.by_net = None,
+            (Err(_), ..) => neighbour.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS),
+        }
         self.tell_roster();
+    }
+
+    /// A node did not answer where its data server was, or began anew: perhaps it listens elsewhere.
+    pub(in crate::protocol) fn find_by_net_again(&mut self, node: &str, now_ms: u64) {
+        let neighbours = self.cluster.as_mut().map(|cluster| &mut cluster.neighbours);
+        if let Some(neighbour) = neighbours.and_then(|all| all.get_mut(node))
+            && neighbour.by_net.is_some()
+        {
+            neighbour.ask_net_at_ms.get_or_insert(now_ms);
+        }
     }
 
     /// Lives of nodes that have ended, and whether the node is lost.
@@ -119,10 +129,16 @@ impl NodeState {
         }
     }
 
+    /// A node that is lost is known to be so after this time.
+    pub(in crate::protocol) fn net_patience_ms(&self) -> u64 {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        lease_ms.saturating_mul(2)
+    }
+
     /// Names of the members whose objects are brought by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
         let all = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
-        let is_by_net = |one: &Neighbour| matches!(one.by_net, ByNet::Yes(_)) && !one.is_lost();
+        let is_by_net = |one: &Neighbour| one.by_net.is_some() && !one.is_lost();
         let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
     }
@@ -134,7 +150,7 @@ impl NodeState {
     /// The region of a member whose objects are brought by network.
     pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
         let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
-        let is_by_net = matches!(neighbour.by_net, ByNet::Yes(_)) && !neighbour.is_lost();
+        let is_by_net = neighbour.by_net.is_some() && !neighbour.is_lost();
         neighbour.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
@@ -166,7 +182,8 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let about = Asked::Ticket { node: node.to_owned(), number };
-        if !self.ask_node_within(node, &Question::Ticket, about, TICKET_MS_MAX, out) {
+        let question = Question::Ticket { life: self.home.life() };
+        if !self.ask_node_within(node, &question, about, TICKET_MS_MAX, out) {
             let result = Err(format!("{node} is no member"));
             out.push(Action::Net(NetAction::Ticket { number, result }));
         }

@@ -759,9 +759,9 @@ impl NodeState {
                 let net = self.cluster.as_ref().and_then(|cluster| cluster.options.net.clone());
                 Some(Answer::DataAddress(net))
             }
-            Question::Ticket => {
+            Question::Ticket { life } => {
                 let node = from.to_owned();
-                out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation }));
+                out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation, life }));
                 None
             }
             Question::Gone { objects } if objects.len() > NAMES_MAX => {

@@ -40,20 +40,10 @@ pub(super) struct Neighbour {
     /// It left in order, so nobody waits for what it had.
     has_left: bool,
     memory: Memory,
-    pub(super) by_net: ByNet,
-}
-
-/// Whether a node's objects are brought by network.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum ByNet {
-    /// They are not, or need not be.
-    No,
-    /// It is asked at this time.
-    AskAt(u64),
-    /// It is being asked.
-    Asking,
-    /// They are: `net` or `net+TLS`.
-    Yes(&'static str),
+    /// Its objects are brought by network: `net` or `net+TLS`.
+    pub(super) by_net: Option<&'static str>,
+    /// When it is asked where its data server listens.
+    pub(super) ask_net_at_ms: Option<u64>,
 }
 
 impl Neighbour {
@@ -61,7 +51,8 @@ impl Neighbour {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
         let memory = Memory::Missing(why.to_owned());
-        Self { member, offer, reach: Reach::Live, has_left: false, memory, by_net: ByNet::No }
+        let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
+        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms }
     }
 
     pub(super) fn set_reach(&mut self, state: Heard) {
@@ -78,10 +69,7 @@ impl Neighbour {
     }
 
     pub(super) fn ask_by_net_at_ms(&self) -> Option<u64> {
-        match self.by_net {
-            ByNet::AskAt(at_ms) if !self.is_lost() => Some(at_ms),
-            _ => None,
-        }
+        self.ask_net_at_ms.filter(|_| !self.is_lost())
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -142,9 +130,7 @@ impl Neighbour {
         match &self.memory {
             Memory::Missing(why) => {
                 report.why_not.clone_from(why);
-                if let ByNet::Yes(kind) = self.by_net {
-                    kind.clone_into(&mut report.fabric);
-                }
+                self.by_net.unwrap_or_default().clone_into(&mut report.fabric);
             }
             Memory::Mapped(memory) => {
                 report.fabric = memory.fabric.kind().as_str().to_owned();

@@ -57,7 +57,10 @@ pub enum Question {
     /// Where does your data server listen?
     DataAddress,
     /// A ticket for a connection to your data server.
-    Ticket,
+    Ticket {
+        /// How often a daemon opened the asker's region: what an earlier one held is held no more.
+        life: u64,
+    },
     /// Objects of mine that you may have replicas of are gone.
     Gone {
         /// The low halves of their ids; at most `NAMES_MAX`.

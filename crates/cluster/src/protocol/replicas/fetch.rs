@@ -44,6 +44,8 @@ pub(super) struct Opening {
     /// Objects that were deleted meanwhile: their opening may have been answered before.
     pub(super) gone: BTreeSet<ObjectId>,
     pub(super) deadline_ms: u64,
+    /// Until then a node that cannot be reached may be one that starts again.
+    pub(super) lost_ms: u64,
 }
 
 /// An object that is brought.
@@ -62,6 +64,9 @@ pub(super) struct Loading {
     pub(super) is_on_its_way: bool,
     /// It was deleted meanwhile.
     pub(super) is_gone: bool,
+    /// What was asked for.
+    pub(super) wish: Wish,
+    pub(super) lost_ms: u64,
     pub(super) deadline_ms: u64,
 }
 
@@ -128,6 +133,7 @@ impl NodeState {
             fault: None,
             gone: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            lost_ms: now_ms.saturating_add(self.net_patience_ms()),
         };
         self.replicas.openings.insert(token, opening);
         Ok(None)
@@ -154,6 +160,10 @@ impl NodeState {
     ) {
         let region = self.net_region_of(node);
         let unreachable = self.unreachable_by_net(node);
+        let is_lost = matches!(result, Err(NetFault::Lost(_)));
+        if is_lost {
+            self.find_by_net_again(node, now_ms);
+        }
         let Some(opening) = self.replicas.openings.get_mut(&token) else {
             if let Ok((hold, _)) = result {
                 out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
@@ -184,7 +194,9 @@ impl NodeState {
                 }
             }
             Err(NetFault::NotFound) => {}
-            Err(NetFault::Busy(_)) if now_ms < opening.deadline_ms => {
+            Err(NetFault::Busy(_) | NetFault::Lost(_))
+                if now_ms < opening.deadline_ms && (!is_lost || now_ms < opening.lost_ms) =>
+            {
                 opening.again.insert(node.to_owned(), now_ms + BUSY_PAUSE_MS);
             }
             Err(fault) => {
@@ -247,6 +259,8 @@ impl NodeState {
             waiters: opening.waiters,
             is_on_its_way: false,
             is_gone: false,
+            wish: opening.wish,
+            lost_ms: opening.lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
         };
         self.replicas.loading.insert(origin, loading);
@@ -392,6 +406,10 @@ impl NodeState {
             self.abort_replica(origin);
             return self.end_load(origin, Ok(None), out);
         }
+        if matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
+            self.abort_replica(origin);
+            return self.open_again(origin, now_ms, out);
+        }
         if let Err(fault) = result {
             let error = self.unreachable_by_net(&loading.node)(fault, &origin.to_string());
             self.abort_replica(origin);
@@ -409,6 +427,26 @@ impl NodeState {
             Err(error) => self.end_load(origin, Err(store_error(error)), out),
         }
         self.reclaim_soon(now_ms);
+    }
+
+    /// The home went away while an object was brought: perhaps it starts again.
+    fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+        let Loading { node, hold, wish, waiters, deadline_ms, lost_ms, .. } = loading;
+        self.find_by_net_again(&node, now_ms);
+        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        let token = self.replicas.token();
+        let opening = Opening {
+            wish,
+            waiters,
+            left: BTreeSet::new(),
+            again: [(node, now_ms + BUSY_PAUSE_MS)].into_iter().collect(),
+            fault: None,
+            gone: BTreeSet::new(),
+            deadline_ms,
+            lost_ms,
+        };
+        self.replicas.openings.insert(token, opening);
     }
 
     fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {

@@ -53,6 +53,7 @@ impl NodeState {
     ) {
         let Some(hi) = self.net_region_of(node) else { return };
         if objects.contains(&EVERYTHING.lo) {
+            self.find_by_net_again(node, now_ms);
             self.drop_replicas_of(node, now_ms, out);
         }
         for lo in objects {
