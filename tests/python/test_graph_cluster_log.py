@@ -124,14 +124,14 @@ from farrow.graph.cluster import ClusterGraph, _engine
 features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", sys.argv[1], segment=100))
 done, last, log = int(sys.argv[2]), int(sys.argv[3]), _engine.log
 
-def killed(client, graph, first, batch, home):
+def killed(client, graph, first, batch, home, epoch):
     if first >= last:
         if sys.argv[4] == "logged":
-            log(client, graph, first, batch, home)
+            log(client, graph, first, batch, home, epoch)
         while features._stream.engine.rows == first:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
-    return log(client, graph, first, batch, home)
+    return log(client, graph, first, batch, home, epoch)
 
 _engine.log = killed
 for batch in batches(stream(2000)[done:]):
@@ -170,7 +170,7 @@ def test_numbers_of_any_size_come_out_of_the_log_as_they_went_in(
         ends = [np.arange(len(values), dtype=np.int64) for _ in range(4)]
         ends[column] = values
         batch = _objects.Batch(ends, [values.astype(float)])
-        entry = _objects.log(client, f"sizes-{number}", 0, batch, None)
+        entry = _objects.log(client, f"sizes-{number}", 0, batch, None, 1)
         back = _objects.logged(client, entry)
         for one, two in zip(batch.ends + batch.measured, back.ends + back.measured, strict=True):
             assert one.dtype == two.dtype

@@ -24,9 +24,11 @@ from farrow.graph.cluster._objects import (
     Batch,
     Entry,
     Manifest,
+    begin_epoch,
     drop,
     elsewhere,
     engine_of,
+    fence,
     joined,
     keep,
     log,
@@ -36,7 +38,7 @@ from farrow.graph.cluster._objects import (
 )
 from farrow.graph.cluster._placement import check, nodes
 from farrow.graph.cluster._ray import RayWorkers
-from farrow.graph.cluster._reader import adopt, replay
+from farrow.graph.cluster._reader import adopt, counted, replay
 from farrow.graph.cluster._segments import opened, sealed
 from farrow.graph.cluster._workers import Workers
 
@@ -56,6 +58,8 @@ _RETRY_SECONDS = 10.0
 _ENTRIES_MAX = 256
 # Kinds of objects that nobody needs whom the manifest does not name.
 _PARTS = ("segment", "accounts", "share")
+# A writer that is replaced commits no more than what it has in hand.
+_TAKEOVERS_MAX = 5
 # Rows of one entry that is not a call's own. More are logged before the graph takes them: what may
 # have to be taken back evicts nothing.
 _ROWS_MAX = 1 << 16
@@ -100,6 +104,8 @@ class ClusterEngine:
             self._manifest = manifest
             self._manifest.number = 1
             self._manifest.home = config.keeper or self._client.node
+            self._epoch = begin_epoch(self._client, config.name, self._manifest.home)
+            self._manifest.writers = [[self._epoch, 0]]
             self._manifest.put(self._client, config.name)
         else:
             self._resume(found, manifest)
@@ -114,20 +120,29 @@ class ClusterEngine:
                 raise ValueError(
                     f"graph {self._config.name!r} is there with other {what}: {theirs}, not {ours}"
                 )
-        self._manifest = found
-        self._manifest.home = self._config.keeper or self._client.node
-        adopt(
-            self._client,
-            self._config.name,
-            self._engine,
-            found,
-            without_lost=self._config.without_lost,
-        )
-        # Before the log is read: whoever wrote before acknowledges nothing from here on.
-        self._manifest.number += 1
-        self._manifest.put(self._client, self._config.name)
+        name, home = self._config.name, self._config.keeper or self._client.node
+        # Before anything is read: whoever wrote before acknowledges nothing from here on.
+        self._epoch = begin_epoch(self._client, name, home)
+        for attempt in range(_TAKEOVERS_MAX):
+            # With what was committed until the fence was there, or is at this moment.
+            self._manifest = newest(self._client, name) or found
+            self._manifest.home = home
+            self._engine = engine_of(self._manifest)
+            without_lost = self._config.without_lost
+            try:
+                adopt(self._client, name, self._engine, self._manifest, without_lost=without_lost)
+                log = counted(self._client, name, self._manifest)
+                self._log = replay(self._client, name, self._engine, log)
+                self._manifest.begin_epoch(self._epoch, self._engine.next_number())
+                self._manifest.number += 1
+                self._manifest.put(self._client, name)
+            except (farrow.AlreadyExists, farrow.NotFound):
+                # The one before put a segment in place.
+                if attempt == _TAKEOVERS_MAX - 1:
+                    raise
+                continue
+            break
         self._tidy()
-        self._log = replay(self._client, self._config.name, self._engine)
 
     def _tidy(self) -> None:
         """Delete what a writer that was killed left behind, and pin what it could not."""
@@ -139,7 +154,8 @@ class ClusterEngine:
         for other in found:
             is_part = other.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
             is_old = other.startswith(f"{name}manifest/") and other < mine
-            if is_old or (is_part and other not in belongs):
+            is_void = other.startswith(f"{name}log/") and not kept.counts(Entry.of(other))
+            if is_old or is_void or (is_part and other not in belongs):
                 over.append(other)
             else:
                 with contextlib.suppress(farrow.FarrowError):
@@ -169,16 +185,19 @@ class ClusterEngine:
             self._pending.exception()
             self._pending = None
         before = self._manifest
+        self._epoch = begin_epoch(self._client, self._config.name, before.home)
         self._manifest = Manifest(
             before.number + 1, before.stream, before.parameters, before.segment, before.home
         )
+        self._manifest.writers = [[self._epoch, 0]]
         self._manifest.put(self._client, self._config.name)
         self._log = []
         self._engine = engine_of(self._manifest)
         self._expired.clear()
         names = self._client.list(root(self._config.name), all_nodes=True)["name"].to_pylist()
         mine = self._manifest.name(self._config.name)
-        drop(self._client, [name for name in names if name != mine])
+        fences = f"{root(self._config.name)}writer/"
+        drop(self._client, [one for one in names if one != mine and not one.startswith(fences)])
 
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
         """Add rows."""
@@ -323,14 +342,15 @@ class ClusterEngine:
                 batch = batch()
             except (ValueError, MemoryError) as error:
                 raise _Unwritable from error
-        entry = log(self._client, self._config.name, number, batch, self._manifest.home)
-        # Entries of different lengths have different names: only manifests tell that another
-        # process writes. One that comes from here on reads this entry.
-        after = self._manifest.name(self._config.name, later=1)
+        name, home = self._config.name, self._manifest.home
+        entry = log(self._client, name, number, batch, home, self._epoch)
+        # One that takes over from here on reads this entry. One that did so before may have read it
+        # or not, so it stays.
+        after = fence(name, self._epoch + 1)
         if self._client.contains(after):
-            self._client.delete(entry.name)
             raise farrow.AlreadyExists(
-                f"another process writes graph {self._config.name!r}: {after} is there"
+                f"another process writes graph {name!r}: {after} is there; what becomes of this "
+                "call's rows is for that process to say"
             )
         if workers is not None:
             workers.ask(entry)
@@ -361,7 +381,17 @@ class ClusterEngine:
         if workers is not None:
             # They have the rows, too.
             self._fail(RuntimeError(f"workers were asked for {entry.name}"))
-        self._run(lambda: self._client.delete(entry.name))
+        self._run(lambda: self._void(entry))
+
+    def _void(self, entry: Entry) -> None:
+        """Rows that are in the log and may have been read count no more: an epoch begins before
+        them."""
+        name, kept = self._config.name, self._manifest
+        self._epoch = begin_epoch(self._client, name, kept.home)
+        kept.begin_epoch(self._epoch, entry.first)
+        before, kept.number = kept.name(name), kept.number + 1
+        kept.put(self._client, name)
+        drop(self._client, [before, entry.name])
 
     def _fail(self, error: BaseException) -> None:
         """Graph and log may differ from here on; the graph shows what was acknowledged."""
@@ -389,7 +419,9 @@ class ClusterEngine:
 
     def _join_log(self) -> None:
         """Make short entries of the log one."""
-        short = self._log[-_ENTRIES_MAX // 2 :]
+        short = [one for one in self._log[-_ENTRIES_MAX // 2 :] if one.epoch == self._epoch]
+        if len(short) < 2:
+            return
         whole = joined(self._client, self._config.name, short, self._manifest.home)
         drop(self._client, [one.name for one in short])
         self._log[-len(short) :] = [whole]

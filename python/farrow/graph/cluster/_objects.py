@@ -2,10 +2,14 @@
 
 Of a graph NAME, ``graph/NAME/manifest/K`` says what belongs to it; the one with the highest K
 counts.  ``.../segment/N`` holds edges from number of arrival N on, ``.../accounts/N`` the accounts
-whose small numbers begin with N, and ``.../log/N-COUNT`` rows that no segment has yet; for a moment
-``.../share/N.WORKER`` holds what a worker found for the rows from N on.  Names are
-unique in the cluster, so two writers cannot both go on: who takes a graph up puts the next
-manifest, and each call looks for that once its rows are in the log.
+whose small numbers begin with N, and ``.../log/N-COUNT-EPOCH`` rows that no segment has yet; for a
+moment ``.../share/N.WORKER`` holds what a worker found for the rows from N on.
+
+Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
+so an epoch is one writer's, and the fences stay.  A writer looks for the fence behind its own once
+the rows of a call are in the log; if that is there, the call was not acknowledged and the writer
+ends.  Its entry stays where it is.  Whoever took over has either read it, or has not: the manifest
+says which rows each epoch wrote, and other entries do not count.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
     from farrow._native import Client
 
-VERSION = 1
+VERSION = 2
 _KEY = b"farrow.graph.manifest"
 _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
@@ -88,6 +92,9 @@ class Manifest:
     # Names of the objects that hold the accounts, in order, and how many there are.
     accounts: list[str] = field(default_factory=list)
     known: int = 0
+    # Epochs, oldest first, each with the number of arrival of its first row: it wrote the rows
+    # before the first one of the next epoch.
+    writers: list[list[int]] = field(default_factory=lambda: [[0, 0]])
     late: dict[str, Any] = field(default_factory=no_late)
 
     def end(self) -> int:
@@ -97,9 +104,24 @@ class Manifest:
         about = self.segments[-1]["about"]
         return int(about["first"] + about["numbers"])
 
-    def name(self, graph: str, later: int = 0) -> str:
-        """Of its object, or of one that comes so many later."""
-        return f"{root(graph)}manifest/{self.number + later:012d}"
+    def name(self, graph: str) -> str:
+        """Of its object."""
+        return f"{root(graph)}manifest/{self.number:012d}"
+
+    def counts(self, entry: Entry) -> bool:
+        """Whether the rows of an entry are the graph's."""
+        ends = [first for _, first in self.writers[1:]]
+        for (epoch, first), end in zip(self.writers, [*ends, None], strict=True):
+            if epoch == entry.epoch:
+                return entry.first >= first and (end is None or entry.end <= end)
+        return False
+
+    def begin_epoch(self, epoch: int, first: int) -> None:
+        """Rows from ``first`` on are written in this epoch.  Epochs whose rows are all in segments
+        are forgotten."""
+        self.writers.append([epoch, first])
+        while len(self.writers) > 1 and self.writers[1][1] <= self.end():
+            self.writers.pop(0)
 
     def put(self, client: Client, graph: str) -> None:
         """Make it the one that counts.
@@ -122,7 +144,8 @@ class Manifest:
             version = kept.pop("version")
         except (KeyError, ValueError) as error:
             raise ValueError(f"the table is no manifest of a graph: {error!r}") from None
-        if version != VERSION:
+        # Version 1 had no epochs.
+        if version not in (1, VERSION):
             raise ValueError(f"a manifest of version {version}, not {VERSION}")
         late: dict[str, Any] = {name: table.column(name).to_numpy() for name in _LATE}
         count = sum(name.startswith("column ") for name in table.column_names)
@@ -180,6 +203,23 @@ def names_of(client: Client, prefix: str) -> list[str]:
     return sorted(client.list(prefix, all_nodes=True)["name"].to_pylist())
 
 
+def fence(graph: str, epoch: int) -> str:
+    """The name that only the writer of an epoch can have put."""
+    return f"{root(graph)}writer/{epoch:012d}"
+
+
+def begin_epoch(client: Client, graph: str, home: str | None) -> int:
+    """Put the fence of the next epoch; gives its number.
+
+    Raises:
+        farrow.AlreadyExists: another process does so, too.
+    """
+    there = names_of(client, f"{root(graph)}writer/")
+    epoch = int(there[-1].rsplit("/", 1)[1]) + 1 if there else 1
+    keep(client, b"", fence(graph, epoch), elsewhere(client, home))
+    return epoch
+
+
 @dataclass(frozen=True)
 class Entry:
     """Rows of one call in the log."""
@@ -187,12 +227,13 @@ class Entry:
     name: str
     first: int
     count: int
+    epoch: int
 
     @classmethod
     def of(cls, name: str) -> Entry:
         """By its name."""
-        first, count = name.rsplit("/", 1)[1].split("-")
-        return cls(name, int(first), int(count))
+        first, count, *epoch = name.rsplit("/", 1)[1].split("-")
+        return cls(name, int(first), int(count), int(epoch[0]) if epoch else 0)
 
     @property
     def end(self) -> int:
@@ -239,14 +280,16 @@ def narrowed(column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], int]:
     return column, 0
 
 
-def log(client: Client, graph: str, first: int, batch: Batch, home: str | None) -> Entry:
+def log(
+    client: Client, graph: str, first: int, batch: Batch, home: str | None, epoch: int
+) -> Entry:
     """Keep the rows of a call on the node that is the graph's home.
 
     Raises:
         farrow.AlreadyExists: another process writes this graph.
         farrow.NodeLost: that node cannot be reached.
     """
-    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}")
+    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
     narrow, bases = zip(*map(narrowed, batch.ends), strict=True)
     columns: dict[str, Any] = dict(zip(_ROW, narrow, strict=True))
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
@@ -285,8 +328,8 @@ def add_share(client: Client, name: str, features: npt.NDArray[np.float64]) -> N
 
 
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
-    """Keep neighbouring entries of the log once more, as one."""
+    """Keep neighbouring entries of the log, all of one epoch, once more, as one."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home)
+    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home, short[0].epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from farrow.graph.cluster._objects import (
     elsewhere,
     engine_of,
     entries,
+    fence,
     logged,
     newest,
 )
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow._native import Client, GraphEngine, GraphSegment
+
+
+# A take-over reads the log and puts a manifest. One that takes longer was killed.
+_TAKEOVER_SECONDS = 5.0
+_TAKEOVER_PAUSE_SECONDS = 0.002
 
 
 def segments_of(
@@ -60,13 +67,17 @@ def adopt(
     engine.adopt(accounts, segments, manifest.late, manifest.end())
 
 
-def replay(client: Client, graph: str, engine: GraphEngine) -> list[Entry]:
-    """Add the rows of the log that an engine does not have; gives the log.
+def counted(client: Client, graph: str, manifest: Manifest) -> list[Entry]:
+    """The log, without entries that do not count."""
+    return [one for one in entries(client, graph) if manifest.counts(one)]
+
+
+def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) -> list[Entry]:
+    """Add the rows of a log that an engine does not have; gives the log.
 
     Raises:
         farrow.NotFound: rows are missing.
     """
-    log = entries(client, graph)
     for entry in log:
         add(client, graph, engine, entry)
     return log
@@ -97,6 +108,8 @@ class GraphReader:
         self.name = name
         self._client = farrow.connect(address)
         self._without_lost = without_lost
+        # When a take-over was first seen that has not come to its end.
+        self._taken_over_at: float | None = None
         self._engine, self._manifest = self._adopted()
         self._catch_up()
 
@@ -120,10 +133,16 @@ class GraphReader:
     def _catch_up(self) -> int:
         """Take up what the graph has and this copy has not; gives the number of rows."""
         before = self._engine.next_number()
-        for _ in range(100):
+        attempts = 0
+        while attempts < 100:
             self._follow_manifest()
+            log = counted(self._client, self.name, self._manifest)
+            # What was there before a fence is read by whoever put that.
+            if self._is_taken_over():
+                continue
+            attempts += 1
             try:
-                replay(self._client, self.name, self._engine)
+                replay(self._client, self.name, self._engine, log)
             except farrow.NotFound:
                 # Rows went into a segment while the log was read.
                 if not self._is_stale():
@@ -131,6 +150,18 @@ class GraphReader:
                 continue
             return self._engine.next_number() - before
         raise farrow.Timeout(f"graph {self.name!r} is written faster than it can be read")
+
+    def _is_taken_over(self) -> bool:
+        """Whether somebody takes the graph over at this moment: which of the rows in the log count
+        is not said yet.  Waits a little; who does not say it in time was killed."""
+        after = fence(self.name, self._manifest.writers[-1][0] + 1)
+        if not self._client.contains(after):
+            return False
+        self._taken_over_at = self._taken_over_at or time.monotonic()
+        if time.monotonic() > self._taken_over_at + _TAKEOVER_SECONDS:
+            return False
+        time.sleep(_TAKEOVER_PAUSE_SECONDS)
+        return True
 
     def _is_stale(self) -> bool:
         manifest = newest(self._client, self.name)
@@ -143,6 +174,7 @@ class GraphReader:
             raise farrow.NotFound(f"there is no graph {self.name!r} any more")
         if manifest.number == self._manifest.number:
             return
+        self._taken_over_at = None
         known = {one["name"] for one in self._manifest.segments}
         fresh = [one for one in manifest.segments if one["name"] not in known]
         have = self._engine.next_number()
@@ -151,7 +183,11 @@ class GraphReader:
             and one["about"]["first"] + one["about"]["numbers"] <= have
             for one in fresh
         )
-        if not is_next or have < self._manifest.end() or manifest.end() < self._manifest.end():
+        # Rows of a former epoch that count no more.
+        latest = self._manifest.writers[-1][0]
+        is_void = any(first < have for epoch, first in manifest.writers if epoch > latest)
+        is_behind = have < self._manifest.end() or manifest.end() < self._manifest.end()
+        if not is_next or is_void or is_behind:
             self._engine, self._manifest = self._adopted()
             return
         try:
@@ -203,7 +239,7 @@ class GraphReader:
                     self._catch_up()
                     continue
                 entry = Entry.of(event.name)
-                if entry.first < self._engine.next_number():
+                if entry.first < self._engine.next_number() or not self._counts(entry):
                     continue
                 try:
                     computed = self.compute(entry, share)
@@ -213,13 +249,22 @@ class GraphReader:
                     continue
                 yield computed
 
+    def _counts(self, entry: Entry) -> bool:
+        """Whether an entry that was just put counts."""
+        while self._is_taken_over():
+            self._follow_manifest()
+        if not self._manifest.counts(entry):
+            # By somebody who took the graph over since.
+            self._follow_manifest()
+        return self._manifest.counts(entry)
+
     def compute(
         self, entry: Entry, share: tuple[int, int] = (0, 1)
     ) -> tuple[pa.Table, npt.NDArray[np.float64]]:
         """The rows of the log's next entry, and a share of their features."""
         if entry.first != self._engine.next_number():
             self._follow_manifest()
-            for one in entries(self._client, self.name):
+            for one in counted(self._client, self.name, self._manifest):
                 if one.end <= entry.first:
                     add(self._client, self.name, self._engine, one)
         if entry.first != self._engine.next_number():
