@@ -57,7 +57,7 @@ try:
     have = features._stream.engine.rows
     say("opened", have)
     while have < len(matrix):
-        last = have + chance.choice((1, 10, 100, 300))
+        last = min(have + chance.choice((1, 10, 100, 300)), len(matrix))
         say("call", last)
         features.partial_fit(matrix[have:last])
         say("done", last)
