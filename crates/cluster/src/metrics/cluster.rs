@@ -89,7 +89,7 @@ impl Traffic {
 
 /// All of it, in the text format.
 pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffic) {
-    let ClusterNumbers { roster, lease_left_ms, lines } = numbers;
+    let ClusterNumbers { roster, lease_left_ms, lines, fetched } = numbers;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -123,6 +123,13 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffi
             let labels = format!("{{node=\"{}\"}}", escaped(node));
             line(out, name, &labels, counts[value] as f64);
         }
+    }
+    for (name, help, value) in [
+        ("farrow_fetched_objects_total", "Objects brought by network.", 0),
+        ("farrow_fetched_bytes_total", "Bytes of memory that they took.", 1),
+    ] {
+        head(out, name, "counter", help);
+        line(out, name, "", fetched[value] as f64);
     }
     write_traffic(out, others().map(|node| node.name.as_str()), traffic);
 }
@@ -183,7 +190,7 @@ mod tests {
         let nodes = vec![node("a", true), node("b", false)];
         let roster = Roster { epoch: 7, has_lease: true, nodes, ..Roster::default() };
         let lines = vec![("b".to_owned(), [3, 4])];
-        let numbers = ClusterNumbers { roster, lease_left_ms: 1500, lines };
+        let numbers = ClusterNumbers { roster, lease_left_ms: 1500, lines, fetched: [5, 600] };
         let mut traffic = Traffic::default();
         traffic.add("b", Kind::Question, Way::Out, 10);
         traffic.add("b", Kind::Question, Way::Out, 20);
@@ -197,6 +204,8 @@ mod tests {
             "farrow_cluster_lease_left_seconds 1.5",
             "farrow_cluster_nodes{reach=\"live\"} 1",
             "farrow_region_refreshed_lines_total{node=\"b\"} 4",
+            "farrow_fetched_objects_total 5",
+            "farrow_fetched_bytes_total 600",
             "farrow_peer_messages_total{node=\"b\",kind=\"question\",way=\"out\"} 2",
             "farrow_peer_bytes_total{node=\"b\",kind=\"question\",way=\"out\"} 30",
             "farrow_peer_failures_total{node=\"b\"} 1",

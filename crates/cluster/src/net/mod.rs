@@ -168,6 +168,15 @@ pub enum NetEvent {
         /// Names the request.
         number: u64,
     },
+    /// The name of a data server was looked up.
+    Resolved {
+        /// Of which node.
+        node: String,
+        /// Where it is.
+        at: SocketAddr,
+        /// Bytes of the node's data section.
+        section: u64,
+    },
     /// Somebody wants an object that is out of memory.
     Restore {
         /// Which.
@@ -235,6 +244,7 @@ enum Job {
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
     Cut { member: Member, peer: Option<Arc<Peer>> },
     Lose { peer: Arc<Peer> },
+    Resolve { node: String, address: String, section: u64 },
 }
 
 /// What threads share.
@@ -413,8 +423,12 @@ impl Net {
         if self.peers.get(node).is_some_and(|(at, _)| at == address) {
             return Ok(());
         }
-        let mut found = address.to_socket_addrs().map_err(words)?;
-        let at = found.next().ok_or_else(|| "it has no address".to_owned())?;
+        let Ok(at) = address.parse::<SocketAddr>() else {
+            // To look a name up takes time.
+            let (node, address) = (node.to_owned(), address.to_owned());
+            self.push(Job::Resolve { node, address, section });
+            return Ok(());
+        };
         let options = PeerOptions::new(node, at, Length(section));
         let control = Arc::new(PeerControl {
             node: node.to_owned(),
@@ -471,6 +485,14 @@ fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
             Job::Load { origin, peer, hold, pieces } => {
                 let result = load(shared, &peer, hold, pieces);
                 shared.teller.tell(NetEvent::Loaded { origin, result });
+            }
+            Job::Resolve { node, address, section } => {
+                let found = address.to_socket_addrs().map(|mut all| all.next());
+                match found {
+                    Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
+                    Ok(None) => tracing::warn!(node, address, "no address of a data server"),
+                    Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
+                }
             }
             Job::Lose { peer } => peer.lose("it listens elsewhere now"),
             Job::Cut { member, peer } => {

@@ -150,17 +150,6 @@ impl RegionSource {
         lock(&self.state).interests.entry(object).or_default().insert(member.clone());
     }
 
-    /// Takes back a note of an open that came to nothing, unless it was there before.
-    fn unnote(&self, member: &Member, object: u64) {
-        let mut state = lock(&self.state);
-        if let Some(members) = state.interests.get_mut(&object) {
-            members.remove(member);
-            if members.is_empty() {
-                state.interests.remove(&object);
-            }
-        }
-    }
-
     fn check_rights(&self, member: &Member, namespace: &str) -> Result<(), Refusal> {
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         if rules.rights.of(namespace, node_key(&member.name)).has(Rights::READ) {
@@ -220,7 +209,7 @@ impl RegionSource {
             }
             let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
             self.check_rights(member, &namespace)?;
-            let was_noted = self.is_noted(member, entry.id.lo);
+            // It stays whatever comes of the open: another one of this member may count on it.
             self.note(member, entry.id.lo);
             match reader.hold(&holds, Target::Id(entry.id)) {
                 // Taken over by its home since: it has another id.
@@ -230,17 +219,10 @@ impl RegionSource {
                     return Err(busy(format!("object {wish} cannot be held: {error}")));
                 }
             }
-            if !was_noted {
-                self.unnote(member, entry.id.lo);
-            }
             if Instant::now() >= until {
                 return Err(busy(format!("object {wish} changes its place again and again")));
             }
         }
-    }
-
-    fn is_noted(&self, member: &Member, object: u64) -> bool {
-        lock(&self.state).interests.get(&object).is_some_and(|all| all.contains(member))
     }
 
     /// Where a part of the region lies in its data section.

@@ -206,7 +206,9 @@ impl Server {
         };
         if server.state.was_read_by_net() {
             // Should this life end before the others have heard of it, the next one has to know too.
-            server.join_net().map_err(io::Error::other)?;
+            if let Err(error) = server.join_net() {
+                tracing::error!(%error, "no place for nodes that read by network");
+            }
         }
         server.watch_orphans();
         server.perform(first);

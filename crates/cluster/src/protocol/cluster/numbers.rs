@@ -14,6 +14,8 @@ pub struct ClusterNumbers {
     /// For the memory of each node that is mapped here, its own too: cache lines that this daemon
     /// published, and refreshed.
     pub lines: Vec<(String, [u64; 2])>,
+    /// Objects that were brought from other nodes, and their bytes in memory.
+    pub fetched: [u64; 2],
 }
 
 impl NodeState {
@@ -32,6 +34,7 @@ impl NodeState {
             roster: self.roster(),
             lease_left_ms: cluster.membership.lease_left_ms(now_ms),
             lines: lines.collect(),
+            fetched: self.replicas.fetched(),
         })
     }
 

@@ -6,7 +6,7 @@ use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 use super::Waiter;
 use super::gone::Asker;
 use crate::protocol::admission::answer_to;
-use crate::protocol::cluster::{Answer, Question};
+use crate::protocol::cluster::{Answer, Question, answer_peer};
 use crate::protocol::convert::{store_error, store_target};
 use crate::protocol::node::NodeState;
 use crate::protocol::{Action, SessionId};
@@ -18,6 +18,15 @@ pub(super) struct Forwarded {
     results: Vec<Result<(), WireError>>,
     /// For each question its targets' place, and who did not answer.
     left: usize,
+}
+
+/// A delete for another node that waits until the name's authority knows that the name was taken.
+#[derive(Debug)]
+pub(super) struct Indebted {
+    token: u64,
+    from: String,
+    target: WireTarget,
+    pub(super) until_ms: u64,
 }
 
 impl NodeState {
@@ -163,6 +172,25 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
+        if self.is_in_debt(target) {
+            // Its name would not be free for all yet.
+            let (from, target) = (from.to_owned(), target.clone());
+            // An authority that says nothing for so long is excluded.
+            let until_ms = now_ms.saturating_add(self.net_patience_ms());
+            self.replicas.indebted.push(Indebted { token, from, target, until_ms });
+            return None;
+        }
+        self.delete_free(token, from, target, now_ms, out)
+    }
+
+    fn delete_free(
+        &mut self,
+        token: u64,
+        from: &str,
+        target: &WireTarget,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Answer> {
         let deleted = self.delete_for_node(from, target);
         match deleted {
             Ok(gone) => {
@@ -172,6 +200,20 @@ impl NodeState {
                 None
             }
             Err(error) => Some(Answer::Deleted(Err(error))),
+        }
+    }
+
+    /// Goes on with deletes for other nodes whose names may be free now.
+    pub(super) fn serve_deletes_in_debt(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        for one in std::mem::take(&mut self.replicas.indebted) {
+            if now_ms < one.until_ms && self.is_in_debt(&one.target) {
+                self.replicas.indebted.push(one);
+                continue;
+            }
+            let Indebted { token, from, target, .. } = one;
+            if let Some(answer) = self.delete_free(token, &from, &target, now_ms, out) {
+                out.push(answer_peer(token, &answer));
+            }
         }
     }
 

@@ -321,6 +321,10 @@ impl NodeState {
         namespace: NamespaceId,
     ) -> Result<Option<Vec<Span>>, WireError> {
         let bytes = Home::replica_bytes(head).unwrap_or(Length(u64::MAX));
+        let capacity = self.home.layout().heap.length;
+        if bytes > capacity {
+            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
+        }
         if let Some(max) = self.replicas.bytes_max {
             self.keep_replicas_below(max, bytes)?;
         }

@@ -28,7 +28,7 @@ use super::admission::answer_to;
 use super::node::NodeState;
 use super::{Action, SessionId};
 use crate::net::{Interests, NetAction, NetEvent, Rules};
-use delete::Forwarded;
+use delete::{Forwarded, Indebted};
 use fetch::{Loading, Opening, ROOM_MS_MAX};
 use gone::{Asker, Leaving, Parked};
 
@@ -89,14 +89,20 @@ pub(super) struct Replicas {
     leaving: BTreeMap<ObjectId, Leaving>,
     parked: Vec<Parked>,
     forwarded: BTreeMap<u64, Forwarded>,
-    pub(super) fetched_total: u64,
-    pub(super) fetched_bytes_total: u64,
+    indebted: Vec<Indebted>,
+    fetched_total: u64,
+    fetched_bytes_total: u64,
 }
 
 impl Replicas {
     /// `"net"` or `"net+TLS"`, where there is such a fabric.
     pub(super) fn kind(&self) -> Option<&'static str> {
         self.port.as_ref().map(|port| port.kind)
+    }
+
+    /// Objects that were brought since the start, and their bytes.
+    pub(super) fn fetched(&self) -> [u64; 2] {
+        [self.fetched_total, self.fetched_bytes_total]
     }
 
     /// Whether memory comes free when other nodes have dropped replicas.
@@ -163,7 +169,9 @@ impl Replicas {
         let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
         let waiters = self.openings.values().map(|one| &one.waiters);
         let waiters = waiters.chain(self.loading.values().map(|one| &one.waiters)).flatten();
-        openings.chain(loading).chain(leaving).chain(waiters.map(|one| one.until_ms)).min()
+        let indebted = self.indebted.iter().map(|one| one.until_ms);
+        let waiting = waiters.map(|one| one.until_ms).chain(indebted);
+        openings.chain(loading).chain(leaving).chain(waiting).min()
     }
 
     /// Whether another node may have a replica of an object of this one.
@@ -265,6 +273,10 @@ impl NodeState {
                 self.opened_elsewhere(token, &node, result, now_ms, out);
             }
             NetEvent::Loaded { origin, result } => self.loaded(origin, result, now_ms, out),
+            NetEvent::Resolved { node, at, section } => {
+                let address = at.to_string();
+                out.push(Action::Net(NetAction::Connect { node, address, section }));
+            }
             NetEvent::TicketWanted { node, number } => self.want_ticket(&node, number, out),
             NetEvent::Restore { id } => self.restore_soon(id),
         }
@@ -274,6 +286,7 @@ impl NodeState {
     /// Does what has come due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.recall_replicas(now_ms, out);
+        self.serve_deletes_in_debt(now_ms, out);
         for waiters in self.replicas.waiters() {
             for late in waiters.extract_if(.., |one| one.until_ms <= now_ms) {
                 out.push(answer_to(late.session, late.seq, Ok(ReplyBody::Fetching)));
