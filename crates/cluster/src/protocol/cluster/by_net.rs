@@ -70,8 +70,11 @@ impl NodeState {
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
-            (Ok(_), ..) | (_, None, _) | (_, _, None) => neighbour.by_net = None,
-            (Err(_), ..) => neighbour.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS),
+            // A node that does not know of this one's membership yet says no.
+            (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) => {
+                neighbour.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
+            }
+            _ => neighbour.by_net = None,
         }
         self.tell_roster();
     }
