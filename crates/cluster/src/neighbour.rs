@@ -57,6 +57,9 @@ fn real(path: &Path) -> PathBuf {
 /// Maps the memory of another node by the first way that works, and sees that it is the region
 /// that is meant.
 pub(crate) fn map(offer: &Offer, devices: &Devices) -> Result<NeighbourMemory, String> {
+    if offer.ways.is_empty() {
+        return Err("it lets no other node map its memory".to_owned());
+    }
     let mut reasons = Vec::new();
     for way in &offer.ways {
         match open(way, offer, devices).and_then(|fabric| check(fabric, offer)) {
@@ -215,7 +218,8 @@ mod tests {
         assert_eq!(found.reader.uid(), home.uid());
         let why = refused(&Offer { ways: vec![astray, nowhere], ..offer.clone() }, &devices);
         assert!(why.contains(&format!("{uid:#018x}")) && why.contains("three"), "{why}");
-        assert_eq!(refused(&Offer { ways: Vec::new(), ..offer }, &devices), "");
+        let why = refused(&Offer { ways: Vec::new(), ..offer }, &devices);
+        assert!(why.contains("lets no other node map"), "{why}");
     }
 
     #[test]

@@ -187,6 +187,10 @@ fn outcome_of(error: &Error) -> Outcome {
         Error::NodeLost { .. } | Error::Timeout { .. } | Error::Disconnected { .. } => {
             Outcome::Unknown(text)
         }
+        // Where objects are brought: a node that did not answer may have it, or may have done it.
+        Error::NodeUnreachable { reason, .. } if reason.contains("did not say") => {
+            Outcome::Unknown(text)
+        }
         // Its place, when it comes back to a daemon that has not noticed yet that it went.
         Error::PermissionDenied(_) => Outcome::Unknown(text),
         _ => Outcome::Wrong(format!("{error:?}")),

@@ -25,7 +25,9 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
         let is_to_ask = kind.is_some() && neighbour.mapped().is_none();
-        neighbour.by_net = None;
+        if !is_to_ask {
+            neighbour.by_net = None;
+        }
         neighbour.ask_net_at_ms = is_to_ask.then_some(0);
     }
 

@@ -186,7 +186,9 @@ impl NodeState {
                 known.set_reach(Heard::Live);
                 continue;
             }
-            let neighbour = Neighbour::new(member.clone());
+            let mut neighbour = Neighbour::new(member.clone());
+            // Where its objects were brought from, they most likely still are.
+            neighbour.by_net = cluster.neighbours.get(&name).and_then(|known| known.by_net);
             if let Some(offer) = neighbour.offer.clone() {
                 out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
             }

@@ -174,8 +174,15 @@ impl NodeState {
         let what = opening.wish.to_string();
         match result {
             Ok((hold, opened)) => {
+                let Some(region) = region else {
+                    // Lost since: what it told may not be so any more.
+                    out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                    let lost = NetFault::Lost("it was lost meanwhile".to_owned());
+                    opening.fault.get_or_insert(unreachable(lost, &what));
+                    return self.settle_opening(token, out);
+                };
                 let decoded = Brought::decode(&opened.entry);
-                let is_of_it = |head: &SpillHead| Some(head.id.hi) == region;
+                let is_of_it = |head: &SpillHead| head.id.hi == region;
                 match decoded {
                     Ok((_, head)) if opening.gone.contains(&head.id) => {
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
