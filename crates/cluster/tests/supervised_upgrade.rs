@@ -31,8 +31,23 @@ fn assert_whole(client: &Client, what: &str) {
     assert_balanced(&client.stats().unwrap());
 }
 
-/// Another node that is to take over, with its own supervisor.
-fn follow(node: &Supervised) -> Child {
+/// The supervisor of a node that is to take over; its daemon ends with it.
+struct Successor(Child);
+
+impl Successor {
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn follow(node: &Supervised) -> Successor {
     let prefix = node.ledger.prefix();
     let mut command = match prefix.split_first() {
         None => Command::new(env!("CARGO_BIN_EXE_farrowd")),
@@ -43,7 +58,7 @@ fn follow(node: &Supervised) -> Child {
         }
     };
     command.arg("--socket").arg(&node.node.socket).args(["--memory", "16M", "--upgrade"]);
-    command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap()
+    Successor(command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap())
 }
 
 #[test]
@@ -67,9 +82,10 @@ fn a_node_with_a_supervisor_is_upgraded_without_loss() {
 }
 
 /// One pair is left, and it serves: its supervisor. `None`: nothing is left.
-fn settle(node: &Supervised, what: &str) -> Option<u32> {
+fn settle(node: &mut Supervised, new: &mut Successor, what: &str) -> Option<u32> {
     let pair = wait_for("one pair, or nothing", || match runs_at(&node.node.socket)[..] {
-        [] => Some(None),
+        // While it starts, a program has no arguments for a moment.
+        [] => (new.has_ended() && !node.node.is_running()).then_some(None),
         [one, other] => {
             let pair = [(one, other), (other, one)].into_iter();
             let mut pair = pair.filter(|(first, second)| children(*first) == [*second]);
@@ -107,8 +123,8 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
             let victims = match victim {
                 "old supervisor" => vec![old],
                 "old daemon" => vec![daemon],
-                "new supervisor" => vec![new.id()],
-                _ => children(new.id()),
+                "new supervisor" => vec![new.0.id()],
+                _ => children(new.0.id()),
             };
             for pid in victims {
                 kill(pid);
@@ -116,21 +132,18 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
                 wait_for("its end", || (!is_there(pid)).then_some(())).unwrap();
             }
             // The supervisor of the pair that ends is waited for, so that it is gone.
-            wait_for("an end", || {
-                let has_new_ended = new.try_wait().unwrap().is_some();
-                (has_new_ended || !node.node.is_running()).then_some(())
-            })
-            .unwrap_or_else(|| panic!("{what}: both pairs are there"));
-            let Some(supervisor) = settle(&node, &what) else {
+            wait_for("an end", || (new.has_ended() || !node.node.is_running()).then_some(()))
+                .unwrap_or_else(|| panic!("{what}: both pairs are there"));
+            let Some(supervisor) = settle(&mut node, &mut new, &what) else {
                 // It was killed when the upgrade was over, and with it the node.
                 assert_eq!(victim, "new supervisor", "{what}: nothing is left");
                 assert!(node.node.wait_end().success(), "{what}: the old one was not told");
                 drop(client);
-                let _ = new.wait();
+                drop(new);
                 node.wait_empty(&what);
                 continue;
             };
-            let is_new = supervisor == new.id();
+            let is_new = supervisor == new.0.id();
             *(if is_new { &mut new_went_on } else { &mut old_went_on }) += 1;
             // Killed before it was asked, the old supervisor was the node.
             if victim != "old supervisor" || client.stats().is_ok() {
@@ -139,13 +152,13 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
             drop(client);
             client_at(&node.node.socket).shut_down_node().unwrap();
             wait_for("the end of all", || {
-                let _ = new.try_wait();
+                let _ = new.has_ended();
                 let _ = node.node.is_running();
                 runs_at(&node.node.socket).is_empty().then_some(())
             })
             .unwrap();
             let _ = node.node.wait_end();
-            let _ = new.wait();
+            drop(new);
             node.wait_empty(&what);
         }
     }
