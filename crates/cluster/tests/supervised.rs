@@ -129,7 +129,7 @@ fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
     let left = farrow_cluster::leftovers::find(&[spill.path().to_owned()]);
     let left: Vec<_> = left.iter().filter(|one| one.path.starts_with(spill.path())).collect();
     assert_eq!(left.len(), 1);
-    assert!(left[0].bytes > LARGE as u64);
+    assert!(left[0].bytes > LARGE as u64, "{left:?}");
     left[0].remove().unwrap();
     assert_eq!(spilled(), <[String; 0]>::default());
 }

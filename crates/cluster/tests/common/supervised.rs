@@ -49,6 +49,10 @@ impl Supervised {
     /// Kills both, in this order, and waits until nothing of them is left.
     pub fn kill_all(&mut self, is_daemon_first: bool) {
         let daemon = self.daemon();
+        // Else who is left for a moment does something about it: a daemon ends in order.
+        for pid in [self.supervisor(), daemon] {
+            kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
+        }
         if is_daemon_first {
             kill(daemon);
         }
@@ -97,10 +101,13 @@ pub fn children(pid: u32) -> Vec<u32> {
     all.filter(|pid| is_there(*pid)).collect()
 }
 
-/// Is a process there, and not one that has ended?
+/// Is a process there, and not one that has ended? Its first thread may end before the others, which
+/// then have its files open.
 pub fn is_there(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    let Some((_, state)) = stat.rsplit_once(") ") else { return false };
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !state.starts_with(['Z', 'X']) || threads() > 1
 }
 
 /// Processes that were started for a socket.
