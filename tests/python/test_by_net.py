@@ -380,6 +380,35 @@ def test_a_stopped_reader_holds_a_delete_up_no_longer_than_its_lease(
     wait_until(lambda: finds_nothing(nodes.client("a"), "there"), "a is a member again")
 
 
+def test_an_object_is_there_for_its_home_until_no_other_node_finds_it(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    nodes = make_cluster(3, *ONLY)
+    b = nodes.client("b")
+    b.put(table(), "there")
+    stopped = nodes.nodes["a"]
+    assert nodes.client("a").get("there").equals(table())
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        deleter = nodes.client("b")
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            deleted = threads.submit(deleter.delete, "there")
+            time.sleep(0.2)
+            # The stopped node's clients may find it: so must all.
+            assert b.contains("there")
+            assert not deleted.done()
+            deleted.result(LIMIT_SECONDS)
+        # A node that nobody hears of may have any name: what is gone is not known to be gone.
+        for client in (b, nodes.client("c")):
+            with pytest.raises((farrow.NotFound, farrow.NodeLost)):
+                client.get("there")
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+    nodes.settle(3)
+    for client in nodes.clients():
+        wait_until(lambda client=client: finds_nothing(client, "there"), "all nodes are members")
+
+
 def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
     """Nothing is put into memory that cannot be mapped, and no list leaves out anything unsaid."""
     a, b = two.clients()

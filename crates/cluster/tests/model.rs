@@ -451,7 +451,10 @@ impl Model {
                 command
             }
         };
-        let is_of_daemon = self.dice.roll(2) == 0;
+        // So is promised room, while the next daemon has not heard of all promises: where there is no
+        // other room the daemon is not killed during a put.
+        let may_take_room = command.starts_with("put") && self.is_full(1);
+        let is_of_daemon = self.dice.roll(2) == 0 && !may_take_room;
         let fresh = (!is_of_daemon).then(|| Member::new(&self.daemon, self.namespace));
         self.members[who].player.begin(&command);
         let pause = Duration::from_micros(self.dice.roll(400));

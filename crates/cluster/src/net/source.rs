@@ -3,9 +3,10 @@
 //! Threads of the data server look objects up and hold them by loads, as a client of this node does. So no
 //! request of another node waits for the event loop.
 //!
-//! **Interest.** Whoever opens an object may keep a replica of it, until it hears that the object is gone.
-//! The member is noted before the object is held. A delete stores that the object retires before it looks
-//! who is noted. So either the opener's second look sees that, or the delete sees the member.
+//! **Interest.** Whoever opens an object may keep a replica of it, until it hears that it has to drop it.
+//! The member is noted before the object is held. A delete closes the object first, which takes who is
+//! noted: whoever comes later is busy until the delete is over. So no member holds what the delete does
+//! not know of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -44,8 +45,14 @@ pub(crate) struct Rules {
 
 /// Who may have replicas of this node's objects.
 pub(crate) trait Interests: Send + Sync {
-    /// Who may have one of an object that retires now. They are not noted any more.
+    /// Who may have one. They are not noted any more.
     fn take(&self, object: ObjectId) -> BTreeSet<Member>;
+
+    /// Lets nobody open an object until it is opened as often as it was closed; who may have one.
+    fn close(&self, object: ObjectId) -> BTreeSet<Member>;
+
+    /// Ends a [`Interests::close`].
+    fn reopen(&self, object: ObjectId);
 
     /// Whether somebody may have one.
     fn is_any(&self, object: ObjectId) -> bool;
@@ -54,6 +61,22 @@ pub(crate) trait Interests: Send + Sync {
 impl Interests for RegionSource {
     fn take(&self, object: ObjectId) -> BTreeSet<Member> {
         lock(&self.state).interests.remove(&object.lo).unwrap_or_default()
+    }
+
+    fn close(&self, object: ObjectId) -> BTreeSet<Member> {
+        let mut state = lock(&self.state);
+        *state.closed.entry(object.lo).or_default() += 1;
+        state.interests.remove(&object.lo).unwrap_or_default()
+    }
+
+    fn reopen(&self, object: ObjectId) {
+        let mut state = lock(&self.state);
+        if let Some(count) = state.closed.get_mut(&object.lo) {
+            *count -= 1;
+            if *count == 0 {
+                state.closed.remove(&object.lo);
+            }
+        }
     }
 
     fn is_any(&self, object: ObjectId) -> bool {
@@ -73,6 +96,8 @@ struct State {
     readings: BTreeMap<(Member, HoldId), Arc<Reading>>,
     /// Who may have a replica, by the low half of the object's id.
     interests: BTreeMap<u64, BTreeSet<Member>>,
+    /// Objects that are being deleted, and by how many deletes.
+    closed: BTreeMap<u64, usize>,
     /// The daemon of each member that asked last.
     lives: BTreeMap<Member, u64>,
 }
@@ -146,8 +171,14 @@ impl RegionSource {
         });
     }
 
-    fn note(&self, member: &Member, object: u64) {
-        lock(&self.state).interests.entry(object).or_default().insert(member.clone());
+    /// False: it is being deleted.
+    fn note(&self, member: &Member, object: u64) -> bool {
+        let mut state = lock(&self.state);
+        let is_open = !state.closed.contains_key(&object);
+        if is_open {
+            state.interests.entry(object).or_default().insert(member.clone());
+        }
+        is_open
     }
 
     fn check_rights(&self, member: &Member, namespace: &str) -> Result<(), Refusal> {
@@ -210,7 +241,9 @@ impl RegionSource {
             let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
             self.check_rights(member, &namespace)?;
             // It stays whatever comes of the open: another one of this member may count on it.
-            self.note(member, entry.id.lo);
+            if !self.note(member, entry.id.lo) {
+                return Err(busy(format!("object {wish} is being deleted")));
+            }
             match reader.hold(&holds, Target::Id(entry.id)) {
                 // Taken over by its home since: it has another id.
                 Ok(Some(held)) if held.entry().id == entry.id => return Ok(held),

@@ -15,9 +15,6 @@ use super::node::NodeState;
 use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 
-/// What became of each object that was to be deleted, and the ids of those that are gone.
-type DeletedAll = (Vec<Result<(), WireError>>, Vec<ObjectId>);
-
 impl NodeState {
     /// Serves a request that waits for no name, and answers it; a delete perhaps later.
     pub(super) fn serve_now(
@@ -265,38 +262,26 @@ impl NodeState {
         Ok((id.hi, id.lo))
     }
 
-    /// What each target is, if this client may delete it; then all of them at once, for one look
-    /// at the holds is long beside the rest. With the ids of what is gone, also those that it had before.
+    /// Deletes objects, by their full names; all of them at once, for one look at the holds is long beside
+    /// the rest.
     pub(super) fn delete(
         &mut self,
-        slot: ClientSlot,
         targets: &[WireTarget],
-    ) -> Result<DeletedAll, StoreError> {
-        let mut results: Vec<Result<(), WireError>> = Vec::with_capacity(targets.len());
-        let mut allowed = Vec::with_capacity(targets.len());
-        for target in targets {
-            let target = self.target_to_change(slot, target);
-            results.push(target.as_ref().map(|_| ()).map_err(Clone::clone));
-            allowed.extend(target);
-        }
-        let mut gone = match self.replicas.kind() {
-            Some(_) => self.former_ids(&allowed.iter().collect::<Vec<_>>()),
-            None => Vec::new(),
-        };
-        let deleted = self.home.delete_many(allowed.iter().map(store_target))?;
-        let mut deleted = deleted.into_iter();
-        for result in results.iter_mut().filter(|result| result.is_ok()) {
-            match deleted.next() {
-                Some(Ok(deleted)) => {
+    ) -> Result<Vec<Result<(), WireError>>, WireError> {
+        let deleted =
+            self.home.delete_many(targets.iter().map(store_target)).map_err(store_error)?;
+        let mut results = Vec::with_capacity(targets.len());
+        for result in deleted {
+            results.push(match result {
+                Ok(deleted) => {
                     self.spills.deleted(deleted.id, deleted.was_spilled);
                     self.counts.deleted += 1;
-                    gone.push(deleted.id);
+                    Ok(())
                 }
-                Some(Err(error)) => *result = Err(store_error(error)),
-                None => {}
-            }
+                Err(error) => Err(store_error(error)),
+            });
         }
-        Ok((results, gone))
+        Ok(results)
     }
 
     pub(super) fn wait(

@@ -104,7 +104,7 @@ impl NodeState {
         for (node, incarnation, is_lost) in ended {
             self.drop_replicas_of(&node, now_ms, out);
             out.push(Action::Net(NetAction::Cut { node: node.clone(), incarnation, is_lost }));
-            self.member_has_ended(&node, incarnation, out);
+            self.member_has_ended(&node, incarnation, now_ms, out);
         }
     }
 

@@ -4,19 +4,19 @@ use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 
 use super::Waiter;
-use super::gone::Asker;
+use super::gone::{Asker, Withdrawal};
 use crate::protocol::admission::answer_to;
 use crate::protocol::cluster::{Answer, Question, answer_peer};
 use crate::protocol::convert::{store_error, store_target};
 use crate::protocol::node::NodeState;
 use crate::protocol::{Action, SessionId};
 
-/// A delete of which a part is other nodes' to do.
+/// A delete of which a part is other nodes' to do, or to allow.
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) waiter: Waiter,
     results: Vec<Result<(), WireError>>,
-    /// For each question its targets' place, and who did not answer.
+    /// Parts that are not done.
     left: usize,
 }
 
@@ -39,44 +39,55 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        if self.replicas.port.is_none() {
-            let (results, _) = self.delete(slot, targets).map_err(store_error)?;
-            return Ok(Some(ReplyBody::Deleted(results)));
-        }
         let mut results = vec![Ok(()); targets.len()];
         let (mut own, mut far) = (Vec::new(), Vec::new());
-        for (place, target) in targets.iter().enumerate() {
+        for (place, (target, result)) in targets.iter().zip(&mut results).enumerate() {
             match self.homes_of(slot, target) {
-                Ok(nodes) if nodes.is_empty() => own.push(place),
+                Ok(nodes) if nodes.is_empty() => match self.target_to_change(slot, target) {
+                    Ok(full) => own.push((place, full)),
+                    Err(error) => *result = Err(error),
+                },
                 Ok(nodes) => far.push((place, nodes)),
-                Err(error) => {
-                    if let Some(result) = results.get_mut(place) {
-                        *result = Err(error);
-                    }
+                Err(error) => *result = Err(error),
+            }
+        }
+        let number = self.replicas.token();
+        let (mut places, mut here, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left = 0;
+        for (place, full) in own {
+            let mut withdrawal = Withdrawal::new(Asker::Client(number, place), full);
+            if self.withdraw_elsewhere(&mut withdrawal, now_ms, out) {
+                places.push(place);
+                ids.extend(withdrawal.ids);
+                here.push(withdrawal.target);
+            } else {
+                left += 1;
+                if let Some(result) = results.get_mut(place) {
+                    *result = Err(WireError::NotFound { what: withdrawal.target.to_string() });
                 }
+                self.replicas.withdrawals.push(withdrawal);
             }
         }
-        let here: Vec<WireTarget> =
-            own.iter().filter_map(|place| targets.get(*place).cloned()).collect();
-        let (deleted, gone) = self.delete(slot, &here).map_err(store_error)?;
-        for (place, result) in own.iter().zip(deleted) {
-            if let Some(place) = results.get_mut(*place) {
-                *place = result;
+        let deleted = self.delete(&here);
+        self.reopen(&ids);
+        for (place, deleted) in places.into_iter().zip(deleted?) {
+            if let Some(result) = results.get_mut(place) {
+                *result = deleted;
             }
         }
-        let waiter = Waiter { session, seq };
-        if far.is_empty() {
-            let body = ReplyBody::Deleted(results);
-            self.tell_gone(gone, Some(Asker::Client(waiter, body)), now_ms, out);
-            return Ok(None);
+        if left == 0 && far.is_empty() {
+            return Ok(Some(ReplyBody::Deleted(results)));
         }
-        self.tell_gone(gone, None, now_ms, out);
-        self.forward(waiter, slot, targets, results, far, out);
+        let forwarded = Forwarded { waiter: Waiter { session, seq }, results, left };
+        self.forward((number, forwarded), slot, targets, far, out);
         Ok(None)
     }
 
     /// The other nodes that may have an object which this node has not.
     fn homes_of(&self, slot: ClientSlot, target: &WireTarget) -> Result<Vec<String>, WireError> {
+        if self.replicas.port.is_none() {
+            return Ok(Vec::new());
+        }
         let full = self.full_target(slot, target)?;
         let found = match &full {
             WireTarget::Id(hi, _) if *hi != self.home.uid().0 => {
@@ -99,19 +110,16 @@ impl NodeState {
     /// Asks other nodes to delete what is theirs.
     fn forward(
         &mut self,
-        waiter: Waiter,
+        (number, mut forwarded): (u64, Forwarded),
         slot: ClientSlot,
         targets: &[WireTarget],
-        mut results: Vec<Result<(), WireError>>,
         far: Vec<(usize, Vec<String>)>,
         out: &mut Vec<Action>,
     ) {
-        let number = self.replicas.token();
-        let mut left = 0;
         for (place, nodes) in far {
             let Some(target) = targets.get(place) else { continue };
             let what = target.to_string();
-            if let Some(result) = results.get_mut(place) {
+            if let Some(result) = forwarded.results.get_mut(place) {
                 *result = Err(WireError::NotFound { what });
             }
             let Ok(full) = self.full_target(slot, target) else { continue };
@@ -126,15 +134,15 @@ impl NodeState {
             };
             for node in nodes {
                 let question = Question::Delete { target: full.clone() };
-                left += usize::from(self.ask_delete(&node, question, (number, place), out));
+                let is_asked = self.ask_delete(&node, question, (number, place), out);
+                forwarded.left += usize::from(is_asked);
             }
         }
-        let forwarded = Forwarded { waiter, results, left };
         self.replicas.forwarded.insert(number, forwarded);
         self.settle_forwarded(number, out);
     }
 
-    /// Another node did what it was asked, or did not answer.
+    /// A part of a delete is done: another node did what it was asked, or did not answer.
     pub(in crate::protocol) fn delete_answered(
         &mut self,
         (number, place): (u64, usize),
@@ -191,16 +199,12 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        let deleted = self.delete_for_node(from, target);
-        match deleted {
-            Ok(gone) => {
-                let asker = Asker::Node(token, Answer::Deleted(Ok(())));
-                self.tell_gone(gone, Some(asker), now_ms, out);
-                self.reclaim_soon(now_ms);
-                None
-            }
-            Err(error) => Some(Answer::Deleted(Err(error))),
+        if let Err(error) = self.check_delete_for(from, target) {
+            return Some(Answer::Deleted(Err(error)));
         }
+        let withdrawal = Withdrawal::new(Asker::Node(token), target.clone());
+        self.go_on_to_delete(withdrawal, now_ms, out);
+        None
     }
 
     /// Goes on with deletes for other nodes whose names may be free now.
@@ -217,11 +221,7 @@ impl NodeState {
         }
     }
 
-    fn delete_for_node(
-        &mut self,
-        from: &str,
-        target: &WireTarget,
-    ) -> Result<Vec<ObjectId>, WireError> {
+    fn check_delete_for(&self, from: &str, target: &WireTarget) -> Result<(), WireError> {
         let of_store = store_target(target);
         let missing = || WireError::NotFound { what: target.to_string() };
         if self.home.find(of_store).is_ok_and(|entry| entry.is_replica) {
@@ -237,20 +237,6 @@ impl NodeState {
                 format!("{}\0", name.unwrap_or_default())
             }
         };
-        self.check_node_may(from, &full, Rights::DELETE)?;
-        let former = self.former_ids(&[target]);
-        let deleted = self.home.delete(of_store).map_err(store_error)?;
-        self.spills.deleted(deleted.id, deleted.was_spilled);
-        self.counts.deleted += 1;
-        Ok(former.into_iter().chain([deleted.id]).collect())
-    }
-
-    /// Ids that these objects had before the home took them over from the clients that sealed them.
-    pub(in crate::protocol) fn former_ids(&self, targets: &[&WireTarget]) -> Vec<ObjectId> {
-        let ids = targets.iter().filter_map(|target| match target {
-            WireTarget::Id(hi, lo) => Some(ObjectId { hi: *hi, lo: *lo }),
-            WireTarget::Name(_) => None,
-        });
-        ids.flat_map(|id| [Some(id), self.home.former_id(id)]).flatten().collect()
+        self.check_node_may(from, &full, Rights::DELETE)
     }
 }

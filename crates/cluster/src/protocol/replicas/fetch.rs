@@ -27,6 +27,9 @@ const WAITERS_MAX: usize = 16_384;
 /// An object waits so long for room; and for its home to bring it back into its memory.
 pub(super) const ROOM_MS_MAX: u64 = 60_000;
 
+/// Pause before a home that called in an object is asked whether it has it still.
+const CALLED_IN_PAUSE_MS: u64 = 5;
+
 /// Pause before a home that was busy is asked again.
 const BUSY_PAUSE_MS: u64 = 50;
 
@@ -35,13 +38,15 @@ const BUSY_PAUSE_MS: u64 = 50;
 pub(super) struct Opening {
     pub(super) wish: Wish,
     pub(super) waiters: Vec<FetchWaiter>,
+    /// Clients that came later: that a node does not have it may be too old for them.
+    pub(super) late: Vec<FetchWaiter>,
     /// Nodes that have not answered.
     pub(super) left: BTreeSet<String>,
     /// Nodes that are to be asked again, and when.
     pub(super) again: BTreeMap<String, u64>,
     /// What is wrong with a node that may have it.
     pub(super) fault: Option<WireError>,
-    /// Objects that were deleted meanwhile: their opening may have been answered before.
+    /// Objects that were called in meanwhile: their opening may have been answered before.
     pub(super) gone: BTreeSet<ObjectId>,
     pub(super) deadline_ms: u64,
     /// Until then a node that cannot be reached may be one that starts again.
@@ -62,15 +67,13 @@ pub(super) struct Loading {
     pub(super) waiters: Vec<FetchWaiter>,
     /// Its bytes are on their way; else it waits for room.
     pub(super) is_on_its_way: bool,
-    /// It was deleted meanwhile.
+    /// It was called in meanwhile.
     pub(super) is_gone: bool,
-    /// What was asked for.
-    pub(super) wish: Wish,
     pub(super) lost_ms: u64,
     pub(super) deadline_ms: u64,
 }
 
-fn wish_of(target: &WireTarget) -> Wish {
+pub(in crate::protocol) fn wish_of(target: &WireTarget) -> Wish {
     match target {
         WireTarget::Name(full) => Wish::Name(full.clone()),
         WireTarget::Id(hi, lo) => Wish::Id(*hi, *lo),
@@ -86,27 +89,11 @@ impl NodeState {
     pub(in crate::protocol) fn fetch(
         &mut self,
         waiter: FetchWaiter,
-        target: &WireTarget,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let wish = wish_of(target);
-        let nodes = match &wish {
-            Wish::Id(hi, lo) => {
-                if let Some(local) = self.replica_of(ObjectId { hi: *hi, lo: *lo }) {
-                    return Ok(Some(fetched(Some(local))));
-                }
-                self.net_node_of(*hi).into_iter().collect()
-            }
-            Wish::Name(full) => {
-                if let Some(local) = self.named_replica(full) {
-                    return Ok(Some(fetched(Some(local))));
-                }
-                self.net_nodes()
-            }
-        };
-        if nodes.is_empty() {
-            return Ok(Some(fetched(None)));
+        if let Some(known) = self.known_by_net(&waiter.wish) {
+            return Ok(Some(fetched(known)));
         }
         limit(
             "clients that wait for objects of other nodes",
@@ -114,20 +101,50 @@ impl NodeState {
             WAITERS_MAX,
         )?;
         let mut openings = self.replicas.openings.values_mut();
-        if let Some(opening) = openings.find(|one| one.wish == wish) {
-            opening.waiters.push(waiter);
+        if let Some(opening) = openings.find(|one| one.wish == waiter.wish) {
+            opening.late.push(waiter);
             return Ok(None);
         }
         let under_way = self.replicas.openings.len() + self.replicas.loading.len();
         limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
+        self.begin_opening(waiter.wish.clone(), vec![waiter], now_ms, out);
+        Ok(None)
+    }
+
+    /// What is known of an object without asking other nodes: its replica, or that none can have it.
+    fn known_by_net(&self, wish: &Wish) -> Option<Option<ObjectId>> {
+        let local = match wish {
+            Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }),
+            Wish::Name(full) => self.named_replica(full),
+        };
+        local.map(Some).or_else(|| self.nodes_with(wish).is_empty().then_some(None))
+    }
+
+    /// Nodes that may have an object.
+    fn nodes_with(&self, wish: &Wish) -> Vec<String> {
+        match wish {
+            Wish::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
+            Wish::Name(_) => self.net_nodes(),
+        }
+    }
+
+    fn begin_opening(
+        &mut self,
+        wish: Wish,
+        waiters: Vec<FetchWaiter>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         let token = self.replicas.token();
+        let nodes = self.nodes_with(&wish);
         for node in &nodes {
             let want = wish.encode();
             out.push(Action::Net(NetAction::Open { token, node: node.clone(), want }));
         }
         let opening = Opening {
             wish,
-            waiters: vec![waiter],
+            waiters,
+            late: Vec::new(),
             left: nodes.into_iter().collect(),
             again: BTreeMap::new(),
             fault: None,
@@ -136,7 +153,25 @@ impl NodeState {
             lost_ms: now_ms.saturating_add(self.net_patience_ms()),
         };
         self.replicas.openings.insert(token, opening);
-        Ok(None)
+    }
+
+    /// What other nodes answered is too old for these clients.
+    fn fetch_anew(&mut self, waiters: Vec<FetchWaiter>, now_ms: u64, out: &mut Vec<Action>) {
+        let mut by_wish: BTreeMap<Wish, Vec<FetchWaiter>> = BTreeMap::new();
+        for waiter in waiters {
+            by_wish.entry(waiter.wish.clone()).or_default().push(waiter);
+        }
+        for (wish, waiters) in by_wish {
+            if let Some(known) = self.known_by_net(&wish) {
+                answer_all(waiters, &Ok(fetched(known)), out);
+                continue;
+            }
+            let mut openings = self.replicas.openings.values_mut();
+            match openings.find(|one| one.wish == wish) {
+                Some(opening) => opening.late.extend(waiters),
+                None => self.begin_opening(wish, waiters, now_ms, out),
+            }
+        }
     }
 
     /// The replica of an object that is there.
@@ -179,13 +214,15 @@ impl NodeState {
                     out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
                     let lost = NetFault::Lost("it was lost meanwhile".to_owned());
                     opening.fault.get_or_insert(unreachable(lost, &what));
-                    return self.settle_opening(token, out);
+                    return self.settle_opening(token, now_ms, out);
                 };
                 let decoded = Brought::decode(&opened.entry);
                 let is_of_it = |head: &SpillHead| head.id.hi == region;
                 match decoded {
                     Ok((_, head)) if opening.gone.contains(&head.id) => {
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        // By now it is there for all, or for nobody.
+                        opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
                     }
                     Ok((brought, head)) if is_of_it(&head) => {
                         let Some(opening) = self.replicas.openings.remove(&token) else { return };
@@ -210,17 +247,23 @@ impl NodeState {
                 opening.fault.get_or_insert(unreachable(fault, &what));
             }
         }
-        self.settle_opening(token, out);
+        self.settle_opening(token, now_ms, out);
     }
 
     /// Answers who waits for an object if no node is left that may have it.
-    pub(super) fn settle_opening(&mut self, token: u64, out: &mut Vec<Action>) {
+    pub(super) fn settle_opening(&mut self, token: u64, now_ms: u64, out: &mut Vec<Action>) {
         let openings = &mut self.replicas.openings;
         let is_over =
             openings.get(&token).is_some_and(|one| one.left.is_empty() && one.again.is_empty());
         if is_over && let Some(opening) = openings.remove(&token) {
-            let result = opening.fault.map_or_else(|| Ok(fetched(None)), Err);
-            answer_all(opening.waiters, &result, out);
+            let Opening { waiters, late, fault, .. } = opening;
+            match fault {
+                Some(fault) => answer_all(waiters.into_iter().chain(late), &Err(fault), out),
+                None => {
+                    answer_all(waiters, &Ok(fetched(None)), out);
+                    self.fetch_anew(late, now_ms, out);
+                }
+            }
         }
     }
 
@@ -232,13 +275,15 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let origin = head.id;
+        // It is there as long as it was not called in: also for who came after the answer.
+        let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
         let known = self.replica_of(origin);
         if known.is_some() || self.replicas.loading.contains_key(&origin) {
             // Somebody else was faster.
             out.push(Action::Net(NetAction::Release { node, hold }));
             match self.replicas.loading.get_mut(&origin) {
-                Some(loading) if known.is_none() => loading.waiters.extend(opening.waiters),
-                _ => answer_all(opening.waiters, &Ok(fetched(known)), out),
+                Some(loading) if known.is_none() => loading.waiters.extend(waiters),
+                _ => answer_all(waiters, &Ok(fetched(known)), out),
             }
             return;
         }
@@ -263,10 +308,9 @@ impl NodeState {
             opened,
             name,
             namespace,
-            waiters: opening.waiters,
+            waiters,
             is_on_its_way: false,
             is_gone: false,
-            wish: opening.wish,
             lost_ms: opening.lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
         };
@@ -415,7 +459,7 @@ impl NodeState {
         };
         if loading.is_gone {
             self.abort_replica(origin);
-            return self.end_load(origin, Ok(None), out);
+            return self.open_again(origin, now_ms, out);
         }
         if matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
             self.abort_replica(origin);
@@ -440,24 +484,14 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// The home went away while an object was brought: perhaps it starts again.
-    fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+    /// The home went away while an object was brought, or called it in: perhaps it has it still, perhaps
+    /// another node has one of its name by now.
+    pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Loading { node, hold, wish, waiters, deadline_ms, lost_ms, .. } = loading;
+        let Loading { node, hold, waiters, .. } = loading;
         self.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
-        let token = self.replicas.token();
-        let opening = Opening {
-            wish,
-            waiters,
-            left: BTreeSet::new(),
-            again: [(node, now_ms + BUSY_PAUSE_MS)].into_iter().collect(),
-            fault: None,
-            gone: BTreeSet::new(),
-            deadline_ms,
-            lost_ms,
-        };
-        self.replicas.openings.insert(token, opening);
+        out.push(Action::Net(NetAction::Release { node, hold }));
+        self.fetch_anew(waiters, now_ms, out);
     }
 
     fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {
@@ -510,7 +544,7 @@ fn loading_deadline(replicas: &Replicas, origin: ObjectId) -> u64 {
 }
 
 fn answer_all(
-    waiters: Vec<FetchWaiter>,
+    waiters: impl IntoIterator<Item = FetchWaiter>,
     result: &Result<ReplyBody, WireError>,
     out: &mut Vec<Action>,
 ) {

@@ -1,17 +1,19 @@
-//! Objects that are gone: members hear of it, and a delete is answered when all have dropped their
-//! replicas.
+//! Objects that go: members hear of it, and an object is deleted when all have dropped their replicas.
+//!
+//! The object goes last. Were it gone at its home while another node still finds its replica, a reader
+//! there would see it after one here did not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use farrow_net::source::Member;
 use farrow_store::{ObjectId, StoreError, Target};
-use farrow_wire::ReplyBody;
+use farrow_wire::{WireError, WireTarget};
 
-use super::{Replica, Replicas, Replicated, Waiter, WithoutReplicated};
+use super::{Replica, Replicas, Replicated, WithoutReplicated};
 use crate::protocol::Action;
-use crate::protocol::admission::answer_to;
 use crate::protocol::cluster::{Answer, answer_peer};
+use crate::protocol::convert::store_target;
 use crate::protocol::node::NodeState;
 
 /// A member that did not hear that an object is gone is told again after so long.
@@ -24,26 +26,37 @@ pub(super) const EVERYTHING: ObjectId = ObjectId { hi: 0, lo: u64::MAX };
 /// Objects whose replicas elsewhere are called in at a time, where memory is short.
 const RECALLS_MAX: usize = 64;
 
-/// Who waits until an object is gone everywhere.
+/// Who deletes an object.
 #[derive(Debug)]
 pub(super) enum Asker {
-    Client(Waiter, ReplyBody),
-    Node(u64, Answer),
+    /// The delete's number, and which of its objects.
+    Client(u64, usize),
+    Node(u64),
 }
 
+/// A delete of an object of this node that waits until no other node finds the object.
 #[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) asker: Asker,
-    /// Objects that members have not dropped.
+pub(super) struct Withdrawal {
+    asker: Asker,
+    pub(super) target: WireTarget,
+    /// The object is closed under these ids.
+    pub(super) ids: BTreeSet<ObjectId>,
+    /// Of these, members have not dropped all replicas.
     left: BTreeSet<ObjectId>,
 }
 
-/// Members that have not dropped their replicas of an object that is gone; each with when it is told
-/// again, if it did not hear.
+impl Withdrawal {
+    pub(super) fn new(asker: Asker, target: WireTarget) -> Self {
+        Self { asker, target, ids: BTreeSet::new(), left: BTreeSet::new() }
+    }
+}
+
+/// Members that have not dropped their replicas of an object; each with when it is told again, if it did
+/// not hear.
 pub(super) type Leaving = BTreeMap<Member, Option<u64>>;
 
 impl NodeState {
-    /// A node says that objects of its are gone.
+    /// A node says that objects of its go: it finds them until nobody else does.
     pub(in crate::protocol) fn objects_gone(
         &mut self,
         node: &str,
@@ -63,7 +76,7 @@ impl NodeState {
             }
             match self.replicas.loading.get_mut(&origin) {
                 Some(loading) if loading.is_on_its_way => loading.is_gone = true,
-                Some(_) => self.end_load(origin, Ok(None), out),
+                Some(_) => self.open_again(origin, now_ms, out),
                 None => {}
             }
             self.drop_replica(origin);
@@ -99,7 +112,7 @@ impl NodeState {
         let waiting = self.replicas.loading.iter();
         let waiting = waiting.filter(|(_, one)| one.node == node && !one.is_on_its_way);
         for origin in waiting.map(|(origin, _)| *origin).collect::<Vec<_>>() {
-            self.end_load(origin, Ok(None), out);
+            self.open_again(origin, now_ms, out);
         }
         self.reclaim_soon(now_ms);
     }
@@ -118,7 +131,7 @@ impl NodeState {
             let member = Member { name, incarnation };
             self.tell_member_gone(&member, EVERYTHING, now_ms, out);
         }
-        self.settle_leaving(out);
+        self.settle_leaving(now_ms, out);
     }
 
     /// A life of a member has ended: it has no replicas of objects of this node.
@@ -126,47 +139,90 @@ impl NodeState {
         &mut self,
         node: &str,
         incarnation: u64,
+        now_ms: u64,
         out: &mut Vec<Action>,
     ) {
         let member = Member { name: node.to_owned(), incarnation };
         for leaving in self.replicas.leaving.values_mut() {
             leaving.remove(&member);
         }
-        self.settle_leaving(out);
+        self.settle_leaving(now_ms, out);
     }
 
-    /// Objects of this node are gone. The answer comes when no member finds them any more.
-    pub(super) fn tell_gone(
+    /// The ids by which other nodes may know an object.
+    fn ids_of(&self, target: &WireTarget) -> Result<BTreeSet<ObjectId>, StoreError> {
+        let of_store = store_target(target);
+        let entry = match self.home.find(of_store) {
+            Ok(entry) => Some(entry),
+            Err(StoreError::NotFound { .. }) => self.home.find_spilled(of_store)?,
+            Err(error) => return Err(error),
+        };
+        let now = entry.map(|entry| entry.id);
+        let before = now.and_then(|id| self.home.former_id(id));
+        Ok(now.into_iter().chain(before).collect())
+    }
+
+    /// Closes an object for other nodes, and has them drop their replicas. True: nobody has any more.
+    pub(super) fn withdraw_elsewhere(
         &mut self,
-        ids: impl IntoIterator<Item = ObjectId>,
-        asker: Option<Asker>,
+        withdrawal: &mut Withdrawal,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(port) = &self.replicas.port else { return true };
+        let interests = Arc::clone(&port.interests);
+        let ids = self.ids_of(&withdrawal.target).unwrap_or_else(|error| {
+            // The delete says so.
+            tracing::error!(target = %withdrawal.target, %error, "an object to delete");
+            BTreeSet::new()
+        });
+        let is_any = !ids.is_empty();
+        for id in ids {
+            // Its home may have taken it over meanwhile: then it has one more.
+            if withdrawal.ids.insert(id) {
+                for member in interests.close(id) {
+                    self.tell_member_gone(&member, id, now_ms, out);
+                }
+            }
+        }
+        let Replicas { leaving, is_new_life, .. } = &self.replicas;
+        let is_left = |id: &&ObjectId| leaving.get(id).is_some_and(|members| !members.is_empty());
+        withdrawal.left = withdrawal.ids.iter().filter(is_left).copied().collect();
+        if is_any && (*is_new_life || leaving.contains_key(&EVERYTHING)) {
+            withdrawal.left.insert(EVERYTHING);
+        }
+        withdrawal.left.is_empty()
+    }
+
+    /// Other nodes may open objects again, if they are there.
+    pub(super) fn reopen<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) {
+        if let Some(port) = &self.replicas.port {
+            ids.into_iter().for_each(|id| port.interests.reopen(*id));
+        }
+    }
+
+    /// Deletes an object if no other node finds it any more; else it waits.
+    pub(super) fn go_on_to_delete(
+        &mut self,
+        mut withdrawal: Withdrawal,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let mut left = BTreeSet::new();
-        let mut ids = ids.into_iter().peekable();
-        let is_any = ids.peek().is_some();
-        if is_any && (self.replicas.is_new_life || self.replicas.leaving.contains_key(&EVERYTHING))
-        {
-            left.insert(EVERYTHING);
+        if !self.withdraw_elsewhere(&mut withdrawal, now_ms, out) {
+            self.replicas.withdrawals.push(withdrawal);
+            return;
         }
-        for id in ids {
-            let Some(port) = &self.replicas.port else { break };
-            let members = port.interests.take(id);
-            if members.is_empty() {
-                continue;
-            }
-            for member in &members {
-                self.tell_member_gone(member, id, now_ms, out);
-            }
-            left.insert(id);
-        }
+        let Withdrawal { asker, target, ids, .. } = withdrawal;
+        let result = self.delete(std::slice::from_ref(&target));
+        self.reopen(&ids);
+        let missing = || WireError::NotFound { what: target.to_string() };
+        let result = result.and_then(|mut all| all.pop().unwrap_or_else(|| Err(missing())));
         match asker {
-            Some(asker) if left.is_empty() => answer_asker(asker, out),
-            Some(asker) => self.replicas.parked.push(Parked { asker, left }),
-            None => {}
+            Asker::Client(number, place) => self.delete_answered((number, place), result, out),
+            Asker::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
         }
-        self.settle_leaving(out);
+        self.reclaim_soon(now_ms);
+        self.take_jobs(out);
     }
 
     pub(super) fn tell_member_gone(
@@ -203,19 +259,20 @@ impl NodeState {
         } else if let Some(again) = leaving.get_mut(member) {
             *again = Some(now_ms + TELL_AGAIN_MS);
         }
-        self.settle_leaving(out);
+        self.settle_leaving(now_ms, out);
     }
 
-    fn settle_leaving(&mut self, out: &mut Vec<Action>) {
-        let Replicas { leaving, parked, is_new_life, .. } = &mut self.replicas;
+    /// Goes on with deletes of which no member has a replica any more.
+    pub(super) fn settle_leaving(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Replicas { leaving, withdrawals, is_new_life, .. } = &mut self.replicas;
         leaving.retain(|_, members| !members.is_empty());
-        for one in &mut *parked {
+        for one in &mut *withdrawals {
             let is_left =
                 |id: &ObjectId| leaving.contains_key(id) || (*is_new_life && *id == EVERYTHING);
             one.left.retain(is_left);
         }
-        for over in parked.extract_if(.., |one| one.left.is_empty()) {
-            answer_asker(over.asker, out);
+        for over in withdrawals.extract_if(.., |one| one.left.is_empty()).collect::<Vec<_>>() {
+            self.go_on_to_delete(over, now_ms, out);
         }
         // What could not be evicted may be now.
         self.admission.look_again();
@@ -243,12 +300,5 @@ impl NodeState {
                 self.tell_member_gone(&member, candidate.id, now_ms, out);
             }
         }
-    }
-}
-
-fn answer_asker(asker: Asker, out: &mut Vec<Action>) {
-    match asker {
-        Asker::Client(waiter, body) => out.push(answer_to(waiter.session, waiter.seq, Ok(body))),
-        Asker::Node(token, answer) => out.push(answer_peer(token, &answer)),
     }
 }

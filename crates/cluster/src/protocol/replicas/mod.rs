@@ -4,10 +4,10 @@
 //! opens the object at its home, takes room for it, has its bytes brought, and seals a replica under the same
 //! name. From then on each process of the node finds that by loads.
 //!
-//! **A delete.** The home notes each member that opened an object. When the object retires, the home tells
-//! these members, and answers the delete when all of them have dropped their replicas or are lost. What
-//! readers hold stays readable. Objects with replicas elsewhere are not evicted: their names could be given
-//! to others.
+//! **A delete.** The home notes each member that opened an object. When the object is to go, the home lets
+//! nobody open it, tells these members, and deletes it when all of them have dropped their replicas or are
+//! lost. What readers hold stays readable. Objects with replicas elsewhere are not evicted: their names
+//! could be given to others.
 //!
 //! **Lives.** When a life of a node ends, its objects are not known to exist any more: replicas of them
 //! are dropped, and its interest in objects of this node ends.
@@ -27,10 +27,12 @@ use farrow_wire::{ReplyBody, WireError};
 use super::admission::answer_to;
 use super::node::NodeState;
 use super::{Action, SessionId};
+use crate::net::wish::Wish;
 use crate::net::{Interests, NetAction, NetEvent, Rules};
 use delete::{Forwarded, Indebted};
+pub(super) use fetch::wish_of;
 use fetch::{Loading, Opening, ROOM_MS_MAX};
-use gone::{Asker, Leaving, Parked};
+use gone::{Leaving, Withdrawal};
 
 /// When the process of the place among the clients began by which threads read for other nodes: no
 /// process began then. It is in the region, so that the next life knows of it.
@@ -50,8 +52,9 @@ impl fmt::Debug for Port {
 }
 
 /// A client that waits for an object.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct FetchWaiter {
+    pub(super) wish: Wish,
     pub(super) session: SessionId,
     pub(super) seq: u64,
     /// Then it is told that the object is on its way.
@@ -87,7 +90,7 @@ pub(super) struct Replicas {
     /// Members may have replicas from an earlier life of this node, and none was told of this one yet.
     is_new_life: bool,
     leaving: BTreeMap<ObjectId, Leaving>,
-    parked: Vec<Parked>,
+    withdrawals: Vec<Withdrawal>,
     forwarded: BTreeMap<u64, Forwarded>,
     indebted: Vec<Indebted>,
     fetched_total: u64,
@@ -126,10 +129,6 @@ impl Replicas {
     pub(super) fn forget(&mut self, session: SessionId) {
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
-        self.parked.retain(|one| match &one.asker {
-            Asker::Client(waiter, _) => waiter.session != session,
-            Asker::Node(..) => true,
-        });
     }
 
     /// Forgets one request. False: there is none.
@@ -141,12 +140,13 @@ impl Replicas {
     }
 
     fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
-        let openings = self.openings.values_mut().map(|one| &mut one.waiters);
+        let openings = self.openings.values_mut();
+        let openings = openings.flat_map(|one| [&mut one.waiters, &mut one.late]);
         openings.chain(self.loading.values_mut().map(|one| &mut one.waiters))
     }
 
     fn waiting(&self) -> usize {
-        let openings = self.openings.values().map(|one| one.waiters.len());
+        let openings = self.openings.values().map(|one| one.waiters.len() + one.late.len());
         let loading = self.loading.values().map(|one| one.waiters.len());
         openings.chain(loading).sum()
     }
@@ -167,7 +167,7 @@ impl Replicas {
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
         let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
-        let waiters = self.openings.values().map(|one| &one.waiters);
+        let waiters = self.openings.values().flat_map(|one| [&one.waiters, &one.late]);
         let waiters = waiters.chain(self.loading.values().map(|one| &one.waiters)).flatten();
         let indebted = self.indebted.iter().map(|one| one.until_ms);
         let waiting = waiters.map(|one| one.until_ms).chain(indebted);
@@ -309,7 +309,7 @@ impl NodeState {
                     out.push(Action::Net(NetAction::Open { token, node, want }));
                 }
             }
-            self.settle_opening(token, out);
+            self.settle_opening(token, now_ms, out);
         }
         let waiting = self.replicas.loading.iter().filter(|(_, one)| !one.is_on_its_way);
         for origin in waiting.map(|(origin, _)| *origin).collect::<Vec<_>>() {
@@ -320,8 +320,12 @@ impl NodeState {
             let late = members.iter().filter(|(_, again)| again.is_some_and(|at| at <= now_ms));
             late.map(|(member, _)| (*id, member.clone())).collect::<Vec<_>>()
         });
-        for (id, member) in late.collect::<Vec<_>>() {
-            self.tell_member_gone(&member, id, now_ms, out);
+        let late = late.collect::<Vec<_>>();
+        if !late.is_empty() {
+            for (id, member) in late {
+                self.tell_member_gone(&member, id, now_ms, out);
+            }
+            self.settle_leaving(now_ms, out);
         }
     }
 }
