@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
+from farrow._ports import free_addresses  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,10 +52,7 @@ class Nodes:
     def __init__(self, folder: Path, count: int, memory_bytes: int, device: Path | None) -> None:
         self.names = [f"n{number:02}" for number in range(count)]
         self.sockets = [str(folder / f"{name}.sock") for name in self.names]
-        held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-        for one in held:
-            one.close()
+        addresses = free_addresses(count)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.commands: list[list[str]] = []
         for name, place, address in zip(self.names, self.sockets, addresses, strict=True):

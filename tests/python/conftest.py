@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
+from farrow._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,12 @@ class Node:
             # What does not fit is to be an error.
             self.flags += ["--evict", "none"]
         self._process: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # Nobody else knows of it yet.
+            self.close()
+            raise
 
     def _memory(self) -> Path:
         """A folder of this node alone on the machine's tmpfs."""
@@ -101,8 +106,7 @@ class Node:
 
     def stop(self) -> None:
         """End it in good order."""
-        assert self._process is not None
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(LIMIT_SECONDS)
@@ -173,11 +177,7 @@ class Cluster:
 
     def __init__(self, make_node: Callable[..., Node], count: int, *flags: str) -> None:
         self.names = [chr(ord("a") + number) for number in range(count)]
-        # All are held until the last is chosen, so that no two are the same.
-        held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
-        self.addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-        for one in held:
-            one.close()
+        self.addresses = free_addresses(count)
         self.nodes: dict[str, Node] = {}
         for name, address in zip(self.names, self.addresses, strict=True):
             joins = [f"--join={other}" for other in self.addresses if other != address]

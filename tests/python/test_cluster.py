@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, wait_until
+from farrow._ports import free_addresses
 from farrow.cli import main
 
 if TYPE_CHECKING:
@@ -436,10 +436,7 @@ def test_a_certificate_of_another_authority_is_no_entry(
     for folder, name in (("ours", "a"), ("theirs", "b")):
         assert main(["certs", "init", str(tmp_path / folder)]) == 0
         assert main(["certs", "issue", str(tmp_path / folder), name]) == 0
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-    for one in held:
-        one.close()
+    addresses = free_addresses(2)
     a = make_node("--name", "a", "--listen", addresses[0], "--certs", str(tmp_path / "ours"))
     flags = ["--name", "b", "--listen", addresses[1], "--certs", str(tmp_path / "theirs")]
     b = make_node(*flags, "--join", addresses[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pytest
 import farrow
 import farrow.huge
 from conftest import LIMIT_SECONDS, wait_until
+from farrow._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +37,7 @@ class Cluster:
     NAMES = ("a", "b", "c")
 
     def __init__(self, make_node: Callable[..., Node]) -> None:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in self.NAMES]
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
-        for listener in listeners:
-            listener.close()
+        addresses = free_addresses(len(self.NAMES))
         self.nodes = []
         for name, address in zip(self.NAMES, addresses, strict=True):
             flags = ["--plaintext", "--lease-ms", "2000", "--name", name, "--listen", address]

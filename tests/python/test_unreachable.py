@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Node, wait_until
+from farrow._ports import free_addresses
 from farrow.cli import main
 
 if TYPE_CHECKING:
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 _RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
 _PLAIN = ("--memory", "16MiB", "--plaintext", "--lease-ms", "1000", "--net", "off")
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine where nobody listens, all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-    for one in held:
-        one.close()
-    return addresses
 
 
 class Apart(Node):

@@ -1,8 +1,8 @@
-//! The socket on which a node tells its numbers.
+//! Sockets at which a node listens: how a port is taken, and the one on which it tells its numbers.
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -23,7 +23,7 @@ impl Scraped {
         match (address, address.path(socket)) {
             (MetricsAddress::Tcp(address), _) => {
                 let what = || format!("metrics at {address}");
-                let listener = TcpListener::bind(address).map_err(failed(what()))?;
+                let listener = listen(*address).map_err(failed(what()))?;
                 listener.set_nonblocking(true).map_err(failed(what()))?;
                 // The port may have been chosen by the system.
                 let bound = listener.local_addr().map_err(failed(what()))?;
@@ -42,6 +42,36 @@ impl Scraped {
     }
 }
 
+/// Where the kernel says which ports it gives to connections to elsewhere.
+const OUTGOING_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Listens there. The error says when the port is one that any connection to elsewhere may have
+/// got: it will be free later, and taken another time.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        let Some((first, last)) = outgoing_ports() else {
+            return error;
+        };
+        let port = address.port();
+        if error.kind() != io::ErrorKind::AddrInUse || !(first..=last).contains(&port) {
+            return error;
+        }
+        io::Error::new(
+            error.kind(),
+            format!(
+                "{error}; this system gives the ports {first} to {last} to connections to \
+                 elsewhere, one of which may have {port}: choose a port below {first}"
+            ),
+        )
+    })
+}
+
+fn outgoing_ports() -> Option<(u16, u16)> {
+    let text = fs::read_to_string(OUTGOING_PORTS).ok()?;
+    let (first, last) = text.trim().split_once(char::is_whitespace)?;
+    Some((first.parse().ok()?, last.trim().parse().ok()?))
+}
+
 /// Takes the place of a socket that nobody listens to any more, and of nothing else.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
@@ -56,4 +86,21 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_that_a_connection_may_have_is_said_to_be_one() {
+        let Some((first, _)) = outgoing_ports() else {
+            return;
+        };
+        // The system chooses it among those of connections.
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = listen(taken.local_addr().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains(&format!("choose a port below {first}")), "{error}");
+    }
 }

@@ -11,12 +11,12 @@ Run it by ``farrow demo cluster [--data FILE]``.
 from __future__ import annotations
 
 import dataclasses
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
 from farrow import _native
+from farrow._ports import free_addresses
 from farrow.cli._output import console, grid, human_bytes, human_seconds
 from farrow.cli._read import read_table
 from farrow.demo import _cost, _report
@@ -114,7 +114,7 @@ class _Cluster:
         seconds = time.perf_counter() - began
         _report.step(self._out, "make certificates of an authority of their own", seconds)
         began = time.perf_counter()
-        addresses = dict(zip(_NAMES, _free_addresses(len(_NAMES)), strict=True))
+        addresses = dict(zip(_NAMES, free_addresses(len(_NAMES)), strict=True))
         for name in _NAMES:
             flags = ["--name", name, "--listen", addresses[name], "--certs", str(folder)]
             for other in _NAMES:
@@ -205,13 +205,3 @@ def _sizes(part_bytes: int, memory: int | None) -> tuple[int, int]:
             f" {human_bytes(limit)} can be had: take fewer rows"
         )
     return (needed + cost if memory is None else memory) >> 21 << 21, cost
-
-
-def _free_addresses(count: int) -> list[str]:
-    """Ports of loopback that were free a moment ago."""
-    # All are held until the last is chosen, so that no two are the same.
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-    for one in held:
-        one.close()
-    return addresses

@@ -10,7 +10,7 @@ pub(crate) mod wish;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -27,6 +27,7 @@ use farrow_net::source::{HoldId, Member, Source};
 use farrow_net::ticket::Ticket;
 use farrow_store::ObjectId;
 
+use crate::endpoint;
 use source::RegionSource;
 pub(crate) use source::{Interests, Rules};
 
@@ -289,7 +290,7 @@ impl Net {
         let (sender, events) = channel();
         let teller = Teller { sender, wake: Arc::new(told) };
         let source = RegionSource::new(region, rules, teller.clone())?;
-        let listener = TcpListener::bind(listen).map_err(|error| format!("{listen}: {error}"))?;
+        let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let options = ServerOptions::default();
         let server =

@@ -69,6 +69,7 @@ pub use tls::PeerTls;
 pub(crate) use tls::data_credentials;
 
 use crate::certs::NodeName;
+use crate::endpoint::listen;
 use calls::Client;
 use etcd::Etcd;
 use failures::FailureLog;
@@ -179,7 +180,7 @@ impl Peers {
         let tls = tls::choose(&options)?;
         let address = options.listen;
         let failed = |error| StartError::Listen { address, error };
-        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        let listener = listen(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let local_address = listener.local_addr().map_err(failed)?;
         let runtime = Builder::new_current_thread()

@@ -232,8 +232,13 @@ impl Drop for Daemon {
 }
 
 /// A process begins as a copy of this one, with its sockets, until it runs its own program. None
-/// does while ports are chosen: they would be in use for as long as that takes.
-static PORTS: Mutex<()> = Mutex::new(());
+/// does while ports are chosen: they would be in use for as long as that takes. Holds the port
+/// that was given last.
+static PORTS: Mutex<Option<u16>> = Mutex::new(None);
+
+/// The lowest port that is given, and how many are tried.
+const PORT_LOWEST: u16 = 10_000;
+const PORTS_TRIED: usize = 20_000;
 
 /// Starts a program; it runs when this returns.
 pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
@@ -241,13 +246,36 @@ pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// So many ports of loopback that are free, all different.
+/// So many ports of loopback that are free, all different. None is one that the kernel gives to a
+/// connection to elsewhere (ip(7)), which could have it while a node is being started again.
 pub fn free_ports(count: usize) -> Vec<u16> {
-    let _chosen = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Held until all are chosen, so that no two are the same.
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|one| one.local_addr().unwrap().port()).collect()
+    let mut last = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = outgoing_from();
+    let mut port = last.unwrap_or_else(|| {
+        // Other programs of tests begin elsewhere.
+        let span = u32::from(end - PORT_LOWEST);
+        PORT_LOWEST + u16::try_from(std::process::id().wrapping_mul(7919) % span).unwrap()
+    });
+    let mut found = Vec::new();
+    for _ in 0..PORTS_TRIED {
+        if found.len() == count {
+            break;
+        }
+        port = if port + 1 < end { port + 1 } else { PORT_LOWEST };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            found.push(port);
+        }
+    }
+    *last = Some(port);
+    assert_eq!(found.len(), count, "free ports from {PORT_LOWEST} to {end}");
+    found
+}
+
+fn outgoing_from() -> u16 {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let lowest = range.ok().and_then(|it| it.split_whitespace().next()?.parse().ok());
+    // A machine may leave nothing below.
+    lowest.filter(|it| *it > PORT_LOWEST + 1_000).unwrap_or(u16::MAX)
 }
 
 fn folder() -> tempfile::TempDir {
