@@ -1,5 +1,6 @@
 //! One error type for each kind of operation; variants carry the numbers.
 
+use crate::kind::Kind;
 use thiserror::Error;
 
 /// A schema that cannot be expressed, or that names no Arrow type.
@@ -256,6 +257,58 @@ pub enum InvalidDescriptor {
         /// Arrow's own words.
         reason: String,
     },
+}
+
+/// A part of an object that cannot be selected.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// Only Arrow objects have rows to select.
+    #[error("rows and columns are selected of Arrow objects, this is {kind}")]
+    NotArrow {
+        /// What it is.
+        kind: Kind,
+    },
+    /// Only tables and record batches have columns.
+    #[error("columns are selected of tables and record batches, this is {kind}")]
+    NoColumns {
+        /// What it is.
+        kind: Kind,
+    },
+    /// No column has the name.
+    #[error("no column {name:?}; the columns are {}", names(known))]
+    UnknownColumn {
+        /// The name.
+        name: String,
+        /// Names of all columns.
+        known: Vec<String>,
+    },
+    /// Several columns have the name.
+    #[error("{count} columns are named {name:?}")]
+    AmbiguousColumn {
+        /// The name.
+        name: String,
+        /// How many columns have it.
+        count: usize,
+    },
+    /// The descriptor contradicts itself.
+    #[error(transparent)]
+    Invalid(#[from] InvalidDescriptor),
+    /// The schema is at fault.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+}
+
+/// Most names that a message quotes.
+const NAMES_SHOWN_MAX: usize = 20;
+
+fn names(all: &[String]) -> String {
+    let shown = all.iter().take(NAMES_SHOWN_MAX).map(|name| format!("{name:?}"));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 /// An array that cannot be imported from the C Data Interface.

@@ -1,5 +1,7 @@
 //! What an object is, as the descriptor's kind byte says.
 
+use std::fmt;
+
 /// Kind of an object. The numbers are those of the store's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -33,6 +35,18 @@ impl Kind {
     /// Whether the root of the schema is a struct whose children are columns.
     pub fn is_tabular(self) -> bool {
         matches!(self, Kind::RecordBatch | Kind::Table)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::NdArray => "a NumPy array",
+            Kind::Array => "an array",
+            Kind::ChunkedArray => "a chunked array",
+            Kind::RecordBatch => "a record batch",
+            Kind::Table => "a table",
+        })
     }
 }
 

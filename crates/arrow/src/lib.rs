@@ -43,16 +43,20 @@ mod foreign;
 mod kind;
 mod layout;
 mod schema;
+mod select;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod wire;
 
 pub use decode::{ArrowObject, Decoded, Limits, Rebuilt, Resolve};
 pub use describe::{BatchData, CopyOut, Locate, Plan, Rewritten, Source, Stamp};
-pub use error::{DescribeError, ExportError, ImportError, InvalidDescriptor, SchemaError};
+pub use error::{
+    DescribeError, ExportError, ImportError, InvalidDescriptor, SchemaError, SelectError,
+};
 pub use foreign::foreign_buffer;
 pub use kind::{Kind, NdArray, Order};
 pub use schema::SchemaNode;
+pub use select::{RowSlice, Selected};
 pub use wire::{HEADER_BYTES, MAGIC, VERSION};
 
 /// Copied buffers begin at multiples of this many bytes from the start of the copied area:

@@ -44,11 +44,11 @@ impl Default for Limits {
 pub struct Decoded {
     kind: Kind,
     stamp: Stamp,
-    content: Content,
+    pub(crate) content: Content,
 }
 
 #[derive(Debug)]
-enum Content {
+pub(crate) enum Content {
     NdArray { shape: NdArray, data: Range },
     Arrow(Tree),
 }

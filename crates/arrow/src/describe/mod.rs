@@ -291,7 +291,7 @@ fn check_type(column: usize, field: &SchemaNode, array: &ArrayData) -> Result<()
 }
 
 /// Starts a descriptor: the header, with zeros for what is known later.
-fn begin(kind: Kind, capacity: usize) -> Writer {
+pub(crate) fn begin(kind: Kind, capacity: usize) -> Writer {
     let mut writer = Writer { bytes: Vec::with_capacity(HEADER_BYTES + capacity) };
     writer.fixed(&MAGIC);
     writer.fixed(&VERSION.to_le_bytes());

@@ -138,6 +138,18 @@ impl SchemaNode {
         }
     }
 
+    /// The same node with some of its children, by their numbers.
+    pub(crate) fn with_children(&self, chosen: &[usize]) -> Result<Self, SchemaError> {
+        SchemaNode::new(SchemaParts {
+            format: self.format.clone(),
+            name: self.name.clone(),
+            flags: self.flags,
+            metadata: self.metadata.clone(),
+            children: chosen.iter().filter_map(|one| self.children.get(*one)).cloned().collect(),
+            dictionary: self.dictionary.clone(),
+        })
+    }
+
     fn metadata_map(&self) -> HashMap<String, String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.metadata().map(|(key, value)| (text(key), text(value))).collect()

@@ -1,0 +1,436 @@
+//! Parts of an object: [`Decoded::select`] writes the descriptor of some columns and rows of an object, and
+//! lists the bytes that the part needs.
+//!
+//! No byte of the object is read. The new descriptor refers to the same region offsets as the old one, so
+//! the part can be rebuilt over the listed ranges alone, wherever they are copied to.
+
+use std::collections::HashMap;
+use std::ops::Range as Span;
+
+use arrow_schema::DataType;
+
+use crate::decode::{Content, Decoded, Node, Range, Tree, Validity};
+use crate::describe::{DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NULL_COUNT_UNKNOWN, begin};
+use crate::error::{InvalidDescriptor, SelectError};
+use crate::kind::Kind;
+use crate::layout::{Layout, VIEW_BYTES, child_count, child_type};
+use crate::schema::{SchemaNode, write_schema};
+use crate::wire::{LENGTH_AT, Writer};
+
+/// Rows as a Python slice with step 1 names them: a negative bound counts from the end, and a bound beyond
+/// the end is the end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RowSlice {
+    /// The first row; `None`: row 0.
+    pub start: Option<i64>,
+    /// The first row behind the slice; `None`: the end.
+    pub stop: Option<i64>,
+}
+
+impl RowSlice {
+    /// The slice as a range of row numbers of an object of `rows` rows.
+    pub fn of(self, rows: u64) -> Span<u64> {
+        let bound = |bound: i64| match u64::try_from(bound) {
+            Ok(bound) => bound.min(rows),
+            Err(_) => rows.saturating_sub(bound.unsigned_abs()),
+        };
+        let start = self.start.map_or(0, bound);
+        let stop = self.stop.map_or(rows, bound);
+        start..stop.max(start)
+    }
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selected {
+    /// Its descriptor. Offsets are those of the whole object.
+    pub descriptor: Vec<u8>,
+    /// Ranges (region offset, length) that the part refers to; in no order, with repetitions.
+    pub ranges: Vec<(u64, u64)>,
+    /// Its rows.
+    pub rows: u64,
+}
+
+impl Decoded {
+    /// Selects columns of a table or record batch, in the given order, and rows of any Arrow object. Batches
+    /// of which no row is selected are left out. Buffers of fixed width, bitmaps and offsets of a column are
+    /// cut to the selected rows; the bytes of strings, children and dictionaries of such a column stay
+    /// whole.
+    ///
+    /// # Errors
+    /// [`SelectError`]: the object has no columns or rows to select from, or no such column.
+    pub fn select(
+        &self,
+        columns: Option<&[String]>,
+        rows: RowSlice,
+    ) -> Result<Selected, SelectError> {
+        let Content::Arrow(tree) = &self.content else {
+            return Err(SelectError::NotArrow { kind: self.kind() });
+        };
+        let all = match self.kind().is_tabular() {
+            true => tree.schema.children(),
+            false => std::slice::from_ref(tree.schema.as_ref()),
+        };
+        let chosen = match columns {
+            None => (0..all.len()).collect(),
+            Some(_) if !self.kind().is_tabular() => {
+                return Err(SelectError::NoColumns { kind: self.kind() });
+            }
+            Some(names) => {
+                names.iter().map(|name| find(all, name)).collect::<Result<Vec<_>, _>>()?
+            }
+        };
+        let total = tree.batches.iter().try_fold(0u64, |sum, rows| sum.checked_add(*rows));
+        let total =
+            total.ok_or(InvalidDescriptor::BadValue { what: "rows", at: 0, value: u64::MAX })?;
+        let part = Part { tree, kind: self.kind(), all, chosen, rows: rows.of(total) };
+        let selected = part.write(self, true)?;
+        // A descriptor has no more nodes than bytes; shared dictionaries count wherever they are used.
+        match selected {
+            Some(selected) => Ok(selected),
+            None => part.write(self, false)?.ok_or_else(|| {
+                InvalidDescriptor::TooManyNodes { max: tree.nodes.len() as u64 }.into()
+            }),
+        }
+    }
+}
+
+fn find(all: &[SchemaNode], name: &str) -> Result<usize, SelectError> {
+    let mut found = all.iter().enumerate().filter(|(_, one)| one.name_text() == name);
+    match (found.next(), found.count()) {
+        (Some((index, _)), 0) => Ok(index),
+        (Some(_), others) => {
+            Err(SelectError::AmbiguousColumn { name: name.to_owned(), count: others + 1 })
+        }
+        (None, _) => Err(SelectError::UnknownColumn {
+            name: name.to_owned(),
+            known: all.iter().map(|one| one.name_text().into_owned()).collect(),
+        }),
+    }
+}
+
+/// What is written.
+struct Part<'a> {
+    tree: &'a Tree,
+    kind: Kind,
+    all: &'a [SchemaNode],
+    /// Numbers of the columns.
+    chosen: Vec<usize>,
+    rows: Span<u64>,
+}
+
+impl Part<'_> {
+    /// `None`: the descriptor would have more nodes than bytes.
+    fn write(&self, of: &Decoded, shares: bool) -> Result<Option<Selected>, SelectError> {
+        let mut writer = begin(self.kind, 0);
+        let stamp = of.stamp();
+        writer
+            .bytes
+            .splice(8..24, [stamp.region.to_le_bytes(), stamp.epoch.to_le_bytes()].concat());
+        match self.kind.is_tabular() {
+            true => write_schema(&mut writer, &self.tree.schema.with_children(&self.chosen)?),
+            false => write_schema(&mut writer, &self.tree.schema),
+        }
+        let batches = self.batches();
+        writer.number(batches.len() as u64);
+        let known = self.tree.dictionaries.iter().zip(0u32..);
+        let mut nodes = Nodes {
+            tree: self.tree,
+            writer,
+            ranges: Vec::new(),
+            known: known.map(|(node, number)| (*node, number)).collect(),
+            written: HashMap::new(),
+            dictionaries: 0,
+            expanded: 0,
+            shares,
+        };
+        let starts = self.starts()?;
+        let mut rows = 0;
+        for (batch, cut) in batches {
+            let count = cut.end - cut.start;
+            let is_whole = self.tree.batches.get(batch) == Some(&count);
+            nodes.writer.number(count);
+            rows += count;
+            for column in &self.chosen {
+                let start = starts.get(batch * self.all.len() + column).copied();
+                let (Some(start), Some(field)) = (start, self.all.get(*column)) else { continue };
+                match (count, is_whole) {
+                    (_, true) => drop(nodes.copy(start, field.data_type(), None)?),
+                    (0, _) => nodes.empty(field.data_type())?,
+                    _ => drop(nodes.copy(start, field.data_type(), Some(&cut))?),
+                }
+            }
+        }
+        let Nodes { writer, ranges, expanded, .. } = nodes;
+        let mut descriptor = writer.bytes;
+        let length = (descriptor.len() as u64).to_le_bytes();
+        descriptor.splice(LENGTH_AT..LENGTH_AT + 8, length);
+        let is_bounded = expanded <= descriptor.len() as u64;
+        Ok(is_bounded.then_some(Selected { descriptor, ranges, rows }))
+    }
+
+    /// The batches of which rows are selected, with the range of rows in each.
+    fn batches(&self) -> Vec<(usize, Span<u64>)> {
+        let mut first = 0;
+        let mut found = Vec::new();
+        let must_be_one = matches!(self.kind, Kind::Array | Kind::RecordBatch);
+        for (batch, rows) in self.tree.batches.iter().enumerate() {
+            let start = self.rows.start.clamp(first, first + rows) - first;
+            let stop = self.rows.end.clamp(first, first + rows) - first;
+            if start < stop || must_be_one {
+                found.push((batch, start..stop.max(start)));
+            }
+            first += rows;
+        }
+        found
+    }
+
+    /// The first node of each column of each batch.
+    fn starts(&self) -> Result<Vec<usize>, InvalidDescriptor> {
+        let mut starts = Vec::with_capacity(self.tree.batches.len() * self.all.len());
+        let mut next = 0;
+        for _ in &self.tree.batches {
+            for column in self.all {
+                starts.push(next);
+                next = behind(self.tree, next, column.data_type())?;
+            }
+        }
+        Ok(starts)
+    }
+}
+
+/// The node behind a node and all below it. Parsing has limited how deep they nest.
+fn behind(tree: &Tree, index: usize, data_type: &DataType) -> Result<usize, InvalidDescriptor> {
+    let node = node_at(tree, index)?;
+    let mut next = index + 1;
+    if node.dictionary.is_none() {
+        for child in (0..child_count(data_type)).filter_map(|child| child_type(data_type, child)) {
+            next = behind(tree, next, child)?;
+        }
+    }
+    Ok(next)
+}
+
+fn node_at(tree: &Tree, index: usize) -> Result<&Node, InvalidDescriptor> {
+    let length = tree.nodes.len();
+    tree.nodes.get(index).ok_or(InvalidDescriptor::Truncated { at: index, length })
+}
+
+struct Nodes<'a> {
+    tree: &'a Tree,
+    writer: Writer,
+    ranges: Vec<(u64, u64)>,
+    /// Old numbers of dictionaries, by their first nodes.
+    known: HashMap<u32, u32>,
+    /// New number, and nodes, of each old dictionary that has been written.
+    written: HashMap<u32, (u64, u64)>,
+    dictionaries: u64,
+    /// Nodes, those of shared dictionaries counted at each use.
+    expanded: u64,
+    shares: bool,
+}
+
+/// A node with the buffers that it keeps.
+struct Kept {
+    length: u64,
+    offset: u64,
+    validity: Option<Validity>,
+    ranges: Vec<Range>,
+}
+
+impl Nodes<'_> {
+    /// Writes a node and all below it, of the top node only the rows of `cut`. Returns the next node.
+    fn copy(
+        &mut self,
+        index: usize,
+        data_type: &DataType,
+        cut: Option<&Span<u64>>,
+    ) -> Result<usize, InvalidDescriptor> {
+        let node = node_at(self.tree, index)?;
+        let first = node.first_range as usize;
+        let ranges = self.tree.ranges.get(first..first + node.range_count as usize);
+        let ranges = ranges.unwrap_or_default().to_vec();
+        let Node { length, offset, validity, .. } = *node;
+        let layout = layout_of(data_type)?;
+        let whole = Kept { length, offset, validity, ranges };
+        let kept = match cut {
+            Some(cut) => whole.cut(layout, cut)?,
+            None => whole,
+        };
+        let shared = node.dictionary.filter(|old| self.shares && self.written.contains_key(old));
+        self.node(&kept, layout, shared.is_some());
+        if let Some(old) = shared
+            && let Some((number, nodes)) = self.written.get(&old)
+        {
+            self.writer.number(*number);
+            self.expanded += nodes;
+            return Ok(index + 1);
+        }
+        if let Some(old) = node.dictionary {
+            let values = child_type(data_type, 0);
+            let at = self.tree.dictionaries.get(old as usize);
+            if let (Some(values), Some(at)) = (values, at) {
+                self.dictionary(*at as usize, values)?;
+            }
+            return Ok(index + 1);
+        }
+        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+            return match child_type(data_type, 0) {
+                Some(values) => self.dictionary(index + 1, values),
+                None => Ok(index + 1),
+            };
+        }
+        let mut next = index + 1;
+        for child in (0..child_count(data_type)).filter_map(|child| child_type(data_type, child)) {
+            next = self.copy(next, child, None)?;
+        }
+        Ok(next)
+    }
+
+    /// Writes out a dictionary and gives it the next number.
+    fn dictionary(&mut self, index: usize, values: &DataType) -> Result<usize, InvalidDescriptor> {
+        let before = self.expanded;
+        let next = self.copy(index, values, None)?;
+        let old = u32::try_from(index).ok().and_then(|index| self.known.get(&index));
+        if let Some(old) = old {
+            self.written.insert(*old, (self.dictionaries, self.expanded - before));
+        }
+        self.dictionaries += 1;
+        Ok(next)
+    }
+
+    /// Writes a node of no elements and all below it.
+    fn empty(&mut self, data_type: &DataType) -> Result<(), InvalidDescriptor> {
+        let layout = layout_of(data_type)?;
+        let ranges = vec![Range { offset: 0, length: 0 }; layout.buffers()];
+        self.node(&Kept { length: 0, offset: 0, validity: None, ranges }, layout, false);
+        for child in (0..child_count(data_type)).filter_map(|child| child_type(data_type, child)) {
+            self.empty(child)?;
+        }
+        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+            self.dictionaries += 1;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, kept: &Kept, layout: Layout, shares_dictionary: bool) {
+        let Kept { length, offset, validity, ranges } = kept;
+        let flag = |bit: u8, on: bool| if on { bit } else { 0 };
+        self.expanded += 1;
+        self.writer.byte(
+            flag(HAS_OFFSET, *offset > 0)
+                | flag(HAS_VALIDITY, validity.is_some())
+                | flag(NULL_COUNT_UNKNOWN, validity.is_some_and(|it| it.null_count.is_none()))
+                | flag(DICTIONARY_REFERENCE, shares_dictionary),
+        );
+        self.writer.number(*length);
+        if *offset > 0 {
+            self.writer.number(*offset);
+        }
+        if let Some(Validity { null_count, bit_offset, range }) = *validity {
+            if let Some(null_count) = null_count {
+                self.writer.number(null_count);
+            }
+            self.writer.number(bit_offset);
+            self.range(range);
+        }
+        if layout == Layout::View {
+            self.writer.number(ranges.len().saturating_sub(layout.buffers()) as u64);
+        }
+        for range in ranges {
+            self.range(*range);
+        }
+    }
+
+    /// A reference that counts from the start of the region.
+    fn range(&mut self, Range { offset, length }: Range) {
+        self.writer.number(length);
+        if length > 0 {
+            self.writer.number(offset << 1 | 1);
+            self.ranges.push((offset, length));
+        }
+    }
+}
+
+fn layout_of(data_type: &DataType) -> Result<Layout, InvalidDescriptor> {
+    let no_format = || crate::SchemaError::NoFormat { data_type: data_type.to_string() };
+    Layout::of(data_type).ok_or_else(|| no_format().into())
+}
+
+impl Kept {
+    /// The same node with fewer elements. Its buffers begin at a whole byte of its bitmaps.
+    fn cut(self, layout: Layout, rows: &Span<u64>) -> Result<Self, InvalidDescriptor> {
+        let Self { offset, validity, ranges, .. } = self;
+        let length = rows.end - rows.start;
+        let wrong = || InvalidDescriptor::BadValue { what: "rows", at: 0, value: rows.end };
+        let first = offset.checked_add(rows.start).ok_or_else(wrong)?;
+        let first_bit = match &validity {
+            Some(validity) => validity.bit_offset.checked_add(rows.start).ok_or_else(wrong)?,
+            None => first,
+        };
+        let left_out = match (element_bytes(layout), layout) {
+            (None, Layout::Bits) => first.min(first_bit) / 8 * 8,
+            (None, _) => 0,
+            (Some(_), _) if validity.is_some() => first.min(first_bit) / 8 * 8,
+            (Some(_), _) => first,
+        };
+        let bits = |end: u64| end.checked_add(length).map(|end| end.div_ceil(8));
+        let validity = match validity {
+            None => None,
+            Some(Validity { range, .. }) => {
+                let bit_offset = first_bit - left_out;
+                let bytes = bits(bit_offset).ok_or_else(wrong)?;
+                let range = part_of(range, left_out / 8, bytes).ok_or_else(wrong)?;
+                Some(Validity { null_count: None, bit_offset, range })
+            }
+        };
+        let offset = first - left_out;
+        let is_whole = element_bytes(layout).is_none() && layout != Layout::Bits;
+        let cut = ranges.into_iter().enumerate().map(|(number, range)| {
+            if is_whole || number >= counted_buffers(layout) {
+                return Some(range);
+            }
+            match element_bytes(layout) {
+                None => part_of(range, left_out / 8, bits(offset)?),
+                Some(bytes) => {
+                    let elements = offset.checked_add(length)?.checked_add(extra(layout))?;
+                    let start = left_out.checked_mul(bytes)?;
+                    part_of(range, start, elements.checked_mul(bytes)?)
+                }
+            }
+        });
+        let ranges = cut.collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
+        Ok(Self { length, offset, validity, ranges })
+    }
+}
+
+/// Bytes of an element in the buffers that are cut; `None`: they are bits, or stay whole.
+fn element_bytes(layout: Layout) -> Option<u64> {
+    match layout {
+        Layout::Fixed { bytes, .. } => Some(bytes as u64),
+        Layout::Binary(width) | Layout::List(width) | Layout::ListView(width) => {
+            Some(width.bytes() as u64)
+        }
+        Layout::View => Some(VIEW_BYTES as u64),
+        _ => None,
+    }
+}
+
+/// How many of the buffers have an entry for each element.
+fn counted_buffers(layout: Layout) -> usize {
+    match layout {
+        Layout::ListView(_) => 2,
+        _ => 1,
+    }
+}
+
+/// Entries that a buffer has beyond one for each element.
+fn extra(layout: Layout) -> u64 {
+    u64::from(matches!(layout, Layout::Binary(_) | Layout::List(_)))
+}
+
+/// Part of a range; `None` if it does not lie within.
+fn part_of(range: Range, start: u64, length: u64) -> Option<Range> {
+    let end = start.checked_add(length)?;
+    (end <= range.length).then_some(Range { offset: range.offset + start, length })
+}
