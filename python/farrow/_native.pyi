@@ -492,12 +492,27 @@ class Client:
             >>> client.get(client.put(np.arange(6).reshape(2, 3))).shape
             (2, 3)
         """
-    def get(self, target: Target, *, timeout: float = 0.0) -> Any:
+    def get(
+        self,
+        target: Target,
+        *,
+        timeout: float = 0.0,
+        columns: Iterable[str] | None = None,
+        rows: slice | None = None,
+    ) -> Any:
         """The value of an object, zero-copy and read-only.
+
+        With ``columns`` or ``rows`` the value is a part of an Arrow object. If the object lies on a
+        node whose memory this machine cannot map, only the bytes of the part are transferred, once
+        for all processes of the machine. The bytes of strings, the children of nested types and
+        dictionaries are transferred whole for each selected column.
 
         Args:
             target: a reference, a name, or an id of 16 bytes.
             timeout: seconds to wait for the object to be sealed.
+            columns: names of columns of a table or record batch, in the order of the result; None:
+                all columns.
+            rows: a slice with step 1 of the rows of an Arrow object; None: all rows.
 
         Returns:
             The kind that was put: a pyarrow Table, RecordBatch, Array or ChunkedArray, a numpy
@@ -506,6 +521,8 @@ class Client:
         Raises:
             NotFound: there is no such object, and timeout is 0.
             Timeout: the object was not sealed in time.
+            InvalidArgument: a column does not exist, or exists more than once; the object has no
+                columns or Arrow rows.
             InvalidDescriptor: the description of the object is damaged.
             NodeLost: the object lies, or may lie, on a node that cannot be reached.
             NodeUnreachable: the object lies on a living node whose memory this client's node cannot
@@ -518,6 +535,8 @@ class Client:
             [1, 2, 3]
             >>> client.get(reference.id).to_pylist()
             [1, 2, 3]
+            >>> client.get("get/numbers", rows=slice(-2, None)).to_pylist()
+            [2, 3]
         """
     def put_many(
         self,

@@ -277,7 +277,10 @@ impl Client {
         // Perhaps it is out of memory, and its metadata with it, or has to be brought.
         let (session, held) = match session.hold(target)? {
             Some(held) => (session, held),
-            None => self.hold_elsewhere(target)?.ok_or_else(missing)?,
+            None => {
+                let found = self.hold_elsewhere(target, None)?.ok_or_else(missing)?;
+                (found.session, found.held)
+            }
         };
         let metadata = session.reader.metadata(held.entry());
         session.release(held);

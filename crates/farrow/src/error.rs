@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farrow_arrow::{DescribeError, InvalidDescriptor};
+use farrow_arrow::{DescribeError, InvalidDescriptor, SelectError};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError};
 use farrow_wire::link::LinkError;
@@ -335,6 +335,16 @@ impl From<WireError> for Error {
             WireError::Denied(reason) => Self::PermissionDenied(reason),
             WireError::Cancelled => Self::Interrupted,
             error => Self::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<SelectError> for Error {
+    fn from(error: SelectError) -> Self {
+        match error {
+            SelectError::Invalid(error) => error.into(),
+            SelectError::Schema(error) => Self::InvalidDescriptor(error.to_string()),
+            error => Self::InvalidArgument(error.to_string()),
         }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use farrow_arrow::ArrowObject;
+use farrow_wire::PartSpec;
+
 use crate::client::{Client, Target, deadline_after, millis};
 use crate::error::Error;
 use crate::held_bytes::{self, BatchBytes, Gotten};
@@ -18,8 +21,35 @@ impl Client {
     /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another;
     /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name the node that has it, or may have it.
     pub fn get(&self, target: &Target, timeout: Duration) -> Result<Object, Error> {
-        if let Some(object) = self.get_now(target)? {
-            return Ok(object);
+        self.get_by(target, timeout, || self.get_now(target))
+    }
+
+    /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`] does.
+    /// Where the object lies in memory that is not mapped here, only the bytes of the part are transferred,
+    /// once for all processes of the machine: the buffers of the columns, and of each column the selected
+    /// rows, but for the bytes of strings, the children of nested types and dictionaries, which come whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`]; [`Error::InvalidArgument`] for a column that there is not, or that there is more than
+    /// once, and for an object that has no columns or rows.
+    pub fn get_part(
+        &self,
+        target: &Target,
+        part: &PartSpec,
+        timeout: Duration,
+    ) -> Result<ArrowObject, Error> {
+        self.get_by(target, timeout, || self.get_part_now(target, part))
+    }
+
+    fn get_by<T>(
+        &self,
+        target: &Target,
+        timeout: Duration,
+        look: impl Fn() -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        if let Some(found) = look()? {
+            return Ok(found);
         }
         if timeout.is_zero() {
             return Err(Error::NotFound { what: target.to_string() });
@@ -28,8 +58,8 @@ impl Client {
         let deadline = deadline_after(timeout);
         loop {
             self.wait_until(std::slice::from_ref(target), 1, deadline)?;
-            if let Some(object) = self.get_now(target)? {
-                return Ok(object);
+            if let Some(found) = look()? {
+                return Ok(found);
             }
             if Instant::now() >= deadline {
                 let waited_ms = millis(started.elapsed());
@@ -99,8 +129,18 @@ impl Client {
         if let Some(held) = self.session().hold(target)? {
             return Object::new(self.session(), held).map(Some);
         }
-        let found = self.hold_elsewhere(target)?;
-        found.map(|(session, held)| Object::new(&session, held)).transpose()
+        let found = self.hold_elsewhere(target, None)?;
+        found.map(|found| Object::new(&found.session, found.held)).transpose()
+    }
+
+    fn get_part_now(&self, target: &Target, part: &PartSpec) -> Result<Option<ArrowObject>, Error> {
+        if let Some(held) = self.session().hold(target)? {
+            return Object::new(self.session(), held)?.rebuild_part(part).map(Some);
+        }
+        let Some(found) = self.hold_elsewhere(target, Some(part))? else { return Ok(None) };
+        let object = Object::new(&found.session, found.held)?;
+        let arrow = if found.is_part { object.rebuild_arrow() } else { object.rebuild_part(part) };
+        arrow.map(Some)
     }
 
     /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not

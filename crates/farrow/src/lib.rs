@@ -59,7 +59,8 @@ pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNo
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
 pub use farrow_wire::{
-    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Rights, Roster, RosterNode, Rule,
+    EvictedReport, NamespaceReport, NamespaceSpec, PartSpec, Reach, Rights, Roster, RosterNode,
+    Rule,
 };
 pub use held_bytes::{BatchBytes, Gotten};
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, Until};

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::link::confused;
-use farrow_wire::{Reach, ReplyBody, RequestBody, Roster, RosterNode};
+use farrow_wire::{PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
 
 use crate::client::{Client, Listed, Target};
 use crate::error::Error;
@@ -278,10 +279,33 @@ impl Nodes {
         if trouble.is_none() && is_by_net {
             return Ok(Found::ByNet(unseen));
         }
-        if trouble.is_none() && !unseen.is_empty() {
+        if trouble.is_none() {
             trouble = self.at_unseen(unseen, target)?;
         }
         Ok(trouble.map_or(Found::Nowhere, Found::Unknown))
+    }
+
+    /// What `look` finds. That it finds nothing counts only if the nodes are the same before and after:
+    /// the daemon may have left out one that it had lost, of which the client did not know yet.
+    fn settled<T>(
+        &self,
+        target: &Target,
+        look: impl Fn() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let since = Instant::now();
+        loop {
+            let before = self.own.reader.told_number()?;
+            let found = look()?;
+            if found.is_some() || self.own.reader.told_number()? == before {
+                return Ok(found);
+            }
+            let waited = since.elapsed();
+            if waited >= self.own.timeout {
+                let what = format!("object {target}, looked for among nodes that come and go");
+                let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                return Err(Error::Timeout { what, waited_ms });
+            }
+        }
     }
 
     /// What is wrong with the node that has an object, of those into whose memory this client could not
@@ -291,6 +315,9 @@ impl Nodes {
         unseen: Vec<(String, Error)>,
         target: &Target,
     ) -> Result<Option<Error>, Error> {
+        if unseen.is_empty() {
+            return Ok(None);
+        }
         let mut unseen = unseen.into_iter();
         let Target::Name(name) = target else {
             // An id says where its object is.
@@ -304,6 +331,14 @@ impl Nodes {
             other => Err(confused(&other).into()),
         }
     }
+}
+
+/// An object that is held in the memory of another node, or brought from there.
+pub(crate) struct Elsewhere {
+    pub(crate) session: Arc<Session>,
+    pub(crate) held: Held,
+    /// It is only the part that was asked for.
+    pub(crate) is_part: bool,
 }
 
 /// An object that was brought may be evicted before it is held; so often it is asked for.
@@ -436,13 +471,24 @@ impl Client {
             Found::Here(session) => Ok(session),
             Found::Nowhere => Ok(Arc::clone(self.session())),
             // The client's own node asks the others.
-            Found::ByNet(_) => Ok(Arc::clone(self.nodes().own())),
+            Found::ByNet(unseen) => match self.nodes().at_unseen(unseen, target)? {
+                Some(error) => Err(error),
+                None => Ok(Arc::clone(self.nodes().own())),
+            },
             Found::Unknown(error) => Err(error),
         }
     }
 
     /// Whether an object is on a node whose objects are brought by network.
     pub(crate) fn is_by_net(&self, target: &Target) -> Result<bool, Error> {
+        let found = self.nodes().settled(target, || {
+            let is_there = self.ask_by_net(target)?;
+            Ok(is_there.then_some(()))
+        })?;
+        Ok(found.is_some())
+    }
+
+    fn ask_by_net(&self, target: &Target) -> Result<bool, Error> {
         let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
         match (self.nodes().first(self.session(), target, look)?, target) {
             (Found::ByNet(unseen), Target::Name(name)) => {
@@ -457,48 +503,60 @@ impl Client {
                     other => Err(confused(&other).into()),
                 }
             }
-            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch(target)?.is_some()),
+            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch(target, None)?.is_some()),
             _ => Ok(false),
         }
     }
 
-    /// Has an object of another node brought into the memory of this client's own, and holds it.
-    fn fetch(&self, target: &Target) -> Result<Option<(Arc<Session>, Held)>, Error> {
+    /// Has an object of another node, or a part of it, brought into the memory of this client's own, and
+    /// holds it.
+    fn fetch(&self, target: &Target, part: Option<&PartSpec>) -> Result<Option<Elsewhere>, Error> {
         let own = self.nodes().own();
         // The node says so from time to time while it is on its way, however long that takes.
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut evictions = 0;
         while evictions < FETCHES_MAX {
-            let id = match own.call(RequestBody::Fetch { target: target.wire(), wait_ms })? {
+            let (target, part) = (target.wire(), part.cloned());
+            let (id, is_part) = match own.call(RequestBody::Fetch { target, part, wait_ms })? {
                 ReplyBody::Fetched(None) => return Ok(None),
-                ReplyBody::Fetched(Some((hi, lo))) => ObjectId { hi, lo },
+                ReplyBody::Fetched(Some((hi, lo))) => (ObjectId { hi, lo }, false),
+                ReplyBody::FetchedPart((hi, lo)) => (ObjectId { hi, lo }, true),
                 ReplyBody::Fetching => continue,
                 other => return Err(confused(&other).into()),
             };
             evictions += 1;
             if let Some(held) = own.hold(&Target::Id(id))? {
-                return Ok(Some((Arc::clone(own), held)));
+                return Ok(Some(Elsewhere { session: Arc::clone(own), held, is_part }));
             }
         }
         let what = format!("object {target}, whose copy here is evicted again and again");
         Err(Error::Timeout { what, waited_ms: 0 })
     }
 
-    /// Holds an object in the memory of another node than that of this client's place.
+    /// Holds an object in the memory of another node than that of this client's place. Where it has to be
+    /// brought, only `part` of it is.
     pub(crate) fn hold_elsewhere(
         &self,
         target: &Target,
-    ) -> Result<Option<(Arc<Session>, Held)>, Error> {
+        part: Option<&PartSpec>,
+    ) -> Result<Option<Elsewhere>, Error> {
+        self.nodes().settled(target, || self.look_elsewhere(target, part))
+    }
+
+    fn look_elsewhere(
+        &self,
+        target: &Target,
+        part: Option<&PartSpec>,
+    ) -> Result<Option<Elsewhere>, Error> {
         let look = |session: &Arc<Session>| {
-            Ok(session.hold(target)?.map(|held| (Arc::clone(session), held)))
+            let held = session.hold(target)?;
+            Ok(held.map(|held| Elsewhere { session: Arc::clone(session), held, is_part: false }))
         };
         match self.nodes().first(self.session(), target, look)? {
             Found::Here(found) => Ok(Some(found)),
             Found::Nowhere => Ok(None),
-            Found::ByNet(unseen) => match self.fetch(target)? {
-                None if !unseen.is_empty() => {
-                    self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err)
-                }
+            Found::ByNet(unseen) => match self.fetch(target, part)? {
+                None => self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err),
                 found => Ok(found),
             },
             Found::Unknown(error) => Err(error),

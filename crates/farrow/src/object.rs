@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_buffer::Buffer;
 use bytes::Bytes;
-use farrow_arrow::{Decoded, Limits, NdArray, Rebuilt};
+use farrow_arrow::{ArrowObject, Decoded, Limits, NdArray, Rebuilt, RowSlice};
 use farrow_memory::{Length, Offset, SealedBytes, Span};
 use farrow_store::{Entry, Held, ObjectId, ObjectKind, StoreError};
+use farrow_wire::PartSpec;
 
 use crate::error::Error;
 use crate::session::Session;
@@ -168,6 +169,29 @@ impl Object {
         Ok(self.decoded()?.rebuild_checked(&|offset, length| self.resolve(offset, length))?)
     }
 
+    /// Some columns and rows of an Arrow object, over the memory where they lie.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rebuild`]; [`Error::InvalidArgument`] for an object of another kind and for a column that
+    /// there is not.
+    pub fn rebuild_part(&self, part: &PartSpec) -> Result<ArrowObject, Error> {
+        if matches!(self.kind(), ObjectKind::Bytes | ObjectKind::NdArray) {
+            let kind = self.kind().as_str();
+            let text = format!("{} is a {kind}, which has no columns or Arrow rows", self.id());
+            return Err(Error::InvalidArgument(text));
+        }
+        let rows = RowSlice { start: part.start, stop: part.stop };
+        let selected = self.decoded()?.select(part.columns.as_deref(), rows)?;
+        let decoded = Decoded::parse(&selected.descriptor, &Limits::default())?;
+        arrow_of(decoded.rebuild(&|offset, length| self.resolve(offset, length))?)
+    }
+
+    /// An Arrow object over the memory where it lies.
+    pub(crate) fn rebuild_arrow(&self) -> Result<ArrowObject, Error> {
+        arrow_of(self.rebuild()?)
+    }
+
     /// A NumPy array: dtype, shape, and the bytes.
     ///
     /// # Errors
@@ -298,6 +322,15 @@ impl Deref for ObjectBytes {
 impl AsRef<[u8]> for ObjectBytes {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_slice()
+    }
+}
+
+fn arrow_of(rebuilt: Rebuilt) -> Result<ArrowObject, Error> {
+    match rebuilt {
+        Rebuilt::Arrow(arrow) => Ok(arrow),
+        Rebuilt::NdArray(..) => {
+            Err(Error::InvalidDescriptor("a NumPy array under the kind of an Arrow object".into()))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::nodes::{self, Places, Pools, at};
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
-use crate::{huge, labels, listing, namespaces, outgoing, plain, pool, shim, warm};
+use crate::{huge, labels, listing, namespaces, outgoing, part, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -198,14 +198,21 @@ impl Client {
     }
 
     #[doc = doc!("Client.get")]
-    #[pyo3(signature = (target, *, timeout=0.0))]
+    #[pyo3(signature = (target, *, timeout=0.0, columns=None, rows=None))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         target: &Bound<'py, PyAny>,
         timeout: f64,
+        columns: Option<&Bound<'py, PyAny>>,
+        rows: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let target = crate::reference::target(target)?;
+        if let Some(part) = part::read(columns, rows)? {
+            let timeout = duration(timeout)?;
+            let found = without_gil(py, || self.client.get_part(&target, &part, timeout))?;
+            return outgoing::build_arrow(py, &found);
+        }
         // What is in memory is found by a few loads: not worth letting go of the GIL.
         let object = match self.client.get_here(&target).map_err(raise)? {
             Some(object) => object,

@@ -29,6 +29,7 @@ mod namespaces;
 mod node;
 mod nodes;
 mod outgoing;
+mod part;
 mod plain;
 mod pool;
 mod reference;

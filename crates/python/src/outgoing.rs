@@ -4,7 +4,8 @@ use crate::errors::raise;
 use crate::incoming::Numpy;
 use crate::shim;
 use arrow_buffer::Buffer;
-use farrow::{Gotten, Object, ObjectBytes, ObjectKind};
+use farrow::arrow::Kind;
+use farrow::{ArrowObject, Gotten, Object, ObjectBytes, ObjectKind};
 use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -17,17 +18,18 @@ pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
             let (shape, data) = object.ndarray().map_err(raise)?;
             Numpy::get(py)?.build(&arrow_buffer(py, data)?, &shape)
         }
-        kind => {
-            let exported = convert::rebuild(&object)
-                .and_then(|arrow| convert::export(&arrow))
-                .map_err(raise)?;
-            match kind {
-                ObjectKind::Table => shim::wrap_table(py, exported),
-                ObjectKind::ChunkedArray => shim::wrap_chunked(py, exported),
-                ObjectKind::RecordBatch => shim::wrap_one(py, exported, true),
-                _ => shim::wrap_one(py, exported, false),
-            }
-        }
+        _ => build_arrow(py, &convert::rebuild(&object).map_err(raise)?),
+    }
+}
+
+/// The pyarrow value of an Arrow object.
+pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<'py, PyAny>> {
+    let exported = convert::export(arrow).map_err(raise)?;
+    match arrow.kind {
+        Kind::Table => shim::wrap_table(py, exported),
+        Kind::ChunkedArray => shim::wrap_chunked(py, exported),
+        Kind::RecordBatch => shim::wrap_one(py, exported, true),
+        Kind::Array | Kind::NdArray => shim::wrap_one(py, exported, false),
     }
 }
 

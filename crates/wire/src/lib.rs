@@ -51,6 +51,12 @@ pub const BATCH_ITEMS_MAX: usize = 8192;
 /// Most extra blocks of one object: its list of 16 bytes each then takes 1 MiB.
 pub const EXTRA_BLOCKS_MAX: usize = 65_536;
 
+/// Most columns of a part of an object.
+pub const PART_COLUMNS_MAX: usize = 8192;
+
+/// Most bytes of the names of a part's columns.
+pub const PART_NAME_BYTES_MAX: usize = 256 << 10;
+
 /// Most ranges of one request for memory: whether they fit beside each other is tried out.
 pub const ROOM_RANGES_MAX: usize = 64;
 

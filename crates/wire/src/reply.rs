@@ -68,6 +68,8 @@ pub enum ReplyBody {
     Fetched(Option<(u64, u64)>),
     /// To `Fetch`: it is on its way.
     Fetching,
+    /// To `Fetch` of a part: the id of an object in the client's own node that is that part alone.
+    FetchedPart((u64, u64)),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.

@@ -200,9 +200,23 @@ pub enum RequestBody {
     Fetch {
         /// Which.
         target: WireTarget,
+        /// Only this part of it; `None`: all.
+        part: Option<PartSpec>,
         /// After so long the answer is that it is still on its way.
         wait_ms: u64,
     },
+}
+
+/// A part of an Arrow object: some columns, in this order, and some rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PartSpec {
+    /// Names of columns of a table or record batch, at most
+    /// [`PART_COLUMNS_MAX`](super::PART_COLUMNS_MAX); `None`: all columns.
+    pub columns: Option<Vec<String>>,
+    /// The first row, from the end if negative; `None`: row 0.
+    pub start: Option<i64>,
+    /// The first row behind the part, from the end if negative; `None`: the end.
+    pub stop: Option<i64>,
 }
 
 /// Memory for an operation that knows how much it needs. The node decides about all of it at once,

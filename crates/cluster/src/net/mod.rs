@@ -4,6 +4,7 @@
 //! The event loop decides ([`crate::protocol::replicas`]); calls that block run on threads of this module,
 //! and what becomes of them comes back as [`NetEvent`].
 
+mod part;
 mod source;
 pub(crate) mod wish;
 
@@ -26,6 +27,7 @@ use farrow_net::server::{Server, ServerOptions};
 use farrow_net::source::{HoldId, Member, Source};
 use farrow_net::ticket::Ticket;
 use farrow_store::ObjectId;
+use farrow_wire::PartSpec;
 
 use crate::endpoint;
 use source::RegionSource;
@@ -59,6 +61,8 @@ pub enum NetFault {
     Busy(String),
     /// It cannot be reached, or ended.
     Lost(String),
+    /// What was asked for is not possible of this object.
+    Invalid(String),
     /// Something else.
     Other(String),
 }
@@ -104,6 +108,8 @@ pub enum NetAction {
         node: String,
         /// Which: an encoded wish.
         want: Vec<u8>,
+        /// Only this part of it is to be brought; `None`: all.
+        part: Option<PartSpec>,
     },
     /// Bring the bytes of an opened object.
     Load {
@@ -241,7 +247,7 @@ impl Control for PeerControl {
 }
 
 enum Job {
-    Open { token: u64, peer: Arc<Peer>, want: Vec<u8> },
+    Open { token: u64, peer: Arc<Peer>, want: Vec<u8>, part: Option<PartSpec> },
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
     Cut { member: Member, peer: Option<Arc<Peer>> },
     Lose { peer: Arc<Peer> },
@@ -383,8 +389,8 @@ impl Net {
                 let peer = peer.map(|(_, peer)| peer);
                 self.push(Job::Cut { member: Member { name: node, incarnation }, peer });
             }
-            NetAction::Open { token, node, want } => match self.peer(&node) {
-                Ok(peer) => self.push(Job::Open { token, peer, want }),
+            NetAction::Open { token, node, want, part } => match self.peer(&node) {
+                Ok(peer) => self.push(Job::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
                     self.shared.teller.tell(NetEvent::Opened { token, node, result });
@@ -477,9 +483,8 @@ fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         match job {
-            Job::Open { token, peer, want } => {
-                let opened = peer.open(&want);
-                let result = opened.map(|one| (one.hold.0, one.opened)).map_err(NetFault::from);
+            Job::Open { token, peer, want, part } => {
+                let result = open(&peer, &want, part.as_ref());
                 let node = peer.name().to_owned();
                 shared.teller.tell(NetEvent::Opened { token, node, result });
             }
@@ -505,6 +510,19 @@ fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
                     Err(error) => tracing::error!(%member, %error, "its holds stay"),
                 }
             }
+        }
+    }
+}
+
+fn open(peer: &Peer, want: &[u8], part: Option<&PartSpec>) -> Result<(u64, Opened), NetFault> {
+    let held = peer.open(want)?;
+    let (hold, opened) = (held.hold, held.opened);
+    let Some(part) = part else { return Ok((hold.0, opened)) };
+    match part::part_of(&opened, part) {
+        Ok(opened) => Ok((hold.0, opened)),
+        Err(fault) => {
+            peer.release(hold);
+            Err(fault)
         }
     }
 }

@@ -14,7 +14,7 @@ use super::families::Families;
 use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
-use super::replicas::{FetchWaiter, Replicas, wish_of};
+use super::replicas::{FetchKey, FetchWaiter, Replicas, wish_of};
 use super::requests::answer_wait;
 use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
@@ -524,10 +524,11 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Fetch { target, wait_ms }, Some(slot)) => {
+            (RequestBody::Fetch { target, part, wait_ms }, Some(slot)) => {
                 let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let wish = self.full_target(slot, &target).map(|full| wish_of(&full));
-                let waiter = wish.map(|wish| FetchWaiter { wish, session, seq, until_ms });
+                let key = wish.and_then(|wish| FetchKey::new(wish, part));
+                let waiter = key.map(|key| FetchWaiter { key, session, seq, until_ms });
                 match waiter.and_then(|waiter| self.fetch(waiter, now_ms, out)) {
                     Ok(None) => return,
                     Ok(Some(found)) => Ok(found),

@@ -346,7 +346,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             RequestBody::Overview { cells: 4 },
             RequestBody::Namespaces,
             RequestBody::FindLost { name: named(1) },
-            RequestBody::Fetch { target: WireTarget::Name(named(1)), wait_ms: 1 },
+            RequestBody::Fetch { target: WireTarget::Name(named(1)), part: None, wait_ms: 1 },
             RequestBody::Shutdown,
         ]),
         step(4, &[7]),

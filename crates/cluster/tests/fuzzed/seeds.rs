@@ -2,7 +2,8 @@
 
 use farrow_cluster::protocol::cluster::{Answer, Question};
 use farrow_wire::{
-    Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch, WireTarget,
+    PartSpec, Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch,
+    WireTarget,
 };
 
 use super::nodes::World;
@@ -139,7 +140,12 @@ fn seat(world: &mut World) {
         RequestBody::Rules,
         RequestBody::Nodes,
         RequestBody::FindLost { name: named(1) },
-        RequestBody::Fetch { target: WireTarget::Id(1, 2), wait_ms: 1 },
+        RequestBody::Fetch { target: WireTarget::Id(1, 2), part: None, wait_ms: 1 },
+        RequestBody::Fetch {
+            target: WireTarget::Name("t".into()),
+            part: Some(PartSpec { columns: Some(vec!["a".into()]), start: Some(-1), stop: None }),
+            wait_ms: 1,
+        },
         RequestBody::Restore { id: (1, 2) },
         RequestBody::Release { spans: vec![(4096, 128)] },
         RequestBody::Reclaim,

@@ -160,7 +160,7 @@ impl SpillHead {
         }
         let primary = self.origins.first().map_or(0, |span| span.length.0);
         let is_bytes = self.kind == ObjectKind::Bytes;
-        if sum > CAPACITY_MAX.0 || self.descriptor_bytes > primary {
+        if sum.max(self.descriptor_bytes) > CAPACITY_MAX.0 {
             return Err(SpillFault::Wrong("longer than any region"));
         }
         if self.metadata_bytes > METADATA_BYTES_MAX {

@@ -4,7 +4,7 @@
 use farrow_membership::View;
 use farrow_net::source::Member;
 use farrow_store::ObjectId;
-use farrow_wire::{Rights, WireError};
+use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::lookups::because;
 use super::neighbours::Neighbour;
@@ -164,6 +164,16 @@ impl NodeState {
         self.net_nodes().into_iter().find(|node| self.net_region_of(node) == Some(region))
     }
 
+    /// What is wrong with a node that may have an object and that is lost.
+    pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
+        let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
+        let mut others = self.cluster.as_ref()?.neighbours.values();
+        let is_home = |one: &&Neighbour| {
+            one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
+        };
+        others.find(is_home)?.check_usable().err()
+    }
+
     /// What a client is told where a node did not do what it was asked.
     pub(in crate::protocol) fn unreachable_by_net(
         &self,
@@ -173,6 +183,7 @@ impl NodeState {
         let node = node.to_owned();
         move |fault, what| match fault {
             NetFault::NotFound => WireError::NotFound { what: what.to_owned() },
+            NetFault::Invalid(text) => WireError::Invalid(text),
             NetFault::Denied(text) => WireError::Denied(text),
             NetFault::Lost(reason) => WireError::NodeLost { node: node.clone(), reason },
             NetFault::Busy(why) | NetFault::Other(why) => because(&unreachable, &why),

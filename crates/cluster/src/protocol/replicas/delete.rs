@@ -15,6 +15,7 @@ use crate::protocol::{Action, SessionId};
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) waiter: Waiter,
+    targets: Vec<WireTarget>,
     results: Vec<Result<(), WireError>>,
     /// Parts that are not done.
     left: usize,
@@ -75,10 +76,13 @@ impl NodeState {
                 *result = deleted;
             }
         }
+        let full = targets.iter().map(|one| self.full_target(slot, one).unwrap_or(one.clone()));
+        let full = full.collect::<Vec<_>>();
         if left == 0 && far.is_empty() {
-            return Ok(Some(ReplyBody::Deleted(results)));
+            return Ok(Some(ReplyBody::Deleted(self.with_what_is_lost(&full, results))));
         }
-        let forwarded = Forwarded { waiter: Waiter { session, seq }, results, left };
+        let waiter = Waiter { session, seq };
+        let forwarded = Forwarded { waiter, targets: full, results, left };
         self.forward((number, forwarded), slot, targets, far, out);
         Ok(None)
     }
@@ -127,7 +131,8 @@ impl NodeState {
                 (WireTarget::Id(hi, _), Ok(entry)) if *hi == self.home.uid().0 => {
                     let origin = self.replicas.by_origin.iter();
                     let origin = origin.filter(|(_, one)| one.local == entry.id);
-                    let mut origin = origin.map(|(origin, _)| WireTarget::Id(origin.hi, origin.lo));
+                    let mut origin =
+                        origin.map(|((origin, _), _)| WireTarget::Id(origin.hi, origin.lo));
                     origin.next_back().unwrap_or(full)
                 }
                 _ => full,
@@ -164,11 +169,30 @@ impl NodeState {
 
     fn settle_forwarded(&mut self, number: u64, out: &mut Vec<Action>) {
         if self.replicas.forwarded.get(&number).is_some_and(|one| one.left == 0)
-            && let Some(Forwarded { waiter, results, .. }) = self.replicas.forwarded.remove(&number)
+            && let Some(forwarded) = self.replicas.forwarded.remove(&number)
         {
-            let body = Ok(ReplyBody::Deleted(results));
+            let Forwarded { waiter, targets, results, .. } = forwarded;
+            let body = Ok(ReplyBody::Deleted(self.with_what_is_lost(&targets, results)));
             out.push(answer_to(waiter.session, waiter.seq, body));
         }
+    }
+
+    /// What was found nowhere may be on a node that is lost.
+    fn with_what_is_lost(
+        &self,
+        targets: &[WireTarget],
+        mut results: Vec<Result<(), WireError>>,
+    ) -> Vec<Result<(), WireError>> {
+        if self.replicas.port.is_some() {
+            for (target, result) in targets.iter().zip(&mut results) {
+                if matches!(result, Err(WireError::NotFound { .. }))
+                    && let Some(error) = self.perhaps_at_lost(target)
+                {
+                    *result = Err(error);
+                }
+            }
+        }
+        results
     }
 
     /// Another node asks to delete an object for a client of its. `None`: the answer comes later.

@@ -8,9 +8,9 @@ use farrow_store::{
     Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
     Target, own_name,
 };
-use farrow_wire::{ReplyBody, WireError, WireTarget};
+use farrow_wire::{PartSpec, ReplyBody, WireError, WireTarget};
 
-use super::{FetchWaiter, Replica, Replicas};
+use super::{FetchKey, FetchWaiter, Replica, Replicas};
 use crate::net::wish::{Brought, Wish};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -27,6 +27,9 @@ const WAITERS_MAX: usize = 16_384;
 /// An object waits so long for room; and for its home to bring it back into its memory.
 pub(super) const ROOM_MS_MAX: u64 = 60_000;
 
+/// Replicas are remembered at least so many before the evicted ones are forgotten.
+const REMEMBERED_MIN: usize = 1024;
+
 /// Pause before a home that called in an object is asked whether it has it still.
 const CALLED_IN_PAUSE_MS: u64 = 5;
 
@@ -36,7 +39,7 @@ const BUSY_PAUSE_MS: u64 = 50;
 /// An object that is looked for.
 #[derive(Debug)]
 pub(super) struct Opening {
-    pub(super) wish: Wish,
+    pub(super) key: FetchKey,
     pub(super) waiters: Vec<FetchWaiter>,
     /// Clients that came later: that a node does not have it may be too old for them.
     pub(super) late: Vec<FetchWaiter>,
@@ -61,10 +64,16 @@ pub(super) struct Loading {
     pub(super) head: SpillHead,
     pub(super) brought: Brought,
     pub(super) opened: Opened,
+    /// What is brought is only this part of the object.
+    pub(super) part: Option<PartSpec>,
+    /// The full name by which the part was found.
+    pub(super) part_of: Option<String>,
     /// Its full name here, if it gets one, and its namespace.
     pub(super) name: Option<String>,
     pub(super) namespace: NamespaceId,
     pub(super) waiters: Vec<FetchWaiter>,
+    /// Clients that need another part of the object. One part is brought at a time.
+    pub(super) later: Vec<FetchWaiter>,
     /// Its bytes are on their way; else it waits for room.
     pub(super) is_on_its_way: bool,
     /// It was called in meanwhile.
@@ -80,8 +89,19 @@ pub(in crate::protocol) fn wish_of(target: &WireTarget) -> Wish {
     }
 }
 
-fn fetched(id: Option<ObjectId>) -> ReplyBody {
-    ReplyBody::Fetched(id.map(|id| (id.hi, id.lo)))
+/// An object of this node that stands for one of another node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Local {
+    Whole(ObjectId),
+    Part(ObjectId),
+}
+
+fn fetched(found: Option<Local>) -> ReplyBody {
+    match found {
+        None => ReplyBody::Fetched(None),
+        Some(Local::Whole(id)) => ReplyBody::Fetched(Some((id.hi, id.lo))),
+        Some(Local::Part(id)) => ReplyBody::FetchedPart((id.hi, id.lo)),
+    }
 }
 
 impl NodeState {
@@ -92,7 +112,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        if let Some(known) = self.known_by_net(&waiter.wish) {
+        if let Some(known) = self.known_by_net(&waiter.key) {
             return Ok(Some(fetched(known)));
         }
         limit(
@@ -101,23 +121,33 @@ impl NodeState {
             WAITERS_MAX,
         )?;
         let mut openings = self.replicas.openings.values_mut();
-        if let Some(opening) = openings.find(|one| one.wish == waiter.wish) {
+        if let Some(opening) = openings.find(|one| one.key == waiter.key) {
             opening.late.push(waiter);
             return Ok(None);
         }
         let under_way = self.replicas.openings.len() + self.replicas.loading.len();
         limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
-        self.begin_opening(waiter.wish.clone(), vec![waiter], now_ms, out);
+        self.begin_opening(waiter.key.clone(), vec![waiter], now_ms, out);
         Ok(None)
     }
 
-    /// What is known of an object without asking other nodes: its replica, or that none can have it.
-    fn known_by_net(&self, wish: &Wish) -> Option<Option<ObjectId>> {
-        let local = match wish {
-            Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }),
+    /// What is known of an object without asking other nodes: its replica or that of the part, or that none
+    /// can have it.
+    fn known_by_net(&self, key: &FetchKey) -> Option<Option<Local>> {
+        let whole = match &key.wish {
+            Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             Wish::Name(full) => self.named_replica(full),
         };
-        local.map(Some).or_else(|| self.nodes_with(wish).is_empty().then_some(None))
+        let part = || {
+            let part = key.part.as_ref()?;
+            let origin = match &key.wish {
+                Wish::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
+                Wish::Name(_) => *self.replicas.named_parts.get(key)?,
+            };
+            self.replica_of(origin, Some(part))
+        };
+        let known = whole.map(Local::Whole).or_else(|| part().map(Local::Part));
+        known.map(Some).or_else(|| self.nodes_with(&key.wish).is_empty().then_some(None))
     }
 
     /// Nodes that may have an object.
@@ -130,19 +160,18 @@ impl NodeState {
 
     fn begin_opening(
         &mut self,
-        wish: Wish,
+        key: FetchKey,
         waiters: Vec<FetchWaiter>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
         let token = self.replicas.token();
-        let nodes = self.nodes_with(&wish);
+        let nodes = self.nodes_with(&key.wish);
         for node in &nodes {
-            let want = wish.encode();
-            out.push(Action::Net(NetAction::Open { token, node: node.clone(), want }));
+            out.push(key.open_at(token, node.clone()));
         }
         let opening = Opening {
-            wish,
+            key,
             waiters,
             late: Vec::new(),
             left: nodes.into_iter().collect(),
@@ -157,26 +186,26 @@ impl NodeState {
 
     /// What other nodes answered is too old for these clients.
     fn fetch_anew(&mut self, waiters: Vec<FetchWaiter>, now_ms: u64, out: &mut Vec<Action>) {
-        let mut by_wish: BTreeMap<Wish, Vec<FetchWaiter>> = BTreeMap::new();
+        let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
         for waiter in waiters {
-            by_wish.entry(waiter.wish.clone()).or_default().push(waiter);
+            by_key.entry(waiter.key.clone()).or_default().push(waiter);
         }
-        for (wish, waiters) in by_wish {
-            if let Some(known) = self.known_by_net(&wish) {
+        for (key, waiters) in by_key {
+            if let Some(known) = self.known_by_net(&key) {
                 answer_all(waiters, &Ok(fetched(known)), out);
                 continue;
             }
             let mut openings = self.replicas.openings.values_mut();
-            match openings.find(|one| one.wish == wish) {
+            match openings.find(|one| one.key == key) {
                 Some(opening) => opening.late.extend(waiters),
-                None => self.begin_opening(wish, waiters, now_ms, out),
+                None => self.begin_opening(key, waiters, now_ms, out),
             }
         }
     }
 
-    /// The replica of an object that is there.
-    fn replica_of(&self, origin: ObjectId) -> Option<ObjectId> {
-        let local = self.replicas.by_origin.get(&origin)?.local;
+    /// The replica of an object, or of a part of it, that is there.
+    fn replica_of(&self, origin: ObjectId, part: Option<&PartSpec>) -> Option<ObjectId> {
+        let local = self.replicas.by_origin.get(&(origin, part.cloned()))?.local;
         self.home.find(Target::Id(local)).is_ok().then_some(local)
     }
 
@@ -206,7 +235,7 @@ impl NodeState {
             return;
         };
         opening.left.remove(node);
-        let what = opening.wish.to_string();
+        let what = opening.key.wish.to_string();
         match result {
             Ok((hold, opened)) => {
                 let Some(region) = region else {
@@ -277,17 +306,22 @@ impl NodeState {
         let origin = head.id;
         // It is there as long as it was not called in: also for who came after the answer.
         let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
-        let known = self.replica_of(origin);
+        let FetchKey { wish, part } = opening.key;
+        let whole = self.replica_of(origin, None).map(Local::Whole);
+        let known = whole.or_else(|| self.replica_of(origin, part.as_ref()).map(Local::Part));
         if known.is_some() || self.replicas.loading.contains_key(&origin) {
             // Somebody else was faster.
             out.push(Action::Net(NetAction::Release { node, hold }));
             match self.replicas.loading.get_mut(&origin) {
-                Some(loading) if known.is_none() => loading.waiters.extend(waiters),
+                Some(loading) if known.is_none() && loading.part == part => {
+                    loading.waiters.extend(waiters);
+                }
+                Some(loading) if known.is_none() => loading.later.extend(waiters),
                 _ => answer_all(waiters, &Ok(fetched(known)), out),
             }
             return;
         }
-        let (name, namespace) = match &opening.wish {
+        let (name, namespace) = match &wish {
             Wish::Name(full) => {
                 let own = own_name(full);
                 let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0'));
@@ -300,15 +334,19 @@ impl NodeState {
             }
             Wish::Id(..) => (None, NamespaceId::DEFAULT),
         };
+        let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
         let loading = Loading {
             node,
             hold,
             head,
             brought,
             opened,
+            part,
+            part_of,
             name,
             namespace,
             waiters,
+            later: Vec::new(),
             is_on_its_way: false,
             is_gone: false,
             lost_ms: opening.lost_ms,
@@ -328,9 +366,9 @@ impl NodeState {
             Ok(None) if now_ms < loading_deadline(&self.replicas, origin) => return,
             Ok(None) => {
                 let error = self.out_of_room(&head, ROOM_MS_MAX);
-                return self.end_load(origin, Err(error), out);
+                return self.end_load(origin, Err(error), now_ms, out);
             }
-            Err(error) => return self.end_load(origin, Err(error), out),
+            Err(error) => return self.end_load(origin, Err(error), now_ms, out),
         };
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         let from = &loading.opened.blocks;
@@ -339,7 +377,7 @@ impl NodeState {
             let node = &loading.node;
             let text = format!("node {node} told of other blocks than its head has: {origin}");
             self.abort_replica(origin);
-            return self.end_load(origin, Err(WireError::Damaged(text)), out);
+            return self.end_load(origin, Err(WireError::Damaged(text)), now_ms, out);
         }
         loading.is_on_its_way = true;
         if !loading.opened.inline.is_empty() {
@@ -436,8 +474,17 @@ impl NodeState {
     /// Forgets replicas that were evicted.
     fn sweep_replicas(&mut self) {
         let home = &self.home;
-        let by_origin = &mut self.replicas.by_origin;
+        let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
         by_origin.retain(|_, replica| home.find(Target::Id(replica.local)).is_ok());
+        named_parts.retain(|key, origin| by_origin.contains_key(&(*origin, key.part.clone())));
+    }
+
+    /// Forgets replicas that were evicted once they may be half of those that are remembered.
+    fn sweep_replicas_sometimes(&mut self) {
+        if self.replicas.by_origin.len() >= self.replicas.sweep_at {
+            self.sweep_replicas();
+            self.replicas.sweep_at = REMEMBERED_MIN.max(2 * self.replicas.by_origin.len());
+        }
     }
 
     fn abort_replica(&mut self, origin: ObjectId) {
@@ -468,18 +515,25 @@ impl NodeState {
         if let Err(fault) = result {
             let error = self.unreachable_by_net(&loading.node)(fault, &origin.to_string());
             self.abort_replica(origin);
-            return self.end_load(origin, Err(error), out);
+            return self.end_load(origin, Err(error), now_ms, out);
         }
         let bytes = Home::replica_bytes(&loading.head).unwrap_or_default().0;
         let node = loading.node.clone();
+        let (part, part_of) = (loading.part.clone(), loading.part_of.clone());
         match self.seal_replica(origin) {
             Ok(local) => {
-                self.replicas.by_origin.insert(origin, Replica { local, node, bytes });
+                let replica = Replica { local, node, bytes };
+                if let Some(full) = part_of {
+                    let key = FetchKey { wish: Wish::Name(full), part: part.clone() };
+                    self.replicas.named_parts.insert(key, origin);
+                }
+                self.replicas.by_origin.insert((origin, part), replica);
+                self.sweep_replicas_sometimes();
                 self.replicas.fetched_total += 1;
                 self.replicas.fetched_bytes_total += bytes;
-                self.end_load(origin, Ok(Some(local)), out);
+                self.end_load(origin, Ok(local), now_ms, out);
             }
-            Err(error) => self.end_load(origin, Err(store_error(error)), out),
+            Err(error) => self.end_load(origin, Err(store_error(error)), now_ms, out),
         }
         self.reclaim_soon(now_ms);
     }
@@ -488,9 +542,10 @@ impl NodeState {
     /// another node has one of its name by now.
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Loading { node, hold, waiters, .. } = loading;
+        let Loading { node, hold, mut waiters, later, .. } = loading;
         self.find_by_net_again(&node, now_ms);
         out.push(Action::Net(NetAction::Release { node, hold }));
+        waiters.extend(later);
         self.fetch_anew(waiters, now_ms, out);
     }
 
@@ -529,13 +584,16 @@ impl NodeState {
     pub(super) fn end_load(
         &mut self,
         origin: ObjectId,
-        result: Result<Option<ObjectId>, WireError>,
+        result: Result<ObjectId, WireError>,
+        now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        if let Some(Loading { node, hold, waiters, .. }) = self.replicas.loading.remove(&origin) {
-            out.push(Action::Net(NetAction::Release { node, hold }));
-            answer_all(waiters, &result.map(fetched), out);
-        }
+        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+        let Loading { node, hold, waiters, later, part, .. } = loading;
+        out.push(Action::Net(NetAction::Release { node, hold }));
+        let local = |id| if part.is_some() { Local::Part(id) } else { Local::Whole(id) };
+        answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), out);
+        self.fetch_anew(later, now_ms, out);
     }
 }
 

@@ -10,7 +10,7 @@ use farrow_net::source::Member;
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
-use super::{Replica, Replicas, Replicated, WithoutReplicated};
+use super::{Replicas, Replicated, WithoutReplicated};
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, answer_peer};
 use crate::protocol::convert::store_target;
@@ -84,8 +84,13 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
+    /// Drops the replica of an object, and those of parts of it.
     fn drop_replica(&mut self, origin: ObjectId) {
-        if let Some(replica) = self.replicas.by_origin.remove(&origin) {
+        let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
+        let of_it = by_origin.range((origin, None)..).take_while(|((of, _), _)| *of == origin);
+        let keys: Vec<_> = of_it.map(|(key, _)| key.clone()).collect();
+        named_parts.retain(|_, of| *of != origin || keys.is_empty());
+        for replica in keys.iter().filter_map(|key| by_origin.remove(key)) {
             match self.home.delete(Target::Id(replica.local)) {
                 Ok(_) | Err(StoreError::NotFound { .. }) => {}
                 Err(error) => tracing::error!(%origin, %error, "a replica cannot be dropped"),
@@ -100,9 +105,8 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let of_it = |(_, replica): &(&ObjectId, &Replica)| replica.node == node;
-        let origins = self.replicas.by_origin.iter().filter(of_it).map(|(origin, _)| *origin);
-        for origin in origins.collect::<Vec<_>>() {
+        let of_it = self.replicas.by_origin.iter().filter(|(_, replica)| replica.node == node);
+        for origin in of_it.map(|((origin, _), _)| *origin).collect::<BTreeSet<_>>() {
             self.drop_replica(origin);
         }
         for loading in self.replicas.loading.values_mut().filter(|one| one.node == node) {

@@ -22,9 +22,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::{Length, Span};
 use farrow_store::{Candidate, EvictionPolicy, ObjectId, StoreError};
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, ReplyBody, WireError};
 
 use super::admission::answer_to;
+use super::convert::limit;
 use super::node::NodeState;
 use super::{Action, SessionId};
 use crate::net::wish::Wish;
@@ -51,10 +52,32 @@ impl fmt::Debug for Port {
     }
 }
 
+/// What a client wants brought. Clients that want the same share one transfer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FetchKey {
+    wish: Wish,
+    part: Option<PartSpec>,
+}
+
+impl FetchKey {
+    pub(super) fn new(wish: Wish, part: Option<PartSpec>) -> Result<Self, WireError> {
+        let columns = part.as_ref().and_then(|part| part.columns.as_deref()).unwrap_or_default();
+        limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
+        let bytes = columns.iter().map(String::len).sum();
+        limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
+        Ok(Self { wish, part })
+    }
+
+    fn open_at(&self, token: u64, node: String) -> Action {
+        let (want, part) = (self.wish.encode(), self.part.clone());
+        Action::Net(NetAction::Open { token, node, want, part })
+    }
+}
+
 /// A client that waits for an object.
 #[derive(Debug)]
 pub(super) struct FetchWaiter {
-    pub(super) wish: Wish,
+    pub(super) key: FetchKey,
     pub(super) session: SessionId,
     pub(super) seq: u64,
     /// Then it is told that the object is on its way.
@@ -82,7 +105,12 @@ pub(super) struct Replicas {
     next: u64,
     openings: BTreeMap<u64, Opening>,
     loading: BTreeMap<ObjectId, Loading>,
-    by_origin: BTreeMap<ObjectId, Replica>,
+    /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
+    by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
+    /// The objects whose parts were found by name.
+    named_parts: BTreeMap<FetchKey, ObjectId>,
+    /// With so many replicas the next sweep is due.
+    sweep_at: usize,
     /// Most bytes of replicas; none: as much as there is room.
     bytes_max: Option<u64>,
     /// Bytes for which there was no room.
@@ -142,12 +170,13 @@ impl Replicas {
     fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
         let openings = self.openings.values_mut();
         let openings = openings.flat_map(|one| [&mut one.waiters, &mut one.late]);
-        openings.chain(self.loading.values_mut().map(|one| &mut one.waiters))
+        let loading = self.loading.values_mut();
+        openings.chain(loading.flat_map(|one| [&mut one.waiters, &mut one.later]))
     }
 
     fn waiting(&self) -> usize {
         let openings = self.openings.values().map(|one| one.waiters.len() + one.late.len());
-        let loading = self.loading.values().map(|one| one.waiters.len());
+        let loading = self.loading.values().map(|one| one.waiters.len() + one.later.len());
         openings.chain(loading).sum()
     }
 
@@ -168,7 +197,9 @@ impl Replicas {
         let loading = loading.map(|one| one.deadline_ms);
         let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
         let waiters = self.openings.values().flat_map(|one| [&one.waiters, &one.late]);
-        let waiters = waiters.chain(self.loading.values().map(|one| &one.waiters)).flatten();
+        let waiters = waiters
+            .chain(self.loading.values().flat_map(|one| [&one.waiters, &one.later]))
+            .flatten();
         let indebted = self.indebted.iter().map(|one| one.until_ms);
         let waiting = waiters.map(|one| one.until_ms).chain(indebted);
         openings.chain(loading).chain(leaving).chain(waiting).min()
@@ -305,8 +336,7 @@ impl NodeState {
                     opening.fault.get_or_insert(WireError::NodeLost { node, reason });
                 } else {
                     opening.left.insert(node.clone());
-                    let want = opening.wish.encode();
-                    out.push(Action::Net(NetAction::Open { token, node, want }));
+                    out.push(opening.key.open_at(token, node));
                 }
             }
             self.settle_opening(token, now_ms, out);
