@@ -3,7 +3,7 @@
 
 use super::{Arena, Random, random_array, sample_types};
 use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
-use crate::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, SchemaNode, ffi};
+use crate::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, RowSlice, SchemaNode, ffi};
 use arrow_array::make_array;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema};
@@ -31,6 +31,7 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
         return Outcome::Refused;
     };
     let resolve = |offset: u64, length: u64| arena.resolve(offset, length);
+    select_parts(&decoded, descriptor.len(), arena);
     let object = match decoded.rebuild(&resolve) {
         Err(_) => return Outcome::Unfit,
         Ok(Rebuilt::NdArray(shape, data)) => {
@@ -58,6 +59,29 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
         }
     }
     Outcome::Good
+}
+
+/// A part of any descriptor that parses is a descriptor that parses, of bounded length; no view of it
+/// leaves the arena.
+fn select_parts(decoded: &Decoded, length: usize, arena: &Arena) {
+    let names: Vec<String> = match decoded.schema() {
+        Some(schema) => schema.children().iter().map(|one| one.name_text().into_owned()).collect(),
+        None => Vec::new(),
+    };
+    let some: Vec<String> = names.iter().rev().step_by(2).cloned().collect();
+    for (start, stop) in [(None, None), (Some(1), Some(9)), (Some(-3), None), (Some(4), Some(4))] {
+        for columns in [None, Some(some.as_slice())] {
+            let Ok(part) = decoded.select(columns, RowSlice { start, stop }) else { continue };
+            assert!(part.descriptor.len() <= 64 * length, "{} bytes", part.descriptor.len());
+            let part = Decoded::parse(&part.descriptor, &Limits::default()).expect("our own");
+            let rebuilt = part.rebuild(&|offset, length| arena.resolve(offset, length));
+            if let Ok(Rebuilt::Arrow(object)) = rebuilt {
+                for column in object.batches.iter().flat_map(|batch| &batch.columns) {
+                    assert_inside(arena, column);
+                }
+            }
+        }
+    }
 }
 
 /// No view leaves the arena.

@@ -171,7 +171,6 @@ fn names_and_flags_are_linearizable_in_node_local_memory() {
 
 /// As the first, on nodes that map nothing of each other: what one reads of another is a copy.
 #[test]
-#[ignore = "finds a history that is not linearizable in four of twelve seeds: see docs/design/net.md"]
 fn names_and_flags_are_linearizable_where_objects_are_brought_by_network() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

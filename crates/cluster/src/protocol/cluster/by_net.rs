@@ -25,9 +25,8 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
         let is_to_ask = kind.is_some() && neighbour.mapped().is_none();
-        if !is_to_ask {
-            neighbour.by_net = None;
-        }
+        // Until it has said where its data server listens, requests wait: most nodes have one.
+        neighbour.by_net = kind.filter(|_| is_to_ask);
         neighbour.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
@@ -79,6 +78,12 @@ impl NodeState {
             _ => neighbour.by_net = None,
         }
         self.tell_roster();
+    }
+
+    /// Whether the memory of a node is mapped.
+    pub(in crate::protocol) fn is_mapped(&self, node: &str) -> bool {
+        let neighbour = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
+        neighbour.is_some_and(|neighbour| neighbour.mapped().is_some())
     }
 
     /// A node did not answer where its data server was, or began anew: perhaps it listens elsewhere.

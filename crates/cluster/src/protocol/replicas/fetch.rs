@@ -225,6 +225,8 @@ impl NodeState {
         let region = self.net_region_of(node);
         let unreachable = self.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
+        let is_mapped = self.is_mapped(node);
+        let is_without_net = region.is_none() && self.is_neighbour(node);
         if is_lost {
             self.find_by_net_again(node, now_ms);
         }
@@ -267,6 +269,11 @@ impl NodeState {
                 }
             }
             Err(NetFault::NotFound) => {}
+            // The client finds by loads what it has.
+            Err(NetFault::Lost(_)) if is_mapped => {}
+            Err(NetFault::Lost(why)) if is_without_net => {
+                opening.fault.get_or_insert(unreachable(NetFault::Other(why), &what));
+            }
             Err(NetFault::Busy(_) | NetFault::Lost(_))
                 if now_ms < opening.deadline_ms && (!is_lost || now_ms < opening.lost_ms) =>
             {
