@@ -410,7 +410,7 @@ def test_an_object_is_there_for_its_home_until_no_other_node_finds_it(
 
 
 def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
-    """Nothing is put into memory that cannot be mapped, and no list leaves out anything unsaid."""
+    """Nothing is put into memory that cannot be mapped."""
     a, b = two.clients()
     b.huge_table("rows", pa.schema({"x": pa.int64()}))
     b.put(b"there", "there")
@@ -418,7 +418,6 @@ def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
         lambda: a.put(b"x", "new", node="b"),
         lambda: a.create(8, "new", node="b"),
         lambda: a.at("b"),
-        lambda: a.list(all_nodes=True),
         lambda: a.huge_table("rows").table(),
         lambda: a.stats(node="b"),
     ):
@@ -427,6 +426,44 @@ def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
         assert caught.value.node == "b"
     assert a.get("there").to_pybytes() == b"there"
     assert a.list().num_rows == 0
+
+
+def test_lists_come_by_network(two: Cluster) -> None:
+    a, b = two.clients()
+    a.put(b"here", "in a")
+    names = [f"in b/{number:05}" for number in range(4000)]
+    b.put_many([b"x"] * len(names), names)
+    nameless = b.put(table(1000), metadata={"kind": "table"})
+    at_b = a.list(node="b")
+    assert at_b.equals(b.list())
+    assert at_b["name"].to_pylist() == [*names, None]
+    everywhere = a.list(all_nodes=True)
+    assert everywhere["node"].to_pylist() == ["a", *["b"] * 4001]
+    assert a.list("in b/0399", node="b")["name"].to_pylist() == names[3990:]
+    found = a.list(where={"kind": "table"}, all_nodes=True)
+    assert found["id"].to_pylist() == [nameless.id]
+    assert found["bytes"].to_pylist() == b.list(where={"kind": "table"})["bytes"].to_pylist()
+    # A replica is listed where its object is.
+    a.get(names[0])
+    assert a.list()["name"].to_pylist() == ["in a"]
+    assert a.list("nothing", node="b").num_rows == 0
+    # A namespace lists its own objects, also where another node does not have it.
+    for client in (a, b):
+        client.create_namespace("team")
+    in_a, in_b = (farrow.connect(two.nodes[name].socket, namespace="team") for name in "ab")
+    in_b.put(b"secret", "in team")
+    assert in_a.get("in team").to_pybytes() == b"secret"
+    assert in_a.list(node="b")["name"].to_pylist() == ["in team"]
+    assert a.list("in t", node="b").num_rows == 0
+    a.create_namespace("only in a")
+    alone = farrow.connect(two.nodes["a"].socket, namespace="only in a")
+    assert alone.list(all_nodes=True).num_rows == 0
+    with pytest.raises(farrow.InvalidArgument, match="no node"):
+        a.list(node="c")
+    two.nodes["b"].kill9()
+    with pytest.raises((farrow.NodeLost, farrow.NodeUnreachable)) as caught:
+        a.list(node="b")
+    assert caught.value.node == "b"
 
 
 def test_certificates_are_for_data_too(

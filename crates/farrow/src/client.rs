@@ -9,8 +9,8 @@ use farrow_memory::{Address, Length, Offset, Region, Span};
 use farrow_store::{Metadata, ObjectId, ObjectKind};
 use farrow_wire::link::confused;
 use farrow_wire::{
-    BATCH_ITEMS_MAX, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX, WireError,
-    WireTarget,
+    BATCH_ITEMS_MAX, ListedItem, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX,
+    WireError, WireTarget,
 };
 use serde::Serialize;
 
@@ -113,6 +113,27 @@ impl Listed {
             is_spilled: listed.is_spilled,
             is_name_damaged: listed.is_name_damaged,
         }
+    }
+
+    /// As another node reports it.
+    pub(crate) fn of_item(item: ListedItem) -> Result<Self, Error> {
+        let wrong = |what: &str| Error::Protocol(format!("an object is listed with {what}"));
+        let (hi, lo) = item.id;
+        let kind = ObjectKind::from_u8(item.kind);
+        Ok(Self {
+            id: ObjectId { hi, lo },
+            name: item.name,
+            kind: kind.ok_or_else(|| wrong(&format!("kind {}", item.kind)))?,
+            bytes: item.bytes,
+            sealed_at_ns: item.sealed_at_ns,
+            creator_pid: item.creator_pid,
+            metadata: Metadata::decode(&item.metadata)
+                .map_err(|error| wrong(&error.to_string()))?,
+            is_pinned: item.is_pinned,
+            last_use_ns: item.last_use_ns,
+            is_spilled: item.is_spilled,
+            is_name_damaged: item.is_name_damaged,
+        })
     }
 
     /// By name, those without one behind.

@@ -87,6 +87,7 @@ pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
         | RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
+        | RequestBody::ListAt { .. }
         | RequestBody::Evict { .. }
         | RequestBody::Stats
         | RequestBody::Overview { .. }

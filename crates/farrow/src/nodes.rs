@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::link::confused;
-use farrow_wire::{PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
+use farrow_wire::{Listing, PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
 
 use crate::client::{Client, Listed, Target};
 use crate::error::Error;
@@ -419,7 +419,7 @@ impl Client {
         }
         let mut all = Vec::new();
         for node in &roster.nodes {
-            match self.at_node(node).and_then(|client| client.list_where(prefix, filter)) {
+            match self.list_of(node, prefix, filter) {
                 Ok(listed) => {
                     all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
                 }
@@ -435,6 +435,62 @@ impl Client {
             }
         }
         all.sort_by(|(_, one), (_, other)| one.order().cmp(&other.order()));
+        Ok(all)
+    }
+
+    /// As [`Self::list_where`], on a node of the cluster.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at`] and [`Self::list_where`]; a node whose objects are brought by network is asked.
+    pub fn list_on(
+        &self,
+        node: &str,
+        prefix: &str,
+        filter: &Metadata,
+    ) -> Result<Vec<Listed>, Error> {
+        match self.nodes().roster()?.find(node) {
+            Some(found) if found.is_by_net() => self.list_of(found, prefix, filter),
+            _ => self.at(node)?.list_where(prefix, filter),
+        }
+    }
+
+    fn list_of(
+        &self,
+        node: &RosterNode,
+        prefix: &str,
+        filter: &Metadata,
+    ) -> Result<Vec<Listed>, Error> {
+        if !node.is_by_net() {
+            return self.at_node(node)?.list_where(prefix, filter);
+        }
+        let mut all = self.list_by_net(node, prefix, filter)?;
+        all.sort_by(|one, other| one.order().cmp(&other.order()));
+        Ok(all)
+    }
+
+    fn list_by_net(
+        &self,
+        node: &RosterNode,
+        prefix: &str,
+        filter: &Metadata,
+    ) -> Result<Vec<Listed>, Error> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(start) = from {
+            let (node, prefix) = (node.name.clone(), prefix.to_owned());
+            let page = RequestBody::ListAt { node, prefix, from: start };
+            let Listing { items, next } = match self.nodes().own().call(page)? {
+                ReplyBody::Listing(listing) => listing,
+                other => return Err(confused(&other).into()),
+            };
+            for item in items {
+                let listed = Listed::of_item(item)?;
+                if listed.metadata.contains_all(filter) {
+                    all.push(listed);
+                }
+            }
+            from = next.filter(|next| *next > start);
+        }
         Ok(all)
     }
 

@@ -570,6 +570,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Nodes
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
+            | RequestBody::ListAt { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }

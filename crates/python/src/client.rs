@@ -408,7 +408,10 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let filter = labels::read(r#where)?.unwrap_or_default();
         if !all_nodes {
-            let list = || at(&self.client, node)?.list_where(prefix, &filter);
+            let list = || match node {
+                Some(node) => self.client.list_on(node, prefix, &filter),
+                None => self.client.list_where(prefix, &filter),
+            };
             return listing::table(py, &without_gil(py, list)?);
         }
         if node.is_some() {

@@ -46,6 +46,7 @@ impl RequestBody {
             Self::Room(_) => "room",
             Self::Cancel { .. } => "cancel",
             Self::Fetch { .. } => "fetch",
+            Self::ListAt { .. } => "list_at",
         }
     }
 }

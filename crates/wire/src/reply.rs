@@ -70,6 +70,44 @@ pub enum ReplyBody {
     Fetching,
     /// To `Fetch` of a part: the id of an object in the client's own node that is that part alone.
     FetchedPart((u64, u64)),
+    /// To `ListAt`.
+    Listing(Listing),
+}
+
+/// A page of a list of objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// The objects, in no order.
+    pub items: Vec<ListedItem>,
+    /// Position at which the next page begins; `None`: this is the last.
+    pub next: Option<u64>,
+}
+
+/// An object of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedItem {
+    /// The two halves of its id.
+    pub id: (u64, u64),
+    /// Its name in its namespace, if it has one.
+    pub name: Option<String>,
+    /// `ObjectKind` as a number.
+    pub kind: u8,
+    /// Bytes of its buffers.
+    pub bytes: u64,
+    /// Nanoseconds since 1970 at its seal.
+    pub sealed_at_ns: u64,
+    /// Process that made it.
+    pub creator_pid: u32,
+    /// Its metadata, encoded.
+    pub metadata: Vec<u8>,
+    /// Whether it is never evicted.
+    pub is_pinned: bool,
+    /// Nanoseconds since 1970 at its last use.
+    pub last_use_ns: u64,
+    /// Whether it is out of memory.
+    pub is_spilled: bool,
+    /// Whether its name in memory was overwritten.
+    pub is_name_damaged: bool,
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.

@@ -205,6 +205,15 @@ pub enum RequestBody {
         /// After so long the answer is that it is still on its way.
         wait_ms: u64,
     },
+    /// A page of the list of objects at a node whose memory is not mapped.
+    ListAt {
+        /// The node.
+        node: String,
+        /// Only objects whose names begin like this; empty: all.
+        prefix: String,
+        /// Position at which the page begins; 0: the first.
+        from: u64,
+    },
 }
 
 /// A part of an Arrow object: some columns, in this order, and some rows.

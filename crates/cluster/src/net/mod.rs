@@ -4,6 +4,7 @@
 //! The event loop decides ([`crate::protocol::replicas`]); calls that block run on threads of this module,
 //! and what becomes of them comes back as [`NetEvent`].
 
+pub(crate) mod listing;
 mod part;
 mod source;
 pub(crate) mod wish;

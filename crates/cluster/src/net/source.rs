@@ -21,10 +21,10 @@ use farrow_store::{
 };
 
 use super::wish::{Brought, Wish};
-use super::{NetEvent, Teller};
+use super::{NetEvent, Teller, listing};
 use crate::protocol::cluster::node_key;
 use crate::protocol::rights::RightsTable;
-use farrow_wire::Rights;
+use farrow_wire::{Listing, Rights};
 
 /// A spilled object is waited for so long: less than its connection may stall.
 const RESTORE_MAX: Duration = Duration::from_millis(1_500);
@@ -198,6 +198,35 @@ impl RegionSource {
         }
     }
 
+    /// A page of the list of a namespace's objects.
+    fn list(
+        &self,
+        member: &Member,
+        namespace: &str,
+        (prefix, from): (&str, u64),
+    ) -> Result<Opened, Refusal> {
+        self.check_rights(member, namespace)?;
+        let other = |text: String| Refusal::new(ErrorCode::Other, text);
+        let number = match namespace {
+            "" => Some(NamespaceId::DEFAULT),
+            _ => {
+                let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+                let mut all = rules.namespaces.iter();
+                all.find(|(_, name)| *name == namespace).map(|(number, _)| NamespaceId(*number))
+            }
+        };
+        let page = match number {
+            // This node has no such namespace, so nothing is in it.
+            None => Listing::default(),
+            Some(number) => {
+                let reader = self.reader.clone().in_namespace(number, namespace);
+                listing::page(&reader, from, prefix).map_err(|error| other(error.to_string()))?
+            }
+        };
+        let entry = listing::encode(&page).map_err(other)?;
+        Ok(Opened { blocks: Vec::new(), entry, inline: Vec::new() })
+    }
+
     /// The object that is meant, held; the member is noted.
     fn hold(&self, member: &Member, wish: &Wish) -> Result<Held, Refusal> {
         let holds = lock(&self.holds).clone();
@@ -215,13 +244,14 @@ impl RegionSource {
                 let (number, _) = self.reader.namespace();
                 self.reader.clone().in_namespace(number, namespace)
             }
-            Wish::Id(..) => self.reader.clone(),
+            Wish::Id(..) | Wish::List { .. } => self.reader.clone(),
         };
         let until = Instant::now() + RESTORE_MAX;
         loop {
             let target = match wish {
                 Wish::Name(full) => Target::Name(own_name(full)),
                 Wish::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+                Wish::List { .. } => return Err(missing()),
             };
             let Some(entry) = reader.lookup(target).map_err(other)? else {
                 match reader.whereabouts(target).map_err(other)? {
@@ -329,6 +359,9 @@ impl Source for RegionSource {
 
     fn open(&self, member: &Member, hold: HoldId, want: &[u8]) -> Result<Opened, Refusal> {
         let wish = Wish::decode(want).map_err(|text| Refusal::new(ErrorCode::Other, text))?;
+        if let Wish::List { namespace, prefix, from } = &wish {
+            return self.list(member, namespace, (prefix, *from));
+        }
         let of_member = |state: &State| {
             let first = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
             (

@@ -12,6 +12,14 @@ pub(crate) enum Wish {
     Name(String),
     /// By its id.
     Id(u64, u64),
+    /// No object: a page of the list of a namespace's objects.
+    List {
+        namespace: String,
+        /// Only objects whose names begin like this.
+        prefix: String,
+        /// Position at which the page begins.
+        from: u64,
+    },
 }
 
 impl fmt::Display for Wish {
@@ -19,6 +27,7 @@ impl fmt::Display for Wish {
         match self {
             Self::Name(full) => write!(f, "{:?}", farrow_store::own_name(full)),
             Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
+            Self::List { prefix, .. } => write!(f, "{prefix:?}*"),
         }
     }
 }
@@ -35,6 +44,12 @@ impl Wish {
         match &wish {
             Self::Name(name) if name.len() as u64 > NAME_BYTES_MAX => {
                 Err(format!("a name of {} B, at most {NAME_BYTES_MAX}", name.len()))
+            }
+            Self::List { namespace, prefix, .. }
+                if namespace.len().max(prefix.len()) as u64 > NAME_BYTES_MAX =>
+            {
+                let bytes = (namespace.len(), prefix.len());
+                Err(format!("a namespace and a prefix of {bytes:?} B, at most {NAME_BYTES_MAX}"))
             }
             _ if !rest.is_empty() => Err(format!("{} B behind a wish", rest.len())),
             _ => Ok(wish),

@@ -43,6 +43,7 @@ fn need(body: &RequestBody) -> Need {
         RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
+        | RequestBody::ListAt { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => Need::Right(Rights::READ),
         RequestBody::HoldBlock

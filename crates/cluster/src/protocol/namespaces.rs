@@ -115,6 +115,7 @@ impl NodeState {
         let objects_max = objects_max.and_then(|max| u32::try_from(max).ok());
         let options = NamespaceOptions { name, bytes_max, objects_max, writers };
         self.home.create_namespace(&options).map_err(store_error)?;
+        self.tell_net_rules();
         Ok(ReplyBody::Done)
     }
 

@@ -535,6 +535,12 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
+            (RequestBody::ListAt { node, prefix, from }, Some(slot)) => {
+                match self.list_at((session, seq), slot, (node, prefix, from), out) {
+                    Ok(()) => return,
+                    Err(error) => Err(error),
+                }
+            }
             (RequestBody::FindLost { name }, Some(slot)) => {
                 let full = self.full_name(slot, &name);
                 match full.and_then(|full| self.find_lost((session, seq), &full, out)) {

@@ -138,6 +138,7 @@ impl NodeState {
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => {
                 self.home.drop_namespace(&name).map_err(store_error)?;
+                self.tell_net_rules();
                 Ok(ReplyBody::Done)
             }
             RequestBody::Namespaces => self.namespaces(),
@@ -160,6 +161,7 @@ impl NodeState {
             | RequestBody::Restore { .. }
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
+            | RequestBody::ListAt { .. }
             | RequestBody::Delete { .. }
             | RequestBody::Sync { .. }
             | RequestBody::Cancel { .. }

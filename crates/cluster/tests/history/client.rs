@@ -21,6 +21,8 @@ const CALL: Duration = Duration::from_secs(1);
 /// How long a client waits for a name or for flags.
 const WAIT: Duration = Duration::from_millis(4);
 const NOW: Duration = Duration::ZERO;
+/// Pause after a call that was refused because a node is lost.
+const REFUSED: Duration = Duration::from_millis(20);
 /// Threads of one process, which share a client.
 const THREADS: u64 = 2;
 /// Objects that one thread knows by id, and views that it keeps to look at them again.
@@ -182,6 +184,12 @@ fn outcome_of(error: &Error) -> Outcome {
     match error {
         Error::AlreadyExists { name } => Outcome::Taken { name: name.clone() },
         Error::OutOfMemory { .. } | Error::TooMany { .. } | Error::CutOff { .. } => {
+            Outcome::Refused(text)
+        }
+        // No name is granted or looked for while a lost node may have it.
+        Error::NodeLost { reason, .. } if reason.contains("have is not known") => {
+            // A history of refusals says nothing.
+            std::thread::sleep(REFUSED);
             Outcome::Refused(text)
         }
         Error::NodeLost { .. } | Error::Timeout { .. } | Error::Disconnected { .. } => {

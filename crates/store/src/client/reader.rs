@@ -535,72 +535,134 @@ impl Reader {
     /// # Errors
     /// [`StoreError::Corrupt`] if an entry cannot be right.
     pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, StoreError> {
-        let directory = self.region.words(self.layout().directory)?;
-        let used = self.word(SLOTS_USED)?.min(self.layout().objects_max.into()) as u32;
         let mut all = Vec::new();
-        for slot in (0..used).map(Slot) {
-            for _ in 0..ROUNDS_MAX {
-                let look = match self.look(&directory, slot) {
-                    // It is of no use to anybody, and no reason not to list the others.
-                    Err(StoreError::Corrupt { slot, reason }) => {
-                        tracing::warn!(slot = slot.0, reason, "an entry is not listed");
-                        break;
-                    }
-                    look => look?,
-                };
-                match look {
-                    Look::None => break,
-                    Look::Changed => continue,
-                    // A replica is listed where its object is.
-                    Look::Sealed(entry) | Look::Away(entry, _)
-                        if entry.namespace != self.namespace || entry.is_replica =>
-                    {
-                        break;
-                    }
-                    look @ (Look::Sealed(entry) | Look::Away(entry, _)) => {
-                        let is_spilled = matches!(look, Look::Away(_, true));
-                        let Some(named) = self.stable_name(&directory, &entry)? else {
-                            continue;
-                        };
-                        let (name, is_damaged) = match named {
-                            Named::Name(name) => (own_name(&name).to_owned(), false),
-                            Named::Damaged => (String::new(), true),
-                        };
-                        if name.starts_with(prefix) {
-                            let name = Some(name).filter(|name| !name.is_empty());
-                            let listed = self.listed(entry, name, is_spilled)?;
-                            all.push(Listed { is_name_damaged: is_damaged, ..listed });
-                        }
-                        break;
-                    }
-                }
-            }
+        let mut take = |listed| {
+            all.push(listed);
+            true
+        };
+        let mut from = Some(0);
+        while let Some(start) = from {
+            from = self.list_from(start, u64::MAX, prefix, &mut take)?;
         }
-        self.list_local(prefix, &mut all)?;
         Ok(all)
     }
 
-    /// Objects that clients sealed by themselves; none has a name.
-    fn list_local(&self, prefix: &str, all: &mut Vec<Listed>) -> Result<(), StoreError> {
+    /// A page of the list: objects from position `from` on, until `take` returns false or `steps` positions
+    /// were visited. Position 0 is the first. Returns the position of the next page, if there is one. An
+    /// object that stays sealed while all pages are read is in one of them.
+    ///
+    /// # Errors
+    /// As [`Reader::list`].
+    pub fn list_from(
+        &self,
+        from: u64,
+        steps: u64,
+        prefix: &str,
+        take: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<Option<u64>, StoreError> {
+        let directory = self.region.words(self.layout().directory)?;
+        let objects_max = u64::from(self.layout().objects_max);
+        let used = self.word(SLOTS_USED)?.min(objects_max);
+        let end = from.saturating_add(steps);
+        let mut position = from;
+        while position < used {
+            if position >= end {
+                return Ok(Some(position));
+            }
+            let listed = self.list_slot(&directory, Slot(position as u32), prefix)?;
+            position += 1;
+            if listed.is_some_and(|listed| !take(listed)) {
+                return Ok(Some(position));
+            }
+        }
+        self.list_local(position.max(objects_max), end, prefix, take)
+    }
+
+    /// The object of a slot, if it is of this namespace and its name begins with the prefix.
+    fn list_slot(
+        &self,
+        directory: &Words<'_>,
+        slot: Slot,
+        prefix: &str,
+    ) -> Result<Option<Listed>, StoreError> {
+        for _ in 0..ROUNDS_MAX {
+            let look = match self.look(directory, slot) {
+                // It is of no use to anybody, and no reason not to list the others.
+                Err(StoreError::Corrupt { slot, reason }) => {
+                    tracing::warn!(slot = slot.0, reason, "an entry is not listed");
+                    return Ok(None);
+                }
+                look => look?,
+            };
+            match look {
+                Look::None => return Ok(None),
+                Look::Changed => {}
+                // A replica is listed where its object is.
+                Look::Sealed(entry) | Look::Away(entry, _)
+                    if entry.namespace != self.namespace || entry.is_replica =>
+                {
+                    return Ok(None);
+                }
+                look @ (Look::Sealed(entry) | Look::Away(entry, _)) => {
+                    let is_spilled = matches!(look, Look::Away(_, true));
+                    let Some(named) = self.stable_name(directory, &entry)? else {
+                        continue;
+                    };
+                    let (name, is_damaged) = match named {
+                        Named::Name(name) => (own_name(&name).to_owned(), false),
+                        Named::Damaged => (String::new(), true),
+                    };
+                    if !name.starts_with(prefix) {
+                        return Ok(None);
+                    }
+                    let name = Some(name).filter(|name| !name.is_empty());
+                    let listed = self.listed(entry, name, is_spilled)?;
+                    return Ok(Some(Listed { is_name_damaged: is_damaged, ..listed }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Reader::list_from`] for objects that clients sealed by themselves; none has a name. Their
+    /// positions are behind those of the directory.
+    fn list_local(
+        &self,
+        from: u64,
+        end: u64,
+        prefix: &str,
+        take: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<Option<u64>, StoreError> {
         if !prefix.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         self.region.refresh_if_remote(self.layout().entry_owners)?;
         let owners = self.region.words(self.layout().entry_owners)?;
         let in_page = self.layout().client_entries_in_page();
-        for page in 0..self.layout().entry_pages_max {
+        let first = u64::from(self.layout().objects_max);
+        let number_of = |page: u32| u64::from(page) * u64::from(in_page);
+        let mut number = from - first;
+        let last = number_of(self.layout().entry_pages_max);
+        while number < last {
+            if first + number >= end {
+                return Ok(Some(first + number));
+            }
+            let page = (number / u64::from(in_page)) as u32;
             let word = owners.load(page as usize, Ordering::Relaxed).unwrap_or_default();
             if word == 0 || split(word).1 != self.namespace {
+                number = number_of(page + 1);
                 continue;
             }
-            for number in page * in_page..(page + 1) * in_page {
-                // What a client wrote that cannot be right is nobody else's trouble.
-                if let Ok(LocalLook::Sealed(entry)) = self.look_local(number) {
-                    all.push(self.listed(entry, None, false)?);
-                }
+            // What a client wrote that cannot be right is nobody else's trouble.
+            let look = self.look_local(number as u32);
+            number += 1;
+            if let Ok(LocalLook::Sealed(entry)) = look
+                && !take(self.listed(entry, None, false)?)
+            {
+                return Ok(Some(first + number));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn listed(

@@ -164,6 +164,16 @@ impl NodeState {
         neighbour.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
+    /// Why the objects of a node cannot be listed by network.
+    pub(in crate::protocol) fn not_by_net(&self, node: &str) -> WireError {
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
+        match known.and_then(|known| known.check_usable().err()) {
+            Some(error) => error,
+            // It is this one, or its memory was mapped meanwhile.
+            None => WireError::Invalid(format!("node {node} is not reached by network")),
+        }
+    }
+
     /// The member with this region, if its objects are brought by network.
     pub(in crate::protocol) fn net_node_of(&self, region: u64) -> Option<String> {
         self.net_nodes().into_iter().find(|node| self.net_region_of(node) == Some(region))

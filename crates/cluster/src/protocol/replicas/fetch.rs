@@ -137,12 +137,13 @@ impl NodeState {
         let whole = match &key.wish {
             Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             Wish::Name(full) => self.named_replica(full),
+            Wish::List { .. } => None,
         };
         let part = || {
             let part = key.part.as_ref()?;
             let origin = match &key.wish {
                 Wish::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
-                Wish::Name(_) => *self.replicas.named_parts.get(key)?,
+                Wish::Name(_) | Wish::List { .. } => *self.replicas.named_parts.get(key)?,
             };
             self.replica_of(origin, Some(part))
         };
@@ -154,7 +155,7 @@ impl NodeState {
     fn nodes_with(&self, wish: &Wish) -> Vec<String> {
         match wish {
             Wish::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
-            Wish::Name(_) => self.net_nodes(),
+            Wish::Name(_) | Wish::List { .. } => self.net_nodes(),
         }
     }
 
@@ -222,6 +223,9 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        if self.page_came(token, node, &result, out) {
+            return;
+        }
         let region = self.net_region_of(node);
         let unreachable = self.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
@@ -339,7 +343,7 @@ impl NodeState {
                     _ => (None, NamespaceId::DEFAULT),
                 }
             }
-            Wish::Id(..) => (None, NamespaceId::DEFAULT),
+            Wish::Id(..) | Wish::List { .. } => (None, NamespaceId::DEFAULT),
         };
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
         let loading = Loading {

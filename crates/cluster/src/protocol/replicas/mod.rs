@@ -15,6 +15,7 @@
 mod delete;
 mod fetch;
 mod gone;
+mod listings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,6 +120,8 @@ pub(super) struct Replicas {
     is_new_life: bool,
     leaving: BTreeMap<ObjectId, Leaving>,
     withdrawals: Vec<Withdrawal>,
+    /// Clients that wait for pages of lists.
+    listings: BTreeMap<u64, Waiter>,
     forwarded: BTreeMap<u64, Forwarded>,
     indebted: Vec<Indebted>,
     fetched_total: u64,
@@ -157,6 +160,7 @@ impl Replicas {
     pub(super) fn forget(&mut self, session: SessionId) {
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
+        self.listings.retain(|_, one| one.session != session);
     }
 
     /// Forgets one request. False: there is none.
@@ -164,7 +168,9 @@ impl Replicas {
         let before = self.waiting();
         let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
         self.waiters().for_each(|all| all.retain(is_another));
-        self.waiting() < before
+        let listings = self.listings.len();
+        self.listings.retain(|_, one| (one.session, one.seq) != (session, seq));
+        self.waiting() < before || self.listings.len() < listings
     }
 
     fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
@@ -186,6 +192,8 @@ impl Replicas {
         let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
         let forwarded = std::mem::take(&mut self.forwarded).into_values();
         all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
+        let listings = std::mem::take(&mut self.listings).into_values();
+        all.extend(listings.map(|one| (one.session, one.seq)));
         all
     }
 

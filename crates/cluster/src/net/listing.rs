@@ -1,0 +1,65 @@
+//! Pages of the list of this node's objects, for nodes that cannot map its memory.
+
+use farrow_store::{Listed, Metadata, Reader, StoreError};
+use farrow_wire::{ListedItem, Listing};
+
+/// A page ends after so many bytes of names and metadata, or so many objects.
+const PAGE_BYTES: usize = 512 << 10;
+const PAGE_OBJECTS: usize = 2048;
+
+/// A page visits at most so many positions of the directory: that takes some milliseconds.
+const PAGE_STEPS: u64 = 1 << 16;
+
+/// Bytes of an item besides its name and metadata, at most.
+const ITEM_BYTES: usize = 96;
+
+/// The page that begins at a position.
+pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, StoreError> {
+    let mut items = Vec::new();
+    let mut bytes = 0;
+    let mut failed = None;
+    let next = reader.list_from(from, PAGE_STEPS, prefix, &mut |listed| {
+        match item(reader, &listed) {
+            Ok(Some(item)) => {
+                bytes +=
+                    ITEM_BYTES + item.metadata.len() + item.name.as_deref().map_or(0, str::len);
+                items.push(item);
+            }
+            // It went meanwhile.
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+        failed.is_none() && bytes < PAGE_BYTES && items.len() < PAGE_OBJECTS
+    })?;
+    failed.map_or(Ok(Listing { items, next }), Err)
+}
+
+fn item(reader: &Reader, listed: &Listed) -> Result<Option<ListedItem>, StoreError> {
+    // The metadata of a spilled object is in its file.
+    let metadata = match listed.is_spilled {
+        true => Some(Metadata::default()),
+        false => reader.metadata(&listed.entry)?,
+    };
+    Ok(metadata.map(|metadata| ListedItem {
+        id: (listed.entry.id.hi, listed.entry.id.lo),
+        name: listed.name.clone(),
+        kind: listed.entry.kind.as_u8(),
+        bytes: listed.entry.size.0,
+        sealed_at_ns: listed.entry.sealed_at_ns,
+        creator_pid: listed.entry.creator_pid,
+        metadata: metadata.encode(),
+        is_pinned: listed.is_pinned,
+        last_use_ns: listed.last_use_ns,
+        is_spilled: listed.is_spilled,
+        is_name_damaged: listed.is_name_damaged,
+    }))
+}
+
+/// A page that another node sent.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Listing, String> {
+    postcard::from_bytes(bytes).map_err(|error| format!("a list of {} B: {error}", bytes.len()))
+}
+
+pub(super) fn encode(listing: &Listing) -> Result<Vec<u8>, String> {
+    postcard::to_allocvec(listing).map_err(|error| error.to_string())
+}

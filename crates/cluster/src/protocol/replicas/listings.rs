@@ -1,0 +1,67 @@
+//! Lists of objects of nodes whose memory cannot be mapped, page by page.
+
+use farrow_net::frame::Opened;
+use farrow_store::{ClientSlot, NAME_BYTES_MAX};
+use farrow_wire::{ReplyBody, WireError};
+
+use super::Waiter;
+use crate::net::wish::Wish;
+use crate::net::{NetAction, NetFault, listing};
+use crate::protocol::admission::answer_to;
+use crate::protocol::convert::{limit, store_error};
+use crate::protocol::node::NodeState;
+use crate::protocol::{Action, SessionId};
+
+/// Pages that are asked for at a time.
+const LISTINGS_MAX: usize = 256;
+
+impl NodeState {
+    /// Asks another node for a page of its list, for a client. The answer comes later.
+    pub(in crate::protocol) fn list_at(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        slot: ClientSlot,
+        (node, prefix, from): (String, String, u64),
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
+        limit(
+            "lists that are asked for at other nodes",
+            self.replicas.listings.len() + 1,
+            LISTINGS_MAX,
+        )?;
+        if self.net_region_of(&node).is_none() {
+            return Err(self.not_by_net(&node));
+        }
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
+        let namespace = namespace.options.name.clone();
+        let token = self.replicas.token();
+        let want = Wish::List { namespace, prefix, from }.encode();
+        out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
+        self.replicas.listings.insert(token, Waiter { session, seq });
+        Ok(())
+    }
+
+    /// A page came, or does not come. False: the token is not that of a list.
+    pub(super) fn page_came(
+        &mut self,
+        token: u64,
+        node: &str,
+        result: &Result<(u64, Opened), NetFault>,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(waiter) = self.replicas.listings.remove(&token) else { return false };
+        let unreachable = self.unreachable_by_net(node);
+        let body = match result {
+            Ok((hold, opened)) => {
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));
+                listing::decode(&opened.entry).map_err(NetFault::Other)
+            }
+            Err(fault) => Err(fault.clone()),
+        };
+        let body = body.map(ReplyBody::Listing);
+        let body = body.map_err(|fault| unreachable(fault, &format!("the list of node {node}")));
+        out.push(answer_to(waiter.session, waiter.seq, body));
+        true
+    }
+}
