@@ -1,0 +1,285 @@
+"""Measure objects by network beside Arrow Flight: ``python bench/by_net.py [--quick]``.
+
+Two nodes that map nothing of each other, and a Flight server of the same table in a process of its
+own, all on this machine over loopback, in plain text.  Each round measures every case once with
+each, so the ratios are of one run.  CPU seconds are those of both sides: two daemons and the
+client, or server and client.  Leaves the raw samples and a table in bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.flight as flight  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+import farrow  # noqa: E402
+from farrow._ports import free_addresses  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COLUMNS = 100
+SMALL_BYTES = 1000
+START_SECONDS_MAX = 60.0
+FEW = ["c3", "c71"]
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+# (case, its title)
+CASES = (
+    ("whole", "the whole table, first in its node"),
+    ("columns", "2 of 100 columns, first in the node"),
+    ("rows", "100 rows of 2 columns, first in the node"),
+    ("again", "the whole table, second process of the machine"),
+    ("small", "1 kB of bytes, first in the node"),
+)
+
+
+def table_of(rows: int) -> pa.Table:
+    """100 columns of float64 in chunks of 250,000 rows."""
+    chunk = 250_000
+    columns = {f"c{number}": np.arange(rows, dtype=np.float64) for number in range(COLUMNS)}
+    whole = pa.table(columns)
+    return pa.Table.from_batches(whole.to_batches(max_chunksize=chunk))
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves the table, some columns of it and some rows, or bytes, as its ticket says."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._table = table_of(rows)
+        self._small = pa.table({"bytes": pa.array([bytes(SMALL_BYTES)])})
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        """A table by JSON: ``columns``, ``rows`` or ``small``."""
+        want = json.loads(ticket.ticket)
+        if want.get("small"):
+            return flight.RecordBatchStream(self._small)
+        table = self._table
+        if want.get("columns"):
+            table = table.select(want["columns"])
+        if want.get("rows"):
+            table = table.slice(*want["rows"])
+        return flight.RecordBatchStream(table)
+
+
+def serve(rows: int) -> None:
+    """The Flight server, until it is terminated."""
+    server = Server(rows)
+    signal.signal(signal.SIGTERM, lambda *_: server.shutdown())
+    print(server.port, flush=True)
+    server.serve()
+
+
+def node(folder: Path, name: str, listen: str, join: str | None, memory: int) -> Any:
+    """A process that serves a node."""
+    flags = ["--name", name, "--listen", listen, "--plaintext", "--net", "only"]
+    flags += ["--memory", str(memory), "--evict", "none"]
+    flags += ["--join", join] if join else []
+    command = [sys.executable, "-m", "farrow.cli", "node", "--unsupervised"]
+    command += ["--socket", str(folder / f"{name}.sock"), *flags]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def processes(rows: int, memory: int) -> Iterator[tuple[Path, list[Any], int]]:
+    """Two nodes and a Flight server: folder of the sockets, processes, port of the server."""
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as name:
+        folder = Path(name)
+        first, second = free_addresses(2)
+        started = [node(folder, "home", first, None, memory)]
+        try:
+            started.append(node(folder, "reader", second, first, memory))
+            command = [sys.executable, __file__, "--serve", str(rows)]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            started.append(server)
+            assert server.stdout is not None
+            yield folder, started, int(server.stdout.readline())
+        finally:
+            for process in started:
+                process.send_signal(signal.SIGTERM)
+            for process in started:
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def connected(socket: Path) -> farrow.Client:
+    """A client of a node that reaches the other one."""
+    until = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < until:
+        with contextlib.suppress(farrow.FarrowError):
+            client = farrow.connect(str(socket))
+            if sum(row.reach == "live" and row.fabric != "" for row in client.nodes()) == 2:
+                return client
+        time.sleep(0.05)
+    raise SystemExit(f"the nodes did not find each other within {START_SECONDS_MAX:.0f} s")
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time of these processes and of this one."""
+    total = sum(os.times()[:2])
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / _TICKS
+    return total
+
+
+class Run:
+    """The samples of all rounds: seconds and CPU seconds, by case and peer."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], list[float]] = {}
+        self.cpu: dict[tuple[str, str], list[float]] = {}
+
+    def measure(self, case: str, peer: str, pids: list[int], get: Callable[[], Any]) -> Any:
+        gc.collect()
+        cpu = cpu_seconds(pids)
+        began = time.perf_counter()
+        value = get()
+        self.seconds.setdefault((case, peer), []).append(time.perf_counter() - began)
+        self.cpu.setdefault((case, peer), []).append(cpu_seconds(pids) - cpu)
+        return value
+
+    def samples(self, size: dict[str, int]) -> list[Sample]:
+        found = []
+        for (case, peer), seconds in self.seconds.items():
+            found.append(Sample(case, peer, "", "s", seconds, size[case]))
+            found.append(
+                Sample(case, peer, "CPU of both sides", "s", self.cpu[case, peer], size[case])
+            )
+        return found
+
+
+def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
+    """All cases, once a round with each."""
+    run = Run()
+    table = table_of(rows)
+    size = {
+        "whole": table.nbytes,
+        "columns": table.nbytes * len(FEW) // COLUMNS,
+        "rows": 100 * 8 * len(FEW),
+        "again": table.nbytes,
+        "small": SMALL_BYTES,
+    }
+    memory = table.nbytes * 5 // 2 + (256 << 20)
+    with processes(rows, memory) as (folder, started, port):
+        home, reader = connected(folder / "home.sock"), connected(folder / "reader.sock")
+        ours = [started[0].pid, started[1].pid]
+        theirs = [started[2].pid]
+        peer = flight.connect(f"grpc://127.0.0.1:{port}")
+
+        def ask(**want: Any) -> pa.Table:
+            return peer.do_get(flight.Ticket(json.dumps(want).encode())).read_all()
+
+        middle = rows // 2
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            name = f"table {number}"
+            home.put(table, name)
+            # Parts first: the whole would serve them.
+            part = run.measure(
+                "columns", "farrow", ours, lambda name=name: reader.get(name, columns=FEW)
+            )
+            assert part.equals(table.select(FEW))
+            found = run.measure("columns", "flight", theirs, lambda: ask(columns=FEW))
+            assert found.equals(part)
+            part = run.measure(
+                "rows", "farrow", ours,
+                lambda name=name: reader.get(name, columns=FEW, rows=slice(middle, middle + 100)),
+            )  # fmt: skip
+            assert part.equals(table.select(FEW).slice(middle, 100))
+            found = run.measure(
+                "rows", "flight", theirs, lambda: ask(columns=FEW, rows=[middle, 100])
+            )
+            assert found.equals(part)
+            del part, found
+            whole = run.measure("whole", "farrow", ours, lambda name=name: reader.get(name))
+            assert whole.column("c99").equals(table.column("c99"))
+            other = farrow.connect(str(folder / "reader.sock"))
+            run.measure("again", "farrow", ours, lambda name=name, other=other: other.get(name))
+            del whole, other
+            found = run.measure("whole", "flight", theirs, ask)
+            assert found.column("c99").equals(table.column("c99"))
+            del found
+            run.measure("again", "flight", theirs, ask)
+            for one in range(small):
+                home.put(bytes(SMALL_BYTES), f"small {one}")
+                run.measure("small", "farrow", ours, lambda one=one: reader.get(f"small {one}"))
+                run.measure("small", "flight", theirs, lambda: ask(small=True))
+            home.delete([name, *(f"small {one}" for one in range(small))])
+    return run, size
+
+
+def _seconds(value: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def report(run: Run, size: dict[str, int]) -> str:
+    """Markdown: medians, with the spread of the ratio over the rounds."""
+    lines = [
+        f"A table of {size['whole'] / 2**30:.3g} GiB, {COLUMNS} columns; medians, and the least and"
+        " the greatest ratio of a round.",
+        "",
+        "| case | farrow | Flight | times faster | CPU, farrow | CPU, Flight |",
+        "| --- " * 6 + "|",
+    ]
+    for case, title in CASES:
+        ours, theirs = run.seconds[case, "farrow"], run.seconds[case, "flight"]
+        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+        middle = statistics.median(theirs) / statistics.median(ours)
+        cpu = (sum(run.cpu[case, peer]) / len(run.cpu[case, peer]) for peer in ("farrow", "flight"))
+        cells = [_seconds(statistics.median(ours)), _seconds(statistics.median(theirs))]
+        cells.append(f"{middle:.3g} ({min(ratios):.3g} to {max(ratios):.3g})")
+        cells += [_seconds(one) if one > 0 else "-" for one in cpu]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    whole = statistics.median(run.seconds["whole", "farrow"])
+    lines.append(f"\nThe whole table: {size['whole'] / 2**30 / whole:.3g} GiB/s.")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="a small table, few rounds")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    parser.add_argument("--serve", type=int, metavar="ROWS", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve(options.serve)
+        return 0
+    rows, rounds, small = (100_000, 3, 20) if options.quick else (2_000_000, 7, 200)
+    run, size = measure(rows, rounds, small)
+    document = document_of(HERE.parent, run.samples(size), [], options.quick)
+    leave(document, "by-net", report(run, size), Path(options.output))
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FARROW_LOG", "error")
+    sys.exit(main())
