@@ -428,6 +428,22 @@ def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
     assert a.list().num_rows == 0
 
 
+def test_metadata_and_presence_bring_no_object(two: Cluster) -> None:
+    a, b = two.clients()
+    big = b.put(np.zeros(10 * MB, np.uint8), "big", metadata={"key": "value"})
+    for target in ("big", big):
+        assert a.contains(target)
+        assert a.metadata(target) == {"key": "value"}
+    assert a.stats()["used"] == 0
+    a.get("big")
+    assert a.metadata("big") == a.metadata(big) == {"key": "value"}
+    b.delete("big")
+    for target in ("big", big):
+        assert not a.contains(target)
+        with pytest.raises(farrow.NotFound):
+            a.metadata(target)
+
+
 def test_lists_come_by_network(two: Cluster) -> None:
     a, b = two.clients()
     a.put(b"here", "in a")

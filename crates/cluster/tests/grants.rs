@@ -12,7 +12,7 @@ use common::nodes::Nodes;
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
-    NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
+    Extent, NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -39,7 +39,14 @@ fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
         ("read", RequestBody::Wait { targets: targets(), count: 1, timeout_ms: 0 }),
         ("read", RequestBody::Restore { id: (hi, lo) }),
         ("read", RequestBody::FindLost { name: "x".into() }),
-        ("read", RequestBody::Fetch { target: WireTarget::Id(hi, lo), part: None, wait_ms: 0 }),
+        (
+            "read",
+            RequestBody::Fetch {
+                target: WireTarget::Id(hi, lo),
+                extent: Extent::Whole,
+                wait_ms: 0,
+            },
+        ),
         ("read", RequestBody::Watch(watch)),
         ("delete", RequestBody::Pin { targets: targets(), is_pinned: false }),
         ("delete", RequestBody::Evict { bytes: 1 }),

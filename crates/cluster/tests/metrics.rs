@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::nodes::Nodes;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::Value;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// As in the server: connections of scrapers at a time.
 const SCRAPERS_MAX: usize = 16;
@@ -78,6 +79,40 @@ fn numbers_follow_what_happens() {
     client.shut_down_node().unwrap();
     daemon.wait_end();
     assert!(!place(&daemon).exists(), "the socket goes with the node");
+}
+
+fn signal(daemon: &Daemon, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn health(daemon: &Daemon, path: &str) -> (String, String) {
+    let answer = ask(connect(daemon), &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// Of two nodes the second one loses the lease when the first is stopped: it lives, and is not ready.
+#[test]
+fn a_node_without_its_lease_lives_and_is_not_ready() {
+    let alone = Daemon::start("4M", &["--no-prepare", "--metrics"]);
+    drop(alone.client());
+    let ok = || ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned());
+    assert_eq!(health(&alone, "/livez"), ok());
+    assert_eq!(health(&alone, "/readyz"), ok());
+
+    let nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "1000"]);
+    let both = &nodes.daemons;
+    assert!(both.iter().all(|daemon| health(daemon, "/readyz") == ok()));
+    signal(&both[0], Signal::STOP);
+    let lost = wait_for("a node without its lease", || {
+        let (status, cause) = health(&both[1], "/readyz");
+        (status == "HTTP/1.1 503 Service Unavailable").then_some(cause)
+    });
+    assert!(lost.as_ref().is_some_and(|cause| cause.contains("lease")), "{lost:?}");
+    assert_eq!(health(&both[1], "/livez"), ok());
+    signal(&both[0], Signal::CONT);
+    wait_for("both nodes", || (health(&both[1], "/readyz") == ok()).then_some(())).unwrap();
 }
 
 #[test]

@@ -295,13 +295,9 @@ impl Client {
         if let Some(entry) = session.lookup(target)? {
             return session.reader.metadata(&entry)?.ok_or_else(missing);
         }
-        // Perhaps it is out of memory, and its metadata with it, or has to be brought.
-        let (session, held) = match session.hold(target)? {
-            Some(held) => (session, held),
-            None => {
-                let found = self.hold_elsewhere(target, None)?.ok_or_else(missing)?;
-                (found.session, found.held)
-            }
+        // Perhaps it is out of memory, and its metadata with it, or at a node that has to be asked.
+        let Some(held) = session.hold(target)? else {
+            return self.metadata_elsewhere(target)?.ok_or_else(missing);
         };
         let metadata = session.reader.metadata(held.entry());
         session.release(held);

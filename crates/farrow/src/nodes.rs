@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use farrow_store::{Held, Metadata, ObjectId};
+use farrow_store::{Held, Metadata, MetadataError, ObjectId};
 use farrow_wire::link::confused;
-use farrow_wire::{Listing, PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
+use farrow_wire::{Extent, Listing, PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
 
 use crate::client::{Client, Listed, Target};
 use crate::error::Error;
@@ -333,6 +333,11 @@ impl Nodes {
     }
 }
 
+fn evicted_again(target: &Target) -> Error {
+    let what = format!("object {target}, whose copy here is evicted again and again");
+    Error::Timeout { what, waited_ms: 0 }
+}
+
 /// An object that is held in the memory of another node, or brought from there.
 pub(crate) struct Elsewhere {
     pub(crate) session: Arc<Session>,
@@ -559,7 +564,7 @@ impl Client {
                     other => Err(confused(&other).into()),
                 }
             }
-            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch(target, None)?.is_some()),
+            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch_metadata(target)?.is_some()),
             _ => Ok(false),
         }
     }
@@ -572,8 +577,9 @@ impl Client {
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut evictions = 0;
         while evictions < FETCHES_MAX {
-            let (target, part) = (target.wire(), part.cloned());
-            let (id, is_part) = match own.call(RequestBody::Fetch { target, part, wait_ms })? {
+            let extent = part.map_or(Extent::Whole, |part| Extent::Part(part.clone()));
+            let fetch = RequestBody::Fetch { target: target.wire(), extent, wait_ms };
+            let (id, is_part) = match own.call(fetch)? {
                 ReplyBody::Fetched(None) => return Ok(None),
                 ReplyBody::Fetched(Some((hi, lo))) => (ObjectId { hi, lo }, false),
                 ReplyBody::FetchedPart((hi, lo)) => (ObjectId { hi, lo }, true),
@@ -585,8 +591,53 @@ impl Client {
                 return Ok(Some(Elsewhere { session: Arc::clone(own), held, is_part }));
             }
         }
-        let what = format!("object {target}, whose copy here is evicted again and again");
-        Err(Error::Timeout { what, waited_ms: 0 })
+        Err(evicted_again(target))
+    }
+
+    /// The metadata of an object of another node; `None`: there is no such object.
+    fn fetch_metadata(&self, target: &Target) -> Result<Option<Metadata>, Error> {
+        let own = self.nodes().own();
+        let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        let mut evictions = 0;
+        while evictions < FETCHES_MAX {
+            let (target, extent) = (target.wire(), Extent::Metadata);
+            let id = match own.call(RequestBody::Fetch { target, extent, wait_ms })? {
+                ReplyBody::Fetched(None) => return Ok(None),
+                ReplyBody::Fetched(Some((hi, lo))) => ObjectId { hi, lo },
+                ReplyBody::Metadata(bytes) => {
+                    let wrong = |error: MetadataError| Error::Protocol(error.to_string());
+                    return Metadata::decode(&bytes).map(Some).map_err(wrong);
+                }
+                ReplyBody::Fetching => continue,
+                other => return Err(confused(&other).into()),
+            };
+            evictions += 1;
+            if let Some(held) = own.hold(&Target::Id(id))? {
+                let metadata = own.reader.metadata(held.entry());
+                own.release(held);
+                return Ok(metadata?);
+            }
+        }
+        Err(evicted_again(target))
+    }
+
+    /// The metadata of an object in the memory of another node than that of this client's place.
+    pub(crate) fn metadata_elsewhere(&self, target: &Target) -> Result<Option<Metadata>, Error> {
+        let look = |session: &Arc<Session>| {
+            let Some(held) = session.hold(target)? else { return Ok(None) };
+            let metadata = session.reader.metadata(held.entry());
+            session.release(held);
+            Ok(metadata?)
+        };
+        self.nodes().settled(target, || match self.nodes().first(self.session(), target, look)? {
+            Found::Here(found) => Ok(Some(found)),
+            Found::Nowhere => Ok(None),
+            Found::ByNet(unseen) => match self.fetch_metadata(target)? {
+                None => self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err),
+                found => Ok(found),
+            },
+            Found::Unknown(error) => Err(error),
+        })
     }
 
     /// Holds an object in the memory of another node than that of this client's place. Where it has to be

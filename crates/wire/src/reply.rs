@@ -72,6 +72,8 @@ pub enum ReplyBody {
     FetchedPart((u64, u64)),
     /// To `ListAt`.
     Listing(Listing),
+    /// To `Fetch` of metadata: it, encoded, of an object of which there is no replica.
+    Metadata(Vec<u8>),
 }
 
 /// A page of a list of objects.

@@ -200,8 +200,8 @@ pub enum RequestBody {
     Fetch {
         /// Which.
         target: WireTarget,
-        /// Only this part of it; `None`: all.
-        part: Option<PartSpec>,
+        /// How much of it.
+        extent: Extent,
         /// After so long the answer is that it is still on its way.
         wait_ms: u64,
     },
@@ -214,6 +214,27 @@ pub enum RequestBody {
         /// Position at which the page begins; 0: the first.
         from: u64,
     },
+}
+
+/// How much of an object is brought.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Some columns and rows.
+    Part(PartSpec),
+    /// Its metadata, and so whether it exists.
+    Metadata,
+}
+
+impl Extent {
+    /// The part, unless it is something else.
+    pub fn part(&self) -> Option<&PartSpec> {
+        match self {
+            Self::Part(part) => Some(part),
+            Self::Whole | Self::Metadata => None,
+        }
+    }
 }
 
 /// A part of an Arrow object: some columns, in this order, and some rows.

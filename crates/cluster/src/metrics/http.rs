@@ -16,6 +16,10 @@ pub(crate) enum Asked {
     More,
     /// The numbers.
     Metrics,
+    /// Whether the node is alive: whether there is an answer.
+    Liveness,
+    /// Whether the node serves clients.
+    Readiness,
     /// Something else, with the status that answers it.
     Wrong(u16, &'static str),
 }
@@ -35,6 +39,8 @@ pub(crate) fn read(input: &[u8]) -> Asked {
     let path = request.path.unwrap_or_default();
     match (request.method.unwrap_or_default(), path.split('?').next()) {
         ("GET", Some("/metrics")) => Asked::Metrics,
+        ("GET", Some("/livez")) => Asked::Liveness,
+        ("GET", Some("/readyz")) => Asked::Readiness,
         ("GET", _) => Asked::Wrong(404, "Not Found"),
         _ => Asked::Wrong(405, "Method Not Allowed"),
     }
@@ -45,9 +51,18 @@ pub(crate) fn numbers(body: &str) -> Vec<u8> {
     answer(200, "OK", CONTENT_TYPE, body)
 }
 
+/// The answer to a health check: 200, or 503 with the cause.
+pub(crate) fn health(state: Result<(), String>) -> Vec<u8> {
+    let content_type = "text/plain; charset=utf-8";
+    match state {
+        Ok(()) => answer(200, "OK", content_type, "ok\n"),
+        Err(cause) => answer(503, "Service Unavailable", content_type, &format!("{cause}\n")),
+    }
+}
+
 /// The answer to something wrong.
 pub(crate) fn refusal(status: u16, reason: &str) -> Vec<u8> {
-    let body = format!("{status} {reason}: GET /metrics is all there is\n");
+    let body = format!("{status} {reason}: GET /metrics, /livez and /readyz are served\n");
     answer(status, reason, "text/plain; charset=utf-8", &body)
 }
 
@@ -72,6 +87,8 @@ mod tests {
             assert_eq!(read(&request[..cut]), Asked::More, "{cut} bytes");
         }
         assert_eq!(read(request), Asked::Metrics);
+        assert_eq!(read(b"GET /livez HTTP/1.1\r\n\r\n"), Asked::Liveness);
+        assert_eq!(read(b"GET /readyz?verbose HTTP/1.1\r\n\r\n"), Asked::Readiness);
     }
 
     #[test]

@@ -123,12 +123,14 @@ mod tests {
 
     #[test]
     fn wishes_survive_and_others_are_refused() {
-        for wish in [Wish::Name("a\0b".into()), Wish::Id(1, u64::MAX)] {
+        let list = |prefix: String| Wish::List { namespace: "n".into(), prefix, from: u64::MAX };
+        for wish in [Wish::Name("a\0b".into()), Wish::Id(1, u64::MAX), list("p".into())] {
             assert_eq!(Wish::decode(&wish.encode()), Ok(wish));
         }
         let long = Wish::Name("x".repeat(256)).encode();
         let behind = [Wish::Id(1, 2).encode(), vec![0]].concat();
-        for bytes in [&long[..], &behind, &[], &[9, 9, 9]] {
+        let long_prefix = list("x".repeat(256)).encode();
+        for bytes in [&long[..], &behind, &long_prefix, &[], &[9, 9, 9]] {
             assert!(Wish::decode(bytes).is_err(), "{bytes:?}");
         }
     }

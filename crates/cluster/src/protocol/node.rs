@@ -524,10 +524,10 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Fetch { target, part, wait_ms }, Some(slot)) => {
+            (RequestBody::Fetch { target, extent, wait_ms }, Some(slot)) => {
                 let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let wish = self.full_target(slot, &target).map(|full| wish_of(&full));
-                let key = wish.and_then(|wish| FetchKey::new(wish, part));
+                let key = wish.and_then(|wish| FetchKey::new(wish, extent));
                 let waiter = key.map(|key| FetchWaiter { key, session, seq, until_ms });
                 match waiter.and_then(|waiter| self.fetch(waiter, now_ms, out)) {
                     Ok(None) => return,

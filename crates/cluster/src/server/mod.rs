@@ -566,7 +566,8 @@ impl Server {
         let Self { scrapers: Some(scrapers), state, latencies, poll, others, .. } = self else {
             return;
         };
-        scrapers.ready(poll.as_fd(), token, now_ms, || {
+        let readiness = state.readiness(now_ms);
+        scrapers.ready(poll.as_fd(), token, now_ms, readiness, || {
             let _span = tracing::debug_span!("scrape").entered();
             match state.current_stats(now_ms) {
                 Ok(stats) => {

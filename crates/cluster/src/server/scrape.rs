@@ -115,6 +115,8 @@ enum Step {
     Wait,
     /// To be told the numbers.
     Numbers,
+    /// To be told whether the node serves clients.
+    Readiness,
     /// Nothing: it is over.
     Over,
 }
@@ -170,12 +172,14 @@ impl Scrapers {
         }
     }
 
-    /// A scraper can be read or written. `count` makes the text of the numbers.
+    /// A scraper can be read or written. `count` makes the text of the numbers; `readiness`: why the node
+    /// does not serve clients.
     pub(super) fn ready(
         &mut self,
         poll: BorrowedFd<'_>,
         token: u64,
         now_ms: u64,
+        readiness: Result<(), String>,
         count: impl FnOnce() -> String,
     ) {
         let number = token & !SCRAPERS;
@@ -183,6 +187,10 @@ impl Scrapers {
             return;
         };
         let mut step = scraper.read();
+        if step == Step::Readiness {
+            scraper.output = http::health(readiness);
+            step = Step::Wait;
+        }
         if step == Step::Numbers {
             let is_fresh =
                 self.numbers.as_ref().is_some_and(|(at_ms, _)| now_ms < at_ms + FRESH_MS);
@@ -229,6 +237,11 @@ impl Scraper {
         match http::read(&self.input) {
             Asked::More => Step::Wait,
             Asked::Metrics => Step::Numbers,
+            Asked::Readiness => Step::Readiness,
+            Asked::Liveness => {
+                self.output = http::health(Ok(()));
+                Step::Wait
+            }
             Asked::Wrong(status, reason) => {
                 self.output = http::refusal(status, reason);
                 Step::Wait

@@ -10,7 +10,7 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Offset, Region};
 use farrow_store::{Held, HoldTable, Home, Layout, Lru, ObjectId, Reader, Target};
 use farrow_wire::{
-    self as wire, Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
+    self as wire, Extent, Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
     SealItem, SyncAsk, Watch, WireSpan, WireTarget,
 };
 
@@ -346,7 +346,11 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             RequestBody::Overview { cells: 4 },
             RequestBody::Namespaces,
             RequestBody::FindLost { name: named(1) },
-            RequestBody::Fetch { target: WireTarget::Name(named(1)), part: None, wait_ms: 1 },
+            RequestBody::Fetch {
+                target: WireTarget::Name(named(1)),
+                extent: Extent::Metadata,
+                wait_ms: 1,
+            },
             RequestBody::Shutdown,
         ]),
         step(4, &[7]),

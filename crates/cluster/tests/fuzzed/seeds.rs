@@ -2,7 +2,7 @@
 
 use farrow_cluster::protocol::cluster::{Answer, Question};
 use farrow_wire::{
-    PartSpec, Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch,
+    Extent, PartSpec, Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch,
     WireTarget,
 };
 
@@ -140,10 +140,14 @@ fn seat(world: &mut World) {
         RequestBody::Rules,
         RequestBody::Nodes,
         RequestBody::FindLost { name: named(1) },
-        RequestBody::Fetch { target: WireTarget::Id(1, 2), part: None, wait_ms: 1 },
+        RequestBody::Fetch { target: WireTarget::Id(1, 2), extent: Extent::Whole, wait_ms: 1 },
         RequestBody::Fetch {
             target: WireTarget::Name("t".into()),
-            part: Some(PartSpec { columns: Some(vec!["a".into()]), start: Some(-1), stop: None }),
+            extent: Extent::Part(PartSpec {
+                columns: Some(vec!["a".into()]),
+                start: Some(-1),
+                stop: None,
+            }),
             wait_ms: 1,
         },
         RequestBody::Restore { id: (1, 2) },

@@ -38,6 +38,21 @@ impl NodeState {
         })
     }
 
+    /// Why this node does not serve clients now, if it does not. Its memory has been adopted before it
+    /// listens.
+    pub fn readiness(&self, now_ms: u64) -> Result<(), String> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        if cluster.membership.view().is_none() {
+            return Err("the node has not joined its cluster yet".to_owned());
+        }
+        if cluster.membership.lease_left_ms(now_ms) == 0 {
+            let text =
+                "the node does not hold the lease of its cluster: most members do not answer it";
+            return Err(text.to_owned());
+        }
+        Ok(())
+    }
+
     /// The other node that listens at an address.
     pub fn node_at(&self, address: &str) -> Option<&str> {
         let mut others = self.cluster.as_ref()?.neighbours.iter();

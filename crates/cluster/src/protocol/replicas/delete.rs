@@ -177,7 +177,7 @@ impl NodeState {
         }
     }
 
-    /// What was found nowhere may be on a node that is lost.
+    /// An object that no member has may be on a lost node: then the error says so.
     fn with_what_is_lost(
         &self,
         targets: &[WireTarget],

@@ -8,7 +8,7 @@ use farrow_store::{
     Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
     Target, own_name,
 };
-use farrow_wire::{PartSpec, ReplyBody, WireError, WireTarget};
+use farrow_wire::{Extent, PartSpec, ReplyBody, WireError, WireTarget};
 
 use super::{FetchKey, FetchWaiter, Replica, Replicas};
 use crate::net::wish::{Brought, Wish};
@@ -112,7 +112,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        if let Some(known) = self.known_by_net(&waiter.key) {
+        if let Some(known) = self.known_by_net(&waiter.key, now_ms) {
             return Ok(Some(fetched(known)));
         }
         limit(
@@ -133,14 +133,16 @@ impl NodeState {
 
     /// What is known of an object without asking other nodes: its replica or that of the part, or that none
     /// can have it.
-    fn known_by_net(&self, key: &FetchKey) -> Option<Option<Local>> {
+    fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<Local>> {
+        // Without the lease replicas may be of objects that are gone: clients do not use them.
+        let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
         let whole = match &key.wish {
             Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             Wish::Name(full) => self.named_replica(full),
             Wish::List { .. } => None,
         };
         let part = || {
-            let part = key.part.as_ref()?;
+            let part = key.extent.part()?;
             let origin = match &key.wish {
                 Wish::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
                 Wish::Name(_) | Wish::List { .. } => *self.replicas.named_parts.get(key)?,
@@ -148,7 +150,10 @@ impl NodeState {
             self.replica_of(origin, Some(part))
         };
         let known = whole.map(Local::Whole).or_else(|| part().map(Local::Part));
-        known.map(Some).or_else(|| self.nodes_with(&key.wish).is_empty().then_some(None))
+        known
+            .filter(|_| is_current)
+            .map(Some)
+            .or_else(|| self.nodes_with(&key.wish).is_empty().then_some(None))
     }
 
     /// Nodes that may have an object.
@@ -192,7 +197,7 @@ impl NodeState {
             by_key.entry(waiter.key.clone()).or_default().push(waiter);
         }
         for (key, waiters) in by_key {
-            if let Some(known) = self.known_by_net(&key) {
+            if let Some(known) = self.known_by_net(&key, now_ms) {
                 answer_all(waiters, &Ok(fetched(known)), out);
                 continue;
             }
@@ -261,6 +266,18 @@ impl NodeState {
                     }
                     Ok((brought, head)) if is_of_it(&head) => {
                         let Some(opening) = self.replicas.openings.remove(&token) else { return };
+                        if opening.key.extent == Extent::Metadata {
+                            out.push(Action::Net(NetAction::Release {
+                                node: node.to_owned(),
+                                hold,
+                            }));
+                            let waiters = opening.waiters.into_iter().chain(opening.late);
+                            return answer_all(
+                                waiters,
+                                &Ok(ReplyBody::Metadata(brought.metadata)),
+                                out,
+                            );
+                        }
                         let found = (node.to_owned(), hold, opened, brought, head);
                         return self.begin_load(opening, found, now_ms, out);
                     }
@@ -317,7 +334,8 @@ impl NodeState {
         let origin = head.id;
         // It is there as long as it was not called in: also for who came after the answer.
         let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
-        let FetchKey { wish, part } = opening.key;
+        let FetchKey { wish, extent } = opening.key;
+        let part = extent.part().cloned();
         let whole = self.replica_of(origin, None).map(Local::Whole);
         let known = whole.or_else(|| self.replica_of(origin, part.as_ref()).map(Local::Part));
         if known.is_some() || self.replicas.loading.contains_key(&origin) {
@@ -487,7 +505,8 @@ impl NodeState {
         let home = &self.home;
         let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
         by_origin.retain(|_, replica| home.find(Target::Id(replica.local)).is_ok());
-        named_parts.retain(|key, origin| by_origin.contains_key(&(*origin, key.part.clone())));
+        named_parts
+            .retain(|key, origin| by_origin.contains_key(&(*origin, key.extent.part().cloned())));
     }
 
     /// Forgets replicas that were evicted once they may be half of those that are remembered.
@@ -534,8 +553,9 @@ impl NodeState {
         match self.seal_replica(origin) {
             Ok(local) => {
                 let replica = Replica { local, node, bytes };
-                if let Some(full) = part_of {
-                    let key = FetchKey { wish: Wish::Name(full), part: part.clone() };
+                if let (Some(full), Some(part)) = (part_of, &part) {
+                    let key =
+                        FetchKey { wish: Wish::Name(full), extent: Extent::Part(part.clone()) };
                     self.replicas.named_parts.insert(key, origin);
                 }
                 self.replicas.by_origin.insert((origin, part), replica);

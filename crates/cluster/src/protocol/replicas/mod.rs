@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::{Length, Span};
 use farrow_store::{Candidate, EvictionPolicy, ObjectId, StoreError};
-use farrow_wire::{PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, ReplyBody, WireError};
+use farrow_wire::{Extent, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, ReplyBody, WireError};
 
 use super::admission::answer_to;
 use super::convert::limit;
@@ -57,20 +57,20 @@ impl fmt::Debug for Port {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FetchKey {
     wish: Wish,
-    part: Option<PartSpec>,
+    extent: Extent,
 }
 
 impl FetchKey {
-    pub(super) fn new(wish: Wish, part: Option<PartSpec>) -> Result<Self, WireError> {
-        let columns = part.as_ref().and_then(|part| part.columns.as_deref()).unwrap_or_default();
+    pub(super) fn new(wish: Wish, extent: Extent) -> Result<Self, WireError> {
+        let columns = extent.part().and_then(|part| part.columns.as_deref()).unwrap_or_default();
         limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
         let bytes = columns.iter().map(String::len).sum();
         limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
-        Ok(Self { wish, part })
+        Ok(Self { wish, extent })
     }
 
     fn open_at(&self, token: u64, node: String) -> Action {
-        let (want, part) = (self.wish.encode(), self.part.clone());
+        let (want, part) = (self.wish.encode(), self.extent.part().cloned());
         Action::Net(NetAction::Open { token, node, want, part })
     }
 }
