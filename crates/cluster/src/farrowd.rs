@@ -1,8 +1,10 @@
 //! The command line of the daemon; `farrowd` and `farrow node` both end up here.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Parser;
@@ -87,6 +89,10 @@ struct Arguments {
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "",
           value_parser = MetricsAddress::parse)]
     metrics: Option<MetricsAddress>,
+    /// Form of the log on standard error: lines of text, or JSON with one object a line. FARROW_LOG sets
+    /// levels: error, warn (the default), info, debug or trace, for all or by module
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
     /// Do not touch the pages ahead of their use
     #[arg(long)]
     no_prepare: bool,
@@ -343,13 +349,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
             return error.exit_code();
         }
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_writer(std::io::stderr)
-        .try_init();
+    start_log(arguments.log_format);
     let is_device = arguments.device.is_some()
         || arguments.region.as_ref().is_some_and(|one| one.device.is_some());
     if arguments.node_local && !is_device {
@@ -444,8 +444,43 @@ fn say_what_is_left() {
     ));
 }
 
+/// The form of log lines on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The form that was chosen; none before the arguments have been read.
+static LOG_FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// Logs to standard error from here on. Colours are for terminals only.
+fn start_log(format: LogFormat) {
+    let _ = LOG_FORMAT.set(format);
+    // The words of `say` are part of a log in JSON.
+    let default =
+        if format == LogFormat::Json { "warn,farrow_cluster::farrowd=info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    let is_coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(is_coloured)
+        .with_writer(std::io::stderr);
+    // Somebody else in this process may log already.
+    let _ = match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+}
+
 /// The daemon's few words to the person who started it; the rest goes to `tracing`.
 fn say(words: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{words}");
+    if LOG_FORMAT.get() == Some(&LogFormat::Json) {
+        tracing::info!("{words}");
+    } else {
+        let _ = writeln!(std::io::stderr(), "{words}");
+    }
 }
