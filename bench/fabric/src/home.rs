@@ -10,10 +10,10 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, mount,
 };
-use farrow_net::peer::Control;
+use farrow_net::peer::DaemonControl;
 use farrow_net::records::{Credentials, TlsIdentity};
-use farrow_net::server::{Server, ServerOptions, SocketOptions};
-use farrow_net::source::Member;
+use farrow_net::server::{DataServer, ServerOptions, SocketOptions};
+use farrow_net::source::MemberLife;
 use farrow_net::source::table::TableSource;
 use farrow_net::ticket::{TICKET_BYTES, Ticket};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -43,8 +43,8 @@ pub struct Greeting {
     key: Vec<u8>,
 }
 
-pub fn member() -> Member {
-    Member { name: "reader".into(), incarnation: 1 }
+pub fn member() -> MemberLife {
+    MemberLife { name: "reader".into(), incarnation: 1 }
 }
 
 pub fn socket_options(congestion: &str) -> SocketOptions {
@@ -134,10 +134,10 @@ pub fn run(bytes: u64, congestion: &str) -> Result<(), Fault> {
     let (certificate, key) = certified("reader", &issuer)?;
 
     let options = ServerOptions { socket: socket_options(congestion), ..ServerOptions::default() };
-    let start = |credentials| -> Result<(Server, SocketAddr), Fault> {
+    let start = |credentials| -> Result<(DataServer, SocketAddr), Fault> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let source = Arc::clone(&source) as _;
-        let server = Server::start(listener, options.clone(), credentials, source, None)?;
+        let server = DataServer::start(listener, options.clone(), credentials, source, None)?;
         let address = server.address()?;
         Ok((server, address))
     };
@@ -201,7 +201,7 @@ impl Home {
     }
 
     /// The control channel of a peer over that record layer.
-    pub fn control(&self, layer: &'static str) -> Arc<dyn Control> {
+    pub fn control(&self, layer: &'static str) -> Arc<dyn DaemonControl> {
         Arc::new(Channel { pipes: Arc::clone(&self.pipes), layer })
     }
 }
@@ -227,7 +227,7 @@ struct Channel {
     layer: &'static str,
 }
 
-impl Control for Channel {
+impl DaemonControl for Channel {
     fn ticket(&self) -> Result<Ticket, String> {
         let line = ask(&self.pipes, self.layer).map_err(|error| error.to_string())?;
         let byte = |at: usize| u8::from_str_radix(line.get(2 * at..2 * at + 2)?, 16).ok();

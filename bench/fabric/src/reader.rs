@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Span};
-use farrow_net::cache::{Cache, Held, Mirror};
+use farrow_net::cache::{Cache, Mirror, MirrorHold};
 use farrow_net::peer::{Peer, PeerOptions};
 use farrow_net::records::Credentials;
 use farrow_net::source::HoldId;
@@ -50,21 +50,21 @@ impl Reader {
         Ok(ranges.iter().try_for_each(|range| self.mirror.map().commit(*range))?)
     }
 
-    pub fn open(&self) -> Result<(HoldId, Held), Fault> {
+    pub fn open(&self) -> Result<(HoldId, MirrorHold), Fault> {
         let opened = self.peer.open(&want(TABLE))?;
         let held = self.mirror.insert(TABLE, &opened.opened.blocks, TIME)?;
         Ok((opened.hold, held))
     }
 
     /// Everything from the name on: open, insert, fetch.
-    pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, Held), Fault> {
+    pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, MirrorHold), Fault> {
         let (hold, held) = self.open()?;
         self.peer.fetch(&held, hold, ranges, TIME)?;
         Ok((hold, held))
     }
 
     /// The same as before the first fetch.
-    pub fn forget(&self, (hold, held): (HoldId, Held)) {
+    pub fn forget(&self, (hold, held): (HoldId, MirrorHold)) {
         drop(held);
         self.mirror.remove(TABLE);
         self.peer.release(hold);
@@ -87,7 +87,11 @@ impl Reader {
     }
 
     /// One range of a table that is open.
-    pub fn fetch_more(&self, (hold, held): &(HoldId, Held), range: Span) -> Result<(), Fault> {
+    pub fn fetch_more(
+        &self,
+        (hold, held): &(HoldId, MirrorHold),
+        range: Span,
+    ) -> Result<(), Fault> {
         self.peer.fetch(held, *hold, &[range], TIME)?;
         Ok(())
     }

@@ -7,7 +7,7 @@ use arrow_array::{Array, Int64Array, StringArray, UInt16Array};
 use arrow_data::ArrayData;
 use arrow_schema::{Field, Schema};
 use farrow_arrow::testing::Arena;
-use farrow_arrow::{BatchData, Decoded, Limits, Plan, SchemaNode, Stamp, ffi};
+use farrow_arrow::{BatchData, Decoded, DescriptorStamp, Limits, Plan, SchemaNode, ffi};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ fn main() {
         let schema = SchemaNode::try_from(&fields).expect("plain types");
         let batch = BatchData { rows: 1000, columns: arrays };
         let plan = || arena.plan(|locate| Plan::record_batch(&schema, &batch, locate));
-        let stamp = Stamp { region: 1, epoch: 1 };
+        let stamp = DescriptorStamp { region: 1, epoch: 1 };
         let descriptor = plan().expect("good arrays").descriptor(stamp, 0);
         let parse = || Decoded::parse(&descriptor, &Limits::default()).expect("our own");
         let decoded = parse();

@@ -32,7 +32,7 @@ impl OffsetWidth {
 
 /// Layout of the buffers of one array (not of its children).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum ArrayLayout {
     /// No buffers at all.
     Null,
     /// One bit for each element.
@@ -62,19 +62,20 @@ pub(crate) enum Layout {
 /// Bytes of one view of the string and binary view types.
 pub(crate) const VIEW_BYTES: usize = 16;
 
-impl Layout {
+impl ArrayLayout {
     /// The layout of a type; `None` for sizes below zero, which no parsed type has.
-    pub fn of(data_type: &DataType) -> Option<Layout> {
+    pub fn of(data_type: &DataType) -> Option<ArrayLayout> {
         use DataType as T;
-        let fixed = |bytes: usize| Layout::Fixed { bytes, alignment: bytes, is_dictionary: false };
-        let aligned = |bytes: usize, alignment: usize| Layout::Fixed {
+        let fixed =
+            |bytes: usize| ArrayLayout::Fixed { bytes, alignment: bytes, is_dictionary: false };
+        let aligned = |bytes: usize, alignment: usize| ArrayLayout::Fixed {
             bytes,
             alignment,
             is_dictionary: false,
         };
         Some(match data_type {
-            T::Null => Layout::Null,
-            T::Boolean => Layout::Bits,
+            T::Null => ArrayLayout::Null,
+            T::Boolean => ArrayLayout::Bits,
             T::Int8 | T::UInt8 => fixed(1),
             T::Int16 | T::UInt16 | T::Float16 => fixed(2),
             T::Int32 | T::UInt32 | T::Float32 | T::Date32 | T::Time32(_) => fixed(4),
@@ -89,25 +90,25 @@ impl Layout {
             T::Decimal128(_, _) => aligned(16, align_of::<i128>()),
             T::Decimal256(_, _) => aligned(32, align_of::<i256>()),
             T::FixedSizeBinary(bytes) => aligned(usize::try_from(*bytes).ok()?, 1),
-            T::Binary | T::Utf8 => Layout::Binary(OffsetWidth::Four),
-            T::LargeBinary | T::LargeUtf8 => Layout::Binary(OffsetWidth::Eight),
-            T::BinaryView | T::Utf8View => Layout::View,
-            T::List(_) | T::Map(_, _) => Layout::List(OffsetWidth::Four),
-            T::LargeList(_) => Layout::List(OffsetWidth::Eight),
-            T::ListView(_) => Layout::ListView(OffsetWidth::Four),
-            T::LargeListView(_) => Layout::ListView(OffsetWidth::Eight),
+            T::Binary | T::Utf8 => ArrayLayout::Binary(OffsetWidth::Four),
+            T::LargeBinary | T::LargeUtf8 => ArrayLayout::Binary(OffsetWidth::Eight),
+            T::BinaryView | T::Utf8View => ArrayLayout::View,
+            T::List(_) | T::Map(_, _) => ArrayLayout::List(OffsetWidth::Four),
+            T::LargeList(_) => ArrayLayout::List(OffsetWidth::Eight),
+            T::ListView(_) => ArrayLayout::ListView(OffsetWidth::Four),
+            T::LargeListView(_) => ArrayLayout::ListView(OffsetWidth::Eight),
             T::FixedSizeList(_, items) => {
-                Layout::FixedList { items: usize::try_from(*items).ok()? }
+                ArrayLayout::FixedList { items: usize::try_from(*items).ok()? }
             }
-            T::Struct(_) => Layout::Struct,
-            T::Union(_, UnionMode::Sparse) => Layout::SparseUnion,
-            T::Union(_, UnionMode::Dense) => Layout::DenseUnion,
+            T::Struct(_) => ArrayLayout::Struct,
+            T::Union(_, UnionMode::Sparse) => ArrayLayout::SparseUnion,
+            T::Union(_, UnionMode::Dense) => ArrayLayout::DenseUnion,
             T::Dictionary(index, _) => {
                 let bytes = index.primitive_width()?;
-                Layout::Fixed { bytes, alignment: bytes, is_dictionary: true }
+                ArrayLayout::Fixed { bytes, alignment: bytes, is_dictionary: true }
             }
             T::RunEndEncoded(ends, _) => {
-                Layout::RunEnd { bytes: ends.data_type().primitive_width()? }
+                ArrayLayout::RunEnd { bytes: ends.data_type().primitive_width()? }
             }
         })
     }
@@ -116,17 +117,26 @@ impl Layout {
     pub fn has_validity(self) -> bool {
         !matches!(
             self,
-            Layout::Null | Layout::SparseUnion | Layout::DenseUnion | Layout::RunEnd { .. }
+            ArrayLayout::Null
+                | ArrayLayout::SparseUnion
+                | ArrayLayout::DenseUnion
+                | ArrayLayout::RunEnd { .. }
         )
     }
 
     /// Number of buffers besides validity; for views, without the data buffers.
     pub fn buffers(self) -> usize {
         match self {
-            Layout::Null | Layout::FixedList { .. } | Layout::Struct | Layout::RunEnd { .. } => 0,
-            Layout::Bits | Layout::Fixed { .. } | Layout::View | Layout::List(_) => 1,
-            Layout::SparseUnion => 1,
-            Layout::Binary(_) | Layout::ListView(_) | Layout::DenseUnion => 2,
+            ArrayLayout::Null
+            | ArrayLayout::FixedList { .. }
+            | ArrayLayout::Struct
+            | ArrayLayout::RunEnd { .. } => 0,
+            ArrayLayout::Bits
+            | ArrayLayout::Fixed { .. }
+            | ArrayLayout::View
+            | ArrayLayout::List(_) => 1,
+            ArrayLayout::SparseUnion => 1,
+            ArrayLayout::Binary(_) | ArrayLayout::ListView(_) | ArrayLayout::DenseUnion => 2,
         }
     }
 }
@@ -206,11 +216,11 @@ mod tests {
     #[test]
     fn layouts_agree_with_arrow() {
         for data_type in crate::testing::sample_types() {
-            let ours = Layout::of(&data_type).unwrap();
+            let ours = ArrayLayout::of(&data_type).unwrap();
             let theirs = arrow_data::layout(&data_type);
             assert_eq!(ours.has_validity(), theirs.can_contain_null_mask, "{data_type}");
             assert_eq!(ours.buffers(), theirs.buffers.len(), "{data_type}");
-            if let Layout::Fixed { bytes, alignment, .. } = ours {
+            if let ArrayLayout::Fixed { bytes, alignment, .. } = ours {
                 let BufferSpec::FixedWidth { byte_width, alignment: least } = theirs.buffers[0]
                 else {
                     panic!("{data_type} has a fixed width here only");

@@ -49,7 +49,7 @@ pub mod testing;
 mod wire;
 
 pub use decode::{ArrowObject, Decoded, Limits, Rebuilt, Resolve};
-pub use describe::{BatchData, CopyOut, Locate, Plan, Rewritten, Source, Stamp};
+pub use describe::{BatchData, CopyOut, CopySource, DescriptorStamp, Locate, Plan, Rewritten};
 pub use error::{
     DescribeError, ExportError, ImportError, InvalidDescriptor, SchemaError, SelectError,
 };

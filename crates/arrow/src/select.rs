@@ -9,13 +9,13 @@ use std::ops::Range as Span;
 
 use arrow_schema::DataType;
 
-use crate::decode::{Content, Decoded, Node, Range, Tree, Validity};
+use crate::decode::{ArrayNode, Content, Decoded, Range, Tree, Validity};
 use crate::describe::{DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NULL_COUNT_UNKNOWN, begin};
 use crate::error::{InvalidDescriptor, SelectError};
 use crate::kind::Kind;
-use crate::layout::{Layout, VIEW_BYTES, child_count, child_type};
+use crate::layout::{ArrayLayout, VIEW_BYTES, child_count, child_type};
 use crate::schema::{SchemaNode, write_schema};
-use crate::wire::{LENGTH_AT, Writer};
+use crate::wire::{DescriptorWriter, LENGTH_AT};
 
 /// Rows as a Python slice with step 1 names them: a negative bound counts from the end, and a bound beyond
 /// the end is the end.
@@ -83,7 +83,7 @@ impl Decoded {
         let total = tree.batches.iter().try_fold(0u64, |sum, rows| sum.checked_add(*rows));
         let total =
             total.ok_or(InvalidDescriptor::BadValue { what: "rows", at: 0, value: u64::MAX })?;
-        let part = Part { tree, kind: self.kind(), all, chosen, rows: rows.of(total) };
+        let part = OutputPart { tree, kind: self.kind(), all, chosen, rows: rows.of(total) };
         let selected = part.write(self, true)?;
         // A descriptor has no more nodes than bytes; shared dictionaries count wherever they are used.
         match selected {
@@ -110,7 +110,7 @@ fn find(all: &[SchemaNode], name: &str) -> Result<usize, SelectError> {
 }
 
 /// What is written.
-struct Part<'a> {
+struct OutputPart<'a> {
     tree: &'a Tree,
     kind: Kind,
     all: &'a [SchemaNode],
@@ -119,7 +119,7 @@ struct Part<'a> {
     rows: Span<u64>,
 }
 
-impl Part<'_> {
+impl OutputPart<'_> {
     /// `None`: the descriptor would have more nodes than bytes.
     fn write(&self, of: &Decoded, shares: bool) -> Result<Option<Selected>, SelectError> {
         let mut writer = begin(self.kind, 0);
@@ -134,7 +134,7 @@ impl Part<'_> {
         let batches = self.batches();
         writer.number(batches.len() as u64);
         let known = self.tree.dictionaries.iter().zip(0u32..);
-        let mut nodes = Nodes {
+        let mut nodes = SelectedNodes {
             tree: self.tree,
             writer,
             ranges: Vec::new(),
@@ -161,7 +161,7 @@ impl Part<'_> {
                 }
             }
         }
-        let Nodes { writer, ranges, expanded, .. } = nodes;
+        let SelectedNodes { writer, ranges, expanded, .. } = nodes;
         let mut descriptor = writer.bytes;
         let length = (descriptor.len() as u64).to_le_bytes();
         descriptor.splice(LENGTH_AT..LENGTH_AT + 8, length);
@@ -211,14 +211,14 @@ fn behind(tree: &Tree, index: usize, data_type: &DataType) -> Result<usize, Inva
     Ok(next)
 }
 
-fn node_at(tree: &Tree, index: usize) -> Result<&Node, InvalidDescriptor> {
+fn node_at(tree: &Tree, index: usize) -> Result<&ArrayNode, InvalidDescriptor> {
     let length = tree.nodes.len();
     tree.nodes.get(index).ok_or(InvalidDescriptor::Truncated { at: index, length })
 }
 
-struct Nodes<'a> {
+struct SelectedNodes<'a> {
     tree: &'a Tree,
-    writer: Writer,
+    writer: DescriptorWriter,
     ranges: Vec<(u64, u64)>,
     /// Old numbers of dictionaries, by their first nodes.
     known: HashMap<u32, u32>,
@@ -231,14 +231,14 @@ struct Nodes<'a> {
 }
 
 /// A node with the buffers that it keeps.
-struct Kept {
+struct RetainedNode {
     length: u64,
     offset: u64,
     validity: Option<Validity>,
     ranges: Vec<Range>,
 }
 
-impl Nodes<'_> {
+impl SelectedNodes<'_> {
     /// Writes a node and all below it, of the top node only the rows of `cut`. Returns the next node.
     fn copy(
         &mut self,
@@ -250,9 +250,9 @@ impl Nodes<'_> {
         let first = node.first_range as usize;
         let ranges = self.tree.ranges.get(first..first + node.range_count as usize);
         let ranges = ranges.unwrap_or_default().to_vec();
-        let Node { length, offset, validity, .. } = *node;
+        let ArrayNode { length, offset, validity, .. } = *node;
         let layout = layout_of(data_type)?;
-        let whole = Kept { length, offset, validity, ranges };
+        let whole = RetainedNode { length, offset, validity, ranges };
         let kept = match cut {
             Some(cut) => whole.cut(layout, cut)?,
             None => whole,
@@ -274,7 +274,7 @@ impl Nodes<'_> {
             }
             return Ok(index + 1);
         }
-        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+        if matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. }) {
             return match child_type(data_type, 0) {
                 Some(values) => self.dictionary(index + 1, values),
                 None => Ok(index + 1),
@@ -303,18 +303,18 @@ impl Nodes<'_> {
     fn empty(&mut self, data_type: &DataType) -> Result<(), InvalidDescriptor> {
         let layout = layout_of(data_type)?;
         let ranges = vec![Range { offset: 0, length: 0 }; layout.buffers()];
-        self.node(&Kept { length: 0, offset: 0, validity: None, ranges }, layout, false);
+        self.node(&RetainedNode { length: 0, offset: 0, validity: None, ranges }, layout, false);
         for child in (0..child_count(data_type)).filter_map(|child| child_type(data_type, child)) {
             self.empty(child)?;
         }
-        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+        if matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. }) {
             self.dictionaries += 1;
         }
         Ok(())
     }
 
-    fn node(&mut self, kept: &Kept, layout: Layout, shares_dictionary: bool) {
-        let Kept { length, offset, validity, ranges } = kept;
+    fn node(&mut self, kept: &RetainedNode, layout: ArrayLayout, shares_dictionary: bool) {
+        let RetainedNode { length, offset, validity, ranges } = kept;
         let flag = |bit: u8, on: bool| if on { bit } else { 0 };
         self.expanded += 1;
         self.writer.byte(
@@ -334,7 +334,7 @@ impl Nodes<'_> {
             self.writer.number(bit_offset);
             self.range(range);
         }
-        if layout == Layout::View {
+        if layout == ArrayLayout::View {
             self.writer.number(ranges.len().saturating_sub(layout.buffers()) as u64);
         }
         for range in ranges {
@@ -352,14 +352,14 @@ impl Nodes<'_> {
     }
 }
 
-fn layout_of(data_type: &DataType) -> Result<Layout, InvalidDescriptor> {
+fn layout_of(data_type: &DataType) -> Result<ArrayLayout, InvalidDescriptor> {
     let no_format = || crate::SchemaError::NoFormat { data_type: data_type.to_string() };
-    Layout::of(data_type).ok_or_else(|| no_format().into())
+    ArrayLayout::of(data_type).ok_or_else(|| no_format().into())
 }
 
-impl Kept {
+impl RetainedNode {
     /// The same node with fewer elements. Its buffers begin at a whole byte of its bitmaps.
-    fn cut(self, layout: Layout, rows: &Span<u64>) -> Result<Self, InvalidDescriptor> {
+    fn cut(self, layout: ArrayLayout, rows: &Span<u64>) -> Result<Self, InvalidDescriptor> {
         let Self { offset, validity, ranges, .. } = self;
         let length = rows.end - rows.start;
         let wrong = || InvalidDescriptor::BadValue { what: "rows", at: 0, value: rows.end };
@@ -369,7 +369,7 @@ impl Kept {
             None => first,
         };
         let left_out = match (element_bytes(layout), layout) {
-            (None, Layout::Bits) => first.min(first_bit) / 8 * 8,
+            (None, ArrayLayout::Bits) => first.min(first_bit) / 8 * 8,
             (None, _) => 0,
             (Some(_), _) if validity.is_some() => first.min(first_bit) / 8 * 8,
             (Some(_), _) => first,
@@ -385,7 +385,7 @@ impl Kept {
             }
         };
         let offset = first - left_out;
-        let is_whole = element_bytes(layout).is_none() && layout != Layout::Bits;
+        let is_whole = element_bytes(layout).is_none() && layout != ArrayLayout::Bits;
         let cut = ranges.into_iter().enumerate().map(|(number, range)| {
             if is_whole || number >= counted_buffers(layout) {
                 return Some(range);
@@ -405,28 +405,28 @@ impl Kept {
 }
 
 /// Bytes of an element in the buffers that are cut; `None`: they are bits, or stay whole.
-fn element_bytes(layout: Layout) -> Option<u64> {
+fn element_bytes(layout: ArrayLayout) -> Option<u64> {
     match layout {
-        Layout::Fixed { bytes, .. } => Some(bytes as u64),
-        Layout::Binary(width) | Layout::List(width) | Layout::ListView(width) => {
+        ArrayLayout::Fixed { bytes, .. } => Some(bytes as u64),
+        ArrayLayout::Binary(width) | ArrayLayout::List(width) | ArrayLayout::ListView(width) => {
             Some(width.bytes() as u64)
         }
-        Layout::View => Some(VIEW_BYTES as u64),
+        ArrayLayout::View => Some(VIEW_BYTES as u64),
         _ => None,
     }
 }
 
 /// How many of the buffers have an entry for each element.
-fn counted_buffers(layout: Layout) -> usize {
+fn counted_buffers(layout: ArrayLayout) -> usize {
     match layout {
-        Layout::ListView(_) => 2,
+        ArrayLayout::ListView(_) => 2,
         _ => 1,
     }
 }
 
 /// Entries that a buffer has beyond one for each element.
-fn extra(layout: Layout) -> u64 {
-    u64::from(matches!(layout, Layout::Binary(_) | Layout::List(_)))
+fn extra(layout: ArrayLayout) -> u64 {
+    u64::from(matches!(layout, ArrayLayout::Binary(_) | ArrayLayout::List(_)))
 }
 
 /// Part of a range; `None` if it does not lie within.

@@ -17,11 +17,11 @@ const VARINT_BYTES_MAX: u32 = 10;
 
 /// Appends to a descriptor.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub(crate) struct DescriptorWriter {
     pub bytes: Vec<u8>,
 }
 
-impl Writer {
+impl DescriptorWriter {
     pub fn byte(&mut self, value: u8) {
         self.bytes.push(value);
     }
@@ -46,14 +46,14 @@ impl Writer {
 
 /// Reads a descriptor; never reads past its end.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct DescriptorReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DescriptorReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Reader { bytes, at: 0 }
+        DescriptorReader { bytes, at: 0 }
     }
 
     pub fn at(&self) -> usize {
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn numbers_survive() {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX] {
-            let mut writer = Writer::default();
+            let mut writer = DescriptorWriter::default();
             writer.number(value);
-            let mut reader = Reader::new(&writer.bytes);
+            let mut reader = DescriptorReader::new(&writer.bytes);
             assert_eq!(reader.number(), Ok(value));
             assert_eq!(reader.remaining(), 0);
         }
@@ -156,14 +156,14 @@ mod tests {
             &[0xff; 11],
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02],
         ] {
-            assert!(Reader::new(bytes).number().is_err(), "{bytes:02x?}");
+            assert!(DescriptorReader::new(bytes).number().is_err(), "{bytes:02x?}");
         }
     }
 
     #[test]
     fn a_count_beyond_the_bytes_is_refused() {
-        let mut writer = Writer::default();
+        let mut writer = DescriptorWriter::default();
         writer.number(1 << 40);
-        assert!(Reader::new(&writer.bytes).count("things", 1).is_err());
+        assert!(DescriptorReader::new(&writer.bytes).count("things", 1).is_err());
     }
 }

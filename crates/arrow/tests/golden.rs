@@ -8,8 +8,8 @@ use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
 use farrow_arrow::testing::Arena;
 use farrow_arrow::{
-    BatchData, Decoded, DescribeError, InvalidDescriptor, Kind, Limits, NdArray, Order, Plan,
-    Rebuilt, SchemaNode, Stamp,
+    BatchData, Decoded, DescribeError, DescriptorStamp, InvalidDescriptor, Kind, Limits, NdArray,
+    Order, Plan, Rebuilt, SchemaNode,
 };
 
 const TABLE: &str = "
@@ -62,7 +62,7 @@ fn table() -> (SchemaNode, Vec<BatchData>) {
 fn version_one_is_written_for_ever() {
     let (schema, batches) = table();
     let plan = Plan::table(&schema, &batches, &mut |_, _| None).unwrap();
-    let descriptor = plan.descriptor(Stamp { region: 0xdead_beef, epoch: 7 }, 4096);
+    let descriptor = plan.descriptor(DescriptorStamp { region: 0xdead_beef, epoch: 7 }, 4096);
     let text: Vec<String> = descriptor.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(descriptor, hex(TABLE), "{TABLE_NOTE}\n{}", text.join(" "));
 }
@@ -75,7 +75,7 @@ fn version_one_is_read_for_ever() {
     arena.write(&plan).unwrap();
     let decoded = Decoded::parse(&hex(TABLE), &Limits::default()).unwrap();
     assert_eq!(decoded.kind(), Kind::Table);
-    assert_eq!(decoded.stamp(), Stamp { region: 0xdead_beef, epoch: 7 });
+    assert_eq!(decoded.stamp(), DescriptorStamp { region: 0xdead_beef, epoch: 7 });
     assert_eq!(decoded.batch_rows(), [3, 1]);
     let rebuilt = decoded.rebuild_checked(&|offset, length| arena.resolve(offset - 4096, length));
     let Rebuilt::Arrow(object) = rebuilt.unwrap() else { panic!("a table") };
@@ -97,7 +97,7 @@ fn numpy_arrays_have_a_descriptor_too() {
     // It lies in place at offset 4096.
     let plan = Plan::ndarray(&shape, &data, &mut |_, _| Some(4096)).unwrap();
     assert_eq!((plan.copy_bytes(), plan.in_place()), (0, [(4096, 24)].as_slice()));
-    let descriptor = plan.descriptor(Stamp::default(), 0);
+    let descriptor = plan.descriptor(DescriptorStamp::default(), 0);
     let text: Vec<String> = descriptor.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(descriptor, hex(NDARRAY), "{TABLE_NOTE}\n{}", text.join(" "));
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
@@ -137,7 +137,7 @@ fn scalars_and_empty_arrays_of_numpy() {
 fn a_resolver_must_give_exactly_the_bytes() {
     let (schema, batches) = table();
     let plan = Plan::table(&schema, &batches, &mut |_, _| None).unwrap();
-    let descriptor = plan.descriptor(Stamp::default(), 0);
+    let descriptor = plan.descriptor(DescriptorStamp::default(), 0);
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let short = Buffer::from(vec![0u8; 2]);
     let error = decoded.rebuild(&|_, _| Some(short.clone())).unwrap_err();
@@ -153,7 +153,7 @@ fn a_resolver_must_give_exactly_the_bytes() {
     let field = SchemaNode::try_from(&Field::new("n", DataType::Int64, false)).unwrap();
     let numbers = Int64Array::from(vec![1, 2, 3]).to_data();
     let plan = Plan::array(&field, &numbers, &mut |_, _| None).unwrap();
-    let descriptor = plan.descriptor(Stamp::default(), 0);
+    let descriptor = plan.descriptor(DescriptorStamp::default(), 0);
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let error = decoded
         .rebuild(&|_, length| Some(zeros.slice_with_length(1, length as usize)))

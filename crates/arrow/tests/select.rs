@@ -187,7 +187,7 @@ fn what_cannot_be_selected_is_said() {
     ]);
     let node = SchemaNode::try_from(&schema).unwrap();
     let plan = Plan::table(&node, &[], &mut |_, _| None).unwrap();
-    let descriptor = plan.descriptor(farrow_arrow::Stamp { region: 1, epoch: 1 }, 64);
+    let descriptor = plan.descriptor(farrow_arrow::DescriptorStamp { region: 1, epoch: 1 }, 64);
     let table = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let select = |columns: &[&str]| table.select(Some(&names(columns)), RowSlice::default());
     assert_eq!(select(&["a"]).unwrap().rows, 0);

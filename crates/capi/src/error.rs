@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Why a call from C failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum CallFailure {
     /// An error of the client.
     #[error(transparent)]
     Farrow(#[from] farrow::Error),
@@ -19,16 +19,16 @@ pub enum Failure {
     Argument(String),
 }
 
-impl Failure {
+impl CallFailure {
     /// A NULL where `what` belongs.
-    pub(crate) fn null(what: &str) -> Failure {
-        Failure::Argument(format!("{what} is NULL"))
+    pub(crate) fn null(what: &str) -> CallFailure {
+        CallFailure::Argument(format!("{what} is NULL"))
     }
 
     fn status(&self) -> FarrowStatus {
         match self {
-            Failure::Farrow(error) => error.into(),
-            Failure::Argument(_) => FarrowStatus::InvalidArgument,
+            CallFailure::Farrow(error) => error.into(),
+            CallFailure::Argument(_) => FarrowStatus::InvalidArgument,
         }
     }
 }
@@ -45,7 +45,7 @@ fn remember(status: FarrowStatus, text: &str) {
 }
 
 /// Run the body of a C function: no panic leaves it, and its error is remembered.
-pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> FarrowStatus {
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), CallFailure>) -> FarrowStatus {
     match catch_unwind(AssertUnwindSafe(|| interruptible(body))) {
         Ok(Ok(())) => FarrowStatus::Ok,
         Ok(Err(failure)) => {

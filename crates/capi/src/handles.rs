@@ -1,8 +1,8 @@
 //! The client handle, and what C passes for names, ids and times.
 
-use crate::error::{Failure, guard, guard_or};
+use crate::error::{CallFailure, guard, guard_or};
 use crate::status::FarrowStatus;
-use farrow::{Client, ConnectOptions, ObjectId, Target};
+use farrow::{Client, ConnectOptions, ObjectId, ObjectKey};
 use farrow_memory::Span;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -40,31 +40,31 @@ impl From<ObjectId> for FarrowObjectId {
 ///
 /// # Safety
 /// `pointer` is NULL or leads to a `T` that lives through the call.
-pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, CallFailure> {
     // SAFETY: the caller's promise.
-    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::null(what))
+    unsafe { pointer.as_ref() }.ok_or_else(|| CallFailure::null(what))
 }
 
 /// A place that the caller wants written.
 ///
 /// # Safety
 /// `pointer` is NULL or a place for a `T` that nobody else uses during the call.
-pub(crate) unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+pub(crate) unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, CallFailure> {
     // SAFETY: the caller's promise.
-    unsafe { pointer.as_mut() }.ok_or_else(|| Failure::null(what))
+    unsafe { pointer.as_mut() }.ok_or_else(|| CallFailure::null(what))
 }
 
 /// A name; NULL is none.
 ///
 /// # Safety
 /// `text` is NULL or ends with a zero byte.
-pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, Failure> {
+pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, CallFailure> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|error| Failure::Argument(format!("name: {error}")))?;
+    let text = text.to_str().map_err(|error| CallFailure::Argument(format!("name: {error}")))?;
     Ok(Some(text))
 }
 
@@ -75,20 +75,20 @@ pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, Fa
 pub(crate) unsafe fn target(
     id: *const FarrowObjectId,
     text: *const c_char,
-) -> Result<Target, Failure> {
+) -> Result<ObjectKey, CallFailure> {
     // SAFETY: the caller's promise.
     match unsafe { (id.as_ref(), name(text)?) } {
-        (Some(id), None) => Ok(Target::Id(ObjectId::from_bytes(id.bytes))),
-        (None, Some(name)) => Ok(Target::Name(name.to_owned())),
-        (Some(_), Some(_)) => Err(Failure::Argument("both an id and a name".into())),
-        (None, None) => Err(Failure::Argument("neither an id nor a name".into())),
+        (Some(id), None) => Ok(ObjectKey::Id(ObjectId::from_bytes(id.bytes))),
+        (None, Some(name)) => Ok(ObjectKey::Name(name.to_owned())),
+        (Some(_), Some(_)) => Err(CallFailure::Argument("both an id and a name".into())),
+        (None, None) => Err(CallFailure::Argument("neither an id nor a name".into())),
     }
 }
 
 /// A time that C passes in seconds.
-pub(crate) fn seconds(seconds: f64) -> Result<Duration, Failure> {
+pub(crate) fn seconds(seconds: f64) -> Result<Duration, CallFailure> {
     // A hundred years stand for ever.
-    let text = || Failure::Argument(format!("a timeout of {seconds} s"));
+    let text = || CallFailure::Argument(format!("a timeout of {seconds} s"));
     if seconds.is_nan() {
         return Err(text());
     }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn farrow_client_at(
         let (client, node, at) =
             unsafe { (borrow(client, "client")?, name(node)?, place(at, "at")?) };
         *at = std::ptr::null_mut();
-        let node = node.ok_or_else(|| Failure::null("node"))?;
+        let node = node.ok_or_else(|| CallFailure::null("node"))?;
         let client = client.get().at(node)?;
         *at = Box::into_raw(Box::new(FarrowClient { client }));
         Ok(())
@@ -222,10 +222,10 @@ unsafe fn range<'a>(
     client: *const FarrowClient,
     data: *const c_void,
     size: u64,
-) -> Result<(&'a Client, Span), Failure> {
+) -> Result<(&'a Client, Span), CallFailure> {
     // SAFETY: the caller's promise.
     let client = unsafe { borrow(client, "client") }?.get();
-    let outside = || Failure::Argument(format!("{size} B at {data:p} are not in the region"));
+    let outside = || CallFailure::Argument(format!("{size} B at {data:p} are not in the region"));
     let length = usize::try_from(size).map_err(|_| outside())?;
     let offset = client.locate(data.cast(), length).ok_or_else(outside)?;
     Ok((client, Span { offset, length: farrow::Length(size) }))

@@ -18,7 +18,7 @@ pub mod pool;
 mod put;
 mod status;
 
-pub use error::Failure;
+pub use error::CallFailure;
 pub use handles::{FarrowClient, FarrowObjectId};
 pub use listing::{FarrowList, FarrowListed, FarrowMetadata, FarrowTarget};
 pub use object::FarrowObject;

@@ -1,10 +1,10 @@
 //! Looking at objects without holding them, through C: labels, waits, lists.
 
-use crate::error::{Failure, guard, guard_or};
+use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, name, place, seconds, target};
 use crate::options::{self, FarrowPair};
 use crate::status::FarrowStatus;
-use farrow::{Listed, Metadata};
+use farrow::{ListedObject, Metadata};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::null;
 
@@ -40,20 +40,20 @@ pub struct FarrowTarget {
 /// What was listed.
 #[derive(Debug)]
 pub struct FarrowList {
-    items: Vec<Item>,
+    items: Vec<ListItem>,
 }
 
 #[derive(Debug)]
-struct Item {
-    listed: Listed,
+struct ListItem {
+    listed: ListedObject,
     name: Option<CString>,
     metadata: FarrowMetadata,
 }
 
-impl From<Listed> for Item {
-    fn from(listed: Listed) -> Self {
+impl From<ListedObject> for ListItem {
+    fn from(listed: ListedObject) -> Self {
         let name = listed.name.as_deref().map(c_text);
-        Item { name, metadata: (&listed.metadata).into(), listed }
+        ListItem { name, metadata: (&listed.metadata).into(), listed }
     }
 }
 
@@ -125,8 +125,8 @@ pub unsafe extern "C" fn farrow_metadata_pair(
     })
 }
 
-fn at<'a, T>(all: &'a [T], index: usize, what: &str) -> Result<&'a T, Failure> {
-    let outside = || Failure::Argument(format!("index {index} of {} {what}", all.len()));
+fn at<'a, T>(all: &'a [T], index: usize, what: &str) -> Result<&'a T, CallFailure> {
+    let outside = || CallFailure::Argument(format!("index {index} of {} {what}", all.len()));
     all.get(index).ok_or_else(outside)
 }
 
@@ -181,10 +181,10 @@ pub unsafe extern "C" fn farrow_wait(
         let (client, targets) =
             unsafe { (borrow(client, "client")?, options::items(targets, count, "targets")?) };
         if enough > count {
-            return Err(Failure::Argument(format!("{enough} of {count} targets")));
+            return Err(CallFailure::Argument(format!("{enough} of {count} targets")));
         }
         if is_sealed.is_null() && count > 0 {
-            return Err(Failure::null("is_sealed"));
+            return Err(CallFailure::null("is_sealed"));
         }
         // SAFETY: the caller's promise.
         let wanted = targets.iter().map(|one| unsafe { target(one.id, one.name) });
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn farrow_list(
         };
         *place = std::ptr::null_mut();
         let found = client.get().list_where(prefix.unwrap_or_default(), &labels)?;
-        let items = found.into_iter().map(Item::from).collect();
+        let items = found.into_iter().map(ListItem::from).collect();
         *place = Box::into_raw(Box::new(FarrowList { items }));
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Held objects through C.
 
 use crate::convert;
-use crate::error::{Failure, guard, guard_or};
+use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, place, seconds, target};
 use crate::status::FarrowStatus;
 use farrow::arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
@@ -108,17 +108,17 @@ pub unsafe extern "C" fn farrow_object_array(
 ) -> FarrowStatus {
     guard(|| {
         if array.is_null() || schema.is_null() {
-            return Err(Failure::null("array or schema"));
+            return Err(CallFailure::null("array or schema"));
         }
         // SAFETY: the caller's promise.
         let object = unsafe { borrow(object, "object") }?;
         let kind = object.object.kind();
         if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
-            return Err(Failure::Argument(format!("a {} is not one array", kind.as_str())));
+            return Err(CallFailure::Argument(format!("a {} is not one array", kind.as_str())));
         }
         let mut exported = convert::export(&convert::rebuild(&object.object)?)?;
         let Some(only) = exported.arrays.pop() else {
-            return Err(Failure::Argument("an array object without an array".into()));
+            return Err(CallFailure::Argument("an array object without an array".into()));
         };
         // SAFETY: the caller's promise; what was there is not dropped.
         unsafe {
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn farrow_object_stream(
 ) -> FarrowStatus {
     guard(|| {
         if stream.is_null() {
-            return Err(Failure::null("stream"));
+            return Err(CallFailure::null("stream"));
         }
         // SAFETY: the caller's promise.
         let object = unsafe { borrow(object, "object") }?;

@@ -1,6 +1,6 @@
 //! What a put may say besides the value: a name, labels, a time to wait.
 
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handles::{name, seconds};
 use farrow::{Metadata, ObjectOptions};
 use std::ffi::c_char;
@@ -42,24 +42,28 @@ impl FarrowPutOptions {
 }
 
 /// The options of one call, checked.
-pub(crate) struct Options<'a> {
+pub(crate) struct CallOptions<'a> {
     name: Option<&'a str>,
     metadata: Metadata,
     wait: Duration,
 }
 
-impl<'a> Options<'a> {
+impl<'a> CallOptions<'a> {
     /// # Safety
     /// `options` is NULL or as the header says.
-    pub(crate) unsafe fn read(options: *const FarrowPutOptions) -> Result<Self, Failure> {
+    pub(crate) unsafe fn read(options: *const FarrowPutOptions) -> Result<Self, CallFailure> {
         // SAFETY: the caller's promise.
         let Some(options) = (unsafe { options.as_ref() }) else {
-            return Ok(Options { name: None, metadata: Metadata::default(), wait: Duration::ZERO });
+            return Ok(CallOptions {
+                name: None,
+                metadata: Metadata::default(),
+                wait: Duration::ZERO,
+            });
         };
         // SAFETY: the caller's promise.
         let (name, metadata) =
             unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
-        Ok(Options { name, metadata, wait: seconds(options.wait_seconds)? })
+        Ok(CallOptions { name, metadata, wait: seconds(options.wait_seconds)? })
     }
 
     pub(crate) fn of_object(&self) -> ObjectOptions<'_> {
@@ -76,15 +80,15 @@ pub(crate) unsafe fn items<'a, T>(
     first: *const T,
     count: usize,
     what: &str,
-) -> Result<&'a [T], Failure> {
+) -> Result<&'a [T], CallFailure> {
     if count == 0 {
         return Ok(&[]);
     }
     if first.is_null() {
-        return Err(Failure::null(what));
+        return Err(CallFailure::null(what));
     }
     if count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Failure::Argument(format!("{count} {what}")));
+        return Err(CallFailure::Argument(format!("{count} {what}")));
     }
     // SAFETY: the caller's promise, and the length fits an allocation.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
@@ -94,9 +98,12 @@ pub(crate) unsafe fn items<'a, T>(
 ///
 /// # Safety
 /// As [`items`]; the texts are NULL or end with a zero byte.
-pub(crate) unsafe fn metadata(first: *const FarrowPair, count: usize) -> Result<Metadata, Failure> {
+pub(crate) unsafe fn metadata(
+    first: *const FarrowPair,
+    count: usize,
+) -> Result<Metadata, CallFailure> {
     if count > PAIRS_MAX {
-        return Err(Failure::Argument(format!(
+        return Err(CallFailure::Argument(format!(
             "{count} pairs of metadata, of {PAIRS_MAX} at most"
         )));
     }
@@ -107,9 +114,9 @@ pub(crate) unsafe fn metadata(first: *const FarrowPair, count: usize) -> Result<
         // SAFETY: the caller's promise.
         let (key, value) = unsafe { (name(pair.key)?, name(pair.value)?) };
         all.push((
-            key.ok_or_else(|| Failure::null("key"))?,
-            value.ok_or_else(|| Failure::null("value"))?,
+            key.ok_or_else(|| CallFailure::null("key"))?,
+            value.ok_or_else(|| CallFailure::null("value"))?,
         ));
     }
-    Metadata::new(all).map_err(|error| Failure::Argument(error.to_string()))
+    Metadata::new(all).map_err(|error| CallFailure::Argument(error.to_string()))
 }

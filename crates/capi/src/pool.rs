@@ -4,7 +4,7 @@
 //! owner of the pool can know. So a handle may be *retired* instead of closed: it stays good for
 //! ever, gives out nothing more, and lets go of the client when the last allocation is freed.
 
-use crate::error::{Failure, guard, guard_or};
+use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::FarrowClient;
 use crate::status::FarrowStatus;
 use farrow::Pool;
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn farrow_pool_open(
 ) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller passes a client handle that is good during the call.
-        let client = unsafe { client.as_ref() }.ok_or_else(|| Failure::null("client"))?;
+        let client = unsafe { client.as_ref() }.ok_or_else(|| CallFailure::null("client"))?;
         // SAFETY: the caller passes a place for one pointer.
-        let place = unsafe { pool.as_mut() }.ok_or_else(|| Failure::null("pool"))?;
+        let place = unsafe { pool.as_mut() }.ok_or_else(|| CallFailure::null("pool"))?;
         *place = Box::into_raw(Box::new(FarrowPool::new(client.get().pool(), strict != 0)));
         Ok(())
     })
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn farrow_pool_open(
 pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promise.
-        let pool = unsafe { handle(pool) }.ok_or_else(|| Failure::null("pool"))?;
+        let pool = unsafe { handle(pool) }.ok_or_else(|| CallFailure::null("pool"))?;
         Ok(pool.expect(&[size])?)
     })
 }

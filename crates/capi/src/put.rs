@@ -1,9 +1,9 @@
 //! Putting and writing through C.
 
 use crate::convert::{self, StreamKind};
-use crate::error::{Failure, guard};
+use crate::error::{CallFailure, guard};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, place};
-use crate::options::{FarrowPutOptions, Options};
+use crate::options::{CallOptions, FarrowPutOptions};
 use crate::status::FarrowStatus;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::{ObjectKind, Value, Writer};
@@ -15,16 +15,16 @@ pub struct FarrowWriter {
     writer: Writer,
 }
 
-fn bytes<'a>(data: *const c_void, size: u64) -> Result<&'a [u8], Failure> {
+fn bytes<'a>(data: *const c_void, size: u64) -> Result<&'a [u8], CallFailure> {
     if size == 0 {
         return Ok(&[]);
     }
     let length = usize::try_from(size)
         .ok()
         .filter(|length| *length <= isize::MAX as usize)
-        .ok_or_else(|| Failure::Argument(format!("{size} B in one piece")))?;
+        .ok_or_else(|| CallFailure::Argument(format!("{size} B in one piece")))?;
     if data.is_null() {
-        return Err(Failure::null("data"));
+        return Err(CallFailure::null("data"));
     }
     // SAFETY: by the header, `data` is good for `size` bytes during the call.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
@@ -39,9 +39,9 @@ unsafe fn put(
     value: &Value<'_>,
     options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     // SAFETY: the caller's promise.
-    let (client, options) = unsafe { (borrow(client, "client")?, Options::read(options)?) };
+    let (client, options) = unsafe { (borrow(client, "client")?, CallOptions::read(options)?) };
     let sealed = client.get().put_with(value, &options.of_object())?;
     // SAFETY: the caller's promise.
     if let Some(id) = unsafe { id.as_mut() } {
@@ -50,8 +50,8 @@ unsafe fn put(
     Ok(())
 }
 
-fn unfit(kind: i32, what: &str) -> Failure {
-    Failure::Argument(format!("kind {kind} cannot be put as {what}"))
+fn unfit(kind: i32, what: &str) -> CallFailure {
+    CallFailure::Argument(format!("kind {kind} cannot be put as {what}"))
 }
 
 /// See `farrow.h`.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn farrow_create_with(
     guard(|| {
         // SAFETY: the caller's promise.
         let (client, options, place) = unsafe {
-            (borrow(client, "client")?, Options::read(options)?, place(writer, "writer")?)
+            (borrow(client, "client")?, CallOptions::read(options)?, place(writer, "writer")?)
         };
         *place = std::ptr::null_mut();
         let writer = client.get().create_with(size, &options.of_object())?;
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn farrow_writer_write(
 ) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promises.
-        let writer = unsafe { writer.as_ref() }.ok_or_else(|| Failure::null("writer"))?;
+        let writer = unsafe { writer.as_ref() }.ok_or_else(|| CallFailure::null("writer"))?;
         Ok(writer.writer.memory().write_at(offset, bytes(data, size)?)?)
     })
 }
@@ -269,9 +269,9 @@ pub unsafe extern "C" fn farrow_writer_size(writer: *const FarrowWriter) -> u64 
 ///
 /// # Safety
 /// `writer` is NULL or a handle that nobody uses any more.
-unsafe fn take(writer: *mut FarrowWriter) -> Result<Writer, Failure> {
+unsafe fn take(writer: *mut FarrowWriter) -> Result<Writer, CallFailure> {
     if writer.is_null() {
-        return Err(Failure::null("writer"));
+        return Err(CallFailure::null("writer"));
     }
     // SAFETY: the handle came from `Box::into_raw` in farrow_create.
     Ok(unsafe { Box::from_raw(writer) }.writer)

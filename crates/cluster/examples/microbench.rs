@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{Field, Schema};
-use farrow::arrow::{Decoded, Limits, Plan, Stamp};
-use farrow::{BatchData, Client, ConnectOptions, ObjectOptions, SchemaNode, Target, Value};
+use farrow::arrow::{Decoded, DescriptorStamp, Limits, Plan};
+use farrow::{BatchData, Client, ConnectOptions, ObjectKey, ObjectOptions, SchemaNode, Value};
 use farrow_cluster::node::{EvictionKind, MemorySource, Node, NodeOptions};
 use farrow_memory::copy::CopyPlan;
 use farrow_memory::device::DeviceFabric;
@@ -87,7 +87,7 @@ fn descriptors(bench: &mut Bench) -> Anything {
         let mut place = |pointer: *const u8, _: usize| Some(pointer as u64);
         bench.time(&format!("describe {columns} columns"), 51, calls, || {
             let plan = Plan::record_batch(&schema, &batch, &mut place).expect("a plan");
-            black_box(plan.descriptor(Stamp { region: 1, epoch: 1 }, 0));
+            black_box(plan.descriptor(DescriptorStamp { region: 1, epoch: 1 }, 0));
         });
         let plan = Plan::record_batch(&schema, &batch, &mut |_, _| None)?;
         let mut area = vec![0_u64; (plan.copy_bytes() as usize).div_ceil(8)];
@@ -99,7 +99,7 @@ fn descriptors(bench: &mut Bench) -> Anything {
             *word = u64::from_le_bytes(all);
         }
         let area = Buffer::from_vec(area);
-        let descriptor = plan.descriptor(Stamp { region: 1, epoch: 1 }, 0);
+        let descriptor = plan.descriptor(DescriptorStamp { region: 1, epoch: 1 }, 0);
         bench.time(&format!("rebuild {columns} columns"), 51, calls, || {
             let decoded = Decoded::parse(&descriptor, &Limits::default()).expect("a descriptor");
             let rebuilt = decoded.rebuild(&|offset, length| {
@@ -114,17 +114,17 @@ fn descriptors(bench: &mut Bench) -> Anything {
 fn objects(bench: &mut Bench, client: &Client) -> Anything {
     let kilobyte = vec![7; 1024];
     let value = Value::Bytes(&kilobyte);
-    let id: Target = client.put(&value, Some("small"))?.into();
+    let id: ObjectKey = client.put(&value, Some("small"))?.into();
     bench.time("get 1 KiB by id", 51, 1000, || {
         black_box(client.get(&id, Duration::ZERO).and_then(|o| o.view()).expect("there"));
     });
-    let name = Target::from("small");
+    let name = ObjectKey::from("small");
     bench.time("get 1 KiB by name", 51, 1000, || {
         black_box(client.get(&name, Duration::ZERO).and_then(|o| o.view()).expect("there"));
     });
     let mut ids = Vec::new();
     bench.time("put 1 KiB", 51, 100, || ids.push(client.put(&value, None).expect("room")));
-    let targets: Vec<Target> = ids.drain(..).map(Target::from).collect();
+    let targets: Vec<ObjectKey> = ids.drain(..).map(ObjectKey::from).collect();
     client.delete(&targets)?;
     let many = vec![(value, ObjectOptions::default()); 1000];
     let mut sets = Vec::new();
@@ -132,7 +132,7 @@ fn objects(bench: &mut Bench, client: &Client) -> Anything {
         sets.push(client.put_many(&many).expect("room"));
     });
     for set in sets {
-        client.delete(&set.into_iter().map(Target::from).collect::<Vec<_>>())?;
+        client.delete(&set.into_iter().map(ObjectKey::from).collect::<Vec<_>>())?;
     }
     let pool = client.pool();
     for bytes in [64, 4096, 1 << 20] {
@@ -146,16 +146,16 @@ fn objects(bench: &mut Bench, client: &Client) -> Anything {
         let mut last = None;
         bench.rate(&format!("put {} MiB of bytes", bytes >> 20), 9, bytes, || {
             if let Some(id) = last.take() {
-                client.delete(&[Target::Id(id)]).expect("there");
+                client.delete(&[ObjectKey::Id(id)]).expect("there");
             }
             last = Some(client.put(&Value::Bytes(&source), None).expect("room"));
         });
         if let Some(id) = last {
             bench.time(&format!("get {} MiB of bytes", bytes >> 20), 51, 100, || {
-                let object = client.get(&Target::Id(id), Duration::ZERO).expect("there");
+                let object = client.get(&ObjectKey::Id(id), Duration::ZERO).expect("there");
                 black_box(object.view().expect("bytes"));
             });
-            client.delete(&[Target::Id(id)])?;
+            client.delete(&[ObjectKey::Id(id)])?;
         }
     }
     Ok(())

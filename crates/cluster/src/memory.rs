@@ -18,7 +18,7 @@ use farrow_wire::paths;
 
 use crate::lock::Holder;
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
-use crate::place::{Place, should_mount};
+use crate::place::{RegionFolder, should_mount};
 use crate::protocol::PeerIdentity;
 use crate::size::human;
 
@@ -26,7 +26,7 @@ use crate::size::human;
 const NAME_BYTES_EACH: u64 = 32;
 
 /// A store over its region, new or adopted.
-pub(crate) struct Found {
+pub(crate) struct OpenedStore {
     pub(crate) home: Home,
     /// Objects of an earlier life.
     pub(crate) adopted: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Found {
     /// Objects that were kept without their damaged names, with reasons.
     pub(crate) unnamed: Vec<String>,
     /// Where it lies; `None`: on a device, which stays, or nowhere by name.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<RegionFolder>,
     /// What keeps it while there is no daemon; `None`: on a device.
     pub(crate) held: Option<HeldMemory>,
     /// Objects that the daemon before had promised, by the places of clients.
@@ -50,7 +50,7 @@ pub(crate) fn find_or_make(
     options: &NodeOptions,
     name: &str,
     held: Option<HeldMemory>,
-) -> Result<Found, NodeError> {
+) -> Result<OpenedStore, NodeError> {
     // What still has a name is found by that.
     if let Some(held) = held.filter(|held| held.is_nameless() && !options.is_fresh) {
         match adopt_held(&held, &Unfinished::default()) {
@@ -62,7 +62,7 @@ pub(crate) fn find_or_make(
     match &options.source {
         MemorySource::Automatic => anywhere(options, name),
         MemorySource::Shm { dir } => {
-            let place = Place::shared(dir);
+            let place = RegionFolder::shared(dir);
             if options.is_fresh {
                 place.clear(name)?;
             }
@@ -94,8 +94,8 @@ pub(crate) fn find_or_make(
 
 /// A region that lies in one of both places is adopted there. A new one has no name, unless it is
 /// to be kept, and goes to huge pages.
-fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
-    let (own, shm) = (Place::own(&options.socket), Place::shared(paths::SHM_DIR));
+fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError> {
+    let (own, shm) = (RegionFolder::own(&options.socket), RegionFolder::shared(paths::SHM_DIR));
     if own.is_mounted() {
         let found = if options.is_fresh { None } else { adopt_in(&own, name)? };
         if let Some(found) = found {
@@ -124,7 +124,7 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
 
 /// In a tmpfs of its own where this process may mount one and that offers huge pages; else where
 /// the machine's shared memory lies, within its limit; else in memory files.
-fn make_nameless(options: &NodeOptions) -> Result<Found, NodeError> {
+fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
     let layout = |dir: Option<&Path>| -> Result<(RegionOptions, Geometry), NodeError> {
         let memory = options.memory.unwrap_or_else(|| default_memory(dir, options.is_private));
         let region_options = region_options(options, memory)?;
@@ -166,31 +166,31 @@ fn is_unfinished(error: &NodeError) -> bool {
     )
 }
 
-fn adopt_held(held: &HeldMemory, unfinished: &Unfinished) -> Result<Found, NodeError> {
+fn adopt_held(held: &HeldMemory, unfinished: &Unfinished) -> Result<OpenedStore, NodeError> {
     adopt_shm(ShmFabric::adopt(held)?, unfinished, None)
 }
 
 fn adopt_shm(
     fabric: ShmFabric,
     unfinished: &Unfinished,
-    place: Option<Place>,
-) -> Result<Found, NodeError> {
+    place: Option<RegionFolder>,
+) -> Result<OpenedStore, NodeError> {
     let held = fabric.hold()?;
     let found = adopt(Arc::new(fabric), unfinished, place)?;
-    Ok(Found { held: Some(held), ..found })
+    Ok(OpenedStore { held: Some(held), ..found })
 }
 
 fn make_shm(
     fabric: ShmFabric,
     options: &RegionOptions,
-    place: Option<Place>,
-) -> Result<Found, NodeError> {
+    place: Option<RegionFolder>,
+) -> Result<OpenedStore, NodeError> {
     let held = fabric.hold()?;
     let found = make(Arc::new(fabric), options, place)?;
-    Ok(Found { held: Some(held), ..found })
+    Ok(OpenedStore { held: Some(held), ..found })
 }
 
-fn adopt_in(place: &Place, name: &str) -> Result<Option<Found>, NodeError> {
+fn adopt_in(place: &RegionFolder, name: &str) -> Result<Option<OpenedStore>, NodeError> {
     match ShmFabric::open(&place.dir, name) {
         Ok(fabric) => {
             let path = place.dir.join(name);
@@ -206,13 +206,21 @@ fn adopt_in(place: &Place, name: &str) -> Result<Option<Found>, NodeError> {
 }
 
 /// What its maker left when it was killed. There was never anything in it.
-fn throw_away(place: &Place, name: &str, path: &Path) -> Result<Option<Found>, NodeError> {
+fn throw_away(
+    place: &RegionFolder,
+    name: &str,
+    path: &Path,
+) -> Result<Option<OpenedStore>, NodeError> {
     tracing::warn!(path = %path.display(), "memory whose making was never finished: thrown away");
     ShmFabric::unlink(&place.dir, name)?;
     Ok(None)
 }
 
-fn make_in(place: Place, options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+fn make_in(
+    place: RegionFolder,
+    options: &NodeOptions,
+    name: &str,
+) -> Result<OpenedStore, NodeError> {
     let memory =
         options.memory.unwrap_or_else(|| default_memory(Some(&place.dir), options.is_private));
     let region_options = region_options(options, memory)?;
@@ -226,7 +234,11 @@ fn make_in(place: Place, options: &NodeOptions, name: &str) -> Result<Found, Nod
 }
 
 /// Mounts a tmpfs that fits, and makes the region there. After an error nothing is left.
-fn make_in_mount(own: Place, options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+fn make_in_mount(
+    own: RegionFolder,
+    options: &NodeOptions,
+    name: &str,
+) -> Result<OpenedStore, NodeError> {
     // Chosen before the mount, which has the size it needs and says nothing about what is free.
     let memory = options.memory.unwrap_or_else(|| default_memory(None, options.is_private));
     let options = NodeOptions { memory: Some(memory), ..options.clone() };
@@ -260,7 +272,7 @@ pub(crate) fn find_existing(
 fn open_existing(options: &NodeOptions, name: &str) -> Result<Arc<dyn Fabric>, NodeError> {
     Ok(match &options.source {
         MemorySource::Automatic => {
-            let place = Place::of_existing(&options.socket, name);
+            let place = RegionFolder::of_existing(&options.socket, name);
             Arc::new(ShmFabric::inspect(&place.dir, name)?)
         }
         MemorySource::Shm { dir } => Arc::new(ShmFabric::inspect(dir, name)?),
@@ -285,16 +297,16 @@ pub(crate) fn adopt_existing(
     name: &str,
     unfinished: &Unfinished,
     held: Option<&HeldMemory>,
-) -> Result<Found, NodeError> {
+) -> Result<OpenedStore, NodeError> {
     if let Some(held) = held.filter(|held| held.is_nameless()) {
         return adopt_held(held, unfinished);
     }
-    let adopt_at = |place: Place| -> Result<Found, NodeError> {
+    let adopt_at = |place: RegionFolder| -> Result<OpenedStore, NodeError> {
         adopt_shm(ShmFabric::open(&place.dir, name)?, unfinished, Some(place))
     };
     match &options.source {
-        MemorySource::Automatic => adopt_at(Place::of_existing(&options.socket, name)),
-        MemorySource::Shm { dir } => adopt_at(Place::shared(dir)),
+        MemorySource::Automatic => adopt_at(RegionFolder::of_existing(&options.socket, name)),
+        MemorySource::Shm { dir } => adopt_at(RegionFolder::shared(dir)),
         MemorySource::Device { path, file_offset, coherence } => {
             let (geometry, _) = device_geometry(options)?;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
@@ -330,12 +342,12 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
 fn make(
     fabric: Arc<dyn Fabric>,
     options: &RegionOptions,
-    place: Option<Place>,
-) -> Result<Found, NodeError> {
+    place: Option<RegionFolder>,
+) -> Result<OpenedStore, NodeError> {
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let home = Home::create(region, options, wall_ns())?;
-    Ok(Found {
+    Ok(OpenedStore {
         home,
         adopted: 0,
         clients: Vec::new(),
@@ -351,8 +363,8 @@ fn make(
 fn adopt(
     fabric: Arc<dyn Fabric>,
     unfinished: &Unfinished,
-    place: Option<Place>,
-) -> Result<Found, NodeError> {
+    place: Option<RegionFolder>,
+) -> Result<OpenedStore, NodeError> {
     let memory = fabric.describe();
     let _span = tracing::info_span!("adoption", %memory).entered();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
@@ -372,7 +384,7 @@ fn adopt(
         report.clients.iter().map(|client| (client.client, PeerIdentity::from(client))).collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
     let unnamed = report.unnamed.iter().map(describe_dropped).collect();
-    Ok(Found {
+    Ok(OpenedStore {
         home,
         adopted: report.objects.saturating_add(report.spilled),
         clients,

@@ -18,22 +18,22 @@ use farrow_wire::{Rule, paths};
 use crate::certs::NodeName;
 use crate::endpoint::Scraped;
 use crate::lock::Lock;
-use crate::memory::{Found, adopt_existing, find_or_make};
+use crate::memory::{OpenedStore, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
-use crate::neighbour::{self, Devices};
 use crate::net::Net;
+use crate::peer_memory::{self, Devices};
 use crate::peers::{self, PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
-use crate::place::Place;
+use crate::place::RegionFolder;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
-use crate::server::{Ended, Handover, Parts, Remains, Server};
+use crate::server::{Handover, LoopEnd, Remains, Server, ServerParts};
 pub use crate::spill::SpillTarget;
-use crate::spill::{Owner, SpillStore, Worker};
+use crate::spill::{SpillOwner, SpillStore, Worker};
 use crate::supervisor::{Custody, Handles};
-use crate::upgrade::{self, Inherited, Succession, TakenOver};
+use crate::upgrade::{self, Succession, TakenOver, UpgradeState};
 
 /// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
@@ -339,7 +339,7 @@ pub struct Node {
     server: Server,
     options: NodeOptions,
     /// `None`: on a device, which stays, or nowhere by name.
-    place: Option<Place>,
+    place: Option<RegionFolder>,
     /// Keeps the memory, whatever else of the node goes. Its lock says by which descriptors.
     handles: Handles,
     custody: Custody,
@@ -444,8 +444,8 @@ impl Node {
     }
 
     /// Goes on where another daemon stopped, or failed to follow.
-    fn follow(beginning: Beginning, inherited: Inherited) -> Result<Self, NodeError> {
-        let Inherited { listener, lock, memory, inheritance, predecessor } = inherited;
+    fn follow(beginning: Beginning, inherited: UpgradeState) -> Result<Self, NodeError> {
+        let UpgradeState { listener, lock, memory, inheritance, predecessor } = inherited;
         let options = &beginning.options;
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
@@ -464,7 +464,7 @@ impl Node {
         beginning: Beginning,
         lock: Lock,
         listener: UnixListener,
-        found: Found,
+        found: OpenedStore,
         peers: Option<Peers>,
     ) -> Result<Self, NodeError> {
         let Beginning { options, switch, custody, started } = beginning;
@@ -533,8 +533,17 @@ impl Node {
         let handles = handles_of(&lock, &listener, found.held)?;
         // Before any other node hears where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
-        let parts =
-            Parts { listener, wake, started, is_private, prepared, metrics, spill, peers, net };
+        let parts = ServerParts {
+            listener,
+            wake,
+            started,
+            is_private,
+            prepared,
+            metrics,
+            spill,
+            peers,
+            net,
+        };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;
@@ -590,15 +599,15 @@ impl Node {
         }
         let Remains { ended, state, listener, wake } = ended.map_err(failed("the event loop"))?;
         match ended {
-            Ended::HandingOver(handover) => {
+            LoopEnd::HandingOver(handover) => {
                 drop(state);
                 let switch = StopSwitch { stopper, wake };
                 let started = Instant::now();
                 let beginning = Beginning { options, switch, custody, started };
                 return Self::make_way(beginning, (lock, listener, held), *handover);
             }
-            Ended::Deserted => tracing::info!("the last client left"),
-            Ended::Asked => {}
+            LoopEnd::Deserted => tracing::info!("the last client left"),
+            LoopEnd::Asked => {}
         }
         let _ = fs::remove_file(&options.socket);
         if let Some(path) = options.metrics.as_ref().and_then(|it| it.path(&options.socket)) {
@@ -641,7 +650,7 @@ impl Node {
             return Ok(None);
         }
         let lock = lock.into_file();
-        let back = Inherited { listener, lock, memory, inheritance, predecessor: None };
+        let back = UpgradeState { listener, lock, memory, inheritance, predecessor: None };
         let beginning = Beginning { started: Instant::now(), ..beginning };
         Self::follow(beginning, back).map(Some)
     }
@@ -690,12 +699,12 @@ fn start_peers(
     Ok(peers)
 }
 
-fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
+fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
     let home = &found.home;
     let geometry = home.layout().geometry;
     let dir = found.place.as_ref().map(|place| place.dir.as_path());
     Offer {
-        host: neighbour::own_host(),
+        host: peer_memory::own_host(),
         region_uid: home.uid().0,
         control_bytes: geometry.control.0,
         data_bytes: geometry.data.0,
@@ -703,7 +712,7 @@ fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
         base: base_of(home.uid(), home.region().length()),
         ways: match &options.cluster {
             Some(config) if config.net.used == NetUse::Only => Vec::new(),
-            _ => neighbour::ways(options, dir),
+            _ => peer_memory::ways(options, dir),
         },
     }
 }
@@ -781,7 +790,7 @@ fn start_spill(
     let open = || format!("the spill files of region {}", home.uid());
     let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
     if let Some(lock) = owner {
-        let told = Owner::of(lock).and_then(|owner| store.belongs_to(&owner));
+        let told = SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner));
         told.map_err(failed(open()))?;
     }
     let kept = home.spilled_ids()?;

@@ -10,13 +10,13 @@ use crate::node::NodeError;
 
 /// A folder with the region's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RegionFolder {
     pub(crate) dir: PathBuf,
     /// Mounted by a node for this region alone.
     is_own_mount: bool,
 }
 
-impl Place {
+impl RegionFolder {
     /// In a tmpfs that others use as well.
     pub(crate) fn shared(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), is_own_mount: false }

@@ -30,7 +30,7 @@ const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a new daemon has got from the old one.
 #[derive(Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct UpgradeState {
     pub(crate) listener: UnixListener,
     pub(crate) lock: File,
     /// The region, if it has no name.
@@ -53,13 +53,13 @@ pub(crate) enum Succession {
 #[derive(Debug)]
 pub(crate) enum TakenOver {
     /// Everything.
-    All(Box<Inherited>),
+    All(Box<UpgradeState>),
     /// No node serves, or none any more: of one that ended meanwhile the memory may be left.
     Nobody(Option<HeldMemory>),
 }
 
 /// How one try failed.
-enum Failed {
+enum UpgradeFailure {
     /// The node that was asked ends: another try tells whether it has.
     Ending(NodeError),
     /// Another try would fail too.
@@ -75,11 +75,13 @@ pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<Take
         match try_take_over(options, region_name, &mut held) {
             Ok(Some(inherited)) => return Ok(TakenOver::All(Box::new(inherited))),
             Ok(None) => return Ok(TakenOver::Nobody(held)),
-            Err(Failed::Ending(error)) if Instant::now() < until => {
+            Err(UpgradeFailure::Ending(error)) if Instant::now() < until => {
                 tracing::info!(%error, "asked again");
                 std::thread::sleep(ENDING_PAUSE);
             }
-            Err(Failed::Ending(error) | Failed::Refused(error)) => return Err(error),
+            Err(UpgradeFailure::Ending(error) | UpgradeFailure::Refused(error)) => {
+                return Err(error);
+            }
         }
     }
 }
@@ -89,10 +91,10 @@ fn try_take_over(
     options: &NodeOptions,
     region_name: &str,
     held: &mut Option<HeldMemory>,
-) -> Result<Option<Inherited>, Failed> {
+) -> Result<Option<UpgradeState>, UpgradeFailure> {
     let socket = &options.socket;
     let not_handed = |reason: String| NodeError::NotHandedOver { socket: socket.clone(), reason };
-    let refused = |reason: String| Failed::Refused(not_handed(reason));
+    let refused = |reason: String| UpgradeFailure::Refused(not_handed(reason));
     match UnixStream::connect(socket) {
         Ok(stream) => {
             let theirs = getsockopt(&stream, PeerCredentials)
@@ -112,9 +114,9 @@ fn try_take_over(
             uid
         }
         Err(error) if matches!(options.source, MemorySource::Automatic) => {
-            return Err(Failed::Ending(error));
+            return Err(UpgradeFailure::Ending(error));
         }
-        Err(error) => return Err(Failed::Refused(error)),
+        Err(error) => return Err(UpgradeFailure::Refused(error)),
     };
     let deadline = Instant::now() + HANDOVER_MAX;
     let taken = Link::take_over(socket, region_uid.0, deadline);
@@ -123,9 +125,9 @@ fn try_take_over(
             refused(format!("it serves region {new:#018x}, not the {region_uid} that lies there"))
         }
         LinkError::Refused(WireError::Closing) | LinkError::Closed { .. } => {
-            Failed::Ending(not_handed(error.to_string()))
+            UpgradeFailure::Ending(not_handed(error.to_string()))
         }
-        LinkError::Unwelcome { reason, .. } => Failed::Ending(not_handed(format!(
+        LinkError::Unwelcome { reason, .. } => UpgradeFailure::Ending(not_handed(format!(
             "{reason}: if it is too old to hand over, stop it with its memory kept (--keep)"
         ))),
         error => refused(error.to_string()),
@@ -134,7 +136,7 @@ fn try_take_over(
     let Ok([listener, lock]) = <[_; 2]>::try_from(descriptors) else {
         return Err(refused(format!("{count} descriptors came, 2 were expected")));
     };
-    Ok(Some(Inherited {
+    Ok(Some(UpgradeState {
         listener: UnixListener::from(listener),
         lock: File::from(lock),
         memory: held.take(),

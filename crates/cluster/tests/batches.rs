@@ -6,7 +6,7 @@ mod in_thread;
 use std::time::Duration;
 
 use arrow_buffer::Buffer;
-use farrow::{Error, Metadata, NdArray, ObjectOptions, Order, Target, Value};
+use farrow::{Error, Metadata, NdArray, ObjectKey, ObjectOptions, Order, Value};
 use in_thread::TestNode;
 
 #[test]
@@ -59,7 +59,7 @@ fn create_many_takes_all_names_or_none() {
         writer.memory().write_at(0, &[number as u8; 1000]).unwrap();
         writer.seal().unwrap();
     }
-    let targets: Vec<Target> = names.iter().map(|name| name.as_str().into()).collect();
+    let targets: Vec<ObjectKey> = names.iter().map(|name| name.as_str().into()).collect();
     for (number, object) in client.get_many(&targets, Duration::ZERO).unwrap().iter().enumerate() {
         assert_eq!(object.view().unwrap()[..], [number as u8; 1000]);
     }

@@ -50,7 +50,7 @@ fn assert_serves(client: &Client, daemon: &Daemon) {
             .map(|(value, name)| (Value::Bytes(value), options(name.as_str())))
             .collect();
         let ids = client.put_many(&items).unwrap();
-        let targets: Vec<farrow::Target> = ids.into_iter().map(Into::into).collect();
+        let targets: Vec<farrow::ObjectKey> = ids.into_iter().map(Into::into).collect();
         client.delete(&targets).unwrap();
     }
 }

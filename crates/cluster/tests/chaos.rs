@@ -20,7 +20,7 @@ use common::proxy::Linked;
 use common::records::Records;
 use common::worker::{self, Limits, SLACK, Worker, fault_in};
 use common::{Daemon, Dice, PATIENCE, assert_balanced};
-use farrow::{Client, Error, Reach, Target};
+use farrow::{Client, Error, ObjectKey, Reach};
 use farrow_wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -351,7 +351,7 @@ impl Chaos {
 
     fn assert_all_comes_back(&self, clients: &[Client]) {
         for (node, client) in clients.iter().enumerate() {
-            let all: Vec<Target> =
+            let all: Vec<ObjectKey> =
                 client.list("").unwrap().into_iter().map(|one| one.id.into()).collect();
             all.chunks(1000).for_each(|some| client.delete(some).unwrap());
             let until = Instant::now() + PATIENCE;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::etcd::Etcd;
 use common::nodes::{Nodes, wait_for};
 use common::{Daemon, PATIENCE, client_at};
-use farrow::{Client, ConnectOptions, Error, Reach, Roster, Value};
+use farrow::{Client, ConnectOptions, Error, Members, Reach, Value};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -39,7 +39,7 @@ fn assert_there(client: &Client, name: &str) {
     assert_eq!(&object.view().unwrap()[..], name.as_bytes());
 }
 
-fn lives(roster: &Roster) -> Vec<(String, u64)> {
+fn lives(roster: &Members) -> Vec<(String, u64)> {
     roster.nodes.iter().map(|node| (node.name.clone(), node.incarnation)).collect()
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::nodes::Nodes;
 use common::{Daemon, PATIENCE};
 use farrow::{
-    Armed, Client, Error, EventKind, Next, ObjectId, Seen, SubscribeOptions, Subscription, Target,
-    Value,
+    Client, Error, EventKind, Next, ObjectId, ObjectKey, Registration, Seen, SubscribeOptions,
+    Subscription, Value,
 };
 
 fn subscribe(client: &Client, prefix: &str) -> Subscription {
@@ -53,7 +53,7 @@ fn subscribers_are_told_while_they_wait() {
         assert_eq!(waiter.join().unwrap(), (sealed, deleted));
     });
     assert_eq!(all.next(Duration::from_millis(1)).unwrap(), Next::TimedOut);
-    assert!(matches!(all.arm().unwrap(), Armed::Socket(_)));
+    assert!(matches!(all.arm().unwrap(), Registration::Socket(_)));
     assert_eq!(all.try_next().unwrap(), None);
     let closer = all.closer();
     std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn a_subscription_goes_on_where_it_was_when_the_daemon_is_killed() {
             daemon.kill9();
             daemon.restart();
             let id = other.put(&Value::Bytes(b"x"), Some(&name)).unwrap();
-            other.delete(&[Target::Id(id)]).unwrap();
+            other.delete(&[ObjectKey::Id(id)]).unwrap();
             let (sealed, deleted) = waiter.join().unwrap();
             assert_eq!(sealed, (EventKind::Sealed, id, name.clone()));
             assert_eq!(deleted, (EventKind::Deleted, id, name.clone()));
@@ -153,7 +153,7 @@ fn events_of_another_node_come_until_it_is_lost() {
         for name in &names {
             on_b.put(&Value::Bytes(b"x"), Some(name)).unwrap();
         }
-        let targets: Vec<Target> = names.iter().map(|name| name.as_str().into()).collect();
+        let targets: Vec<ObjectKey> = names.iter().map(|name| name.as_str().into()).collect();
         on_b.delete(&targets).unwrap();
     }
     for behind in [&mut slow, &mut far] {

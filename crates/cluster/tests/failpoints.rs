@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use common::{Daemon, assert_balanced, bytes_of, client_at, failpoint, this_test_again, wait_for};
-use farrow::{Client, Error, NamespaceSpec, ObjectId, SubscribeOptions, Target, Value};
+use farrow::{Client, Error, NamespaceSpec, ObjectId, ObjectKey, SubscribeOptions, Value};
 use farrow_store::failpoints;
 
 const NOW: Duration = Duration::ZERO;
@@ -56,7 +56,7 @@ impl Teller<'_> {
 
     fn delete(&self, client: &Client, ids: &[ObjectId]) -> Result<(), Error> {
         ids.iter().for_each(|id| println!("\ngone {id}"));
-        client.delete(&ids.iter().map(|id| Target::Id(*id)).collect::<Vec<_>>())
+        client.delete(&ids.iter().map(|id| ObjectKey::Id(*id)).collect::<Vec<_>>())
     }
 
     /// Everything that clients and daemon do with the region, until the daemon is gone.
@@ -96,7 +96,7 @@ impl Teller<'_> {
         let many: Result<Vec<_>, _> = (0..600).map(|_| self.put(&other, None, 1)).collect();
         let many = many?;
         let all: Result<Vec<_>, _> =
-            many.iter().map(|id| client.get(&Target::Id(*id), NOW)).collect();
+            many.iter().map(|id| client.get(&ObjectKey::Id(*id), NOW)).collect();
         let all = all?;
         self.delete(&client, &many)?;
         drop(all);
@@ -110,7 +110,7 @@ impl Teller<'_> {
         // What a client that goes has sealed by itself becomes the daemon's.
         drop(other);
         for id in own.iter().skip(2) {
-            client.pin(&[Target::Id(*id)])?;
+            client.pin(&[ObjectKey::Id(*id)])?;
         }
         self.delete(&client, &own[5..])?;
         let last = client_at(self.socket);
@@ -213,12 +213,12 @@ impl Told {
         let stats = wait_for("the next daemon", || client.stats().ok()).unwrap();
         assert_balanced(&stats);
         for (id, (seed, length)) in &self.kept {
-            let object = client.get(&Target::Id(*id), NOW);
+            let object = client.get(&ObjectKey::Id(*id), NOW);
             let object = object.unwrap_or_else(|error| panic!("{place}: lost: {error}"));
             assert_eq!(&object.view().unwrap()[..], &bytes_of(*seed, *length)[..], "{place}");
         }
         let all = client.list("").unwrap().into_iter().map(|listed| listed.id.into());
-        client.delete(&all.collect::<Vec<Target>>()).unwrap();
+        client.delete(&all.collect::<Vec<ObjectKey>>()).unwrap();
         wait_for("all memory", || {
             let node = client.stats().unwrap().node;
             (node.free == node.capacity).then_some(())
@@ -311,12 +311,12 @@ fn a_client_that_dies_at_any_place_leaves_nothing_but_what_it_sealed() {
         .unwrap_or_else(|| panic!("{place}:{nth}: {:?}", client.stats().unwrap()));
         assert_balanced(&client.stats().unwrap());
         for (id, seed) in &sealed {
-            let object = client.get(&Target::Id(*id), NOW);
+            let object = client.get(&ObjectKey::Id(*id), NOW);
             let object = object.unwrap_or_else(|error| panic!("{place}:{nth}: lost: {error}"));
             assert_eq!(&object.view().unwrap()[..], &bytes_of(*seed, 700)[..], "{place}:{nth}");
         }
         let own = client.list("").unwrap().into_iter().filter(|listed| listed.name.is_none());
-        let own: Vec<Target> = own.map(|listed| listed.id.into()).collect();
+        let own: Vec<ObjectKey> = own.map(|listed| listed.id.into()).collect();
         // What it sealed last it may not have been able to say.
         assert!((sealed.len()..=sealed.len() + 1).contains(&own.len()), "{place}:{nth}");
         client.delete(&own).unwrap();

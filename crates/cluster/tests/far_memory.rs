@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::nodes::Nodes;
 use common::player::{Answer, Player};
 use common::{bytes_of, player};
-use farrow::{Client, ObjectId, ObjectOptions, Target, Value};
+use farrow::{Client, ObjectId, ObjectKey, ObjectOptions, Value};
 
 const NOW: Duration = Duration::ZERO;
 /// Nothing is killed here: on a busy machine a live node is not to be thought lost.
@@ -113,7 +113,7 @@ impl Counter {
 const NONE: [u64; 2] = [0, 0];
 const COUNT: u64 = 1000;
 
-fn look(client: &Client, target: &Target, seed: u64) {
+fn look(client: &Client, target: &ObjectKey, seed: u64) {
     let object = client.get(target, NOW).unwrap();
     assert_eq!(&object.view().unwrap()[..], &bytes_of(seed, 100)[..], "{target}");
 }
@@ -131,7 +131,7 @@ fn a_get_of_an_object_on_another_node_sends_no_message() {
         .map(|(bytes, name)| (Value::Bytes(bytes), ObjectOptions::named(Some(name))))
         .collect();
     let ids = a.put_many(&values).unwrap();
-    let targets: Vec<[Target; 2]> =
+    let targets: Vec<[ObjectKey; 2]> =
         ids.iter().zip(&names).map(|(id, name)| [(*id).into(), name.as_str().into()]).collect();
     // The first takes a place at the other node, which is asked for: so requests are counted.
     let first = counter.during(|| look(&b, &targets[0][0], 0));
@@ -161,7 +161,7 @@ fn a_get_of_an_object_on_another_node_sends_no_message() {
     assert_eq!(held.len() as u64, COUNT);
     drop(held);
     // With those pages, many at a time too.
-    let all: Vec<Target> = targets.iter().map(|target| target[0].clone()).collect();
+    let all: Vec<ObjectKey> = targets.iter().map(|target| target[0].clone()).collect();
     let asked = counter.during(|| {
         assert_eq!(b.get_many(&all, NOW).unwrap().len(), all.len());
         assert_eq!(b.get_batch(&all, NOW).unwrap().len(), all.len());

@@ -14,7 +14,7 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use common::nodes::Nodes;
 use common::raw::Raw;
 use common::{Daemon, assert_balanced};
-use farrow::arrow::{Plan, Stamp};
+use farrow::arrow::{DescriptorStamp, Plan};
 use farrow::{BatchData, Client, Error, Object, ObjectId, ObjectKind, Rebuilt, SchemaNode, Value};
 use farrow_wire::{ReplyBody, RequestBody, SealItem, Welcome, WireSpan};
 
@@ -38,7 +38,7 @@ fn descriptor(place: u64, region: u64) -> Vec<u8> {
     let batches = [BatchData::from(&batch)];
     // Places that fit are said from the region's start, others from a base.
     let plan = Plan::table(&schema, &batches, &mut |_, _| Some(place)).unwrap();
-    plan.descriptor(Stamp { region, epoch: 0 }, place)
+    plan.descriptor(DescriptorStamp { region, epoch: 0 }, place)
 }
 
 /// A client that writes what it likes into what it was granted.

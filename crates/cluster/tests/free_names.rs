@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::proxy::Linked;
-use farrow::{Target, Value};
+use farrow::{ObjectKey, Value};
 
 /// What the first node says arrives late; far below a lease.
 const DELAY: Duration = Duration::from_millis(60);
@@ -26,7 +26,7 @@ fn a_deleted_name_is_free_on_all_nodes_when_the_delete_is_answered() {
         let name = format!("{number}");
         let id = a.put(&Value::Bytes(b"of a"), Some(&name)).unwrap();
         // By either way.
-        let target = if number % 2 == 0 { Target::from(&*name) } else { Target::from(id) };
+        let target = if number % 2 == 0 { ObjectKey::from(&*name) } else { ObjectKey::from(id) };
         a.delete(&[target]).unwrap();
         b.put(&Value::Bytes(b"of b"), Some(&name)).unwrap();
         assert!(a.contains(&name.as_str().into()).unwrap(), "{name}");

@@ -14,7 +14,7 @@ use common::nodes::{Nodes, wait_for};
 use common::{Dice, PATIENCE, assert_balanced, client_at, this_test_again};
 use farrow::{
     AppendOptions, BatchData, Client, ConnectOptions, Error, HugeTable, NamespaceSpec, Partition,
-    Reach, SchemaNode, Snapshot, Until, Value,
+    Reach, SchemaNode, Snapshot, Value, WaitFor,
 };
 use farrow_memory::sync::{AtomicBool, Ordering};
 
@@ -92,7 +92,7 @@ fn chunks_on_three_nodes_are_one_table_in_place() {
     }
     let waiting = clients[0].huge_table("t", None).unwrap();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| waiting.wait(Until::Rows(2000), SOON).unwrap());
+        let waiting = scope.spawn(|| waiting.wait(WaitFor::Rows(2000), SOON).unwrap());
         append_to(&tables[1], &batch(1000..1500), Some(1000), Some("b")).unwrap();
         assert_eq!(waiting.join().unwrap().version, 3);
     });
@@ -167,7 +167,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     append_to(&other, &batch(0..1), Some(end - 1), None).unwrap();
     let full = append(&table, &batch([1])).unwrap_err();
     assert!(matches!(full, Error::InvalidArgument(_)), "{full}");
-    let late = table.wait(Until::Rows(21), Duration::from_millis(20)).unwrap_err();
+    let late = table.wait(WaitFor::Rows(21), Duration::from_millis(20)).unwrap_err();
     assert!(matches!(late, Error::Timeout { .. }), "{late}");
 }
 
@@ -365,7 +365,7 @@ fn a_table_of_which_a_node_is_lost_says_so_and_others_go_on() {
         assert_eq!(lost_node(table.table(None).map(drop)), "c");
         assert_eq!(lost_node(table.table(Some(1)).map(drop)), "c");
         assert_eq!(lost_node(append(table, &batch(0..1))), "c");
-        assert_eq!(lost_node(table.wait(Until::Rows(100), SOON)), "c");
+        assert_eq!(lost_node(table.wait(WaitFor::Rows(100), SOON)), "c");
     }
     assert_eq!(view.batches.iter().map(|batch| batch.rows).sum::<usize>(), 20, "what is held");
     append(&here, &batch(10..20)).unwrap();
@@ -419,7 +419,7 @@ fn who_is_killed_while_appending_keeps_nobody_from_it() {
         let mut children: Vec<Child> =
             nodes.daemons.iter().map(|daemon| start_appender(&daemon.socket)).collect();
         let before = table.snapshot(None).unwrap().version;
-        table.wait(Until::Version(before + 20 + 7 * round), PATIENCE).unwrap();
+        table.wait(WaitFor::Version(before + 20 + 7 * round), PATIENCE).unwrap();
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -454,7 +454,7 @@ fn a_dropped_table_leaves_nothing_whoever_appends_meanwhile() {
                     assert!(matches!(error, Error::NotFound { .. }), "{error}");
                 });
             }
-            tables[(round + 1) % 3].wait(Until::Version(5), SOON).unwrap();
+            tables[(round + 1) % 3].wait(WaitFor::Version(5), SOON).unwrap();
             tables[(round + 2) % 3].drop_table().unwrap();
         });
         for (table, client) in tables.iter().zip(&clients) {

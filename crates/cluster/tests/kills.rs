@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
-use farrow::{Client, Error, Target, Value};
+use farrow::{Client, Error, ObjectKey, Value};
 use farrow_memory::sync;
 
 /// Kills in one run; the promise is tested with 200 and more.
@@ -102,7 +102,7 @@ fn assert_there(client: &Client, name: &str, seed: u64, length: usize) {
 }
 
 fn delete_all(client: &Client) {
-    let all: Vec<Target> =
+    let all: Vec<ObjectKey> =
         client.list("").unwrap().into_iter().map(|listed| listed.id.into()).collect();
     client.delete(&all).unwrap();
 }
@@ -168,7 +168,7 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
         }
         assert_eq!(&reader[..], &kept[..]);
         if round % 8 == 7 {
-            let names: Vec<Target> = sealed.keys().map(|name| name.as_str().into()).collect();
+            let names: Vec<ObjectKey> = sealed.keys().map(|name| name.as_str().into()).collect();
             client.delete(&names).unwrap();
             sealed.clear();
         }
@@ -209,7 +209,7 @@ fn write_until(
             let name = sealed.keys().next().unwrap().clone();
             // Asked to go: whether it did before the kill is not known.
             sealed.remove(&name);
-            let _ = client.delete(&[Target::Name(name)]);
+            let _ = client.delete(&[ObjectKey::Name(name)]);
         }
     }
     sealed

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
-use farrow::{Client, ConnectOptions, Error, SpawnCommand, Target, Value};
+use farrow::{Client, ConnectOptions, Error, ObjectKey, SpawnCommand, Value};
 use farrow_wire::ALREADY_SERVING_CODE;
 
 fn farrowd() -> Command {
@@ -44,13 +44,13 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     }
     drop(most);
     let put = |name: &str| client.put(&Value::Bytes(b"x"), Some(name));
-    let mut ids: Vec<Target> = (0..5).map(|n| put(&format!("n{n}")).unwrap().into()).collect();
+    let mut ids: Vec<ObjectKey> = (0..5).map(|n| put(&format!("n{n}")).unwrap().into()).collect();
     match put("one more") {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
         other => panic!("{other:?}"),
     }
     // Those without a name have pages of their own, of which there is one here.
-    ids.extend((0..42).map(|_| Target::from(client.put(&Value::Bytes(b"x"), None).unwrap())));
+    ids.extend((0..42).map(|_| ObjectKey::from(client.put(&Value::Bytes(b"x"), None).unwrap())));
     match client.put(&Value::Bytes(b"one more"), None) {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
         other => panic!("{other:?}"),

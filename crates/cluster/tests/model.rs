@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::player::{self, Answer, Player};
 use common::{Daemon, Dice, assert_balanced, bytes_of, client_in, wait_for};
-use farrow::{Client, Error, Metadata, NamespaceSpec, SubscribeOptions, Subscription, Target};
+use farrow::{Client, Error, Metadata, NamespaceSpec, ObjectKey, SubscribeOptions, Subscription};
 use farrow_store::{EventKind, Seen};
 
 /// Operations in one run, and of one where objects are limited.
@@ -358,7 +358,7 @@ impl Model {
         let ids: Vec<String> = self.objects.keys().cloned().collect();
         let mut missing = Vec::new();
         for old in ids.into_iter().filter(|id| !there.contains_key(id)) {
-            let target = Target::Id(old.parse().unwrap());
+            let target = ObjectKey::Id(old.parse().unwrap());
             let Ok(found) = self.client.get(&target, Duration::ZERO) else {
                 missing.push(old);
                 continue;
@@ -538,7 +538,7 @@ impl Model {
             self.follow();
         }
         for (id, object) in &self.objects {
-            let target = Target::Id(id.parse().unwrap());
+            let target = ObjectKey::Id(id.parse().unwrap());
             let view = self.client.get(&target, Duration::ZERO).unwrap().view().unwrap();
             assert!(view[..] == bytes_of(object.seed, view.len())[..], "{object:?} has changed");
         }
@@ -577,8 +577,8 @@ impl Model {
         self.check();
         self.follow();
         self.members.clear();
-        let all: Vec<Target> =
-            self.objects.keys().map(|id| Target::Id(id.parse().unwrap())).collect();
+        let all: Vec<ObjectKey> =
+            self.objects.keys().map(|id| ObjectKey::Id(id.parse().unwrap())).collect();
         let client = self.daemon.client();
         // A reader of another namespace.
         let held = all.first().map(|id| client.get(id, Duration::ZERO).unwrap().view().unwrap());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_membership::etcd::{
-    Change, Found, Key, LeaseId, Reply, Request as EtcdRequest, Revision, Snapshot,
+    Change, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId, Revision,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -24,31 +24,31 @@ const SESSION: SessionId = SessionId(1);
 #[derive(Default)]
 struct Etcd {
     revision: i64,
-    found: BTreeMap<Key, Found>,
+    found: BTreeMap<Key, FoundKey>,
     is_away: bool,
 }
 
 impl Etcd {
-    fn answer(&mut self, request: EtcdRequest) -> Reply {
+    fn answer(&mut self, request: EtcdRequest) -> EtcdReply {
         if self.is_away {
-            return Reply::Failed { reason: "away".to_owned() };
+            return EtcdReply::Failed { reason: "away".to_owned() };
         }
         match request {
-            EtcdRequest::Look { .. } => Reply::Looked(Snapshot {
+            EtcdRequest::Look { .. } => EtcdReply::Looked(EtcdSnapshot {
                 revision: Revision(self.revision),
                 keys: self.found.values().map(|one| (one.key.clone(), one.revision)).collect(),
                 changed: self.found.values().cloned().collect(),
             }),
-            EtcdRequest::Grant { .. } => Reply::Granted { lease: LeaseId(1) },
-            EtcdRequest::KeepAlive { .. } => Reply::KeptAlive { is_there: true },
+            EtcdRequest::Grant { .. } => EtcdReply::Granted { lease: LeaseId(1) },
+            EtcdRequest::KeepAlive { .. } => EtcdReply::KeptAlive { is_there: true },
             EtcdRequest::Change(Change { puts, .. }) => {
                 self.revision += 1;
                 for put in puts {
                     let revision = Revision(self.revision);
                     let (key, lease, value) = (put.key, put.lease, put.value);
-                    self.found.insert(key.clone(), Found { key, revision, lease, value });
+                    self.found.insert(key.clone(), FoundKey { key, revision, lease, value });
                 }
-                Reply::Changed { is_done: true }
+                EtcdReply::Changed { is_done: true }
             }
         }
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
-use farrow::{Client, Error, ObjectOptions, Target, Value};
+use farrow::{Client, Error, ObjectKey, ObjectOptions, Value};
 
 /// Four hours at 1,000 operations a second.
 const FOUR_HOURS: u64 = 4 * 3600 * 1000;
@@ -64,7 +64,7 @@ fn sample(daemon: &Daemon, client: &Client) -> Sample {
 
 /// One thread's share of a round: what it makes it takes away.
 fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64) {
-    let mut objects: Vec<Target> = Vec::new();
+    let mut objects: Vec<ObjectKey> = Vec::new();
     let mut holds = Vec::new();
     let mut writers = Vec::new();
     let sizes = [0, 100, 1_000, 5_000, 40_000, 200_000, 1_000_000];
@@ -72,21 +72,21 @@ fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64) {
     for operation in 0..operations {
         let value = Value::Bytes(&bytes[..sizes[dice.roll(7) as usize]]);
         match dice.roll(16) {
-            0..4 => keep(&mut objects, client.put(&value, None).map(Target::Id)),
+            0..4 => keep(&mut objects, client.put(&value, None).map(ObjectKey::Id)),
             4..6 => {
                 let name = format!("{thread}-{operation}");
-                keep(&mut objects, client.put(&value, Some(&name)).map(|_| Target::Name(name)));
+                keep(&mut objects, client.put(&value, Some(&name)).map(|_| ObjectKey::Name(name)));
             }
             6 => {
                 let values = [(Value::Bytes(&bytes[..100]), ObjectOptions::default()); 5];
                 for id in client.put_many(&values).into_iter().flatten() {
-                    keep(&mut objects, Ok(Target::Id(id)));
+                    keep(&mut objects, Ok(ObjectKey::Id(id)));
                 }
             }
             7 => writers.extend(client.create(dice.roll(100_000), None)),
             8 => {
                 if let Some(writer) = writers.pop() {
-                    keep(&mut objects, writer.seal().map(Target::Id));
+                    keep(&mut objects, writer.seal().map(ObjectKey::Id));
                 }
             }
             9..14 => {
@@ -107,14 +107,14 @@ fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64) {
         }
         writers.truncate(4);
         if objects.len() > KEPT_MAX {
-            let some: Vec<Target> = objects.drain(..KEPT_MAX / 2).collect();
+            let some: Vec<ObjectKey> = objects.drain(..KEPT_MAX / 2).collect();
             client.delete(&some).unwrap();
         }
     }
     client.delete(&objects).unwrap();
 }
 
-fn keep(objects: &mut Vec<Target>, made: Result<Target, Error>) {
+fn keep(objects: &mut Vec<ObjectKey>, made: Result<ObjectKey, Error>) {
     match made {
         Ok(target) => objects.push(target),
         Err(Error::OutOfMemory { .. }) => {}

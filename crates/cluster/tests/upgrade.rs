@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
-use farrow::{Client, ConnectOptions, Error, Target, Value};
+use farrow::{Client, ConnectOptions, Error, ObjectKey, Value};
 use farrow_memory::sync;
 use farrow_wire::{
     self as wire, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
@@ -95,7 +95,7 @@ fn write_until(daemon: &Path, stop: &sync::AtomicBool, number: u64) -> u64 {
         } else {
             assert!(matches!(writer, Err(Error::AlreadyExists { .. })), "{writer:?}");
         }
-        let never = Target::Name(format!("never {number}"));
+        let never = ObjectKey::Name(format!("never {number}"));
         assert_eq!(client.wait(&[never], 1, Duration::from_millis(2)).unwrap(), [false]);
         let object = client.get(&name.as_str().into(), Duration::ZERO).unwrap();
         assert_eq!(&object.view().unwrap()[..], &bytes[..]);

@@ -28,11 +28,11 @@ const READY_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ArenaState {
     /// What is left of the chunk.
     next: u64,
     end: u64,
@@ -122,7 +122,7 @@ impl Arena {
     }
 }
 
-impl State {
+impl ArenaState {
     /// Maps what is to be cut up, in place of the chunk before.
     fn map(&mut self, session: &Session) {
         let pages = self.next - self.next % page_bytes();

@@ -10,18 +10,19 @@ use farrow_wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 
 use crate::arena::{SMALL_BYTES_MAX, lines};
 use crate::background;
-use crate::client::Target;
+use crate::client::ObjectKey;
 use crate::error::Error;
-use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
-use crate::promises::{Promise, rest_of};
 use crate::put::{
-    Place, Prepared, Value, Written, abandon, block_bytes, give_back, settle, write, write_plain,
+    Placement, Prepared, Value, WrittenObject, abandon, block_bytes, give_back, settle, write,
+    write_plain,
 };
-use crate::room::{self, Claim, Demand};
+use crate::reserved_objects::{ObjectReservation, rest_of};
+use crate::room::{self, Demand, NameClaim};
 use crate::seal::{self, Unsealed};
 use crate::session::Session;
+use crate::write_batch::WriteBatch;
 use crate::writer::Writer;
 
 /// Seals what the client cannot seal by itself in one message (for each 8192 objects). When one
@@ -46,22 +47,22 @@ pub(crate) fn put_many(
 
 /// Deletes what was sealed before another of its set failed.
 fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
-    let targets: Vec<Target> = ids.iter().map(|id| (*id).into()).collect();
+    let targets: Vec<ObjectKey> = ids.iter().map(|id| (*id).into()).collect();
     // The failure that led here is the one to tell.
     let _ = crate::client::delete(session, &targets);
 }
 
 /// One object of a batch, written.
-enum Made {
+enum WrittenItem {
     /// Plain bytes without a name, of which there are many: the block and the bytes.
     Plain(Span, Length),
-    Whole(Box<Written>),
+    Whole(Box<WrittenObject>),
 }
 
-impl Made {
-    fn written(self) -> Written {
+impl WrittenItem {
+    fn written(self) -> WrittenObject {
         match self {
-            Self::Plain(primary, size) => Written::small_bytes(primary, size),
+            Self::Plain(primary, size) => WrittenObject::small_bytes(primary, size),
             Self::Whole(written) => *written,
         }
     }
@@ -74,11 +75,11 @@ fn put_batch(
     let made = write_batch(session, values)?;
     let sealer = local::Sealer::new(session);
     let mut own: Vec<Option<ObjectId>> = Vec::with_capacity(made.len());
-    let mut left: Vec<Written> = Vec::new();
+    let mut left: Vec<WrittenObject> = Vec::new();
     for one in made {
         let id = match &one {
-            Made::Plain(primary, size) => sealer.bytes(*primary, *size),
-            Made::Whole(written) => sealer.item(&written.item),
+            WrittenItem::Plain(primary, size) => sealer.bytes(*primary, *size),
+            WrittenItem::Whole(written) => sealer.item(&written.item),
         };
         own.push(id);
         if id.is_none() {
@@ -96,17 +97,17 @@ fn put_batch(
 fn write_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
-) -> Result<Vec<Made>, Error> {
+) -> Result<Vec<WrittenItem>, Error> {
     let wait = longest_wait(values.iter().map(|(_, options)| options));
-    let (mut promise, wait) = Promise::take_to_wait(session, values.len(), wait)?;
-    let mut small = Gather::neighbours(session);
-    let mut made: Vec<Made> = Vec::with_capacity(values.len());
+    let (mut promise, wait) = ObjectReservation::take_to_wait(session, values.len(), wait)?;
+    let mut small = WriteBatch::neighbours(session);
+    let mut made: Vec<WrittenItem> = Vec::with_capacity(values.len());
     let done = values.iter().try_for_each(|(value, options)| {
         made.push(match write_plain(session, value, options, &mut small)? {
-            Some((primary, size)) => Made::Plain(primary, size),
+            Some((primary, size)) => WrittenItem::Plain(primary, size),
             None => {
-                let own = Prepared { place: Place::Free, ..promise.split_one().into() };
-                Made::Whole(Box::new(write(session, value, options, own, &mut small)?))
+                let own = Prepared { place: Placement::Free, ..promise.split_one().into() };
+                WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?))
             }
         });
         Ok(())
@@ -125,13 +126,13 @@ fn write_batch(
         return Err(error);
     }
     let (mut places, mut claim) = places_for(session, values, wait)?;
-    let mut small = Gather::neighbours(session);
-    let mut made: Vec<Made> = Vec::with_capacity(values.len());
+    let mut small = WriteBatch::neighbours(session);
+    let mut made: Vec<WrittenItem> = Vec::with_capacity(values.len());
     let done = values.iter().try_for_each(|(value, options)| {
-        let place = places.pop_front().unwrap_or(Place::Free);
+        let place = places.pop_front().unwrap_or(Placement::Free);
         let claim = claim.split(options.name);
         let own = Prepared { promise: promise.split_one(), claim, place };
-        made.push(Made::Whole(Box::new(write(session, value, options, own, &mut small)?)));
+        made.push(WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?)));
         Ok(())
     });
     let done = done.and_then(|()| small.flush());
@@ -149,11 +150,11 @@ fn places_for(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
     wait: Duration,
-) -> Result<(VecDeque<Place>, Claim), Error> {
+) -> Result<(VecDeque<Placement>, NameClaim), Error> {
     let sizes = values.iter().map(|(value, options)| block_bytes(session, value, options));
     let sizes: Vec<u64> = sizes.collect::<Result<_, _>>()?;
     let names = || values.iter().filter_map(|(_, options)| options.name);
-    let claim = Claim::take(session, names().map(str::to_owned).collect())?;
+    let claim = NameClaim::take(session, names().map(str::to_owned).collect())?;
     let is_small = |size: &u64| *size <= SMALL_BYTES_MAX;
     let small: u64 = sizes.iter().filter(|size| is_small(size)).map(|size| lines(*size)).sum();
     let large = sizes.iter().copied().filter(|size| !is_small(size));
@@ -167,9 +168,9 @@ fn places_for(
             let span = Span { offset: shared.offset, length: Length(lines(*size)) };
             shared.offset.0 += span.length.0;
             shared.length.0 = shared.length.0.saturating_sub(span.length.0);
-            Place::At { span, is_small: true }
+            Placement::At { span, is_small: true }
         }
-        false => Place::At { span: made.pop_front().unwrap_or_default(), is_small: false },
+        false => Placement::At { span: made.pop_front().unwrap_or_default(), is_small: false },
     };
     let places = sizes.iter().map(place).collect();
     session.extents.give_lines(session, shared);
@@ -180,7 +181,7 @@ fn places_for(
 fn seal_left(
     session: &Arc<Session>,
     own: Vec<Option<ObjectId>>,
-    mut left: Vec<Written>,
+    mut left: Vec<WrittenObject>,
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
     let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
@@ -242,7 +243,7 @@ pub(crate) fn create_many(
     session.reservations.take(session, names.clone())?;
     let wait = longest_wait(objects.iter().map(|(_, options)| options));
     let since = Instant::now();
-    let made = Promise::take(session, objects.len(), wait).and_then(|mut promise| {
+    let made = ObjectReservation::take(session, objects.len(), wait).and_then(|mut promise| {
         let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
         let wait = rest_of(wait, since.elapsed());
         let sizes: Vec<u64> = sizes.collect();

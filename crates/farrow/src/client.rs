@@ -26,26 +26,26 @@ use crate::writer::Writer;
 
 /// Which object: by id or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum ObjectKey {
     /// By id.
     Id(ObjectId),
     /// By name.
     Name(String),
 }
 
-impl From<ObjectId> for Target {
+impl From<ObjectId> for ObjectKey {
     fn from(id: ObjectId) -> Self {
         Self::Id(id)
     }
 }
 
-impl From<&str> for Target {
+impl From<&str> for ObjectKey {
     fn from(name: &str) -> Self {
         Self::Name(name.to_owned())
     }
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Id(id) => write!(f, "{id}"),
@@ -54,7 +54,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl Target {
+impl ObjectKey {
     pub(crate) fn store(&self) -> farrow_store::Target<'_> {
         match self {
             Self::Id(id) => farrow_store::Target::Id(*id),
@@ -72,7 +72,7 @@ impl Target {
 
 /// One object of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     /// Its id.
     pub id: ObjectId,
     /// Its name, if it has one.
@@ -97,8 +97,8 @@ pub struct Listed {
     pub is_name_damaged: bool,
 }
 
-impl Listed {
-    fn new(listed: farrow_store::Listed, metadata: Metadata) -> Self {
+impl ListedObject {
+    fn new(listed: farrow_store::DirectoryItem, metadata: Metadata) -> Self {
         let entry = listed.entry;
         Self {
             id: entry.id,
@@ -289,7 +289,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::NotFound`]; the region is damaged.
-    pub fn metadata(&self, target: &Target) -> Result<Metadata, Error> {
+    pub fn metadata(&self, target: &ObjectKey) -> Result<Metadata, Error> {
         let missing = || Error::NotFound { what: target.to_string() };
         let session = self.home_of(target)?;
         if let Some(entry) = session.lookup(target)? {
@@ -311,7 +311,7 @@ impl Client {
     ///
     /// The region is damaged; [`Error::NodeLost`] when it may be on a node that is lost;
     /// [`Error::NodeUnreachable`] when it is on one whose memory cannot be mapped here.
-    pub fn contains(&self, target: &Target) -> Result<bool, Error> {
+    pub fn contains(&self, target: &ObjectKey) -> Result<bool, Error> {
         let is_here = self.session.has(target)? || self.home_of(target)?.has(target)?;
         Ok(is_here || self.is_by_net(target)?)
     }
@@ -322,7 +322,7 @@ impl Client {
     ///
     /// [`Error::NotFound`] names the first that was not there, [`Error::PermissionDenied`] the
     /// first of another namespace; the others are deleted.
-    pub fn delete(&self, targets: &[Target]) -> Result<(), Error> {
+    pub fn delete(&self, targets: &[ObjectKey]) -> Result<(), Error> {
         let mut first_error = None;
         for (session, numbers) in self.by_home(targets)? {
             let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
@@ -342,7 +342,7 @@ impl Client {
     /// cannot be mapped here.
     pub fn wait(
         &self,
-        targets: &[Target],
+        targets: &[ObjectKey],
         count: usize,
         timeout: Duration,
     ) -> Result<Vec<bool>, Error> {
@@ -357,7 +357,7 @@ impl Client {
 
     pub(crate) fn wait_until(
         &self,
-        targets: &[Target],
+        targets: &[ObjectKey],
         count: usize,
         deadline: Instant,
     ) -> Result<Vec<bool>, Error> {
@@ -371,7 +371,7 @@ impl Client {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout_ms = millis(left).min(WAIT_MS_MAX);
             let body = RequestBody::Wait {
-                targets: targets.iter().map(Target::wire).collect(),
+                targets: targets.iter().map(ObjectKey::wire).collect(),
                 count: u32::try_from(count).unwrap_or(u32::MAX),
                 timeout_ms,
             };
@@ -404,7 +404,7 @@ impl Client {
     /// # Errors
     ///
     /// The region is damaged.
-    pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, Error> {
+    pub fn list(&self, prefix: &str) -> Result<Vec<ListedObject>, Error> {
         self.list_where(prefix, &Metadata::default())
     }
 
@@ -414,7 +414,7 @@ impl Client {
     /// # Errors
     ///
     /// The region is damaged.
-    pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<Listed>, Error> {
+    pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<ListedObject>, Error> {
         self.session.check_process()?;
         let mut all = Vec::new();
         for found in self.session.reader.list(prefix)? {
@@ -427,7 +427,7 @@ impl Client {
             if let Some(metadata) = metadata
                 && metadata.contains_all(filter)
             {
-                all.push(Listed::new(found, metadata));
+                all.push(ListedObject::new(found, metadata));
             }
         }
         all.sort_by(|one, other| one.order().cmp(&other.order()));
@@ -516,10 +516,10 @@ impl Client {
     }
 }
 
-pub(crate) fn delete(session: &Arc<Session>, targets: &[Target]) -> Result<(), Error> {
+pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
     for batch in targets.chunks(BATCH_ITEMS_MAX) {
-        let body = RequestBody::Delete { targets: batch.iter().map(Target::wire).collect() };
+        let body = RequestBody::Delete { targets: batch.iter().map(ObjectKey::wire).collect() };
         let results = match session.call(body)? {
             ReplyBody::Deleted(results) => results,
             other => return Err(confused(&other).into()),

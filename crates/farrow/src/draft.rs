@@ -9,23 +9,23 @@ use farrow_store::{Held, Metadata, ObjectId};
 
 use crate::background;
 use crate::error::Error;
-use crate::gather::Gather;
 use crate::options::ObjectOptions;
-use crate::promises::Promise;
-use crate::put::{self, Value, Written};
+use crate::put::{self, Value, WrittenObject};
+use crate::reserved_objects::ObjectReservation;
 use crate::seal;
 use crate::session::Session;
+use crate::write_batch::WriteBatch;
 
 /// Dropped unsealed it leaves nothing behind.
 pub(crate) struct Draft {
     session: Arc<Session>,
     /// None: sealed, or given up.
-    written: Option<Written>,
+    written: Option<WrittenObject>,
 }
 
 /// What was just sealed, held so that it is not evicted before it is pinned.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SealedHold {
     session: Arc<Session>,
     held: Option<Held>,
     id: ObjectId,
@@ -40,9 +40,9 @@ impl Draft {
         wait: Duration,
     ) -> Result<Self, Error> {
         session.check_process()?;
-        let (promise, wait) = Promise::take_to_wait(session, 1, wait)?;
+        let (promise, wait) = ObjectReservation::take_to_wait(session, 1, wait)?;
         let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
-        let small = &mut Gather::nothing(session);
+        let small = &mut WriteBatch::nothing(session);
         let mut written = put::write(session, value, &options, promise.into(), small)?;
         written.item.is_held_by_creator = true;
         Ok(Self { session: Arc::clone(session), written: Some(written) })
@@ -57,7 +57,7 @@ impl Draft {
     }
 
     /// Seals it under this name. `None`: another has it, and this may be tried with a new one.
-    pub(crate) fn seal(&mut self, name: &str) -> Result<Option<Kept>, Error> {
+    pub(crate) fn seal(&mut self, name: &str) -> Result<Option<SealedHold>, Error> {
         let Some(mut written) = self.written.take() else {
             return Err(Error::InvalidArgument("the object is sealed".into()));
         };
@@ -73,7 +73,7 @@ impl Draft {
         background::take_down(written.retired);
         let id = result?;
         let held = self.session.hold_sealed(id)?;
-        Ok(Some(Kept { session: Arc::clone(&self.session), held: Some(held), id }))
+        Ok(Some(SealedHold { session: Arc::clone(&self.session), held: Some(held), id }))
     }
 }
 
@@ -86,7 +86,7 @@ impl Drop for Draft {
     }
 }
 
-impl Kept {
+impl SealedHold {
     pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
@@ -97,7 +97,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SealedHold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.session.release(held);

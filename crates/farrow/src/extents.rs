@@ -40,11 +40,11 @@ pub(crate) struct Extents {
     is_writable: bool,
     /// See [`AHEAD_BYTES_MAX`].
     ahead_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<ExtentsState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ExtentsState {
     free: SpaceAllocator,
     /// All that is granted and not sealed by the node: start to end, merged. What this client
     /// sealed by itself stays in it.
@@ -52,7 +52,7 @@ struct State {
     /// Ranges that the node was asked to make part of an object, by their starts, until the answer.
     /// What is granted anew meanwhile was sealed, and deleted since: it leaves this list, and no answer
     /// to the seal changes anything any more.
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, SealingRange>,
     /// How often it was asked.
     seals: u64,
     /// The connection for which `granted` was last compared with the node's books.
@@ -70,7 +70,7 @@ pub(crate) struct SealTicket {
 
 /// A range between a seal and its answer.
 #[derive(Debug)]
-struct Asked {
+struct SealingRange {
     end: u64,
     number: u64,
     /// The answer never came: at the next connection the node says whose the range is.
@@ -91,7 +91,7 @@ impl Extents {
         let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
         let free = SpaceAllocator::with_occupied(all, page, page, [all])
             .map_err(|error| Error::Protocol(format!("the heap of the node: {error}")))?;
-        let state = State {
+        let state = ExtentsState {
             free,
             granted: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -137,7 +137,7 @@ impl Extents {
         &self,
         session: &Session,
         whole: u64,
-        want: impl FnOnce(&mut State) -> u64,
+        want: impl FnOnce(&mut ExtentsState) -> u64,
     ) -> Result<Span, Error> {
         let want = {
             let mut state = lock(&self.state);
@@ -366,7 +366,7 @@ impl Extents {
     }
 }
 
-impl State {
+impl ExtentsState {
     /// Pages that are free here.
     fn take(&mut self, whole: u64) -> Option<Span> {
         self.free.allocate(whole, alignment_for(whole)).map(run_span)
@@ -405,7 +405,7 @@ impl State {
     fn asked_to_seal(&mut self, span: Span) -> SealTicket {
         self.seals += 1;
         let Run { start, end } = span_run(span);
-        self.asked.insert(start, Asked { end, number: self.seals, is_lost: false });
+        self.asked.insert(start, SealingRange { end, number: self.seals, is_lost: false });
         SealTicket { span, number: self.seals }
     }
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use farrow_arrow::ArrowObject;
 use farrow_wire::PartSpec;
 
-use crate::client::{Client, Target, deadline_after, millis};
+use crate::client::{Client, ObjectKey, deadline_after, millis};
 use crate::error::Error;
-use crate::held_bytes::{self, BatchBytes, Gotten};
+use crate::held_bytes::{self, BatchBytes, BatchItem};
 use crate::interrupt;
 use crate::object::Object;
 use crate::session::wall_clock_ns;
@@ -20,7 +20,7 @@ impl Client {
     ///
     /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another;
     /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name the node that has it, or may have it.
-    pub fn get(&self, target: &Target, timeout: Duration) -> Result<Object, Error> {
+    pub fn get(&self, target: &ObjectKey, timeout: Duration) -> Result<Object, Error> {
         self.get_by(target, timeout, || self.get_now(target))
     }
 
@@ -35,7 +35,7 @@ impl Client {
     /// once, and for an object that has no columns or rows.
     pub fn get_part(
         &self,
-        target: &Target,
+        target: &ObjectKey,
         part: &PartSpec,
         timeout: Duration,
     ) -> Result<ArrowObject, Error> {
@@ -44,7 +44,7 @@ impl Client {
 
     fn get_by<T>(
         &self,
-        target: &Target,
+        target: &ObjectKey,
         timeout: Duration,
         look: impl Fn() -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
@@ -76,16 +76,16 @@ impl Client {
     /// # Errors
     ///
     /// That of the first target that fails.
-    pub fn get_many(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Object>, Error> {
+    pub fn get_many(&self, targets: &[ObjectKey], timeout: Duration) -> Result<Vec<Object>, Error> {
         let deadline = deadline_after(timeout);
         // One look at the clock for all: they are used at one time.
         let now_ns = wall_clock_ns();
-        let get_now = |target: &Target| match self.get_here_at(target, now_ns)? {
+        let get_now = |target: &ObjectKey| match self.get_here_at(target, now_ns)? {
             Some(object) => Ok(Some(object)),
             None => self.get_now(target),
         };
         let found: Vec<Option<Object>> = targets.iter().map(get_now).collect::<Result<_, _>>()?;
-        let missing: Vec<Target> = targets
+        let missing: Vec<ObjectKey> = targets
             .iter()
             .zip(&found)
             .filter(|(_, found)| found.is_none())
@@ -106,26 +106,30 @@ impl Client {
     /// # Errors
     ///
     /// As [`Self::get_many`].
-    pub fn get_batch(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Gotten>, Error> {
+    pub fn get_batch(
+        &self,
+        targets: &[ObjectKey],
+        timeout: Duration,
+    ) -> Result<Vec<BatchItem>, Error> {
         let now_ns = wall_clock_ns();
         let mut found = held_bytes::get(self.session(), targets, now_ns)?;
         self.nodes().get_batch(self.session(), targets, now_ns, &mut found)?;
         let is_left =
-            |(target, found): (&Target, &Option<_>)| found.is_none().then(|| target.clone());
-        let left: Vec<Target> = targets.iter().zip(&found).filter_map(is_left).collect();
+            |(target, found): (&ObjectKey, &Option<_>)| found.is_none().then(|| target.clone());
+        let left: Vec<ObjectKey> = targets.iter().zip(&found).filter_map(is_left).collect();
         let mut left = match left.is_empty() {
             true => Vec::new().into_iter(),
             false => self.get_many(&left, timeout)?.into_iter(),
         };
         let missing = || Error::Protocol("an object was lost on its way to its place".into());
         let one = |found: Option<BatchBytes>| match found {
-            Some(bytes) => Ok(Gotten::Bytes(bytes)),
-            None => left.next().map(Gotten::Object).ok_or_else(missing),
+            Some(bytes) => Ok(BatchItem::Bytes(bytes)),
+            None => left.next().map(BatchItem::Object).ok_or_else(missing),
         };
         found.into_iter().map(one).collect()
     }
 
-    fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
+    fn get_now(&self, target: &ObjectKey) -> Result<Option<Object>, Error> {
         if let Some(held) = self.session().hold(target)? {
             return Object::new(self.session(), held).map(Some);
         }
@@ -133,7 +137,11 @@ impl Client {
         found.map(|found| Object::new(&found.session, found.held)).transpose()
     }
 
-    fn get_part_now(&self, target: &Target, part: &PartSpec) -> Result<Option<ArrowObject>, Error> {
+    fn get_part_now(
+        &self,
+        target: &ObjectKey,
+        part: &PartSpec,
+    ) -> Result<Option<ArrowObject>, Error> {
         if let Some(held) = self.session().hold(target)? {
             return Object::new(self.session(), held)?.rebuild_part(part).map(Some);
         }
@@ -149,11 +157,11 @@ impl Client {
     /// # Errors
     ///
     /// The object or the region is damaged.
-    pub fn get_here(&self, target: &Target) -> Result<Option<Object>, Error> {
+    pub fn get_here(&self, target: &ObjectKey) -> Result<Option<Object>, Error> {
         self.get_here_at(target, wall_clock_ns())
     }
 
-    fn get_here_at(&self, target: &Target, now_ns: u64) -> Result<Option<Object>, Error> {
+    fn get_here_at(&self, target: &ObjectKey, now_ns: u64) -> Result<Option<Object>, Error> {
         let own = self.session();
         if own.may_have(target)
             && let Some(held) = own.hold_here_at(target, now_ns)?

@@ -8,21 +8,21 @@ use farrow_memory::{Length, Span};
 use farrow_store::HeldBytes;
 
 use crate::arena::SMALL_BYTES_MAX;
-use crate::client::Target;
+use crate::client::ObjectKey;
 use crate::error::Error;
 use crate::object::Object;
 use crate::session::{Session, named};
 
 /// One of many objects that were got together.
 #[derive(Debug)]
-pub enum Gotten {
+pub enum BatchItem {
     /// Plain bytes, small ones mostly.
     Bytes(BatchBytes),
     /// Anything else.
     Object(Object),
 }
 
-struct Batch {
+struct HeldBatch {
     session: Arc<Session>,
     held: HeldBytes,
 }
@@ -30,7 +30,7 @@ struct Batch {
 /// Immutable bytes of an object, which they hold until they are dropped. Two words: for who keeps
 /// them beyond the reach of Rust.
 pub struct BatchBytes {
-    batch: Arc<Batch>,
+    batch: Arc<HeldBatch>,
     index: usize,
 }
 
@@ -66,7 +66,7 @@ impl Drop for BatchBytes {
 /// but for pages of holds.
 pub(crate) fn get(
     session: &Arc<Session>,
-    targets: &[Target],
+    targets: &[ObjectKey],
     now_ns: u64,
 ) -> Result<Vec<Option<BatchBytes>>, Error> {
     session.check_process()?;
@@ -78,13 +78,13 @@ pub(crate) fn get(
             false
         }
     };
-    let all: Vec<_> = targets.iter().map(Target::store).collect();
+    let all: Vec<_> = targets.iter().map(ObjectKey::store).collect();
     let small = Length(SMALL_BYTES_MAX);
     let held = session.reader.hold_bytes(&session.holds, &all, small, more).map_err(named)?;
     if let Some(error) = failed {
         return Err(error);
     }
-    let batch = Arc::new(Batch { session: Arc::clone(session), held });
+    let batch = Arc::new(HeldBatch { session: Arc::clone(session), held });
     let one = |index| {
         let (id, _) = batch.held.get(index)?;
         session.touch(id, now_ns);

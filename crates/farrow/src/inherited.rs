@@ -24,11 +24,11 @@ pub(crate) enum Unused {
 
 /// Memory of which children may have a part.
 #[derive(Debug, Default)]
-pub(crate) struct Inherited(Mutex<Vec<Shared>>);
+pub(crate) struct Inherited(Mutex<Vec<ForkSpan>>);
 
 /// Used after fork `since`, and until after fork `until`.
 #[derive(Debug)]
-struct Shared {
+struct ForkSpan {
     since: u64,
     until: u64,
     memory: Unused,
@@ -41,7 +41,7 @@ impl Session {
         if !fork::is_inherited(since, until) {
             return self.take_in(memory);
         }
-        lock(&self.inherited.0).push(Shared { since, until, memory });
+        lock(&self.inherited.0).push(ForkSpan { since, until, memory });
         let this: Weak<Self> = Arc::downgrade(self);
         fork::defer(this);
     }
@@ -60,8 +60,8 @@ impl fork::Deferred for Session {
         if !self.is_own_process() {
             return false;
         }
-        let is_left = |one: &Shared| fork::is_inherited(one.since, one.until);
-        let (left, gone): (Vec<Shared>, Vec<Shared>) =
+        let is_left = |one: &ForkSpan| fork::is_inherited(one.since, one.until);
+        let (left, gone): (Vec<ForkSpan>, Vec<ForkSpan>) =
             std::mem::take(&mut *lock(&self.inherited.0)).into_iter().partition(is_left);
         gone.into_iter().for_each(|one| self.take_in(one.memory));
         let mut all = lock(&self.inherited.0);

@@ -27,7 +27,6 @@ mod client;
 mod draft;
 mod error;
 mod extents;
-mod gather;
 mod get;
 mod held_bytes;
 mod huge;
@@ -38,10 +37,11 @@ mod namespaces;
 mod nodes;
 mod object;
 mod options;
+mod pending_holds;
 mod pool;
-mod promises;
 mod put;
-mod reservations;
+mod reserved_names;
+mod reserved_objects;
 mod residency;
 mod room;
 mod seal;
@@ -49,25 +49,25 @@ mod session;
 mod subscription;
 mod sync;
 mod turn;
-mod unheld;
+mod write_batch;
 mod writer;
 
-pub use client::{Client, FabricStats, Listed, Stats, Target};
+pub use client::{Client, FabricStats, ListedObject, ObjectKey, Stats};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
 pub use farrow_wire::{
-    EvictedReport, NamespaceReport, NamespaceSpec, PartSpec, Reach, Rights, Roster, RosterNode,
+    EvictedReport, MemberInfo, Members, NamespaceReport, NamespaceSpec, PartSpec, Reach, Rights,
     Rule,
 };
-pub use held_bytes::{BatchBytes, Gotten};
-pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, Until};
+pub use held_bytes::{BatchBytes, BatchItem};
+pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, WaitFor};
 pub use interrupt::CancelToken;
 pub use object::{Hold, Object, ObjectBytes};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};
 pub use pool::{Pool, PoolStats};
 pub use put::Value;
-pub use subscription::{Armed, Closer, Next, SubscribeOptions, Subscription};
+pub use subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};
 pub use writer::{Writer, WriterMemory};

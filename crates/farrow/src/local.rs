@@ -24,20 +24,20 @@ const PAUSE: u32 = 256;
 
 /// The client's entry pages, and how it asks for more.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalEntries {
     pub(crate) entries: EntryTable,
-    state: Mutex<State>,
+    state: Mutex<EntryPageState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EntryPageState {
     /// Pages asked for the last time.
     pages: u32,
     /// How many objects are left to the node before the next question.
     pause: u32,
 }
 
-impl Local {
+impl LocalEntries {
     pub(crate) fn new(entries: EntryTable) -> Self {
         Self { entries, state: Mutex::default() }
     }

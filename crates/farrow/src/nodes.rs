@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use farrow_store::{Held, Metadata, MetadataError, ObjectId};
 use farrow_wire::link::confused;
-use farrow_wire::{Extent, Listing, PartSpec, Reach, ReplyBody, RequestBody, Roster, RosterNode};
+use farrow_wire::{Extent, Listing, MemberInfo, Members, PartSpec, Reach, ReplyBody, RequestBody};
 
-use crate::client::{Client, Listed, Target};
+use crate::client::{Client, ListedObject, ObjectKey};
 use crate::error::Error;
 use crate::held_bytes::{self, BatchBytes};
 use crate::options::ConnectOptions;
@@ -22,31 +22,31 @@ use crate::session::{Session, lock};
 pub(crate) struct Nodes {
     own: Arc<Session>,
     options: ConnectOptions,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenNodes>,
 }
 
 /// What the daemon told last, and the places that were taken.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenNodes {
     number: u64,
-    roster: Arc<Roster>,
+    roster: Arc<Members>,
     sessions: BTreeMap<String, Arc<Session>>,
     /// Those of nodes that are not lost.
     usable: Arc<[Arc<Session>]>,
 }
 
-impl Seen {
+impl SeenNodes {
     fn count_usable(&mut self) {
         let usable = self
             .sessions
             .iter()
-            .filter(|(name, _)| self.roster.find(name).is_some_and(RosterNode::is_usable));
+            .filter(|(name, _)| self.roster.find(name).is_some_and(MemberInfo::is_usable));
         self.usable = usable.map(|(_, session)| Arc::clone(session)).collect();
     }
 }
 
 /// What looking for an object on other nodes brought.
-enum Found<T> {
+enum RemoteLookup<T> {
     Here(T),
     Nowhere,
     /// It may be on a node whose objects are brought by network. With what is wrong with others.
@@ -66,16 +66,16 @@ impl Nodes {
     }
 
     /// Who is there. One load when nothing has changed.
-    fn roster(&self) -> Result<Arc<Roster>, Error> {
+    fn roster(&self) -> Result<Arc<Members>, Error> {
         self.look(|seen| Arc::clone(&seen.roster))
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> Result<T, Error> {
+    fn look<T>(&self, look: impl FnOnce(&SeenNodes) -> T) -> Result<T, Error> {
         let number = self.own.reader.told_number()?;
         let mut seen = lock(&self.seen);
         if seen.number != number
             && let Some((number, bytes)) = self.own.reader.told()?
-            && let Some(roster) = Roster::decode(&bytes)
+            && let Some(roster) = Members::decode(&bytes)
         {
             // A node that lost its memory has another region now.
             seen.sessions.retain(|name, session| {
@@ -92,7 +92,7 @@ impl Nodes {
     pub(crate) fn hold_here_at(
         &self,
         but: &Session,
-        target: &Target,
+        target: &ObjectKey,
         now_ns: u64,
     ) -> Result<Option<(Arc<Session>, Held)>, Error> {
         let usable = self.usable()?;
@@ -109,7 +109,7 @@ impl Nodes {
     pub(crate) fn get_batch(
         &self,
         but: &Session,
-        targets: &[Target],
+        targets: &[ObjectKey],
         now_ns: u64,
         found: &mut [Option<BatchBytes>],
     ) -> Result<(), Error> {
@@ -127,7 +127,7 @@ impl Nodes {
             if possible.is_empty() {
                 continue;
             }
-            let some: Vec<Target> =
+            let some: Vec<ObjectKey> =
                 possible.iter().filter_map(|index| targets.get(*index).cloned()).collect();
             for (index, one) in possible.into_iter().zip(held_bytes::get(session, &some, now_ns)?) {
                 if let Some(place) = found.get_mut(index) {
@@ -162,7 +162,7 @@ impl Nodes {
     }
 
     /// The place at a node.
-    fn session(&self, node: &RosterNode) -> Result<Arc<Session>, Error> {
+    fn session(&self, node: &MemberInfo) -> Result<Arc<Session>, Error> {
         if node.is_own {
             return Ok(Arc::clone(&self.own));
         }
@@ -246,11 +246,11 @@ impl Nodes {
     fn first<T>(
         &self,
         but: &Session,
-        target: &Target,
+        target: &ObjectKey,
         look: impl Fn(&Arc<Session>) -> Result<Option<T>, Error>,
-    ) -> Result<Found<T>, Error> {
+    ) -> Result<RemoteLookup<T>, Error> {
         if self.is_alone()? {
-            return Ok(Found::Nowhere);
+            return Ok(RemoteLookup::Nowhere);
         }
         let roster = self.roster()?;
         let (mut trouble, mut unseen, mut is_by_net) = (None, Vec::new(), false);
@@ -271,25 +271,25 @@ impl Nodes {
                 Err(error) => Err(error),
             };
             match found {
-                Ok(Some(found)) => return Ok(Found::Here(found)),
+                Ok(Some(found)) => return Ok(RemoteLookup::Here(found)),
                 Ok(None) => {}
                 Err(error) => drop(trouble.get_or_insert(error)),
             }
         }
         if trouble.is_none() && is_by_net {
-            return Ok(Found::ByNet(unseen));
+            return Ok(RemoteLookup::ByNet(unseen));
         }
         if trouble.is_none() {
             trouble = self.at_unseen(unseen, target)?;
         }
-        Ok(trouble.map_or(Found::Nowhere, Found::Unknown))
+        Ok(trouble.map_or(RemoteLookup::Nowhere, RemoteLookup::Unknown))
     }
 
     /// What `look` finds. That it finds nothing counts only if the nodes are the same before and after:
     /// the daemon may have left out one that it had lost, of which the client did not know yet.
     fn settled<T>(
         &self,
-        target: &Target,
+        target: &ObjectKey,
         look: impl Fn() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let since = Instant::now();
@@ -313,13 +313,13 @@ impl Nodes {
     fn at_unseen(
         &self,
         unseen: Vec<(String, Error)>,
-        target: &Target,
+        target: &ObjectKey,
     ) -> Result<Option<Error>, Error> {
         if unseen.is_empty() {
             return Ok(None);
         }
         let mut unseen = unseen.into_iter();
-        let Target::Name(name) = target else {
+        let ObjectKey::Name(name) = target else {
             // An id says where its object is.
             return Ok(unseen.next().map(|(_, error)| error));
         };
@@ -333,7 +333,7 @@ impl Nodes {
     }
 }
 
-fn evicted_again(target: &Target) -> Error {
+fn evicted_again(target: &ObjectKey) -> Error {
     let what = format!("object {target}, whose copy here is evicted again and again");
     Error::Timeout { what, waited_ms: 0 }
 }
@@ -361,10 +361,10 @@ fn is_of_node(error: &Error) -> bool {
 type AtHome = (Arc<Session>, Vec<usize>);
 
 /// An id says in whose memory its object lies; a name may be anywhere.
-fn is_possible(node: &RosterNode, target: &Target) -> bool {
+fn is_possible(node: &MemberInfo, target: &ObjectKey) -> bool {
     match target {
-        Target::Id(id) => id.region().0 == node.region_uid,
-        Target::Name(_) => true,
+        ObjectKey::Id(id) => id.region().0 == node.region_uid,
+        ObjectKey::Name(_) => true,
     }
 }
 
@@ -385,7 +385,7 @@ impl Client {
         self.at_node(found)
     }
 
-    fn at_node(&self, node: &RosterNode) -> Result<Self, Error> {
+    fn at_node(&self, node: &MemberInfo) -> Result<Self, Error> {
         Ok(Self::new(self.nodes().session(node)?, Arc::clone(self.nodes())))
     }
 
@@ -416,7 +416,7 @@ impl Client {
         &self,
         prefix: &str,
         filter: &Metadata,
-    ) -> Result<Vec<(Option<String>, Listed)>, Error> {
+    ) -> Result<Vec<(Option<String>, ListedObject)>, Error> {
         let roster = self.nodes().roster()?;
         if roster.nodes.is_empty() {
             let listed = self.list_where(prefix, filter)?;
@@ -453,7 +453,7 @@ impl Client {
         node: &str,
         prefix: &str,
         filter: &Metadata,
-    ) -> Result<Vec<Listed>, Error> {
+    ) -> Result<Vec<ListedObject>, Error> {
         match self.nodes().roster()?.find(node) {
             Some(found) if found.is_by_net() => self.list_of(found, prefix, filter),
             _ => self.at(node)?.list_where(prefix, filter),
@@ -462,10 +462,10 @@ impl Client {
 
     fn list_of(
         &self,
-        node: &RosterNode,
+        node: &MemberInfo,
         prefix: &str,
         filter: &Metadata,
-    ) -> Result<Vec<Listed>, Error> {
+    ) -> Result<Vec<ListedObject>, Error> {
         if !node.is_by_net() {
             return self.at_node(node)?.list_where(prefix, filter);
         }
@@ -476,10 +476,10 @@ impl Client {
 
     fn list_by_net(
         &self,
-        node: &RosterNode,
+        node: &MemberInfo,
         prefix: &str,
         filter: &Metadata,
-    ) -> Result<Vec<Listed>, Error> {
+    ) -> Result<Vec<ListedObject>, Error> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(start) = from {
             let (node, prefix) = (node.name.clone(), prefix.to_owned());
@@ -489,7 +489,7 @@ impl Client {
                 other => return Err(confused(&other).into()),
             };
             for item in items {
-                let listed = Listed::of_item(item)?;
+                let listed = ListedObject::of_item(item)?;
                 if listed.metadata.contains_all(filter) {
                     all.push(listed);
                 }
@@ -504,7 +504,7 @@ impl Client {
     /// # Errors
     ///
     /// The node is gone.
-    pub fn roster(&self) -> Result<Roster, Error> {
+    pub fn roster(&self) -> Result<Members, Error> {
         match self.nodes().own.call(RequestBody::Nodes)? {
             ReplyBody::Nodes(roster) => Ok(roster),
             other => Err(confused(&other).into()),
@@ -523,25 +523,25 @@ impl Client {
     }
 
     /// Where an object is: the place at its node. This client's own if it is nowhere.
-    pub(crate) fn home_of(&self, target: &Target) -> Result<Arc<Session>, Error> {
+    pub(crate) fn home_of(&self, target: &ObjectKey) -> Result<Arc<Session>, Error> {
         if self.session().has(target)? {
             return Ok(Arc::clone(self.session()));
         }
         let look = |session: &Arc<Session>| Ok(session.has(target)?.then(|| Arc::clone(session)));
         match self.nodes().first(self.session(), target, look)? {
-            Found::Here(session) => Ok(session),
-            Found::Nowhere => Ok(Arc::clone(self.session())),
+            RemoteLookup::Here(session) => Ok(session),
+            RemoteLookup::Nowhere => Ok(Arc::clone(self.session())),
             // The client's own node asks the others.
-            Found::ByNet(unseen) => match self.nodes().at_unseen(unseen, target)? {
+            RemoteLookup::ByNet(unseen) => match self.nodes().at_unseen(unseen, target)? {
                 Some(error) => Err(error),
                 None => Ok(Arc::clone(self.nodes().own())),
             },
-            Found::Unknown(error) => Err(error),
+            RemoteLookup::Unknown(error) => Err(error),
         }
     }
 
     /// Whether an object is on a node whose objects are brought by network.
-    pub(crate) fn is_by_net(&self, target: &Target) -> Result<bool, Error> {
+    pub(crate) fn is_by_net(&self, target: &ObjectKey) -> Result<bool, Error> {
         let found = self.nodes().settled(target, || {
             let is_there = self.ask_by_net(target)?;
             Ok(is_there.then_some(()))
@@ -549,10 +549,10 @@ impl Client {
         Ok(found.is_some())
     }
 
-    fn ask_by_net(&self, target: &Target) -> Result<bool, Error> {
+    fn ask_by_net(&self, target: &ObjectKey) -> Result<bool, Error> {
         let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
         match (self.nodes().first(self.session(), target, look)?, target) {
-            (Found::ByNet(unseen), Target::Name(name)) => {
+            (RemoteLookup::ByNet(unseen), ObjectKey::Name(name)) => {
                 let own = self.nodes().own();
                 match own.call(RequestBody::FindLost { name: name.clone() })? {
                     ReplyBody::FoundLost(None) => Ok(false),
@@ -564,14 +564,20 @@ impl Client {
                     other => Err(confused(&other).into()),
                 }
             }
-            (Found::ByNet(_), Target::Id(_)) => Ok(self.fetch_metadata(target)?.is_some()),
+            (RemoteLookup::ByNet(_), ObjectKey::Id(_)) => {
+                Ok(self.fetch_metadata(target)?.is_some())
+            }
             _ => Ok(false),
         }
     }
 
     /// Has an object of another node, or a part of it, brought into the memory of this client's own, and
     /// holds it.
-    fn fetch(&self, target: &Target, part: Option<&PartSpec>) -> Result<Option<Elsewhere>, Error> {
+    fn fetch(
+        &self,
+        target: &ObjectKey,
+        part: Option<&PartSpec>,
+    ) -> Result<Option<Elsewhere>, Error> {
         let own = self.nodes().own();
         // The node says so from time to time while it is on its way, however long that takes.
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
@@ -587,7 +593,7 @@ impl Client {
                 other => return Err(confused(&other).into()),
             };
             evictions += 1;
-            if let Some(held) = own.hold(&Target::Id(id))? {
+            if let Some(held) = own.hold(&ObjectKey::Id(id))? {
                 return Ok(Some(Elsewhere { session: Arc::clone(own), held, is_part }));
             }
         }
@@ -595,7 +601,7 @@ impl Client {
     }
 
     /// The metadata of an object of another node; `None`: there is no such object.
-    fn fetch_metadata(&self, target: &Target) -> Result<Option<Metadata>, Error> {
+    fn fetch_metadata(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {
         let own = self.nodes().own();
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut evictions = 0;
@@ -612,7 +618,7 @@ impl Client {
                 other => return Err(confused(&other).into()),
             };
             evictions += 1;
-            if let Some(held) = own.hold(&Target::Id(id))? {
+            if let Some(held) = own.hold(&ObjectKey::Id(id))? {
                 let metadata = own.reader.metadata(held.entry());
                 own.release(held);
                 return Ok(metadata?);
@@ -622,7 +628,7 @@ impl Client {
     }
 
     /// The metadata of an object in the memory of another node than that of this client's place.
-    pub(crate) fn metadata_elsewhere(&self, target: &Target) -> Result<Option<Metadata>, Error> {
+    pub(crate) fn metadata_elsewhere(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {
         let look = |session: &Arc<Session>| {
             let Some(held) = session.hold(target)? else { return Ok(None) };
             let metadata = session.reader.metadata(held.entry());
@@ -630,13 +636,13 @@ impl Client {
             Ok(metadata?)
         };
         self.nodes().settled(target, || match self.nodes().first(self.session(), target, look)? {
-            Found::Here(found) => Ok(Some(found)),
-            Found::Nowhere => Ok(None),
-            Found::ByNet(unseen) => match self.fetch_metadata(target)? {
+            RemoteLookup::Here(found) => Ok(Some(found)),
+            RemoteLookup::Nowhere => Ok(None),
+            RemoteLookup::ByNet(unseen) => match self.fetch_metadata(target)? {
                 None => self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err),
                 found => Ok(found),
             },
-            Found::Unknown(error) => Err(error),
+            RemoteLookup::Unknown(error) => Err(error),
         })
     }
 
@@ -644,7 +650,7 @@ impl Client {
     /// brought, only `part` of it is.
     pub(crate) fn hold_elsewhere(
         &self,
-        target: &Target,
+        target: &ObjectKey,
         part: Option<&PartSpec>,
     ) -> Result<Option<Elsewhere>, Error> {
         self.nodes().settled(target, || self.look_elsewhere(target, part))
@@ -652,7 +658,7 @@ impl Client {
 
     fn look_elsewhere(
         &self,
-        target: &Target,
+        target: &ObjectKey,
         part: Option<&PartSpec>,
     ) -> Result<Option<Elsewhere>, Error> {
         let look = |session: &Arc<Session>| {
@@ -660,18 +666,18 @@ impl Client {
             Ok(held.map(|held| Elsewhere { session: Arc::clone(session), held, is_part: false }))
         };
         match self.nodes().first(self.session(), target, look)? {
-            Found::Here(found) => Ok(Some(found)),
-            Found::Nowhere => Ok(None),
-            Found::ByNet(unseen) => match self.fetch(target, part)? {
+            RemoteLookup::Here(found) => Ok(Some(found)),
+            RemoteLookup::Nowhere => Ok(None),
+            RemoteLookup::ByNet(unseen) => match self.fetch(target, part)? {
                 None => self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err),
                 found => Ok(found),
             },
-            Found::Unknown(error) => Err(error),
+            RemoteLookup::Unknown(error) => Err(error),
         }
     }
 
     /// Targets by the places where they are, in order; with the numbers that they had.
-    pub(crate) fn by_home(&self, targets: &[Target]) -> Result<Vec<AtHome>, Error> {
+    pub(crate) fn by_home(&self, targets: &[ObjectKey]) -> Result<Vec<AtHome>, Error> {
         let all = || (0..targets.len()).collect();
         if self.nodes().is_alone()? {
             return Ok(vec![(Arc::clone(self.session()), all())]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
+use farrow_arrow::{BatchData, CopySource, DescriptorStamp, NdArray, Plan, SchemaNode};
 use farrow_memory::{
     Address, Length, Offset, Retired, Span, are_maps_scarce, check_maps, page_bytes,
 };
@@ -21,13 +21,13 @@ use crate::background;
 use crate::client::deadline_after;
 use crate::error::Error;
 use crate::extents::SealTicket;
-use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
-use crate::promises::Promise;
-use crate::room::{self, Claim, Demand};
+use crate::reserved_objects::ObjectReservation;
+use crate::room::{self, Demand, NameClaim};
 use crate::seal::{self, Sealed, Unsealed};
 use crate::session::{Session, wire_span};
+use crate::write_batch::WriteBatch;
 
 /// What can be put.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +73,7 @@ pub enum Value<'a> {
 }
 
 /// A written object that only the node's word is missing to.
-pub(crate) struct Written {
+pub(crate) struct WrittenObject {
     pub(crate) item: SealItem,
     primary: Span,
     is_small: bool,
@@ -81,13 +81,13 @@ pub(crate) struct Written {
     pool_pages: Vec<Span>,
     /// Their old page tables.
     pub(crate) retired: Retired,
-    promise: Promise,
-    claim: Claim,
+    promise: ObjectReservation,
+    claim: NameClaim,
     /// The node was asked to seal it.
     ticket: Option<SealTicket>,
 }
 
-impl Written {
+impl WrittenObject {
     fn new(mut item: SealItem, primary: Span, is_small: bool, prepared: Prepared) -> Self {
         let Prepared { promise, claim, .. } = prepared;
         item.is_promised = promise.is_there();
@@ -103,7 +103,7 @@ impl Written {
     }
 
     /// What was promised, for another try.
-    pub(crate) fn take_promise(&mut self) -> Promise {
+    pub(crate) fn take_promise(&mut self) -> ObjectReservation {
         std::mem::take(&mut self.promise)
     }
 
@@ -120,14 +120,14 @@ const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
 /// What was got for an object before it is written.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    pub(crate) promise: Promise,
-    pub(crate) claim: Claim,
-    pub(crate) place: Place,
+    pub(crate) promise: ObjectReservation,
+    pub(crate) claim: NameClaim,
+    pub(crate) place: Placement,
 }
 
 /// Where an object is to lie.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) enum Place {
+pub(crate) enum Placement {
     /// Anywhere; where nothing is free, others leave for it.
     #[default]
     Any,
@@ -137,8 +137,8 @@ pub(crate) enum Place {
     At { span: Span, is_small: bool },
 }
 
-impl From<Promise> for Prepared {
-    fn from(promise: Promise) -> Self {
+impl From<ObjectReservation> for Prepared {
+    fn from(promise: ObjectReservation) -> Self {
         Self { promise, ..Self::default() }
     }
 }
@@ -236,9 +236,9 @@ pub(crate) fn put(
     session.check_process()?;
     // Who does not wait needs no clock, which would take a twentieth of a small put.
     let since = (!options.wait.is_zero()).then(Instant::now);
-    let (promise, wait) = Promise::take_to_wait(session, 1, options.wait)?;
+    let (promise, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
     let own = ObjectOptions { wait, ..*options };
-    let small = &mut Gather::nothing(session);
+    let small = &mut WriteBatch::nothing(session);
     let plain = match write_plain(session, value, &own, small) {
         // Where nothing is free, others leave for it.
         Err(error) if room::is_short(&error) => None,
@@ -249,7 +249,7 @@ pub(crate) fn put(
             if let Some(id) = local::Sealer::new(session).bytes(primary, size) {
                 return Ok(id);
             }
-            Written::small_bytes(primary, size)
+            WrittenObject::small_bytes(primary, size)
         }
         None => write(session, value, &own, promise.into(), small)?,
     };
@@ -291,8 +291,8 @@ pub(crate) fn write(
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
     mut prepared: Prepared,
-    small: &mut Gather<'_>,
-) -> Result<Written, Error> {
+    small: &mut WriteBatch<'_>,
+) -> Result<WrittenObject, Error> {
     let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
         return write_bytes(session, bytes, options, prepared, small);
@@ -304,7 +304,7 @@ pub(crate) fn write(
     let (primary, is_small) = take(session, total_bytes, options, &mut prepared)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
-    let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
+    let descriptor = plan.descriptor(DescriptorStamp { region: uid, epoch: 0 }, base);
     let item = SealItem {
         // The numbers of descriptors are those of the directory.
         kind: plan.kind() as u8,
@@ -328,7 +328,7 @@ pub(crate) fn write(
     if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
         place.copy_from_slice(&list);
     }
-    let mut written = Written::new(item, primary, is_small, prepared);
+    let mut written = WrittenObject::new(item, primary, is_small, prepared);
     let filled = fill(session, &written, &plan, descriptor_at, &tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
@@ -346,7 +346,7 @@ pub(crate) fn write_plain(
     session: &Session,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
-    small: &mut Gather<'_>,
+    small: &mut WriteBatch<'_>,
 ) -> Result<Option<(Span, Length)>, Error> {
     let Value::Bytes(bytes) = value else {
         return Ok(None);
@@ -397,8 +397,8 @@ fn write_bytes(
     bytes: &[u8],
     options: &ObjectOptions<'_>,
     mut prepared: Prepared,
-    small: &mut Gather<'_>,
-) -> Result<Written, Error> {
+    small: &mut WriteBatch<'_>,
+) -> Result<WrittenObject, Error> {
     let metadata = options.encoded_metadata();
     let total = bytes.len() as u64;
     let with_metadata = with_metadata(total, &metadata);
@@ -409,7 +409,7 @@ fn write_bytes(
         metadata_crc: crc32c::crc32c(&metadata),
         ..SealItem::bytes(wire_span(primary), total)
     };
-    let mut written = Written::new(item, primary, is_small, prepared);
+    let mut written = WrittenObject::new(item, primary, is_small, prepared);
     let copied = if is_small {
         small.write(primary.offset, bytes)
     } else {
@@ -435,7 +435,7 @@ fn take(
     options: &ObjectOptions<'_>,
     prepared: &mut Prepared,
 ) -> Result<(Span, bool), Error> {
-    if let Place::At { span, is_small } = prepared.place {
+    if let Placement::At { span, is_small } = prepared.place {
         if span.length.0 < total {
             let had = span.length;
             give_back(session, prepared.place);
@@ -450,12 +450,12 @@ fn take(
         false => session.extents.take(session, total),
     };
     match taken {
-        Err(error) if room::is_short(&error) && matches!(prepared.place, Place::Any) => {}
+        Err(error) if room::is_short(&error) && matches!(prepared.place, Placement::Any) => {}
         taken => return Ok((taken?, is_small)),
     }
     // Nobody leaves for an object whose name is not to be had.
     let name = options.name.map(str::to_owned).into_iter().collect();
-    prepared.claim = Claim::take(session, name)?;
+    prepared.claim = NameClaim::take(session, name)?;
     let demand = Demand::new(1, options.name.into_iter(), options.wait);
     if is_small && options.wait.is_zero() {
         return session.arena.make(session, total, &demand).map(|span| (span, true));
@@ -466,11 +466,11 @@ fn take(
 }
 
 /// Room that nothing was written to.
-pub(crate) fn give_back(session: &Session, place: Place) {
+pub(crate) fn give_back(session: &Session, place: Placement) {
     match place {
-        Place::At { span, is_small: true } => session.extents.give_lines(session, span),
-        Place::At { span, is_small: false } => session.extents.give(session, span),
-        Place::Any | Place::Free => {}
+        Placement::At { span, is_small: true } => session.extents.give_lines(session, span),
+        Placement::At { span, is_small: false } => session.extents.give(session, span),
+        Placement::Any | Placement::Free => {}
     }
 }
 
@@ -483,7 +483,7 @@ pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
 }
 
 /// Writes metadata to the end of its block.
-fn write_metadata(small: &mut Gather<'_>, primary: Span, metadata: &[u8]) -> Result<(), Error> {
+fn write_metadata(small: &mut WriteBatch<'_>, primary: Span, metadata: &[u8]) -> Result<(), Error> {
     if metadata.is_empty() {
         return Ok(());
     }
@@ -499,11 +499,11 @@ pub(crate) fn metadata_offset(primary: Span, metadata: &[u8]) -> Offset {
 /// Copies the buffers and writes descriptor and list behind them.
 fn fill(
     session: &Session,
-    written: &Written,
+    written: &WrittenObject,
     plan: &Plan,
     tail_at: u64,
     tail: &[u8],
-    small: &mut Gather<'_>,
+    small: &mut WriteBatch<'_>,
 ) -> Result<(), Error> {
     let base = written.primary.offset.0;
     if written.is_small {
@@ -518,7 +518,7 @@ fn fill(
     let mut rewritten = Vec::new();
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
-        if let Source::Bytes(bytes) = copy.source {
+        if let CopySource::Bytes(bytes) = copy.source {
             alias.write_fresh(offset, bytes)?;
         } else {
             rewritten.resize(copy.length as usize, 0);
@@ -534,7 +534,7 @@ fn fill(
 /// Other metadata, of the same length, for what was written and is not yet sealed.
 pub(crate) fn relabel(
     session: &Session,
-    written: &mut Written,
+    written: &mut WrittenObject,
     metadata: &[u8],
 ) -> Result<(), Error> {
     if metadata.len() as u64 != u64::from(written.item.metadata_bytes) {
@@ -542,13 +542,13 @@ pub(crate) fn relabel(
         let text = format!("metadata of {} B in the place of {had} B", metadata.len());
         return Err(Error::InvalidArgument(text));
     }
-    write_metadata(&mut Gather::nothing(session), written.primary, metadata)?;
+    write_metadata(&mut WriteBatch::nothing(session), written.primary, metadata)?;
     written.item.metadata_crc = crc32c::crc32c(metadata);
     Ok(())
 }
 
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
-pub(crate) fn settle(session: &Arc<Session>, written: &mut Written, result: &Sealed) {
+pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) {
     let id = match result {
         Ok(id) => *id,
         Err(no) => return abandon(session, written, no.is_unknown),
@@ -570,7 +570,7 @@ pub(crate) fn settle(session: &Arc<Session>, written: &mut Written, result: &Sea
     }
 }
 
-pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown: bool) {
+pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject, is_unknown: bool) {
     // In a forked child it is the parent's.
     if !session.is_own_process() {
         return;

@@ -7,7 +7,7 @@ use farrow_store::{Held, ObjectId, Whereabouts};
 use farrow_wire::link::confused;
 use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
 
-use crate::client::{Client, Target};
+use crate::client::{Client, ObjectKey};
 use crate::error::Error;
 use crate::object::Object;
 use crate::session::{Session, named};
@@ -26,7 +26,7 @@ impl Client {
     ///
     /// [`Error::NotFound`] names the first that is not there, [`Error::PermissionDenied`] the
     /// first of another namespace; the others are pinned.
-    pub fn pin(&self, targets: &[Target]) -> Result<(), Error> {
+    pub fn pin(&self, targets: &[ObjectKey]) -> Result<(), Error> {
         self.set_pins(targets, true)
     }
 
@@ -35,7 +35,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::pin`].
-    pub fn unpin(&self, targets: &[Target]) -> Result<(), Error> {
+    pub fn unpin(&self, targets: &[ObjectKey]) -> Result<(), Error> {
         self.set_pins(targets, false)
     }
 
@@ -54,7 +54,7 @@ impl Client {
         }
     }
 
-    fn set_pins(&self, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
+    fn set_pins(&self, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
         let mut first_error = None;
         for (session, numbers) in self.by_home(targets)? {
             let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-fn set_pins(session: &Arc<Session>, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
+fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
     for batch in targets.chunks(BATCH_ITEMS_MAX) {
         // What is to stay in memory has to be there, until the node has heard of it.
@@ -76,7 +76,7 @@ fn set_pins(session: &Arc<Session>, targets: &[Target], is_pinned: bool) -> Resu
                 held.extend(session.hold(target)?.map(|one| Object::new(session, one)));
             }
         }
-        let targets = batch.iter().map(Target::wire).collect();
+        let targets = batch.iter().map(ObjectKey::wire).collect();
         let results = match session.call(RequestBody::Pin { targets, is_pinned })? {
             ReplyBody::Pinned(results) => results,
             other => return Err(confused(&other).into()),
@@ -91,7 +91,7 @@ fn set_pins(session: &Arc<Session>, targets: &[Target], is_pinned: bool) -> Resu
 impl Session {
     /// Finds an object and holds it, and has it brought back into memory if need be; `None` when
     /// it is not there.
-    pub(crate) fn hold(&self, target: &Target) -> Result<Option<Held>, Error> {
+    pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
         for _ in 0..RETURNS_MAX {
             if let Some(held) = self.hold_here(target)? {
                 return Ok(Some(held));
@@ -109,7 +109,7 @@ impl Session {
     }
 
     /// Whether there is such an object, in memory or not.
-    pub(crate) fn has(&self, target: &Target) -> Result<bool, Error> {
+    pub(crate) fn has(&self, target: &ObjectKey) -> Result<bool, Error> {
         self.check_process()?;
         match self.reader.whereabouts(target.store()).map_err(named)? {
             Whereabouts::Nowhere => Ok(false),
@@ -119,13 +119,13 @@ impl Session {
     }
 
     /// Whether all that is here of an object is a replica that may not be used without asking.
-    fn is_outdated(&self, target: &Target) -> Result<bool, Error> {
+    fn is_outdated(&self, target: &ObjectKey) -> Result<bool, Error> {
         let found = self.reader.lookup(target.store()).map_err(named)?;
         found.map_or(Ok(false), |entry| Ok(!self.is_current(&entry)?))
     }
 
     /// Whether an object is out of memory, or on its way.
-    fn is_away(&self, target: &Target) -> Result<bool, Error> {
+    fn is_away(&self, target: &ObjectKey) -> Result<bool, Error> {
         let place = self.reader.whereabouts(target.store()).map_err(named)?;
         Ok(matches!(place, Whereabouts::Away(_)))
     }

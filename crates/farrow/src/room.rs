@@ -108,12 +108,12 @@ pub(crate) const GROUPS_MAX: usize = ROOM_RANGES_MAX - 1;
 /// Names of objects that are about to be written, taken at the node. Those that no object got go
 /// back at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Claim {
+pub(crate) struct NameClaim {
     session: Option<Arc<Session>>,
     names: Vec<String>,
 }
 
-impl Claim {
+impl NameClaim {
     /// Takes all names, or none.
     pub(crate) fn take(session: &Arc<Session>, names: Vec<String>) -> Result<Self, Error> {
         if names.is_empty() {
@@ -142,7 +142,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for NameClaim {
     fn drop(&mut self) {
         if let Some(session) = &self.session
             && session.is_own_process()

@@ -26,18 +26,18 @@ use farrow_wire::{
 use crate::arena::Arena;
 use crate::background::{self, Populator};
 use crate::blocks::HeldBlocks;
-use crate::client::Target;
+use crate::client::ObjectKey;
 use crate::error::Error;
 use crate::extents::{Extents, difference};
 use crate::inherited::Inherited;
 use crate::interrupt::{self, may_interrupt};
-use crate::local::Local;
+use crate::local::LocalEntries;
 use crate::options::{ConnectOptions, SpawnCommand};
+use crate::pending_holds::PendingHolds;
 use crate::pool::PoolCore;
-use crate::promises::Promises;
-use crate::reservations::Reservations;
+use crate::reserved_names::ReservedNames;
+use crate::reserved_objects::ReservedObjects;
 use crate::turn::Turn;
-use crate::unheld::Unheld;
 
 /// The number of a session's first connection.
 pub(crate) const FIRST_CONNECTION: u64 = 1;
@@ -107,15 +107,15 @@ pub(crate) struct Session {
     pub(crate) reader: Reader,
     pub(crate) holds: Arc<HoldTable>,
     pub(crate) uses: UseStamps,
-    pub(crate) local: Local,
+    pub(crate) local: LocalEntries,
     pub(crate) extents: Extents,
     pub(crate) arena: Arena,
     pub(crate) pool: PoolCore,
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
-    pub(crate) reservations: Reservations,
-    pub(crate) promises: Promises,
-    pub(crate) unheld: Unheld,
+    pub(crate) reservations: ReservedNames,
+    pub(crate) promises: ReservedObjects,
+    pub(crate) unheld: PendingHolds,
     pub(crate) inherited: Inherited,
     /// Events before this one are not of the client's namespace.
     pub(crate) events_from: u64,
@@ -158,7 +158,7 @@ impl Session {
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
         let slot = ClientSlot(welcome.slot);
-        let local = Local::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
+        let local = LocalEntries::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;
         background::warm_up();
         // The first `get` should not pay for the first look into the index either.
@@ -171,9 +171,9 @@ impl Session {
             pool: PoolCore::new(heap)?,
             blocks: HeldBlocks::default(),
             populator: Populator::new(&region),
-            reservations: Reservations::default(),
-            promises: Promises::new(welcome.are_objects_limited),
-            unheld: Unheld::default(),
+            reservations: ReservedNames::default(),
+            promises: ReservedObjects::new(welcome.are_objects_limited),
+            unheld: PendingHolds::default(),
             inherited: Inherited::default(),
             uses: UseStamps::new(&region)?,
             region,
@@ -385,12 +385,16 @@ impl Session {
 
     /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but
     /// for a page of holds.
-    pub(crate) fn hold_here(&self, target: &Target) -> Result<Option<Held>, Error> {
+    pub(crate) fn hold_here(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
         self.hold_here_at(target, wall_clock_ns())
     }
 
     /// As [`Self::hold_here`], at a time that was just asked for.
-    pub(crate) fn hold_here_at(&self, target: &Target, now_ns: u64) -> Result<Option<Held>, Error> {
+    pub(crate) fn hold_here_at(
+        &self,
+        target: &ObjectKey,
+        now_ns: u64,
+    ) -> Result<Option<Held>, Error> {
         self.check_process()?;
         loop {
             match self.reader.hold(&self.holds, target.store()) {
@@ -413,7 +417,7 @@ impl Session {
 
     /// As [`Self::hold_sealed`], for an object of one block all of which this process wrote.
     pub(crate) fn hold_written(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
-        if let Some(entry) = self.lookup(&Target::Id(id))?
+        if let Some(entry) = self.lookup(&ObjectKey::Id(id))?
             && entry.primary.offset == primary.offset
         {
             self.reader.note_written(&entry);
@@ -424,7 +428,7 @@ impl Session {
     /// Holds an object that this client has just sealed and goes on using, and lets the node
     /// know, which keeps it until then.
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
-        let held = self.hold(&Target::Id(id))?;
+        let held = self.hold(&ObjectKey::Id(id))?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
         let ids = vec![(id.hi, id.lo)];
         if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
@@ -448,7 +452,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn lookup(&self, target: &Target) -> Result<Option<Entry>, Error> {
+    pub(crate) fn lookup(&self, target: &ObjectKey) -> Result<Option<Entry>, Error> {
         self.check_process()?;
         let found = self.reader.lookup(target.store()).map_err(named)?;
         found.map_or(Ok(None), |entry| Ok(self.is_current(&entry)?.then_some(entry)))
@@ -467,8 +471,8 @@ impl Session {
     }
 
     /// Whether an object may be here: an id says in whose memory it lies.
-    pub(crate) fn may_have(&self, target: &Target) -> bool {
-        !matches!(target, Target::Id(id) if id.region().0 != self.region_uid())
+    pub(crate) fn may_have(&self, target: &ObjectKey) -> bool {
+        !matches!(target, ObjectKey::Id(id) if id.region().0 != self.region_uid())
     }
 
     pub(crate) fn region_uid(&self) -> u64 {
@@ -585,7 +589,7 @@ pub(crate) fn wire_span(span: Span) -> WireSpan {
     (span.offset.0, span.length.0)
 }
 
-type Connected = (Link, Welcome, Vec<OwnedFd>);
+type Reconnection = (Link, Welcome, Vec<OwnedFd>);
 
 /// Connects; starts a node where none serves and one may be started.
 fn connect(
@@ -594,7 +598,7 @@ fn connect(
     spawn: Option<&SpawnCommand>,
     deadline: Instant,
     patience: Duration,
-) -> Result<Connected, Error> {
+) -> Result<Reconnection, Error> {
     let mut pause = RETRY_FIRST;
     let mut child: Option<(Child, Option<File>)> = None;
     let is_return = hello.resume.is_some();

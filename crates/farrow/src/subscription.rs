@@ -52,7 +52,7 @@ pub enum Next {
 
 /// What to wait for until there may be another event.
 #[derive(Debug)]
-pub enum Armed<'a> {
+pub enum Registration<'a> {
     /// This socket to become readable.
     Socket(BorrowedFd<'a>),
     /// This time, then to arm again: the node is away.
@@ -61,9 +61,9 @@ pub enum Armed<'a> {
 
 /// Ends a subscription from any thread.
 #[derive(Debug, Clone)]
-pub struct Closer(Arc<Waker>);
+pub struct CloseHandle(Arc<Waker>);
 
-impl Closer {
+impl CloseHandle {
     /// Ends it. A thread that waits for an event is told.
     pub fn close(&self) {
         self.0.wake();
@@ -140,8 +140,8 @@ impl Subscription {
     }
 
     /// Ends this subscription from another thread.
-    pub fn closer(&self) -> Closer {
-        Closer(Arc::clone(&self.waker))
+    pub fn closer(&self) -> CloseHandle {
+        CloseHandle(Arc::clone(&self.waker))
     }
 
     /// After [`Closer::close`], when no thread waits: the node need not wait for this to be dropped
@@ -192,8 +192,8 @@ impl Subscription {
             }
             let left = left.unwrap_or(Duration::MAX);
             let pause = match self.arm()? {
-                Armed::Pause(pause) => Some(pause.min(left)),
-                Armed::Socket(_) => None,
+                Registration::Pause(pause) => Some(pause.min(left)),
+                Registration::Socket(_) => None,
             };
             let waited = match (&self.listener, pause) {
                 (Some(listener), None) => listener.wait(Some(&self.waker), left)?,
@@ -215,7 +215,7 @@ impl Subscription {
     /// # Errors
     ///
     /// As [`Self::next`].
-    pub fn arm(&mut self) -> Result<Armed<'_>, Error> {
+    pub fn arm(&mut self) -> Result<Registration<'_>, Error> {
         match self.ask(WAIT_MS_MAX) {
             Ok(()) => self.lost_at = None,
             Err(error) => {
@@ -233,8 +233,8 @@ impl Subscription {
             }
         }
         Ok(match &self.listener {
-            Some(listener) => Armed::Socket(listener.as_fd()),
-            None => Armed::Pause(RETRY),
+            Some(listener) => Registration::Socket(listener.as_fd()),
+            None => Registration::Pause(RETRY),
         })
     }
 

@@ -18,8 +18,8 @@ use crate::extents::{SealTicket, difference};
 use crate::inherited::Unused;
 use crate::local;
 use crate::options::ObjectOptions;
-use crate::promises::{Promise, rest_of};
 use crate::put;
+use crate::reserved_objects::{ObjectReservation, rest_of};
 use crate::room::Demand;
 use crate::seal::{self, Unsealed};
 use crate::session::{Session, lock, span, wire_span};
@@ -40,7 +40,7 @@ pub struct WriterMemory {
     bytes: u64,
     /// The last fork before it was made.
     since: u64,
-    state: std::sync::Mutex<State>,
+    state: std::sync::Mutex<WriterState>,
     published: std::sync::Mutex<Published>,
 }
 
@@ -85,7 +85,7 @@ impl Published {
 }
 
 #[derive(Debug)]
-enum State {
+enum WriterState {
     Writing,
     Sealed(Held),
     Aborted,
@@ -98,7 +98,7 @@ enum State {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
-    promise: Promise,
+    promise: ObjectReservation,
     metadata_bytes: u32,
     metadata_crc: u32,
     is_done: bool,
@@ -130,7 +130,7 @@ impl WriterMemory {
 
     /// True until the seal or the abort.
     pub fn is_writable(&self) -> bool {
-        self.session.is_own_process() && matches!(*lock(&self.state), State::Writing)
+        self.session.is_own_process() && matches!(*lock(&self.state), WriterState::Writing)
     }
 
     /// Where in the region it lies.
@@ -149,12 +149,12 @@ impl WriterMemory {
         self.session.check_process()?;
         let state = lock(&self.state);
         let end = offset.checked_add(from.len() as u64);
-        if !matches!(*state, State::Writing) || end.is_none_or(|end| end > self.bytes) {
+        if !matches!(*state, WriterState::Writing) || end.is_none_or(|end| end > self.bytes) {
             return Err(Error::InvalidArgument(format!(
                 "{} B at {offset} of an object of {} B{}",
                 from.len(),
                 self.bytes,
-                if matches!(*state, State::Writing) { "" } else { " that is finished" }
+                if matches!(*state, WriterState::Writing) { "" } else { " that is finished" }
             )));
         }
         let region = &self.session.region;
@@ -179,16 +179,16 @@ impl Drop for WriterMemory {
             return;
         }
         // Only now may the pages go to others: until here a view of them could be written to.
-        let state = std::mem::replace(&mut *lock(&self.state), State::Aborted);
+        let state = std::mem::replace(&mut *lock(&self.state), WriterState::Aborted);
         match state {
-            State::Writing | State::Aborted => {
+            WriterState::Writing | WriterState::Aborted => {
                 self.session.give_unused(Unused::Pages(self.pages), self.since);
             }
-            State::Sealed(held) => {
+            WriterState::Sealed(held) => {
                 held.date_back(self.since);
                 self.session.release(held);
             }
-            State::Unknown(ticket) => {
+            WriterState::Unknown(ticket) => {
                 self.session.give_unused(Unused::Limbo(ticket), self.since);
             }
         }
@@ -204,7 +204,7 @@ impl Writer {
         let name = || options.name.map(str::to_owned).into_iter().collect();
         session.reservations.take(session, name())?;
         let since = Instant::now();
-        let promise = Promise::take(session, 1, options.wait);
+        let promise = ObjectReservation::take(session, 1, options.wait);
         let made = promise.and_then(|promise| {
             let wait = rest_of(options.wait, since.elapsed());
             let bytes_all = Self::block_bytes(bytes, options);
@@ -228,9 +228,9 @@ impl Writer {
         pages: Span,
         bytes: u64,
         options: &ObjectOptions<'_>,
-        promise: Promise,
+        promise: ObjectReservation,
     ) -> Result<Self, Error> {
-        let state = std::sync::Mutex::new(State::Writing);
+        let state = std::sync::Mutex::new(WriterState::Writing);
         let published = std::sync::Mutex::new(Published::Parts(BTreeMap::new()));
         let metadata = options.encoded_metadata();
         if !metadata.is_empty() {
@@ -266,7 +266,7 @@ impl Writer {
         session.check_process()?;
         // The lock keeps `write_at` out until the pages are read-only.
         let mut state = lock(&memory.state);
-        *state = State::Aborted;
+        *state = WriterState::Aborted;
         let mut retired = Retired::default();
         let (unpublished, is_whole) = {
             let published = lock(&memory.published);
@@ -294,7 +294,7 @@ impl Writer {
         if let Some((id, held)) = local::seal_held(&session, &item) {
             background::take_down(retired);
             // Held by its memory, so that views stay good even when it is deleted.
-            *state = State::Sealed(held);
+            *state = WriterState::Sealed(held);
             return Ok(id);
         }
         let _unheld = session.sealing();
@@ -309,8 +309,8 @@ impl Writer {
                     session.reservations.sealed(name);
                 }
                 // Held by its memory, so that views stay good even when it is deleted.
-                *state = State::Unknown(ticket);
-                *state = State::Sealed(hold(id)?);
+                *state = WriterState::Unknown(ticket);
+                *state = WriterState::Sealed(hold(id)?);
                 Ok(id)
             }
             Err(Unsealed { error, is_unknown }) => {
@@ -318,7 +318,7 @@ impl Writer {
                 session.reservations.give(&session, self.name.take().into_iter().collect());
                 if is_unknown {
                     self.promise.used(1);
-                    *state = State::Unknown(ticket);
+                    *state = WriterState::Unknown(ticket);
                     return Err(error);
                 }
                 session.pool.extents().refused(ticket);
@@ -339,7 +339,7 @@ impl Drop for Writer {
         if self.is_done || !self.memory.session.is_own_process() {
             return;
         }
-        *lock(&self.memory.state) = State::Aborted;
+        *lock(&self.memory.state) = WriterState::Aborted;
         let session = &self.memory.session;
         session.reservations.give(session, self.name.take().into_iter().collect());
     }

@@ -4,7 +4,7 @@ use crate::edge::Side;
 
 /// The kinds of patterns, in the order of their columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum PatternKind {
     /// Distinct payers of an account.
     FanIn,
     /// Distinct neighbours that an account pays.
@@ -23,42 +23,42 @@ pub enum Kind {
     GatherScatter,
 }
 
-impl Kind {
+impl PatternKind {
     /// How many kinds there are.
     pub const COUNT: usize = 8;
     /// All of them, in the order of their columns.
-    pub const ALL: [Kind; Kind::COUNT] = [
-        Kind::FanIn,
-        Kind::FanOut,
-        Kind::DegreeIn,
-        Kind::DegreeOut,
-        Kind::ScatterGather,
-        Kind::TemporalCycle,
-        Kind::SimpleCycle,
-        Kind::GatherScatter,
+    pub const ALL: [PatternKind; PatternKind::COUNT] = [
+        PatternKind::FanIn,
+        PatternKind::FanOut,
+        PatternKind::DegreeIn,
+        PatternKind::DegreeOut,
+        PatternKind::ScatterGather,
+        PatternKind::TemporalCycle,
+        PatternKind::SimpleCycle,
+        PatternKind::GatherScatter,
     ];
 
     /// The name of the pattern in columns and tables.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::FanIn => "fan_in",
-            Kind::FanOut => "fan_out",
-            Kind::DegreeIn => "degree_in",
-            Kind::DegreeOut => "degree_out",
-            Kind::ScatterGather => "scatter-gather",
-            Kind::TemporalCycle => "temp-cycle",
-            Kind::SimpleCycle => "lc-cycle",
-            Kind::GatherScatter => "gather-scatter",
+            PatternKind::FanIn => "fan_in",
+            PatternKind::FanOut => "fan_out",
+            PatternKind::DegreeIn => "degree_in",
+            PatternKind::DegreeOut => "degree_out",
+            PatternKind::ScatterGather => "scatter-gather",
+            PatternKind::TemporalCycle => "temp-cycle",
+            PatternKind::SimpleCycle => "lc-cycle",
+            PatternKind::GatherScatter => "gather-scatter",
         }
     }
 
     /// The sides on which triggers of one account are searched together; none for cycles.
     pub(crate) fn sides(self) -> &'static [Side] {
         match self {
-            Kind::FanIn | Kind::DegreeIn => &[Side::In],
-            Kind::FanOut | Kind::DegreeOut => &[Side::Out],
-            Kind::ScatterGather | Kind::GatherScatter => &[Side::In, Side::Out],
-            Kind::TemporalCycle | Kind::SimpleCycle => &[],
+            PatternKind::FanIn | PatternKind::DegreeIn => &[Side::In],
+            PatternKind::FanOut | PatternKind::DegreeOut => &[Side::Out],
+            PatternKind::ScatterGather | PatternKind::GatherScatter => &[Side::In, Side::Out],
+            PatternKind::TemporalCycle | PatternKind::SimpleCycle => &[],
         }
     }
 }

@@ -35,10 +35,10 @@ mod threads;
 
 pub use error::GraphError;
 pub use features::{Evidence, GraphFeatures, GraphStats, Pattern};
-pub use kind::Kind;
+pub use kind::PatternKind;
 pub use segment::{
     FrozenSpan, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentBuffersMut,
     SegmentInfo, SegmentPlan, SegmentRow, SegmentSizes, row_counts, row_of,
 };
 pub use settings::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
-pub use stream::{Edges, LateEdges, State, WorkShare};
+pub use stream::{Edges, GraphState, LateEdges, WorkShare};

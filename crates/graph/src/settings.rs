@@ -1,7 +1,7 @@
 //! Settings: what is computed, over which windows, in which bins.
 
 use crate::error::GraphError;
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 
 /// Far more threads than a machine has cores: a larger number is a typing error.
 const THREADS_MAX: usize = 1024;
@@ -173,20 +173,24 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn pattern(&self, kind: Kind) -> Option<&PatternSettings> {
+    pub(crate) fn pattern(&self, kind: PatternKind) -> Option<&PatternSettings> {
         match kind {
-            Kind::FanIn | Kind::FanOut => self.fan.as_ref(),
-            Kind::DegreeIn | Kind::DegreeOut => self.degree.as_ref(),
-            Kind::ScatterGather => self.scatter_gather.as_ref(),
-            Kind::TemporalCycle => self.temporal_cycle.as_ref(),
-            Kind::SimpleCycle => self.simple_cycle.as_ref(),
-            Kind::GatherScatter => self.gather_scatter.as_ref(),
+            PatternKind::FanIn | PatternKind::FanOut => self.fan.as_ref(),
+            PatternKind::DegreeIn | PatternKind::DegreeOut => self.degree.as_ref(),
+            PatternKind::ScatterGather => self.scatter_gather.as_ref(),
+            PatternKind::TemporalCycle => self.temporal_cycle.as_ref(),
+            PatternKind::SimpleCycle => self.simple_cycle.as_ref(),
+            PatternKind::GatherScatter => self.gather_scatter.as_ref(),
         }
     }
 
     /// Columns with counts.
     pub(crate) fn histogram_width(&self) -> usize {
-        Kind::ALL.iter().filter_map(|&kind| self.pattern(kind)).map(|one| one.bins.len()).sum()
+        PatternKind::ALL
+            .iter()
+            .filter_map(|&kind| self.pattern(kind))
+            .map(|one| one.bins.len())
+            .sum()
     }
 
     /// Columns that a call adds to its rows. First come the bins of the patterns in the order of
@@ -197,7 +201,7 @@ impl Settings {
 
     /// How long an edge stays.
     pub(crate) fn horizon(&self) -> u64 {
-        let patterns = Kind::ALL.iter().filter_map(|&kind| self.pattern(kind));
+        let patterns = PatternKind::ALL.iter().filter_map(|&kind| self.pattern(kind));
         // Batch mode keeps the definition of the specification (B3).
         let is_causal = self.mode == Mode::Causal;
         let statistics = self.statistics.as_ref().filter(|_| is_causal).map(|one| one.window);
@@ -213,7 +217,7 @@ impl Settings {
         let wrong = |parameter: &str, reason: String| {
             Err(GraphError::Setting { parameter: parameter.to_owned(), reason })
         };
-        for kind in Kind::ALL {
+        for kind in PatternKind::ALL {
             let Some(PatternSettings { window, bins }) = self.pattern(kind) else { continue };
             let name = kind.name();
             if *window == 0 {
@@ -248,7 +252,7 @@ impl Settings {
         if self.statistics.as_ref().is_some_and(|one| one.window == 0) {
             return wrong("window of the statistics", "is 0; at least 1 is needed".into());
         }
-        let has_window = Kind::ALL.iter().any(|&kind| self.pattern(kind).is_some())
+        let has_window = PatternKind::ALL.iter().any(|&kind| self.pattern(kind).is_some())
             || (self.statistics.is_some() && self.mode == Mode::Causal);
         if self.time_window.is_none() && !has_window {
             return wrong("time_window", "is needed where no pattern has a window".into());

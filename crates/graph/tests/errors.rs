@@ -4,8 +4,8 @@
 mod oracle;
 
 use farrow_graph::{
-    Column, Edges, Evidence, GraphError, GraphFeatures, Measure, Mode, PatternSettings, Settings,
-    State, StatisticsSettings,
+    Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Measure, Mode, PatternSettings,
+    Settings, StatisticsSettings,
 };
 use oracle::Rows;
 
@@ -264,7 +264,7 @@ fn more_features_than_memory() {
 fn a_state_that_does_not_fit() {
     let (engine, _) = engine(Mode::Causal);
     let state = engine.state();
-    let refused = |change: fn(&mut State)| {
+    let refused = |change: fn(&mut GraphState)| {
         let mut wrong = state.clone();
         change(&mut wrong);
         GraphFeatures::restore(engine.settings().clone(), &wrong).unwrap_err()

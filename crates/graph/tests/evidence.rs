@@ -5,14 +5,14 @@
 
 mod oracle;
 
-use farrow_graph::{Evidence, GraphFeatures, Kind, Mode, Pattern, Settings};
+use farrow_graph::{Evidence, GraphFeatures, Mode, Pattern, PatternKind, Settings};
 use oracle::check::{Call, Stream, agree, amounts, show, shrink};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows, bin_of, pattern_of};
 
 /// The patterns of one `transform`, sorted, with the accounts between two others as a set.
 fn sorted(mut patterns: Vec<Pattern>) -> Vec<Pattern> {
-    for one in patterns.iter_mut().filter(|one| one.kind == Kind::ScatterGather) {
+    for one in patterns.iter_mut().filter(|one| one.kind == PatternKind::ScatterGather) {
         one.accounts[2..].sort_unstable();
     }
     patterns.sort_by_cached_key(|one| {
@@ -182,7 +182,7 @@ fn in_causal_mode_counts_are_the_patterns_of_their_rows() {
 fn by_bins(settings: &Settings, rows: &Rows, row: usize, patterns: &[Pattern]) -> Vec<f64> {
     let mut counts = Vec::new();
     let is_loop = rows.sources[row] == rows.targets[row];
-    for kind in Kind::ALL {
+    for kind in PatternKind::ALL {
         let Some(bins) = pattern_of(settings, kind).map(|one| &one.bins) else { continue };
         let mut histogram = vec![0.0; bins.len()];
         // A self-loop lists the patterns that it finds, and is no part of them.

@@ -5,7 +5,7 @@
 
 mod oracle;
 
-use farrow_graph::{GraphFeatures, Kind, Mode, PatternSettings, Settings};
+use farrow_graph::{GraphFeatures, Mode, PatternKind, PatternSettings, Settings};
 use oracle::check::{Call, Stream, agree, amounts, show};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows};
@@ -49,11 +49,11 @@ fn a_budget_ends_the_search_of_a_dense_core() {
             let cells = rows.with(|edges| engine.transform(edges)).unwrap();
             assert!(cells.iter().any(|&cell| cell > 0.0));
             let cut_short = engine.stats().cut_short;
-            let was_cut = |kind: Kind| cut_short[kind as usize] > 0;
-            assert!(was_cut(Kind::ScatterGather), "{mode:?}, step {step}: {cut_short:?}");
-            assert!(was_cut(Kind::SimpleCycle), "{mode:?}, step {step}: {cut_short:?}");
+            let was_cut = |kind: PatternKind| cut_short[kind as usize] > 0;
+            assert!(was_cut(PatternKind::ScatterGather), "{mode:?}, step {step}: {cut_short:?}");
+            assert!(was_cut(PatternKind::SimpleCycle), "{mode:?}, step {step}: {cut_short:?}");
             // At one instant no payment follows another.
-            assert_eq!(was_cut(Kind::TemporalCycle), step > 0, "{mode:?}: {cut_short:?}");
+            assert_eq!(was_cut(PatternKind::TemporalCycle), step > 0, "{mode:?}: {cut_short:?}");
         }
     }
 }

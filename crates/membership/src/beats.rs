@@ -1,7 +1,7 @@
 //! Signs of life: who is heard, who vouches for whom, and what to say to those who missed much.
 
-use super::letter::{Beat, Body, ClashError, Output, Reach, Sender};
-use super::state::{Membership, Peer};
+use super::message::{Beat, Body, ClashError, Output, Reachability, Sender};
+use super::state::{Membership, PeerState};
 use super::types::{ClusterId, Epoch, NodeNumber, NodeSet};
 use super::view::View;
 
@@ -17,12 +17,12 @@ const LEFT_LEASES: u64 = 8;
 
 impl Membership {
     /// When a life was last heard, or could have been.
-    pub(super) fn heard_ms(&self, peer: &Peer) -> u64 {
+    pub(super) fn heard_ms(&self, peer: &PeerState) -> u64 {
         peer.heard_ms.max(self.woke_ms)
     }
 
     /// How long a peer is silent, as far as it may be held against it.
-    pub(super) fn silent_ms(&self, peer: &Peer) -> u64 {
+    pub(super) fn silent_ms(&self, peer: &PeerState) -> u64 {
         self.now_ms - self.heard_ms(peer).max(self.installed_ms)
     }
 
@@ -30,9 +30,9 @@ impl Membership {
         let now_ms = self.now_ms;
         let Some(peer) = self.peers.get_mut(&number) else { return };
         peer.heard_ms = now_ms;
-        if peer.reach != Reach::Live {
-            peer.reach = Reach::Live;
-            self.out.push(Output::Reach { number, state: Reach::Live });
+        if peer.reach != Reachability::Live {
+            peer.reach = Reachability::Live;
+            self.out.push(Output::Reach { number, state: Reachability::Live });
         }
     }
 
@@ -42,14 +42,14 @@ impl Membership {
         let silent: Vec<NodeNumber> = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.reach == Reach::Live)
+            .filter(|(_, peer)| peer.reach == Reachability::Live)
             .filter(|(_, peer)| self.now_ms - self.heard_ms(peer) >= lease_ms)
             .map(|(number, _)| *number)
             .collect();
         for number in silent {
             if let Some(peer) = self.peers.get_mut(&number) {
-                peer.reach = Reach::Suspect;
-                self.out.push(Output::Reach { number, state: Reach::Suspect });
+                peer.reach = Reachability::Suspect;
+                self.out.push(Output::Reach { number, state: Reachability::Suspect });
             }
         }
     }
@@ -211,7 +211,9 @@ impl Membership {
         let mut peers = self.peers.values();
         // A life that is heard is not over: another node took its name, or will be refused.
         if peers.any(|peer| {
-            peer.name == from.name && peer.reach == Reach::Live && peer.address != from.address
+            peer.name == from.name
+                && peer.reach == Reachability::Live
+                && peer.address != from.address
         }) {
             return false;
         }

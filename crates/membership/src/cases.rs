@@ -3,13 +3,15 @@
 use crate::NODE_NAME_CHARS_MAX;
 use proptest::prelude::*;
 
-use super::letter::{Ballot, Beat, Body, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal, Sender};
+use super::message::{
+    Ballot, Beat, Body, LETTER_BYTES_MAX, Message, Output, Reachability, Refusal, Sender,
+};
 use super::options::Options;
 use super::simulator::{LEASE_MS, World, address, name};
-use super::state::{Membership, Peer, next_random};
+use super::state::{Membership, PeerState, next_random};
 use super::tests::begin;
 use super::types::*;
-use super::view::{Candidate, Former, Member, View};
+use super::view::{Former, JoinCandidate, Member, View};
 
 fn view_of(world: &World, node: usize) -> &View {
     world.nodes[node].process.as_ref().and_then(Membership::view).unwrap()
@@ -163,7 +165,7 @@ fn silence_is_suspect_and_then_lost() {
         seen.push(reach(&world));
     }
     seen.dedup();
-    assert_eq!(seen, [Reach::Live, Reach::Suspect, Reach::Lost]);
+    assert_eq!(seen, [Reachability::Live, Reachability::Suspect, Reachability::Lost]);
 }
 
 /// Letters that each node sends in a lease: one to each other in a quarter of it, and no more.
@@ -199,7 +201,7 @@ fn the_largest_letter_has_its_limit() {
     };
     let Member { name, incarnation, address, .. } = members[0].clone();
     let ballot = Ballot { round: u64::MAX, name: name.clone() };
-    let letter = Letter {
+    let letter = Message {
         from: Sender { name, incarnation, address },
         cluster: Some(ClusterId(u64::MAX)),
         epoch: Epoch(u64::MAX),
@@ -282,7 +284,7 @@ fn a_vote_of_an_earlier_epoch_is_none() {
                 let from = Sender { name, incarnation, address };
                 let epoch = Epoch(view.epoch.0 - 1);
                 let cluster = Some(view.cluster).filter(|_| epoch > Epoch(0));
-                let letter = Letter { from, cluster, epoch, body: body.clone() };
+                let letter = Message { from, cluster, epoch, body: body.clone() };
                 assert_ignored(&mut world, 0, letter, false);
             }
         }
@@ -291,13 +293,14 @@ fn a_vote_of_an_earlier_epoch_is_none() {
 
 /// It gets no more than a word on what its writer missed. Of the life that its writer has it is a sign,
 /// of one that is over not even that.
-fn assert_ignored(world: &mut World, to: usize, letter: Letter, is_life_old: bool) {
+fn assert_ignored(world: &mut World, to: usize, letter: Message, is_life_old: bool) {
     let now_ms = world.clock_ms(to);
     let process = world.nodes[to].process.as_mut().unwrap();
     let sketch = |process: &Membership| {
-        let reaches: Vec<Reach> = NodeNumber::all().map(|number| process.reach(number)).collect();
+        let reaches: Vec<Reachability> =
+            NodeNumber::all().map(|number| process.reach(number)).collect();
         let lease_ms = process.lease_left_ms(now_ms);
-        let peer = |peer: &Peer| {
+        let peer = |peer: &PeerState| {
             let heard_ms = if is_life_old { peer.heard_ms } else { 0 };
             (heard_ms, peer.spared_until_ms, peer.has_left, peer.is_gone)
         };
@@ -400,7 +403,7 @@ impl Forger<'_> {
             0 => Body::Ask { info: vec![7; 9], echo: self.number() },
             1 => Body::Wait { echo: self.number() },
             2 => Body::Refused(Refusal::Stale { known: self.life(node) }),
-            3 => Body::Forward(Candidate {
+            3 => Body::Forward(JoinCandidate {
                 name: name(node),
                 incarnation: self.life(node),
                 address: address(node),
@@ -441,11 +444,11 @@ impl Forger<'_> {
         Sender { name: name(node), incarnation: self.life(node), address: address(self.node()) }
     }
 
-    fn letter(&mut self, from: Sender) -> Letter {
+    fn letter(&mut self, from: Sender) -> Message {
         let view = view_of(self.world, 0);
         let (cluster, epoch) = (view.cluster.0, view.epoch.0);
         let cluster = ClusterId(self.near(cluster));
-        Letter { from, cluster: Some(cluster), epoch: Epoch(self.near(epoch)), body: self.body() }
+        Message { from, cluster: Some(cluster), epoch: Epoch(self.near(epoch)), body: self.body() }
     }
 }
 
@@ -486,7 +489,7 @@ proptest! {
 
     #[test]
     fn bytes_that_are_a_letter_make_nobody_panic(bytes: Vec<u8>, seed: u64) {
-        if let Ok(letter) = postcard::from_bytes::<Letter>(&bytes) {
+        if let Ok(letter) = postcard::from_bytes::<Message>(&bytes) {
             let mut node = Membership::new(options(0, vec![address(1)]), None, seed >> 1).unwrap();
             node.handle(letter, seed >> 1, &mut Vec::new());
         }

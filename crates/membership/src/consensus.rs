@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::letter::{Ballot, Body, Sender};
+use super::message::{Ballot, Body, Sender};
 use super::proposal::Proposal;
 use super::state::Membership;
 use super::types::{Epoch, NodeNumber, NodeSet};

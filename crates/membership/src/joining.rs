@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::letter::{Body, ClashError, Reach, Refusal, SEEDS_MAX, Sender};
+use super::message::{Body, ClashError, Reachability, Refusal, SEEDS_MAX, Sender};
 use super::options::Options;
-use super::proposal::Wish;
+use super::proposal::ProposedChange;
 use super::state::{Membership, mix, next_random};
 use super::types::{ClusterId, Epoch, MEMBERS_MAX, NodeNumber, NodeSet};
-use super::view::{Candidate, View};
+use super::view::{JoinCandidate, View};
 
 /// Most newcomers at a time: a full cluster that starts again.
 const CANDIDATES_MAX: usize = 2 * MEMBERS_MAX;
@@ -188,7 +188,8 @@ impl Membership {
             return;
         }
         let old = self.peers.values().find(|peer| peer.name == from.name);
-        if let Some(old) = old.filter(|old| old.reach == Reach::Live && old.address != from.address)
+        if let Some(old) =
+            old.filter(|old| old.reach == Reachability::Live && old.address != from.address)
         {
             let address = old.address.clone();
             self.send(&from.address, Body::Refused(Refusal::NameInUse { address }));
@@ -203,26 +204,26 @@ impl Membership {
             return;
         }
         self.note_candidate(from.clone(), info.clone());
-        let is_better = |(number, peer): &(&NodeNumber, &super::state::Peer)| {
-            peer.reach == Reach::Live && !peer.has_left && Some(**number) < self.number()
+        let is_better = |(number, peer): &(&NodeNumber, &super::state::PeerState)| {
+            peer.reach == Reachability::Live && !peer.has_left && Some(**number) < self.number()
         };
         if let Some((_, first)) = self.peers.iter().find(is_better) {
             let address = first.address.clone();
             let Sender { name, incarnation, address: theirs } = from;
-            let candidate = Candidate { name, incarnation, address: theirs, info };
+            let candidate = JoinCandidate { name, incarnation, address: theirs, info };
             self.send(&address, Body::Forward(candidate));
         }
         self.propose_when_due();
     }
 
-    pub(super) fn forwarded(&mut self, from: &Sender, epoch: Epoch, candidate: Candidate) {
+    pub(super) fn forwarded(&mut self, from: &Sender, epoch: Epoch, candidate: JoinCandidate) {
         // One from an earlier epoch may be of a life that nobody waits for any more; who does asks
         // again.
         let is_now = self.kept.view.as_ref().is_some_and(|view| view.epoch == epoch);
         if !is_now || self.peer_of(from).is_none() || candidate.name == self.options.name {
             return;
         }
-        let Candidate { name, incarnation, address, info } = candidate;
+        let JoinCandidate { name, incarnation, address, info } = candidate;
         self.note_candidate(Sender { name, incarnation, address }, info);
         self.propose_when_due();
     }
@@ -239,21 +240,21 @@ impl Membership {
         {
             return;
         }
-        let candidate = Candidate { name: name.clone(), incarnation, address, info };
+        let candidate = JoinCandidate { name: name.clone(), incarnation, address, info };
         self.candidates.insert(name, (candidate, now_ms));
     }
 
     /// Who else asks from an address of the electorate now.
-    pub(super) fn present(&self) -> Vec<(NodeNumber, &Candidate)> {
+    pub(super) fn present(&self) -> Vec<(NodeNumber, &JoinCandidate)> {
         let lease_ms = self.options.lease_ms;
         let fresh =
             self.candidates.values().filter(|(_, heard_ms)| self.now_ms - heard_ms < lease_ms);
-        let place_of = |candidate: &Candidate| self.joining.place_of(&candidate.address);
+        let place_of = |candidate: &JoinCandidate| self.joining.place_of(&candidate.address);
         fresh.filter_map(|(candidate, _)| Some((place_of(candidate)?, candidate))).collect()
     }
 
     /// The first view, once it is certain that nobody who can be reached has one.
-    pub(super) fn first_view(&self) -> Option<Wish> {
+    pub(super) fn first_view(&self) -> Option<ProposedChange> {
         let lease_ms = self.options.lease_ms;
         let own = self.joining.place_of(&self.options.address)?;
         let present = self.present();
@@ -275,8 +276,8 @@ impl Membership {
         let mut random = self.random ^ self.now_ms;
         let cluster = ClusterId(next_random(&mut random));
         let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
-        let mut joins: Vec<Candidate> = present.into_iter().map(|(_, c)| c.clone()).collect();
-        joins.push(Candidate {
+        let mut joins: Vec<JoinCandidate> = present.into_iter().map(|(_, c)| c.clone()).collect();
+        joins.push(JoinCandidate {
             name: self.options.name.clone(),
             incarnation: self.kept.incarnation,
             address: self.options.address.clone(),
@@ -284,6 +285,6 @@ impl Membership {
         });
         joins.sort_by(|a, b| a.address.cmp(&b.address));
         let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
-        Some(Wish { value, without: NodeSet::default(), is_unfinished: false })
+        Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: false })
     }
 }

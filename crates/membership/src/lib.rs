@@ -44,7 +44,7 @@ mod consensus;
 pub mod etcd;
 pub mod fnv;
 mod joining;
-mod letter;
+mod message;
 pub mod naming;
 mod node_name;
 mod options;
@@ -60,9 +60,9 @@ mod simulator;
 #[cfg(test)]
 mod tests;
 
-pub use letter::{
-    Ballot, Beat, Body, ClashError, Kept, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal,
-    SEEDS_MAX, Sender,
+pub use message::{
+    Ballot, Beat, Body, ClashError, LETTER_BYTES_MAX, Message, Output, PersistentState,
+    Reachability, Refusal, SEEDS_MAX, Sender,
 };
 pub use node_name::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeNameError};
 pub use options::{Options, OptionsError};
@@ -71,4 +71,4 @@ pub use types::{
     ADDRESS_BYTES_MAX, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX, NodeName,
     NodeNumber, NodeSet,
 };
-pub use view::{Candidate, Former, Member, View};
+pub use view::{Former, JoinCandidate, Member, View};

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::letter::SEEDS_MAX;
+use super::message::SEEDS_MAX;
 use super::types::{ADDRESS_BYTES_MAX, INFO_BYTES_MAX, Incarnation, NodeName};
 use super::view::is_address;
 

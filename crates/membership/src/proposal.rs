@@ -1,9 +1,9 @@
 //! What this node would change, and when it is its turn to propose it.
 
-use super::letter::{Ballot, Body, Reach};
+use super::message::{Ballot, Body, Reachability};
 use super::state::Membership;
 use super::types::{Incarnation, NodeName, NodeNumber, NodeSet};
-use super::view::{Candidate, View};
+use super::view::{JoinCandidate, View};
 
 /// A proposal of this node that is under way.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Proposal {
 }
 
 /// A change that this node would make.
-pub(super) struct Wish {
+pub(super) struct ProposedChange {
     pub(super) value: View,
     pub(super) without: NodeSet,
     /// This node accepted it already, and does not know what became of it.
@@ -69,7 +69,7 @@ impl Membership {
             Some(own) => self
                 .peers
                 .range(..own)
-                .filter(|(_, peer)| peer.reach == Reach::Live && !peer.has_left)
+                .filter(|(_, peer)| peer.reach == Reachability::Live && !peer.has_left)
                 .count(),
             None => self.joining.place_of(&self.options.address).map_or(0, |own| {
                 self.present().into_iter().filter(|(place, _)| *place < own).count()
@@ -80,22 +80,22 @@ impl Membership {
 
     /// Who lives, as far as this node hears, itself among them.
     fn live(&self) -> NodeSet {
-        let live = self.peers.iter().filter(|(_, peer)| peer.reach == Reach::Live);
+        let live = self.peers.iter().filter(|(_, peer)| peer.reach == Reachability::Live);
         live.map(|(number, _)| *number).chain(self.number()).collect()
     }
 
-    fn next_view(&self, view: &View) -> Option<Wish> {
+    fn next_view(&self, view: &View) -> Option<ProposedChange> {
         if !self.is_quorum(view.numbers(), self.live()) {
             return None;
         }
         let unfinished = || {
             let (_, value) = self.kept.accepted.clone()?;
-            Some(Wish { value, without: NodeSet::default(), is_unfinished: true })
+            Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: true })
         };
         // Who leaves changes nothing, unless nobody else is there to.
         let mut others = self.peers.values();
         let is_leaving = self.kept.is_leaving;
-        if is_leaving && others.any(|peer| peer.reach == Reach::Live && !peer.has_left) {
+        if is_leaving && others.any(|peer| peer.reach == Reachability::Live && !peer.has_left) {
             return unfinished();
         }
         let (left, silent, is_half_silent) = self.absent();
@@ -109,7 +109,7 @@ impl Membership {
         if value.members.is_empty() || value.members == view.members {
             return unfinished();
         }
-        Some(Wish { value, without, is_unfinished: false })
+        Some(ProposedChange { value, without, is_unfinished: false })
     }
 
     /// Who left, whose silence lasts long enough, and whether somebody's soon will.
@@ -138,10 +138,10 @@ impl Membership {
     }
 
     /// Who may come in, given who goes.
-    fn joins(&self, view: &View, without: NodeSet) -> Vec<Candidate> {
+    fn joins(&self, view: &View, without: NodeSet) -> Vec<JoinCandidate> {
         let patience_ms = 2 * self.options.lease_ms;
         let is_fresh = |heard_ms: u64| self.now_ms - heard_ms < patience_ms;
-        let has_place = |candidate: &Candidate| {
+        let has_place = |candidate: &JoinCandidate| {
             let last = view.last_life(&candidate.name);
             last.is_none_or(|last| last < candidate.incarnation)
                 && view.named(&candidate.name).is_none_or(|old| without.has(old.number))
@@ -153,7 +153,7 @@ impl Membership {
             .collect()
     }
 
-    fn start(&mut self, wish: Wish) {
+    fn start(&mut self, wish: ProposedChange) {
         let Some(own) = self.own_voter() else { return };
         let promised = self.kept.promised.as_ref().map_or(0, |ballot| ballot.round);
         let round = self.round_seen.max(promised).saturating_add(1);

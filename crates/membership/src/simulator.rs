@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::letter::{Body, ClashError, Kept, LETTER_BYTES_MAX, Letter, Output};
+use super::message::{Body, ClashError, LETTER_BYTES_MAX, Message, Output, PersistentState};
 use super::options::Options;
 use super::state::{Membership, Mutant, next_random};
 use super::types::{ClusterId, Epoch, Incarnation, NodeName};
@@ -38,7 +38,7 @@ pub struct Network {
 enum Event {
     Letter {
         to: usize,
-        letter: Letter,
+        letter: Message,
     },
     /// For the process that was there when it was set.
     Tick {
@@ -54,16 +54,16 @@ enum Event {
 #[derive(Debug)]
 pub struct Node {
     pub process: Option<Membership>,
-    pub kept: Option<Kept>,
+    pub kept: Option<PersistentState>,
     pub seeds: Vec<String>,
     pub is_paused: bool,
     pub has_left: bool,
     /// Its clock, against true time: milliseconds ahead, and parts in a million faster.
     offset_ms: u64,
     drift_ppm: u64,
-    inbox: Vec<Letter>,
+    inbox: Vec<Message>,
     /// What it wrote, over all its lives.
-    pub said: Vec<Letter>,
+    pub said: Vec<Message>,
     /// The number of the tick that counts, and when it is due.
     tick: (u64, u64),
 }
@@ -227,7 +227,7 @@ impl World {
     }
 
     /// Hands a letter to a node as if it came from the network.
-    pub fn deliver(&mut self, node: usize, letter: Letter) -> Result<(), String> {
+    pub fn deliver(&mut self, node: usize, letter: Message) -> Result<(), String> {
         self.call(node, |process, now_ms, out| process.handle(letter, now_ms, out))
     }
 
@@ -343,7 +343,7 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, from: usize, to: &str, letter: Letter) -> Result<(), String> {
+    fn send(&mut self, from: usize, to: &str, letter: Message) -> Result<(), String> {
         self.letters += 1;
         let is_large = matches!(letter.body, Body::Accept { .. } | Body::Promise { .. });
         if is_large || self.letters.is_multiple_of(MEASURED) {
@@ -372,7 +372,7 @@ impl World {
         Ok(())
     }
 
-    fn remember(&mut self, from: usize, letter: &Letter) {
+    fn remember(&mut self, from: usize, letter: &Message) {
         let said = &mut self.nodes[from].said;
         if said.len() < SAID_MAX {
             said.push(letter.clone());

@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::joining::Joining;
-use super::letter::{Body, ClashError, Kept, Letter, Output, Reach, Refusal, Sender};
+use super::message::{
+    Body, ClashError, Message, Output, PersistentState, Reachability, Refusal, Sender,
+};
 use super::options::{Options, OptionsError};
 use super::proposal::Proposal;
 use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
-use super::view::{Candidate, View};
+use super::view::{JoinCandidate, View};
 
 /// Names told of a view within a lease; more wait for the next.
 const TOLD_MAX: usize = 256;
 
 /// What this node knows of another member.
 #[derive(Debug, Clone)]
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub(super) name: NodeName,
     pub(super) incarnation: Incarnation,
     pub(super) address: String,
@@ -30,7 +32,7 @@ pub(super) struct Peer {
     pub(super) urgent_ms: u64,
     /// Somebody else hears it: not to be proposed for exclusion until then.
     pub(super) spared_until_ms: u64,
-    pub(super) reach: Reach,
+    pub(super) reach: Reachability,
     pub(super) has_left: bool,
     /// Its life is over, whatever became of it here.
     pub(super) is_gone: bool,
@@ -51,7 +53,7 @@ pub(crate) enum Mutant {
 #[derive(Debug)]
 pub struct Membership {
     pub(super) options: Options,
-    pub(super) kept: Kept,
+    pub(super) kept: PersistentState,
     /// `kept` is not what was put out last.
     pub(super) is_unkept: bool,
     pub(super) now_ms: u64,
@@ -59,10 +61,10 @@ pub struct Membership {
     pub(super) woke_ms: u64,
     pub(super) installed_ms: u64,
     pub(super) random: u64,
-    pub(super) peers: BTreeMap<NodeNumber, Peer>,
+    pub(super) peers: BTreeMap<NodeNumber, PeerState>,
     pub(super) told_ms: BTreeMap<NodeName, u64>,
     pub(super) joining: Joining,
-    pub(super) candidates: BTreeMap<NodeName, (Candidate, u64)>,
+    pub(super) candidates: BTreeMap<NodeName, (JoinCandidate, u64)>,
     /// Beats sent in this view, with the time.
     pub(super) sent: VecDeque<(u64, u64)>,
     pub(super) beat: u64,
@@ -93,14 +95,18 @@ impl Membership {
     /// # Errors
     ///
     /// An option is out of its limits.
-    pub fn new(options: Options, kept: Option<Kept>, now_ms: u64) -> Result<Self, OptionsError> {
+    pub fn new(
+        options: Options,
+        kept: Option<PersistentState>,
+        now_ms: u64,
+    ) -> Result<Self, OptionsError> {
         options.check()?;
         let mut random = options.seed;
         let beat = next_random(&mut random) >> 32;
         let joining = Joining::new(&options, now_ms, next_random(&mut random));
         let old = kept.filter(|kept| kept.name == options.name);
         let last = old.as_ref().map_or(0, |kept| kept.incarnation.0.saturating_add(1));
-        let blank = Kept {
+        let blank = PersistentState {
             name: options.name.clone(),
             incarnation: Incarnation(options.incarnation.0.max(last)),
             address: options.address.clone(),
@@ -169,7 +175,7 @@ impl Membership {
     }
 
     /// A letter came.
-    pub fn handle(&mut self, letter: Letter, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn handle(&mut self, letter: Message, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
         if !self.is_over && letter.is_sound() {
             self.read(letter);
@@ -270,11 +276,11 @@ impl Membership {
 
     /// How well a node is reached; the own one is live.
     #[must_use]
-    pub fn reach(&self, number: NodeNumber) -> Reach {
+    pub fn reach(&self, number: NodeNumber) -> Reachability {
         match self.peers.get(&number) {
             Some(peer) => peer.reach,
-            None if self.number() == Some(number) => Reach::Live,
-            None => Reach::Lost,
+            None if self.number() == Some(number) => Reachability::Live,
+            None => Reachability::Lost,
         }
     }
 
@@ -312,8 +318,8 @@ impl Membership {
         }
     }
 
-    fn read(&mut self, letter: Letter) {
-        let Letter { from, cluster, epoch, body } = letter;
+    fn read(&mut self, letter: Message) {
+        let Message { from, cluster, epoch, body } = letter;
         if from.name == self.options.name {
             if from.incarnation > self.kept.incarnation {
                 let Sender { name, address, .. } = from;
@@ -375,7 +381,7 @@ impl Membership {
                 .remove(&member.number)
                 .filter(|peer| peer.name == member.name && peer.incarnation == member.incarnation);
             let is_known = known.is_some();
-            let fresh = Peer {
+            let fresh = PeerState {
                 name: member.name.clone(),
                 incarnation: member.incarnation,
                 address: member.address.clone(),
@@ -385,21 +391,21 @@ impl Membership {
                 acked_ms: None,
                 urgent_ms: 0,
                 spared_until_ms: 0,
-                reach: Reach::Live,
+                reach: Reachability::Live,
                 has_left: false,
                 is_gone: false,
             };
-            let peer = Peer { vouched: None, acked_ms: None, ..known.unwrap_or(fresh) };
+            let peer = PeerState { vouched: None, acked_ms: None, ..known.unwrap_or(fresh) };
             self.peers.insert(member.number, peer);
             if !is_known {
-                self.out.push(Output::Reach { number: member.number, state: Reach::Live });
+                self.out.push(Output::Reach { number: member.number, state: Reachability::Live });
             }
             self.candidates.retain(|name, (candidate, _)| {
                 *name != member.name || candidate.incarnation > member.incarnation
             });
         }
         for number in old.into_keys().filter(|number| view.member(*number).is_none()) {
-            self.out.push(Output::Reach { number, state: Reach::Lost });
+            self.out.push(Output::Reach { number, state: Reachability::Lost });
         }
         self.installed_ms = self.now_ms;
         self.sent.clear();
@@ -428,7 +434,7 @@ impl Membership {
         self.is_over = true;
         self.kept.is_over = true;
         for number in std::mem::take(&mut self.peers).into_keys() {
-            self.out.push(Output::Reach { number, state: Reach::Lost });
+            self.out.push(Output::Reach { number, state: Reachability::Lost });
         }
         self.candidates.clear();
         self.proposal = None;
@@ -438,7 +444,8 @@ impl Membership {
 
     /// The peer that is just this life.
     pub(super) fn peer_of(&self, from: &Sender) -> Option<NodeNumber> {
-        let is_it = |peer: &Peer| peer.name == from.name && peer.incarnation == from.incarnation;
+        let is_it =
+            |peer: &PeerState| peer.name == from.name && peer.incarnation == from.incarnation;
         self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(number, _)| *number)
     }
 
@@ -451,7 +458,7 @@ impl Membership {
         let view = self.kept.view.as_ref();
         let cluster = view.map(|view| view.cluster);
         let epoch = view.map_or(Epoch(0), |view| view.epoch);
-        let letter = Letter { from, cluster, epoch, body };
+        let letter = Message { from, cluster, epoch, body };
         self.out.push(Output::Send { address: address.to_owned(), letter });
     }
 
@@ -508,7 +515,7 @@ impl Membership {
 }
 
 /// Whether a node may go on with what it kept.
-fn is_usable(kept: &Kept, options: &Options, electorate: u64) -> bool {
+fn is_usable(kept: &PersistentState, options: &Options, electorate: u64) -> bool {
     let is_same = kept.address == options.address && kept.info == options.info;
     let is_whole = match &kept.view {
         Some(view) => view.is_sound() && view.number_of(&kept.name, kept.incarnation).is_some(),

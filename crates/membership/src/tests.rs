@@ -1,6 +1,6 @@
 //! Membership under faults of all kinds, in virtual time.
 
-use super::letter::Body;
+use super::message::Body;
 use super::simulator::{LEASE_MS, Network, World, seeds_times};
 use super::state::Mutant;
 use super::types::Epoch;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::letter::Sender;
+use super::message::Sender;
 use super::types::{
     ADDRESS_BYTES_MAX, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX, NodeName,
     NodeNumber, NodeSet,
@@ -58,7 +58,7 @@ pub struct View {
 
 /// Somebody who asks to be let in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct JoinCandidate {
     /// Its name.
     pub name: NodeName,
     /// The life that asks.
@@ -69,7 +69,7 @@ pub struct Candidate {
     pub info: Vec<u8>,
 }
 
-impl Candidate {
+impl JoinCandidate {
     /// Whether its parts are within their limits.
     pub(super) fn is_sound(&self) -> bool {
         is_address(&self.address) && self.info.len() <= INFO_BYTES_MAX
@@ -159,7 +159,7 @@ impl View {
     }
 
     /// The view after this one: some go, some come. Who finds no number stays outside.
-    pub(super) fn next(&self, without: NodeSet, left: NodeSet, joins: &[Candidate]) -> Self {
+    pub(super) fn next(&self, without: NodeSet, left: NodeSet, joins: &[JoinCandidate]) -> Self {
         let epoch = self.epoch.next();
         let mut next =
             Self { cluster: self.cluster, epoch, members: Vec::new(), former: self.former.clone() };
@@ -187,7 +187,7 @@ impl View {
         next
     }
 
-    fn join(&mut self, join: &Candidate) {
+    fn join(&mut self, join: &JoinCandidate) {
         let Some(number) = self.number_for(&join.name) else { return };
         self.former.retain(|former| former.number != number && former.name != join.name);
         self.members.push(Member {
@@ -217,8 +217,8 @@ impl View {
 mod tests {
     use super::*;
 
-    fn candidate(name: &str, incarnation: u64) -> Candidate {
-        Candidate {
+    fn candidate(name: &str, incarnation: u64) -> JoinCandidate {
+        JoinCandidate {
             name: NodeName::new(name).unwrap(),
             incarnation: Incarnation(incarnation),
             address: format!("{name}:1"),

@@ -113,9 +113,9 @@ mod tests {
     const UNLIMITED: &str = "9223372036854771712";
 
     /// A tree of files as the kernel shows them.
-    struct Tree(tempfile::TempDir);
+    struct FileTree(tempfile::TempDir);
 
-    impl Tree {
+    impl FileTree {
         fn new(groups: &str, mounts: &str) -> Self {
             let tree = Self(tempfile::tempdir().unwrap());
             tree.write("proc/self/cgroup", groups);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn limits_of_version_1_count_with_those_above() {
-        let tree = Tree::new("9:cpu:/other\n4:memory:/a/b\n0::/\n", V1);
+        let tree = FileTree::new("9:cpu:/other\n4:memory:/a/b\n0::/\n", V1);
         tree.v1("", UNLIMITED, 5000, 0);
         tree.v1("a", &(128 * MIB).to_string(), 100, 0);
         tree.v1("a/b", &(64 * MIB).to_string(), 20, 10);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn limits_of_version_2_count_with_those_above_and_shared_memory_is_used() {
-        let tree = Tree::new("0::/a/b\n", V2);
+        let tree = FileTree::new("0::/a/b\n", V2);
         tree.v2("a/b", "max", 20);
         assert_eq!(tree.free_mib(), None, "no limit anywhere");
         tree.v2("a", &(100 * MIB).to_string(), 40);
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn both_versions_side_by_side_and_the_tighter_one_decides() {
         let unified = V2.replace("/sys/fs/cgroup ", "/sys/fs/cgroup/unified ");
-        let tree = Tree::new("4:cpu,memory:/a\n0::/u\n", &format!("{V1}{unified}"));
+        let tree = FileTree::new("4:cpu,memory:/a\n0::/u\n", &format!("{V1}{unified}"));
         tree.v1("a", &(64 * MIB).to_string(), 4, 0);
         assert_eq!(tree.free_mib(), Some(60), "version 2 without the controller");
         tree.v2("unified/u", &(32 * MIB).to_string(), 2);
@@ -197,11 +197,11 @@ mod tests {
     fn a_container_sees_its_own_group_as_the_root() {
         let mounts = V1.replace(" / /sys/fs/cgroup/memory", " /docker/x /sys/fs/cgroup/memory");
         for groups in ["4:memory:/docker/x\n", "4:memory:/\n", "4:memory:/../elsewhere\n"] {
-            let tree = Tree::new(groups, &mounts);
+            let tree = FileTree::new(groups, &mounts);
             tree.v1("", &(64 * MIB).to_string(), 4, 0);
             assert_eq!(tree.free_mib(), Some(60), "{groups}");
         }
-        let tree = Tree::new("4:memory:/docker/x/y\n", &mounts);
+        let tree = FileTree::new("4:memory:/docker/x/y\n", &mounts);
         tree.v1("", &(64 * MIB).to_string(), 4, 0);
         tree.v1("y", &(32 * MIB).to_string(), 4, 0);
         assert_eq!(tree.free_mib(), Some(28));
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn what_cannot_be_read_limits_nothing() {
         assert_eq!(tightest(Path::new("/nowhere")), None);
-        let tree = Tree::new("nonsense\n4:memory\n::\n", "nonsense\n");
+        let tree = FileTree::new("nonsense\n4:memory\n::\n", "nonsense\n");
         assert_eq!(tree.free_mib(), None);
-        let tree = Tree::new("4:memory:/a\n", V1);
+        let tree = FileTree::new("4:memory:/a\n", V1);
         tree.write("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "a lot");
         assert_eq!(tree.free_mib(), None);
     }

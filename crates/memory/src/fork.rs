@@ -56,7 +56,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 /// Read-locked over each change of a map of a region, write-locked over each fork.
-static STATE: RwLock<State> = RwLock::new(State::new());
+static STATE: RwLock<ForkState> = RwLock::new(ForkState::new());
 
 thread_local! {
     /// What the handler before a fork leaves to the one after it.
@@ -69,7 +69,7 @@ pub trait Deferred: Send + Sync {
     fn let_go(&self) -> bool;
 }
 
-struct State {
+struct ForkState {
     /// Windows of regions: first address and bytes.
     windows: BTreeMap<usize, usize>,
     /// The file on which witnesses are locked.
@@ -81,7 +81,7 @@ struct State {
 }
 
 struct Forking {
-    state: RwLockWriteGuard<'static, State>,
+    state: RwLockWriteGuard<'static, ForkState>,
     witness: Option<Mapping>,
 }
 
@@ -120,7 +120,9 @@ pub fn defer(one: Weak<dyn Deferred>) {
 
 /// No fork happens while this is held: for a change of maps that is not whole in between.
 pub(crate) fn without_fork() -> impl Drop {
-    struct Steady(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, State>);
+    struct Steady(
+        #[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ForkState>,
+    );
     impl Drop for Steady {
         fn drop(&mut self) {}
     }
@@ -150,16 +152,16 @@ pub(crate) fn has_inherited() -> bool {
     HANDLED.load(Ordering::Relaxed) == process_number()
 }
 
-fn read() -> RwLockReadGuard<'static, State> {
+fn read() -> RwLockReadGuard<'static, ForkState> {
     // What is in there is whole after each statement.
     STATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write() -> RwLockWriteGuard<'static, State> {
+fn write() -> RwLockWriteGuard<'static, ForkState> {
     STATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl ForkState {
     const fn new() -> Self {
         Self {
             windows: BTreeMap::new(),

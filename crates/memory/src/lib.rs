@@ -50,8 +50,8 @@ pub mod sync;
 mod units;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
+pub use fabric::fd_passing::{PassedFabric, PassedParts};
 pub use fabric::held::{HeldMemory, is_in_use, is_lent};
-pub use fabric::passed::{PassedFabric, PassedParts};
 pub use fabric::{CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, device, mount, shm};
 pub use file_map::FileMap;
 pub use inherited::take_inherited;

@@ -19,12 +19,12 @@ const MREMAP_DONTUNMAP: u32 = 4;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    owner: Owner,
+    owner: MappingOwner,
 }
 
 /// Whose a range of addresses is. In a forked child the range may be another map's by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum MappingOwner {
     /// Memory that children get a copy of: of every process that has it.
     Everybody,
     /// This process alone; children do not inherit it.
@@ -66,7 +66,7 @@ impl Mapping {
 
     /// Lets children inherit all of it, read-only, as long as this lives.
     pub(crate) fn let_children_inherit(mut self) -> Self {
-        self.owner = Owner::Window(process_number());
+        self.owner = MappingOwner::Window(process_number());
         fork::watch_window(self.start.as_ptr().expose_provenance(), self.length);
         self
     }
@@ -74,9 +74,9 @@ impl Mapping {
     /// Whether the range is this process's: in a forked child it may not be mapped, or be another's.
     pub(crate) fn is_ours(&self) -> bool {
         match self.owner {
-            Owner::Everybody => true,
-            Owner::Process(number) => number == process_number(),
-            Owner::Window(number) => number == process_number() || fork::has_inherited(),
+            MappingOwner::Everybody => true,
+            MappingOwner::Process(number) => number == process_number(),
+            MappingOwner::Window(number) => number == process_number() || fork::has_inherited(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Mapping {
             rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, file_offset)
         }?;
         let mut mapping = Self::own(start.cast(), asked)?;
-        mapping.owner = Owner::Process(process_number());
+        mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice changes no contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
         Ok(mapping)
@@ -186,7 +186,7 @@ impl Mapping {
         let phase = source.addr() % huge;
         let room = length.as_usize().checked_add(phase).ok_or(Errno::NOMEM)?;
         let mut target = Self::reserve(Length::from(room.max(huge)), None)?;
-        target.owner = Owner::Process(process_number());
+        target.owner = MappingOwner::Process(process_number());
         let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
         // During a fork the window may be inherited; what is moved away never is.
         let _steady = fork::without_fork();
@@ -220,7 +220,7 @@ impl Mapping {
     }
 
     fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
-        let own = |start| Self { start, length, owner: Owner::Everybody };
+        let own = |start| Self { start, length, owner: MappingOwner::Everybody };
         NonNull::new(start).map(own).ok_or(Errno::NOMEM)
     }
 
@@ -247,7 +247,7 @@ impl Drop for Mapping {
         if !self.is_ours() {
             return;
         }
-        if matches!(self.owner, Owner::Window(_)) {
+        if matches!(self.owner, MappingOwner::Window(_)) {
             fork::forget_window(self.start.as_ptr().addr());
         }
         unmap(self.start.as_ptr(), self.length);

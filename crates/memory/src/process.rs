@@ -44,7 +44,7 @@ pub fn process_number() -> u64 {
 }
 
 #[cold]
-fn first_number(kept: &Kept) -> u64 {
+fn first_number(kept: &WipedPage) -> u64 {
     let fresh = PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
     match kept.number().compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => fresh,
@@ -54,15 +54,15 @@ fn first_number(kept: &Kept) -> u64 {
 }
 
 #[inline]
-fn kept() -> Option<&'static Kept> {
-    static KEPT: OnceLock<Option<Kept>> = OnceLock::new();
-    KEPT.get_or_init(Kept::new).as_ref()
+fn kept() -> Option<&'static WipedPage> {
+    static KEPT: OnceLock<Option<WipedPage>> = OnceLock::new();
+    KEPT.get_or_init(WipedPage::new).as_ref()
 }
 
 /// A page that a forked child finds empty.
-struct Kept(Mapping);
+struct WipedPage(Mapping);
 
-impl Kept {
+impl WipedPage {
     fn new() -> Option<Self> {
         let length = Length(page_bytes());
         let page = Mapping::private(length).ok()?;

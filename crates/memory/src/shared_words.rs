@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::FabricError;
-use crate::fabric::files::{self, Contents, Room, system};
+use crate::fabric::files::{self, Contents, PageSource, system};
 use crate::mapping::Mapping;
 use crate::sync::AtomicU64;
 use crate::units::Length;
@@ -60,7 +60,7 @@ impl SharedWords {
         // Every page is there from the start: a store into a full tmpfs would be a SIGBUS.
         rustix::fs::ftruncate(&file, length.0)
             .map_err(|errno| system("ftruncate", &path, errno))?;
-        let room = Room::of(dir, file.as_fd());
+        let room = PageSource::of(dir, file.as_fd());
         files::commit_pages(file.as_fd(), 0, length, &room, Contents::Kept)?;
         let mapping = Mapping::of_file(file.as_fd(), 0, length, true)
             .map_err(|errno| system("mmap", &path, errno))?;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::source::Member;
+use crate::source::MemberLife;
 
 /// Bytes of a ticket: too many to guess.
 pub const TICKET_BYTES: usize = 32;
@@ -50,7 +50,7 @@ pub enum TicketError {
     #[error("{waiting} tickets of {member} are unused, at most {TICKETS_PER_MEMBER_MAX}")]
     TooMany {
         /// Whose.
-        member: Member,
+        member: MemberLife,
         /// How many.
         waiting: usize,
     },
@@ -61,7 +61,7 @@ pub enum TicketError {
     #[error("the ticket of {member} is {age_ms} ms old, at most {TICKET_MS}")]
     Expired {
         /// Whose.
-        member: Member,
+        member: MemberLife,
         /// Its age.
         age_ms: u64,
     },
@@ -69,7 +69,7 @@ pub enum TicketError {
     #[error("the ticket is of {member}, the certificate of {certificate}")]
     OtherMember {
         /// Whose it is.
-        member: Member,
+        member: MemberLife,
         /// The member that showed it.
         certificate: String,
     },
@@ -81,7 +81,7 @@ pub enum TicketError {
 /// The tickets that a node has issued. Time is an argument.
 #[derive(Debug, Default)]
 pub struct Tickets {
-    issued: HashMap<Ticket, (Member, u64)>,
+    issued: HashMap<Ticket, (MemberLife, u64)>,
 }
 
 impl Tickets {
@@ -89,7 +89,7 @@ impl Tickets {
     ///
     /// # Errors
     /// [`TicketError::TooMany`], [`TicketError::NoRandom`].
-    pub fn issue(&mut self, member: &Member, now_ms: u64) -> Result<Ticket, TicketError> {
+    pub fn issue(&mut self, member: &MemberLife, now_ms: u64) -> Result<Ticket, TicketError> {
         self.issued.retain(|_, (_, issued_ms)| now_ms.saturating_sub(*issued_ms) <= TICKET_MS);
         let waiting = self.issued.values().filter(|(of, _)| of.name == member.name).count();
         if waiting >= TICKETS_PER_MEMBER_MAX {
@@ -111,7 +111,7 @@ impl Tickets {
         ticket: &Ticket,
         certificate: Option<&str>,
         now_ms: u64,
-    ) -> Result<Member, TicketError> {
+    ) -> Result<MemberLife, TicketError> {
         let (member, issued_ms) = self.issued.remove(ticket).ok_or(TicketError::Unknown)?;
         let age_ms = now_ms.saturating_sub(issued_ms);
         if age_ms > TICKET_MS {
@@ -126,7 +126,7 @@ impl Tickets {
     }
 
     /// The life of a member has ended: none of its tickets is accepted any more.
-    pub fn revoke(&mut self, member: &Member) {
+    pub fn revoke(&mut self, member: &MemberLife) {
         self.issued.retain(|_, (of, _)| of != member);
     }
 }
@@ -135,8 +135,8 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    fn member(name: &str, incarnation: u64) -> Member {
-        Member { name: name.to_owned(), incarnation }
+    fn member(name: &str, incarnation: u64) -> MemberLife {
+        MemberLife { name: name.to_owned(), incarnation }
     }
 
     #[test]

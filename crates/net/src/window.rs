@@ -16,13 +16,13 @@ const NEWEST_OF_256: u64 = 64;
 
 /// The measured link to one peer. Time is an argument.
 #[derive(Debug, Clone, Default)]
-pub struct Link {
+pub struct LinkEstimate {
     round_trip: Option<Duration>,
     /// Of all connections together, while something arrives.
     bytes_per_second: u64,
 }
 
-impl Link {
+impl LinkEstimate {
     /// A small request was answered after this time. The shortest counts: all others waited.
     pub fn on_round_trip(&mut self, elapsed: Duration) {
         let shortest = self.round_trip.map_or(elapsed, |before| before.min(elapsed));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_window_is_twice_bandwidth_times_round_trip() {
-        let mut link = Link::default();
+        let mut link = LinkEstimate::default();
         assert_eq!(link.window_bytes(), WINDOW_BYTES_MIN);
         link.on_round_trip(Duration::from_millis(9));
         link.on_round_trip(Duration::from_millis(2));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn no_measurement_leaves_the_limits() {
-        let mut link = Link::default();
+        let mut link = LinkEstimate::default();
         link.on_round_trip(Duration::MAX);
         link.on_bytes(u64::MAX, Duration::ZERO);
         assert_eq!(link.window_bytes(), WINDOW_BYTES_MAX);

@@ -15,7 +15,7 @@ use farrow_memory::{
 };
 use farrow_net::CHUNK_BYTES;
 use farrow_net::NetError;
-use farrow_net::cache::{Cache, Removal};
+use farrow_net::cache::{Cache, RemoveOutcome};
 use farrow_net::frame::ErrorCode;
 use farrow_net::peer::{Peer, PeerOptions, Piece, Placement};
 use farrow_net::records::Credentials;
@@ -121,7 +121,7 @@ fn neighbours_in_a_chunk_are_neither_fetched_nor_overwritten() {
         reader.assert_pattern(&spans);
         let between = span(200_256, 64);
         assert_eq!(reader.mirror.map().sealed(between).unwrap(), [0; 64]);
-        assert_eq!(reader.mirror.remove(2), Removal::Removed);
+        assert_eq!(reader.mirror.remove(2), RemoveOutcome::Removed);
         reader.assert_pattern(&[spans[0], spans[2]]);
     });
 }
@@ -203,7 +203,7 @@ fn a_delete_is_told_and_acknowledged() {
         until("the notice", || !reader.control.gone.lock().unwrap().is_empty());
         let (notice, object) = reader.control.gone.lock().unwrap()[0];
         assert_eq!(object, 5);
-        assert_eq!(reader.mirror.remove(5), Removal::InUse);
+        assert_eq!(reader.mirror.remove(5), RemoveOutcome::InUse);
         reader.peer.acknowledge_gone(notice, object).unwrap();
         until("the answer", || home.source.seen() == [(own.clone(), 5)]);
         reader.assert_pattern(&[block]);

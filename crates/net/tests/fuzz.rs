@@ -7,7 +7,7 @@ mod fuzzed;
 
 use std::time::Instant;
 
-use farrow_net::frame::{HEADER_BYTES, Header};
+use farrow_net::frame::{FrameHeader, HEADER_BYTES};
 use fuzzed::Dice;
 use fuzzed::live::{Victim, run_home};
 
@@ -45,7 +45,7 @@ fn decoders_take_anything() {
         fuzzed::decode(frame.get(HEADER_BYTES..).unwrap_or_default());
         frames += 1;
         if let Some((head, body)) = frame.split_first_chunk::<HEADER_BYTES>() {
-            let decoded = Header::decode(head, true);
+            let decoded = FrameHeader::decode(head, true);
             right += u64::from(decoded.is_ok_and(|header| header.verify(head, body).is_ok()));
         }
     }

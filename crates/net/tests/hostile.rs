@@ -13,8 +13,8 @@ use common::{Home, LONG, Reader, STALL, member, span, until};
 use farrow_memory::Span;
 use farrow_net::NetError;
 use farrow_net::frame::{
-    Class, ErrorCode, HEADER_BYTES, Header, Hello, Op, Opened, VERSION, decode_ranges,
-    encode_ranges, piece,
+    ConnectionClass, ErrorCode, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, VERSION,
+    decode_ranges, encode_ranges, piece,
 };
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
@@ -24,15 +24,15 @@ use farrow_net::ticket::Ticket;
 const SECTION: u64 = 16 << 20;
 
 fn send(stream: &mut TcpStream, op: Op, id: u64, offset: u64, body: &[u8]) -> std::io::Result<()> {
-    let head = Header::new(op, id, offset, body.len() as u64).encode(body, true);
+    let head = FrameHeader::new(op, id, offset, body.len() as u64).encode(body, true);
     stream.write_all(&head)?;
     stream.write_all(body)
 }
 
-fn receive(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>)> {
+fn receive(stream: &mut TcpStream) -> std::io::Result<(FrameHeader, Vec<u8>)> {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head)?;
-    let header = Header::decode(&head, true).map_err(std::io::Error::other)?;
+    let header = FrameHeader::decode(&head, true).map_err(std::io::Error::other)?;
     let mut body = vec![0; header.length as usize];
     stream.read_exact(&mut body)?;
     Ok((header, body))
@@ -122,7 +122,7 @@ fn a_home_that_lies_is_cut_with_a_reason() {
                 let p = piece(r[0]);
                 let bytes = vec![0; p.length.as_usize()];
                 let mut head =
-                    Header::new(Op::Data, id, p.offset.0, p.length.0).encode(&bytes, true);
+                    FrameHeader::new(Op::Data, id, p.offset.0, p.length.0).encode(&bytes, true);
                 head[4] ^= 0x80;
                 s.write_all(&head)?;
                 s.write_all(&bytes)
@@ -163,10 +163,10 @@ fn connect(home: &Home) -> TcpStream {
     stream
 }
 
-fn welcomed(home: &Home, class: Class) -> TcpStream {
+fn welcomed(home: &Home, class: ConnectionClass) -> TcpStream {
     let mut stream = connect(home);
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
-    let hello = Hello { ticket, class }.encode();
+    let hello = PeerHello { ticket, class }.encode();
     send(&mut stream, Op::Hello, 0, VERSION, &hello).unwrap();
     assert_eq!(receive(&mut stream).unwrap().0.op, Op::Welcome);
     stream
@@ -196,7 +196,8 @@ fn clients_that_lie_are_cut_and_others_are_served() {
     assert_ended(early);
 
     let mut guessed = connect(&home);
-    let hello = Hello { ticket: Ticket::from_bytes([7; 32]), class: Class::Small }.encode();
+    let hello =
+        PeerHello { ticket: Ticket::from_bytes([7; 32]), class: ConnectionClass::Small }.encode();
     send(&mut guessed, Op::Hello, 0, VERSION, &hello).unwrap();
     let (header, body) = receive(&mut guessed).unwrap();
     assert_eq!((header.op, header.offset), (Op::Error, ErrorCode::Denied.to_word()));
@@ -207,11 +208,11 @@ fn clients_that_lie_are_cut_and_others_are_served() {
     send(&mut newer, Op::Hello, 0, VERSION + 1, &hello).unwrap();
     assert_ended(newer);
 
-    let mut bulk = welcomed(&home, Class::Bulk);
+    let mut bulk = welcomed(&home, ConnectionClass::Bulk);
     send(&mut bulk, Op::Open, 1, 1, &want(1)).unwrap();
     assert_ended(bulk);
 
-    let mut small = welcomed(&home, Class::Small);
+    let mut small = welcomed(&home, ConnectionClass::Small);
     send(&mut small, Op::Open, 1, 1, &want(1)).unwrap();
     assert_eq!(receive(&mut small).unwrap().0.op, Op::Opened);
     let again = send(&mut small, Op::Open, 2, 1, &want(1)).and_then(|()| receive(&mut small));
@@ -247,8 +248,8 @@ fn clients_that_lie_are_cut_and_others_are_served() {
 #[test]
 fn a_frame_that_trickles_in_is_given_up() {
     let home = Home::start(SECTION, Credentials::Plain, Duration::from_millis(50));
-    let mut slow = welcomed(&home, Class::Small);
-    let head = Header::new(Op::Open, 1, 1, 4000).encode(&[0; 4000], true);
+    let mut slow = welcomed(&home, ConnectionClass::Small);
+    let head = FrameHeader::new(Op::Open, 1, 1, 4000).encode(&[0; 4000], true);
     slow.write_all(&head).unwrap();
     let mut written = 0;
     while written < 4000 && slow.write_all(&[0]).is_ok() {
@@ -262,17 +263,17 @@ fn a_frame_that_trickles_in_is_given_up() {
 #[test]
 fn connections_are_limited() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let kept: Vec<_> = (0..16).map(|_| welcomed(&home, Class::Bulk)).collect();
+    let kept: Vec<_> = (0..16).map(|_| welcomed(&home, ConnectionClass::Bulk)).collect();
     let mut more = connect(&home);
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
-    let hello = Hello { ticket, class: Class::Bulk }.encode();
+    let hello = PeerHello { ticket, class: ConnectionClass::Bulk }.encode();
     send(&mut more, Op::Hello, 0, VERSION, &hello).unwrap();
     let (header, body) = receive(&mut more).unwrap();
     assert_eq!(header.op, Op::Error);
     assert!(String::from_utf8(body).unwrap().contains("16 connections"));
     drop(kept);
     until("they end", || home.server.connections() == 0);
-    drop(Arc::new(welcomed(&home, Class::Push)));
+    drop(Arc::new(welcomed(&home, ConnectionClass::Push)));
 }
 
 /// The grant of a sender that died is given back; nothing of its push was acknowledged or kept busy.
@@ -284,12 +285,12 @@ fn a_push_that_ends_half_way_commits_nothing() {
     let first = piece(ranges[0]);
     let bytes = vec![7; first.length.as_usize()];
     for is_half_a_frame in [false, true] {
-        let mut sender = welcomed(&home, Class::Push);
+        let mut sender = welcomed(&home, ConnectionClass::Push);
         send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
         send(&mut sender, Op::Data, 1, first.offset.0, &bytes).unwrap();
         until("the push begins", || home.source.guards() == 1);
         if is_half_a_frame {
-            let head = Header::new(Op::Data, 1, first.length.0, first.length.0);
+            let head = FrameHeader::new(Op::Data, 1, first.length.0, first.length.0);
             sender.write_all(&head.encode(&bytes, true)).unwrap();
             sender.write_all(&bytes[..1000]).unwrap();
         }
@@ -298,7 +299,7 @@ fn a_push_that_ends_half_way_commits_nothing() {
         assert_eq!(home.source.written(grant), []);
     }
     // Data that was announced elsewhere is not taken.
-    let mut sender = welcomed(&home, Class::Push);
+    let mut sender = welcomed(&home, ConnectionClass::Push);
     send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
     send(&mut sender, Op::Data, 1, 1 << 20, &bytes).unwrap();
     assert_ended(sender);

@@ -3,7 +3,7 @@
 use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
-use crate::nodes::{self, Places, Pools, at};
+use crate::nodes::{self, NodePools, Pools, at};
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
@@ -67,7 +67,7 @@ pub fn connect(
     };
     let client = without_gil(py, || farrow::Client::connect(&options))?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
-    let places = Arc::new(Places::new(&client));
+    let places = Arc::new(NodePools::new(&client));
     Ok(Client { pools: places.own(), client, places })
 }
 
@@ -78,7 +78,7 @@ pub struct Client {
     /// Those of its node.
     pools: Arc<Pools>,
     /// Those at the nodes that were asked for by name.
-    places: Arc<Places>,
+    places: Arc<NodePools>,
 }
 
 impl Client {

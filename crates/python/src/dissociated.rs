@@ -72,7 +72,7 @@ impl DissociatedMessages {
 #[pyo3(name = "export_dissociated", signature = (client, target))]
 pub fn export(
     client: &Bound<'_, Client>,
-    #[pyo3(from_py_with = target)] target: farrow::Target,
+    #[pyo3(from_py_with = target)] target: farrow::ObjectKey,
 ) -> PyResult<DissociatedMessages> {
     let client = client.get().inner();
     let object = client.get(&target, Duration::ZERO).map_err(raise)?;
@@ -147,7 +147,7 @@ fn block_buffers(
 #[pyo3(name = "import_dissociated", signature = (client, refs, schema, batches))]
 pub fn import_table<'py>(
     client: &Bound<'py, Client>,
-    #[pyo3(from_py_with = targets)] refs: Vec<farrow::Target>,
+    #[pyo3(from_py_with = targets)] refs: Vec<farrow::ObjectKey>,
     schema: &[u8],
     batches: Vec<(Vec<Vec<u8>>, Vec<u8>)>,
 ) -> PyResult<Bound<'py, PyAny>> {

@@ -1,7 +1,7 @@
 //! `client.subscribe()`: the stream below `farrow.events.Subscription`.
 
 use crate::errors::{invalid_argument, raise};
-use farrow::{Armed, Closer, EventKind, Next, Seen, SubscribeOptions};
+use farrow::{CloseHandle, EventKind, Next, Registration, Seen, SubscribeOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ const SLICE: Duration = Duration::from_millis(500);
 #[pyclass(frozen, module = "farrow._native", name = "EventStream")]
 pub struct EventStream {
     stream: Mutex<farrow::Subscription>,
-    closer: Closer,
+    closer: CloseHandle,
 }
 
 /// What the kinds are called in Python.
@@ -99,8 +99,8 @@ impl EventStream {
     #[doc = doc!("EventStream.arm")]
     fn arm(&self) -> PyResult<(Option<i32>, f64)> {
         match self.stream()?.arm().map_err(raise)? {
-            Armed::Socket(socket) => Ok((Some(socket.as_raw_fd()), 0.0)),
-            Armed::Pause(pause) => Ok((None, pause.as_secs_f64())),
+            Registration::Socket(socket) => Ok((Some(socket.as_raw_fd()), 0.0)),
+            Registration::Pause(pause) => Ok((None, pause.as_secs_f64())),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::errors::{invalid_argument, raise, unsupported};
 use crate::incoming::{self, Incoming};
 use crate::shim;
 use crate::waiting::without_gil;
-use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, Until};
+use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, WaitFor};
 use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -147,8 +147,8 @@ impl HugeTable {
         timeout: f64,
     ) -> PyResult<u64> {
         let until = match (rows, version) {
-            (Some(rows), None) => Until::Rows(count(rows, "number of rows")?),
-            (None, Some(version)) => Until::Version(count(version, "version")?),
+            (Some(rows), None) => WaitFor::Rows(count(rows, "number of rows")?),
+            (None, Some(version)) => WaitFor::Version(count(version, "version")?),
             _ => return Err(invalid_argument("either rows or a version can be waited for")),
         };
         let timeout = duration(timeout)?;

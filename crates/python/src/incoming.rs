@@ -1,7 +1,7 @@
 //! Python objects as values to put: which kind each is, and where its bytes lie.
 
 use crate::errors::{invalid_argument, raise, unsupported};
-use crate::shim::{self, Class};
+use crate::shim::{self, ValueClass};
 use arrow_buffer::Buffer;
 use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
@@ -54,7 +54,7 @@ impl Pinned {
 
 /// The bytes of a pyarrow buffer, which is kept for as long as they are used. They must not change.
 pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-    if !matches!(shim::classify(object), Class::Buffer) {
+    if !matches!(shim::classify(object), ValueClass::Buffer) {
         return Err(PyTypeError::new_err(format!("{object} is no pyarrow.Buffer")));
     }
     let (data, size) = shim::buffer_view(object)?;
@@ -93,17 +93,19 @@ impl Incoming {
             return Ok(Incoming::Bytes(Pinned::new(object, bytes.as_ptr(), bytes.len())));
         }
         match shim::classify(object) {
-            Class::Table => stream(shim::export_stream(object, Class::Table)?, StreamKind::Table),
-            Class::Chunked => {
-                stream(shim::export_stream(object, Class::Chunked)?, StreamKind::Chunked)
+            ValueClass::Table => {
+                stream(shim::export_stream(object, ValueClass::Table)?, StreamKind::Table)
             }
-            Class::Batch => array(shim::export_array(object, Class::Batch)?, true),
-            Class::Array => array(shim::export_array(object, Class::Array)?, false),
-            Class::Buffer => {
+            ValueClass::Chunked => {
+                stream(shim::export_stream(object, ValueClass::Chunked)?, StreamKind::Chunked)
+            }
+            ValueClass::Batch => array(shim::export_array(object, ValueClass::Batch)?, true),
+            ValueClass::Array => array(shim::export_array(object, ValueClass::Array)?, false),
+            ValueClass::Buffer => {
                 let (data, size) = shim::buffer_view(object)?;
                 Ok(Incoming::Bytes(Pinned::new(object, data, size)))
             }
-            Class::None => foreign(object),
+            ValueClass::None => foreign(object),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::errors::{farrow_error, invalid_argument};
 use crate::plain;
 use farrow_memory::cache::{self, Method};
 use farrow_memory::copy::{self, StreamMethod};
-use farrow_memory::lab::{self, Arena, Job, LabError, Pages, Pattern, State, Work};
+use farrow_memory::lab::{self, AccessPattern, Job, LabBuffer, LabError, LineState, Pages, Work};
 use farrow_memory::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
 use farrow_memory::profile::{Origin, PUBLISH_AGAIN_BYTES_MAX, Profile, Upkeep, WriteWay, file};
 use farrow_memory::shm::ShmFabric;
@@ -35,15 +35,15 @@ fn raise(error: LabError) -> PyErr {
 #[doc = doc!("LabArena")]
 #[pyclass(frozen, module = "farrow._native", name = "LabArena")]
 pub struct LabArena {
-    arena: Mutex<Arena>,
+    arena: Mutex<LabBuffer>,
 }
 
 impl LabArena {
-    fn of(arena: Arena) -> Self {
+    fn of(arena: LabBuffer) -> Self {
         Self { arena: Mutex::new(arena) }
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut Arena) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut LabBuffer) -> T) -> T {
         use_it(&mut self.arena.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -55,7 +55,7 @@ impl LabArena {
     #[pyo3(signature = (nbytes, *, huge))]
     fn private(py: Python<'_>, nbytes: u64, huge: bool) -> PyResult<Self> {
         let pages = if huge { Pages::Huge } else { Pages::Small };
-        py.detach(|| Arena::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
+        py.detach(|| LabBuffer::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
     }
 
     #[doc = doc!("LabArena.region")]
@@ -78,7 +78,7 @@ impl LabArena {
             let region = Arc::new(region.map_err(|error| farrow_error(error.to_string()))?);
             let alias = region.alias(geometry.span_of(Section::Data));
             let alias = alias.map_err(|error| farrow_error(error.to_string()))?;
-            Arena::region(Arc::new(alias)).map(Self::of).map_err(raise)
+            LabBuffer::region(Arc::new(alias)).map(Self::of).map_err(raise)
         })
     }
 
@@ -95,7 +95,7 @@ impl LabArena {
         let (start, length) = (Address(start), Length::from(nbytes));
         // SAFETY: pyarrow's buffer keeps the bytes where they are, and writable, while it is held;
         // whoever hands it over is told to leave it alone.
-        Ok(Self::of(unsafe { Arena::over(start, length, Box::new(buffer.unbind())) }))
+        Ok(Self::of(unsafe { LabBuffer::over(start, length, Box::new(buffer.unbind())) }))
     }
 
     #[doc = doc!("LabArena.nbytes")]
@@ -128,8 +128,8 @@ impl LabArena {
         width: u8,
         stride: u32,
     ) -> PyResult<Vec<f64>> {
-        let work = work_of(work, method, Pattern { width, stride })?;
-        let state = [State::Uncached, State::Cached, State::Dirty]
+        let work = work_of(work, method, AccessPattern { width, stride })?;
+        let state = [LineState::Uncached, LineState::Cached, LineState::Dirty]
             .into_iter()
             .find(|one| one.as_str() == state)
             .ok_or_else(|| invalid_argument(format!("no state {state:?}")))?;
@@ -141,7 +141,7 @@ impl LabArena {
     }
 }
 
-fn work_of(work: &str, method: &str, pattern: Pattern) -> PyResult<Work> {
+fn work_of(work: &str, method: &str, pattern: AccessPattern) -> PyResult<Work> {
     let found = match work {
         "publish" => Method::of_name(method).map(Work::Publish),
         "publish again" => Method::of_name(method).map(Work::PublishAgain),

@@ -9,7 +9,7 @@ use arrow_array::builder::{
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
-use farrow::{ArrowObject, BatchData, Listed, SchemaNode};
+use farrow::{ArrowObject, BatchData, ListedObject, SchemaNode};
 use farrow_capi::convert;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
@@ -22,7 +22,7 @@ const ID_BYTES: i32 = 16;
 /// Says which objects have no name in the list because theirs was overwritten.
 fn warn_of_damage<'a>(
     py: Python<'_>,
-    objects: impl IntoIterator<Item = &'a Listed>,
+    objects: impl IntoIterator<Item = &'a ListedObject>,
 ) -> PyResult<()> {
     for object in objects.into_iter().filter(|object| object.is_name_damaged) {
         let text = format!(
@@ -37,7 +37,7 @@ fn warn_of_damage<'a>(
 }
 
 /// The pyarrow table of the objects.
-pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, PyAny>> {
+pub fn table<'py>(py: Python<'py>, objects: &[ListedObject]) -> PyResult<Bound<'py, PyAny>> {
     warn_of_damage(py, objects)?;
     wrap(py, batch(objects))
 }
@@ -45,7 +45,7 @@ pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, Py
 /// As [`table`], with a column for the node of each.
 pub fn table_of_nodes<'py>(
     py: Python<'py>,
-    found: Vec<(Option<String>, Listed)>,
+    found: Vec<(Option<String>, ListedObject)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     warn_of_damage(py, found.iter().map(|(_, object)| object))?;
     let (nodes, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
@@ -71,7 +71,7 @@ fn wrap(py: Python<'_>, batch: Result<RecordBatch, ArrowError>) -> PyResult<Boun
     shim::wrap_table(py, convert::export(&object).map_err(raise)?)
 }
 
-fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
+fn batch(objects: &[ListedObject]) -> Result<RecordBatch, ArrowError> {
     let count = objects.len();
     let mut name = StringBuilder::with_capacity(count, 16 * count);
     let mut id = FixedSizeBinaryBuilder::with_capacity(count, ID_BYTES);

@@ -1,7 +1,7 @@
 //! One client at several nodes: `client.at()`, `node=`, `client.nodes()`.
 
 use crate::waiting::without_gil;
-use farrow::Roster;
+use farrow::Members;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub type Pools = [PyOnceLock<Py<PyAny>>; 2];
 
 /// The pools of a connection, at each node; shared by the clients that `at` makes of it.
-pub struct Places {
+pub struct NodePools {
     /// Those at the node that it connected to, and the region that they are in.
     own: (u64, Arc<Pools>),
     /// By name of the node, with the region that they are in: a node that lost its memory has
@@ -21,7 +21,7 @@ pub struct Places {
     known: Mutex<HashMap<String, (u64, Arc<Pools>)>>,
 }
 
-impl Places {
+impl NodePools {
     /// Of a client at its own node.
     pub fn new(client: &farrow::Client) -> Self {
         Self { own: (client.region_uid(), no_pools()), known: Mutex::default() }
@@ -71,7 +71,7 @@ pub fn at<'a>(
 /// The nodes as a list of `farrow.NodeInfo`.
 pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'py, PyList>> {
     static NODE_INFO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let Roster { nodes, .. } = without_gil(py, || client.roster())?;
+    let Members { nodes, .. } = without_gil(py, || client.roster())?;
     let class = NODE_INFO.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("farrow._types")?.getattr("NodeInfo")?.unbind())
     })?;

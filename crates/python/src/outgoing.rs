@@ -5,7 +5,7 @@ use crate::incoming::Numpy;
 use crate::shim;
 use arrow_buffer::Buffer;
 use farrow::arrow::Kind;
-use farrow::{ArrowObject, Gotten, Object, ObjectBytes, ObjectKind};
+use farrow::{ArrowObject, BatchItem, Object, ObjectBytes, ObjectKind};
 use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -34,17 +34,17 @@ pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<
 }
 
 /// The Python values of many objects, in their order.
-pub fn build_all(py: Python<'_>, all: Vec<Gotten>) -> PyResult<Bound<'_, PyList>> {
+pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyList>> {
     let mut bytes = Vec::with_capacity(all.len());
     // Where the others belong, in order.
     let mut others = Vec::new();
     for (index, one) in all.into_iter().enumerate() {
         match one {
-            Gotten::Bytes(one) => {
+            BatchItem::Bytes(one) => {
                 let (data, size) = one.place().map_err(raise)?;
                 bytes.push((data, size, one));
             }
-            Gotten::Object(object) => others.push((index, object)),
+            BatchItem::Object(object) => others.push((index, object)),
         }
     }
     // SAFETY: the bytes stay mapped and unchanged while their owner is kept; nobody writes through

@@ -1,7 +1,7 @@
 //! `farrow.ObjectRef`, and what may stand for an object in a call.
 
 use crate::errors::{invalid_argument, unsupported};
-use farrow::{ObjectId, Target};
+use farrow::{ObjectId, ObjectKey};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -81,15 +81,15 @@ fn id_of(bytes: &[u8]) -> PyResult<ObjectId> {
 }
 
 /// What a reference, a name or an id of 16 bytes stands for.
-pub fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
+pub fn target(value: &Bound<'_, PyAny>) -> PyResult<ObjectKey> {
     if let Ok(reference) = value.cast::<ObjectRef>() {
-        return Ok(Target::Id(reference.get().id));
+        return Ok(ObjectKey::Id(reference.get().id));
     }
     if let Ok(name) = value.cast::<PyString>() {
-        return Ok(Target::Name(name.to_cow()?.into_owned()));
+        return Ok(ObjectKey::Name(name.to_cow()?.into_owned()));
     }
     if let Ok(id) = value.cast::<PyBytes>() {
-        return Ok(Target::Id(id_of(id.as_bytes())?));
+        return Ok(ObjectKey::Id(id_of(id.as_bytes())?));
     }
     Err(unsupported(format!(
         "an object is named by an ObjectRef, a str, or an id of 16 bytes, not by {}",
@@ -98,7 +98,7 @@ pub fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
 }
 
 /// The targets of an iterable.
-pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
+pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<ObjectKey>> {
     if values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>() {
         return Err(unsupported("expected a sequence of references, got one name or id"));
     }
@@ -111,7 +111,7 @@ pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
 }
 
 /// One target, or the targets of an iterable.
-pub fn one_or_more(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
+pub fn one_or_more(values: &Bound<'_, PyAny>) -> PyResult<Vec<ObjectKey>> {
     let is_one = values.is_instance_of::<ObjectRef>()
         || values.is_instance_of::<PyString>()
         || values.is_instance_of::<PyBytes>();

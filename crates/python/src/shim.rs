@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The pyarrow class of an object: `fs_class` in `shim.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ValueClass {
     None,
     Table,
     Batch,
@@ -123,31 +123,34 @@ pub fn bind(py: Python<'_>) -> PyResult<()> {
 }
 
 /// Which pyarrow class `value` is.
-pub fn classify(value: &Bound<'_, PyAny>) -> Class {
+pub fn classify(value: &Bound<'_, PyAny>) -> ValueClass {
     // SAFETY: the object is alive and `bind` ran when the state was made.
     match unsafe { fs_classify(value.as_ptr()) } {
-        1 => Class::Table,
-        2 => Class::Batch,
-        3 => Class::Array,
-        4 => Class::Chunked,
-        5 => Class::Buffer,
-        _ => Class::None,
+        1 => ValueClass::Table,
+        2 => ValueClass::Batch,
+        3 => ValueClass::Array,
+        4 => ValueClass::Chunked,
+        5 => ValueClass::Buffer,
+        _ => ValueClass::None,
     }
 }
 
-fn code(class: Class) -> c_int {
+fn code(class: ValueClass) -> c_int {
     match class {
-        Class::None => 0,
-        Class::Table => 1,
-        Class::Batch => 2,
-        Class::Array => 3,
-        Class::Chunked => 4,
-        Class::Buffer => 5,
+        ValueClass::None => 0,
+        ValueClass::Table => 1,
+        ValueClass::Batch => 2,
+        ValueClass::Array => 3,
+        ValueClass::Chunked => 4,
+        ValueClass::Buffer => 5,
     }
 }
 
 /// A Table's or ChunkedArray's stream.
-pub fn export_stream(value: &Bound<'_, PyAny>, class: Class) -> PyResult<FFI_ArrowArrayStream> {
+pub fn export_stream(
+    value: &Bound<'_, PyAny>,
+    class: ValueClass,
+) -> PyResult<FFI_ArrowArrayStream> {
     let mut stream = FFI_ArrowArrayStream::empty();
     // SAFETY: the object is of the class that `classify` said; the stream is written on success.
     let done = unsafe { fs_export_stream(value.as_ptr(), code(class), &mut stream) };
@@ -158,7 +161,7 @@ pub fn export_stream(value: &Bound<'_, PyAny>, class: Class) -> PyResult<FFI_Arr
 /// An Array's or RecordBatch's C structures.
 pub fn export_array(
     value: &Bound<'_, PyAny>,
-    class: Class,
+    class: ValueClass,
 ) -> PyResult<(FFI_ArrowArray, FFI_ArrowSchema)> {
     let (mut array, mut schema) = (FFI_ArrowArray::empty(), FFI_ArrowSchema::empty());
     // SAFETY: the object is of the class that `classify` said; both are written on success.
@@ -262,11 +265,11 @@ pub unsafe fn wrap_shared<T: Send + Sync + 'static>(
 struct RawBytes {
     data: *const u8,
     size: i64,
-    owner: Words,
+    owner: OwnerWords,
 }
 
 /// Where an owner lies that C++ keeps without knowing it.
-type Words = [MaybeUninit<u64>; 2];
+type OwnerWords = [MaybeUninit<u64>; 2];
 
 unsafe extern "C" fn release_words<T>(words: *mut u64) {
     // SAFETY: the words are an owner that `wrap_all` wrote, and the shim calls this once for each.
@@ -281,9 +284,9 @@ pub unsafe fn wrap_all<T: Send + Sync + 'static>(
     py: Python<'_>,
     items: Vec<(*const u8, usize, T)>,
 ) -> PyResult<Vec<Bound<'_, PyAny>>> {
-    const { assert!(size_of::<T>() <= size_of::<Words>() && align_of::<T>() <= align_of::<u64>()) };
+    const { assert!(size_of::<T>() <= size_of::<OwnerWords>() && align_of::<T>() <= align_of::<u64>()) };
     let raw = |(data, size, owner)| {
-        let mut words: Words = [MaybeUninit::uninit(); 2];
+        let mut words: OwnerWords = [MaybeUninit::uninit(); 2];
         // SAFETY: an owner fits, as was asserted.
         unsafe { words.as_mut_ptr().cast::<T>().write(owner) };
         RawBytes { data, size: i64::try_from(size).unwrap_or(0), owner: words }

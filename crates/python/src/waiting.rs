@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 
 /// What this thread does.
 #[derive(Default)]
-struct Call {
+struct WaitingCall {
     /// Whether it is in a call that can raise.
     is_on: Cell<bool>,
     /// What a signal handler raised in the call that waits.
@@ -14,7 +14,7 @@ struct Call {
 }
 
 thread_local! {
-    static CALL: Call = const { Call { is_on: Cell::new(false), raised: RefCell::new(None) } };
+    static CALL: WaitingCall = const { WaitingCall { is_on: Cell::new(false), raised: RefCell::new(None) } };
 }
 
 /// Runs the handlers of signals that came. On other threads than the main one Python runs none.
@@ -33,7 +33,7 @@ pub fn has_raised() -> bool {
 
 /// A call is on until this is dropped.
 struct On<'a> {
-    call: &'a Call,
+    call: &'a WaitingCall,
     was_on: bool,
 }
 

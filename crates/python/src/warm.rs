@@ -7,7 +7,7 @@
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
-use farrow::arrow::{Decoded, Limits, Plan, Stamp};
+use farrow::arrow::{Decoded, DescriptorStamp, Limits, Plan};
 use farrow::{BatchData, Rebuilt, SchemaNode};
 use farrow_capi::convert;
 use pyo3::prelude::*;
@@ -34,7 +34,7 @@ fn rebuilt() -> Option<farrow::ArrowObject> {
         .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
         .collect();
     let area = Buffer::from_vec(words);
-    let descriptor = plan.descriptor(Stamp::default(), 0);
+    let descriptor = plan.descriptor(DescriptorStamp::default(), 0);
     let decoded = Decoded::parse(&descriptor, &Limits::default()).ok()?;
     let rebuilt = decoded.rebuild(&|offset, length| {
         let (start, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);

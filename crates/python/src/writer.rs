@@ -12,7 +12,7 @@ use pyo3::types::PyMemoryView;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a writer is in its life.
-enum State {
+enum WriterStage {
     Writing(farrow::Writer),
     Sealed(ObjectRef),
     Aborted,
@@ -21,7 +21,7 @@ enum State {
 #[doc = doc!("Writer")]
 #[pyclass(frozen, module = "farrow", name = "Writer")]
 pub struct Writer {
-    state: Mutex<State>,
+    state: Mutex<WriterStage>,
     view: Mutex<Option<Py<PyMemoryView>>>,
     bytes: u64,
     /// Where the next write begins that does not say where.
@@ -33,11 +33,11 @@ impl Writer {
     /// A writer that Python owns.
     pub fn new(writer: farrow::Writer, name: Option<String>) -> Writer {
         let bytes = writer.memory().len();
-        let (state, view) = (Mutex::new(State::Writing(writer)), Mutex::new(None));
+        let (state, view) = (Mutex::new(WriterStage::Writing(writer)), Mutex::new(None));
         Writer { state, view, bytes, position: AtomicU64::new(0), name }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WriterStage> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,9 +48,9 @@ impl Writer {
     /// What is being written.
     fn memory(&self) -> PyResult<Arc<farrow::WriterMemory>> {
         match &*self.state() {
-            State::Writing(writer) => Ok(Arc::clone(writer.memory())),
-            State::Sealed(_) => Err(invalid_argument("the writer is sealed")),
-            State::Aborted => Err(invalid_argument("the writer is aborted")),
+            WriterStage::Writing(writer) => Ok(Arc::clone(writer.memory())),
+            WriterStage::Sealed(_) => Err(invalid_argument("the writer is sealed")),
+            WriterStage::Aborted => Err(invalid_argument("the writer is aborted")),
         }
     }
 
@@ -113,19 +113,19 @@ impl Writer {
     fn seal(&self, py: Python<'_>) -> PyResult<ObjectRef> {
         let writer = {
             let mut state = self.state();
-            match std::mem::replace(&mut *state, State::Aborted) {
-                State::Writing(writer) => writer,
-                State::Sealed(reference) => {
-                    *state = State::Sealed(reference.clone());
+            match std::mem::replace(&mut *state, WriterStage::Aborted) {
+                WriterStage::Writing(writer) => writer,
+                WriterStage::Sealed(reference) => {
+                    *state = WriterStage::Sealed(reference.clone());
                     return Ok(reference);
                 }
-                State::Aborted => return Err(invalid_argument("the writer is aborted")),
+                WriterStage::Aborted => return Err(invalid_argument("the writer is aborted")),
             }
         };
         self.release_view(py)?;
         let id = without_gil(py, || writer.seal())?;
         let reference = ObjectRef { id, name: self.name.clone() };
-        *self.state() = State::Sealed(reference.clone());
+        *self.state() = WriterStage::Sealed(reference.clone());
         Ok(reference)
     }
 
@@ -133,8 +133,8 @@ impl Writer {
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let writer = {
             let mut state = self.state();
-            match std::mem::replace(&mut *state, State::Aborted) {
-                State::Writing(writer) => writer,
+            match std::mem::replace(&mut *state, WriterStage::Aborted) {
+                WriterStage::Writing(writer) => writer,
                 other => {
                     *state = other;
                     return Ok(());
@@ -157,7 +157,7 @@ impl Writer {
         _exc: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let is_open = matches!(&*self.state(), State::Writing(_));
+        let is_open = matches!(&*self.state(), WriterStage::Writing(_));
         if exc_type.is_none() && is_open {
             self.seal(py)?;
         } else {
@@ -168,9 +168,9 @@ impl Writer {
 
     fn __repr__(&self) -> String {
         let state = match &*self.state() {
-            State::Writing(_) => "writing".into(),
-            State::Sealed(reference) => format!("sealed as {}", reference.id),
-            State::Aborted => "aborted".to_owned(),
+            WriterStage::Writing(_) => "writing".into(),
+            WriterStage::Sealed(reference) => format!("sealed as {}", reference.id),
+            WriterStage::Aborted => "aborted".to_owned(),
         };
         format!("<farrow.Writer {} bytes, {state}>", self.bytes)
     }

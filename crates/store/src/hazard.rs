@@ -21,14 +21,14 @@ pub(crate) trait Claim {
         fence(Ordering::SeqCst);
     }
     /// After claims were stored: where the home sees them only once they are published.
-    fn bring_out(_: &[Wish<Self>]) -> Result<(), Self::Error>
+    fn bring_out(_: &[ClaimRequest<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
     {
         Ok(())
     }
     /// Before looks, and after the fence: where a look has to be at memory.
-    fn bring_in(_: &[Wish<Self>]) -> Result<(), Self::Error>
+    fn bring_in(_: &[ClaimRequest<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
     {
@@ -38,14 +38,14 @@ pub(crate) trait Claim {
 
 /// Claim what is there while its word is `expected`. False: it is not, and there is no claim.
 pub(crate) fn claim<C: Claim>(reader: C, claim: u64, expected: u64) -> Result<bool, C::Error> {
-    let mut wish = [Wish { reader, claim, expected, is_there: false }];
+    let mut wish = [ClaimRequest { reader, claim, expected, is_there: false }];
     claim_many(&mut wish)?;
-    let [Wish { is_there, .. }] = wish;
+    let [ClaimRequest { is_there, .. }] = wish;
     Ok(is_there)
 }
 
 /// One of several claims.
-pub(crate) struct Wish<C> {
+pub(crate) struct ClaimRequest<C> {
     pub(crate) reader: C,
     /// What is stored.
     pub(crate) claim: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Wish<C> {
 }
 
 /// As [`claim`] for several: one fence, after all claims and before all looks.
-pub(crate) fn claim_many<C: Claim>(wishes: &mut [Wish<C>]) -> Result<(), C::Error> {
+pub(crate) fn claim_many<C: Claim>(wishes: &mut [ClaimRequest<C>]) -> Result<(), C::Error> {
     let Some(first) = wishes.first() else {
         return Ok(());
     };

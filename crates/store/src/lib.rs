@@ -26,15 +26,15 @@ mod seqlock;
 mod tests;
 
 pub use books::blocks::Usage;
-pub use books::clients::{ClientRecord, ClientSlot, Guest, Joined, Newcomer};
+pub use books::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
 pub use books::cluster::CLUSTER_BYTES_MAX;
-pub use books::eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need, Within};
+pub use books::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Lru, Need, Within};
 pub use books::names::{check_name, full_name, own_name};
 pub use books::namespaces::{Namespace, NamespaceOptions};
 pub use books::space::{Run, SpaceAllocator, SpaceError};
 pub use client::entry_table::EntryTable;
 pub use client::hold_table::{Held, HeldBytes, HoldTable};
-pub use client::reader::{Listed, Place, Reader, Whereabouts};
+pub use client::reader::{BlockLocation, DirectoryItem, Reader, Whereabouts};
 pub use client::refreshed::REFRESHED_MARKS;
 pub use client::uses::UseStamps;
 pub use coherence::clean;

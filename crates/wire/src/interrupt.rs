@@ -92,21 +92,21 @@ thread_local! {
 }
 
 /// Puts back what was current before.
-struct Restore {
+struct RestoreGuard {
     earlier: Current,
     had_ended: bool,
     /// It belongs to its thread.
     _thread: PhantomData<Rc<()>>,
 }
 
-impl Restore {
+impl RestoreGuard {
     fn replace(with: Current) -> Self {
         let had_ended = HAS_ENDED.replace(false);
         Self { earlier: CURRENT.replace(with), had_ended, _thread: PhantomData }
     }
 }
 
-impl Drop for Restore {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
         CURRENT.set(std::mem::replace(&mut self.earlier, Current::OfAll));
         HAS_ENDED.set(self.had_ended);
@@ -115,16 +115,16 @@ impl Drop for Restore {
 
 /// Runs `body`, whose waits end early when `interrupt` says so.
 pub fn scope<T>(interrupt: Interrupt, body: impl FnOnce() -> T) -> T {
-    let _restore = Restore::replace(Current::OfScope(interrupt));
+    let _restore = RestoreGuard::replace(Current::OfScope(interrupt));
     body()
 }
 
 /// Until it is dropped, no wait of this thread asks a check.
-pub struct Suspended(#[expect(dead_code, reason = "held for its end")] Restore);
+pub struct Suspended(#[expect(dead_code, reason = "held for its end")] RestoreGuard);
 
 /// For code that waits while it holds a lock, or whose outcome nobody could tell afterwards.
 pub fn suspend() -> Suspended {
-    Suspended(Restore::replace(Current::Nothing))
+    Suspended(RestoreGuard::replace(Current::Nothing))
 }
 
 /// Ends waits on all threads outside of scopes, at the cost of no scope a call. The check says true from

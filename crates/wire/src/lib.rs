@@ -20,20 +20,20 @@ pub mod interrupt;
 mod kinds;
 pub mod link;
 pub mod listener;
+mod members;
 pub mod paths;
 mod reply;
 mod request;
 pub mod rights;
-mod roster;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use error::*;
+pub use members::*;
 pub use reply::*;
 pub use request::*;
-pub use roster::*;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
 pub const PROTOCOL_VERSION: u32 = 6;
@@ -76,7 +76,7 @@ pub type WireSpan = (u64, u64);
 /// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FrameError {
+pub enum MessageError {
     /// The announced length is over the limit.
     #[error("a frame of {bytes} B was announced, the limit is {max} B")]
     TooLong {
@@ -96,17 +96,17 @@ pub enum FrameError {
 }
 
 /// Appends a frame with `message` to `out`.
-pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
+pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), MessageError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     if let Err(error) = postcard::to_io(message, &mut *out) {
         out.truncate(start);
-        return Err(FrameError::Garbled { bytes: 0, reason: error.to_string() });
+        return Err(MessageError::Garbled { bytes: 0, reason: error.to_string() });
     }
     let bytes = out.len() - start - 4;
     if bytes > FRAME_BYTES_MAX {
         out.truncate(start);
-        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+        return Err(MessageError::TooLong { bytes, max: FRAME_BYTES_MAX });
     }
     if let Some(head) = out.get_mut(start..start + 4) {
         head.copy_from_slice(&(bytes as u32).to_le_bytes());
@@ -117,20 +117,22 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameE
 /// Takes one message off the front of `buffer`; `None` while it is not whole.
 ///
 /// Returns the message and how many bytes it took.
-pub fn decode<T: for<'a> Deserialize<'a>>(buffer: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
+pub fn decode<T: for<'a> Deserialize<'a>>(
+    buffer: &[u8],
+) -> Result<Option<(T, usize)>, MessageError> {
     let Some((head, rest)) = buffer.split_first_chunk::<4>() else {
         return Ok(None);
     };
     let bytes = u32::from_le_bytes(*head) as usize;
     if bytes > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+        return Err(MessageError::TooLong { bytes, max: FRAME_BYTES_MAX });
     }
     let Some(body) = rest.get(..bytes) else {
         return Ok(None);
     };
     match postcard::from_bytes(body) {
         Ok(message) => Ok(Some((message, bytes + 4))),
-        Err(error) => Err(FrameError::Garbled { bytes, reason: error.to_string() }),
+        Err(error) => Err(MessageError::Garbled { bytes, reason: error.to_string() }),
     }
 }
 
@@ -161,13 +163,13 @@ mod tests {
     #[test]
     fn too_long_and_garbled_frames_are_refused() {
         let long = ((FRAME_BYTES_MAX + 1) as u32).to_le_bytes();
-        assert!(matches!(decode::<Request>(&long), Err(FrameError::TooLong { .. })));
+        assert!(matches!(decode::<Request>(&long), Err(MessageError::TooLong { .. })));
         let garbled = [2, 0, 0, 0, 0xff, 0xff];
-        assert!(matches!(decode::<Request>(&garbled), Err(FrameError::Garbled { .. })));
+        assert!(matches!(decode::<Request>(&garbled), Err(MessageError::Garbled { .. })));
         let huge =
             Request { seq: 1, body: RequestBody::Reserve { names: vec!["x".repeat(5 << 20)] } };
         let mut out = vec![1];
-        assert!(matches!(encode(&huge, &mut out), Err(FrameError::TooLong { .. })));
+        assert!(matches!(encode(&huge, &mut out), Err(MessageError::TooLong { .. })));
         assert_eq!(out, [1], "a refused message leaves the buffer as it was");
     }
 }

@@ -22,7 +22,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::interrupt::{self, Interrupt, Pace};
 use crate::{
-    FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, SPIN, Welcome,
+    Hello, Inheritance, MessageError, Reply, ReplyBody, Request, RequestBody, SPIN, Welcome,
     WireError,
 };
 
@@ -104,7 +104,7 @@ pub enum LinkError {
     Refused(#[from] WireError),
     /// The request is too long.
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    Frame(#[from] MessageError),
     /// The daemon answered something else.
     #[error("the node answered {what} out of turn")]
     Confused {

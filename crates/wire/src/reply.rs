@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Roster, Rule, WireError, WireSpan};
+use super::{Members, Rule, WireError, WireSpan};
 
 /// What the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub enum ReplyBody {
         is_met: bool,
     },
     /// To `Nodes`.
-    Nodes(Roster),
+    Nodes(Members),
     /// To `Rules`.
     Rules(Vec<Rule>),
     /// To `Room`: one range a size.

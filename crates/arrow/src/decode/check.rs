@@ -3,7 +3,7 @@
 use super::rebuild::{alignment_of, element_bytes, inconsistent};
 use crate::error::InvalidDescriptor;
 use crate::foreign;
-use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
+use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 /// A node about to become an array.
 pub(super) struct Checked<'a> {
     pub data_type: &'a DataType,
-    pub layout: Layout,
+    pub layout: ArrayLayout,
     pub length: usize,
     pub offset: usize,
 }
@@ -43,25 +43,26 @@ impl Checked<'_> {
         let total = self.total();
         let one_more = total.and_then(|total| total.checked_add(1));
         match self.layout {
-            Layout::Null | Layout::Struct | Layout::FixedList { .. } | Layout::RunEnd { .. } => {
-                Ok(())
-            }
-            Layout::Bits => {
+            ArrayLayout::Null
+            | ArrayLayout::Struct
+            | ArrayLayout::FixedList { .. }
+            | ArrayLayout::RunEnd { .. } => Ok(()),
+            ArrayLayout::Bits => {
                 let bytes = total.map_or(usize::MAX, |total| total.div_ceil(8));
                 self.at_least(buffers, 0, bytes)
             }
-            Layout::Fixed { bytes, .. } => self.elements(buffers, 0, total, bytes),
-            Layout::View => self.elements(buffers, 0, total, VIEW_BYTES),
-            Layout::SparseUnion => self.elements(buffers, 0, total, 1),
-            Layout::DenseUnion => {
+            ArrayLayout::Fixed { bytes, .. } => self.elements(buffers, 0, total, bytes),
+            ArrayLayout::View => self.elements(buffers, 0, total, VIEW_BYTES),
+            ArrayLayout::SparseUnion => self.elements(buffers, 0, total, 1),
+            ArrayLayout::DenseUnion => {
                 self.elements(buffers, 0, total, 1)?;
                 self.elements(buffers, 1, total, OffsetWidth::Four.bytes())
             }
-            Layout::ListView(width) => {
+            ArrayLayout::ListView(width) => {
                 self.elements(buffers, 0, total, width.bytes())?;
                 self.elements(buffers, 1, total, width.bytes())
             }
-            Layout::Binary(width) | Layout::List(width) => {
+            ArrayLayout::Binary(width) | ArrayLayout::List(width) => {
                 if let (0, Some(offsets)) = (self.length, buffers.first_mut()) {
                     *offsets = foreign::zeros().slice_with_length(0, width.bytes());
                     return Ok(());
@@ -108,18 +109,18 @@ impl Checked<'_> {
     ) -> Result<(), InvalidDescriptor> {
         let total = self.total().unwrap_or(usize::MAX);
         match self.layout {
-            Layout::Binary(width) => {
+            ArrayLayout::Binary(width) => {
                 self.offsets(width, buffers, buffers.get(1).map_or(0, Buffer::len))
             }
-            Layout::List(width) => {
+            ArrayLayout::List(width) => {
                 self.offsets(width, buffers, children.first().map_or(0, ArrayData::len))
             }
-            Layout::FixedList { items } => {
+            ArrayLayout::FixedList { items } => {
                 let needed = element_bytes(self.data_type, "a child", self.total(), items)?;
                 self.all_at_least(children, needed)
             }
-            Layout::Struct | Layout::SparseUnion => self.all_at_least(children, total),
-            Layout::RunEnd { bytes } => self.runs(bytes, children),
+            ArrayLayout::Struct | ArrayLayout::SparseUnion => self.all_at_least(children, total),
+            ArrayLayout::RunEnd { bytes } => self.runs(bytes, children),
             _ => Ok(()),
         }
     }

@@ -8,14 +8,14 @@ mod rebuild;
 use crate::error::InvalidDescriptor;
 use crate::kind::{Kind, NdArray};
 use crate::schema::{DEPTH_MAX, SchemaNode};
-use crate::{BatchData, Stamp};
+use crate::{BatchData, DescriptorStamp};
 use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::Buffer;
 use arrow_schema::{ArrowError, Schema};
 use std::sync::Arc;
 
 pub(crate) use check::check_contents;
-pub(crate) use parse::{Node, Range, Validity};
+pub(crate) use parse::{ArrayNode, Range, Validity};
 pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 
 /// Turns (region offset, length) into a buffer over those bytes, or `None` if they do not lie
@@ -43,7 +43,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Decoded {
     kind: Kind,
-    stamp: Stamp,
+    stamp: DescriptorStamp,
     pub(crate) content: Content,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Content {
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub schema: Arc<SchemaNode>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ArrayNode>,
     pub ranges: Vec<Range>,
     /// Rows of each batch.
     pub batches: Vec<u64>,
@@ -100,7 +100,7 @@ impl Decoded {
     }
 
     /// Region and epoch that the offsets are relative to.
-    pub fn stamp(&self) -> Stamp {
+    pub fn stamp(&self) -> DescriptorStamp {
         self.stamp
     }
 
@@ -123,7 +123,7 @@ impl Decoded {
     /// Every range of bytes (region offset, length) that the object refers to; not checked, in
     /// no order, with repetitions.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        let (nodes, ranges, data): (&[Node], &[Range], _) = match &self.content {
+        let (nodes, ranges, data): (&[ArrayNode], &[Range], _) = match &self.content {
             Content::Arrow(tree) => (&tree.nodes, &tree.ranges, None),
             Content::NdArray { data, .. } => (&[], &[], Some(*data)),
         };

@@ -1,14 +1,14 @@
 //! From bytes to nodes. Counts are checked before anything is allocated for them.
 
 use super::{Content, Decoded, Limits, Tree};
-use crate::Stamp;
+use crate::DescriptorStamp;
 use crate::describe::{DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY};
 use crate::describe::{NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN};
 use crate::error::{InvalidDescriptor, SchemaError};
 use crate::kind::{Kind, NdArray, Order};
-use crate::layout::{Layout, child_count, child_type, same_type};
+use crate::layout::{ArrayLayout, child_count, child_type, same_type};
 use crate::schema::{DEPTH_MAX, SchemaNode, read_schema};
-use crate::wire::{HEADER_BYTES, MAGIC, Reader, VERSION};
+use crate::wire::{DescriptorReader, HEADER_BYTES, MAGIC, VERSION};
 use arrow_schema::DataType;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Validity {
 
 /// One array node.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct ArrayNode {
     pub length: u64,
     pub offset: u64,
     pub validity: Option<Validity>,
@@ -47,7 +47,7 @@ pub(crate) struct Node {
 }
 
 pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDescriptor> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = DescriptorReader::new(bytes);
     let magic: [u8; 4] = reader.array()?;
     if magic != MAGIC {
         return Err(InvalidDescriptor::BadMagic { found: magic });
@@ -63,7 +63,7 @@ pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDes
         return Err(reader.bad("flags", flags.into()));
     }
     let mut word = || reader.array().map(u64::from_le_bytes);
-    let stamp = Stamp { region: word()?, epoch: word()? };
+    let stamp = DescriptorStamp { region: word()?, epoch: word()? };
     let (base, stated) = (word()?, word()?);
     debug_assert_eq!(reader.at(), HEADER_BYTES);
     if stated != bytes.len() as u64 {
@@ -79,7 +79,7 @@ pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDes
     }
 }
 
-fn range(reader: &mut Reader<'_>, base: u64) -> Result<Range, InvalidDescriptor> {
+fn range(reader: &mut DescriptorReader<'_>, base: u64) -> Result<Range, InvalidDescriptor> {
     let length = reader.number()?;
     if length == 0 {
         return Ok(Range { offset: 0, length: 0 });
@@ -91,7 +91,7 @@ fn range(reader: &mut Reader<'_>, base: u64) -> Result<Range, InvalidDescriptor>
     Ok(Range { offset, length })
 }
 
-fn ndarray(reader: &mut Reader<'_>, base: u64) -> Result<Content, InvalidDescriptor> {
+fn ndarray(reader: &mut DescriptorReader<'_>, base: u64) -> Result<Content, InvalidDescriptor> {
     let dtype = std::str::from_utf8(reader.text()?)
         .map_err(|_| SchemaError::BadText { what: "the dtype" })?
         .to_owned();
@@ -122,7 +122,7 @@ fn ndarray(reader: &mut Reader<'_>, base: u64) -> Result<Content, InvalidDescrip
 }
 
 fn arrow(
-    reader: &mut Reader<'_>,
+    reader: &mut DescriptorReader<'_>,
     base: u64,
     kind: Kind,
     limits: &Limits,
@@ -143,7 +143,7 @@ fn arrow(
     let single = std::slice::from_ref(&schema);
     let columns = if kind.is_tabular() { schema.children() } else { single };
     let mut batches = Vec::with_capacity(count);
-    let mut nodes = Nodes {
+    let mut nodes = NodeParser {
         base,
         nodes: Vec::new(),
         ranges: Vec::new(),
@@ -170,29 +170,29 @@ fn arrow(
             }
         }
     }
-    let Nodes { nodes, ranges, dictionaries, .. } = nodes;
+    let NodeParser { nodes, ranges, dictionaries, .. } = nodes;
     let dictionaries = dictionaries.into_iter().map(|dictionary| dictionary.node).collect();
     let schema: Arc<SchemaNode> = Arc::new(schema);
     Ok(Content::Arrow(Tree { schema, nodes, ranges, batches, dictionaries }))
 }
 
-struct Dictionary {
+struct ParsedDictionary {
     node: u32,
     nodes: u64,
     data_type: DataType,
 }
 
-struct Nodes {
+struct NodeParser {
     base: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<ArrayNode>,
     ranges: Vec<Range>,
-    dictionaries: Vec<Dictionary>,
+    dictionaries: Vec<ParsedDictionary>,
     expanded: u64,
     nodes_max: u64,
     depth_max: usize,
 }
 
-impl Nodes {
+impl NodeParser {
     fn expand(&mut self, nodes: u64) -> Result<(), InvalidDescriptor> {
         self.expanded = self.expanded.saturating_add(nodes);
         if self.expanded > self.nodes_max {
@@ -204,7 +204,7 @@ impl Nodes {
     /// Reads a node and its children; returns its length.
     fn read(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut DescriptorReader<'_>,
         data_type: &DataType,
         depth: usize,
     ) -> Result<u64, InvalidDescriptor> {
@@ -212,10 +212,10 @@ impl Nodes {
             return Err(SchemaError::TooDeep { max: self.depth_max }.into());
         }
         self.expand(1)?;
-        let layout = Layout::of(data_type)
+        let layout = ArrayLayout::of(data_type)
             .ok_or_else(|| SchemaError::NoFormat { data_type: data_type.to_string() })?;
         let head = reader.byte()?;
-        let is_dictionary = matches!(layout, Layout::Fixed { is_dictionary: true, .. });
+        let is_dictionary = matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. });
         if head & !NODE_FLAGS_KNOWN != 0
             || (head & HAS_VALIDITY != 0 && !layout.has_validity())
             || (head & HAS_VALIDITY == 0 && head & NULL_COUNT_UNKNOWN != 0)
@@ -230,14 +230,22 @@ impl Nodes {
         }
         let validity = self.validity(reader, head, length)?;
         let first_range = self.ranges.len() as u32;
-        let variadic = if layout == Layout::View { reader.count("data buffers", 1)? } else { 0 };
+        let variadic =
+            if layout == ArrayLayout::View { reader.count("data buffers", 1)? } else { 0 };
         for _ in 0..layout.buffers() + variadic {
             self.ranges.push(range(reader, self.base)?);
         }
         let range_count = self.ranges.len() as u32 - first_range;
         let index = self.nodes.len();
         let dictionary = None;
-        self.nodes.push(Node { length, offset, validity, first_range, range_count, dictionary });
+        self.nodes.push(ArrayNode {
+            length,
+            offset,
+            validity,
+            first_range,
+            range_count,
+            dictionary,
+        });
         if is_dictionary {
             return self.dictionary(reader, data_type, head, index, depth).map(|()| length);
         }
@@ -251,7 +259,7 @@ impl Nodes {
 
     fn validity(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut DescriptorReader<'_>,
         head: u8,
         length: u64,
     ) -> Result<Option<Validity>, InvalidDescriptor> {
@@ -275,7 +283,7 @@ impl Nodes {
 
     fn dictionary(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut DescriptorReader<'_>,
         data_type: &DataType,
         head: u8,
         index: usize,
@@ -289,7 +297,7 @@ impl Nodes {
             self.read(reader, values, depth + 1)?;
             let nodes = self.expanded - before;
             let data_type = values.clone();
-            self.dictionaries.push(Dictionary { node, nodes, data_type });
+            self.dictionaries.push(ParsedDictionary { node, nodes, data_type });
             return Ok(());
         }
         let number = reader.number()?;

@@ -1,13 +1,13 @@
 //! From nodes to arrays over memory. Every check that decides which bytes a view covers is
 //! made here, before the view exists.
 
-use super::{Node, Range, Resolve, Tree};
+use super::{ArrayNode, Range, Resolve, Tree};
 use crate::BatchData;
 use crate::decode::check;
 use crate::error::InvalidDescriptor;
 use crate::foreign;
 use crate::kind::Kind;
-use crate::layout::{Layout, OffsetWidth, VIEW_BYTES, child_count, child_type};
+use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES, child_count, child_type};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -97,10 +97,10 @@ impl Rebuilder<'_> {
         let node = self.tree.nodes.get(self.next).ok_or(truncated)?;
         self.next += 1;
         let no_layout = || inconsistent(data_type, "the layout", 1, 0);
-        let layout = Layout::of(data_type).ok_or_else(no_layout)?;
+        let layout = ArrayLayout::of(data_type).ok_or_else(no_layout)?;
         let length = to_usize(node.length, "length")?;
         // An array of no elements keeps no offset: consumers look at buffers[offset].
-        let is_trivial = length == 0 && !matches!(layout, Layout::RunEnd { .. });
+        let is_trivial = length == 0 && !matches!(layout, ArrayLayout::RunEnd { .. });
         let offset = if is_trivial { 0 } else { to_usize(node.offset, "offset")? };
         let nulls = self.nulls(node, data_type, length)?;
         let mut buffers = self.buffers(node)?;
@@ -123,7 +123,7 @@ impl Rebuilder<'_> {
 
     fn nulls(
         &self,
-        node: &Node,
+        node: &ArrayNode,
         data_type: &DataType,
         length: usize,
     ) -> Result<Option<NullBuffer>, InvalidDescriptor> {
@@ -155,7 +155,7 @@ impl Rebuilder<'_> {
         Ok(Some(unsafe { NullBuffer::new_unchecked(bits, count as usize) }))
     }
 
-    fn buffers(&self, node: &Node) -> Result<Vec<Buffer>, InvalidDescriptor> {
+    fn buffers(&self, node: &ArrayNode) -> Result<Vec<Buffer>, InvalidDescriptor> {
         let first = node.first_range as usize;
         let ranges = self.tree.ranges.get(first..first + node.range_count as usize);
         let ranges = ranges.unwrap_or_default();
@@ -164,9 +164,9 @@ impl Rebuilder<'_> {
 
     fn children(
         &mut self,
-        node: &Node,
+        node: &ArrayNode,
         data_type: &DataType,
-        layout: Layout,
+        layout: ArrayLayout,
     ) -> Result<Vec<ArrayData>, InvalidDescriptor> {
         if let Some(number) = node.dictionary {
             let known = self.dictionaries.get(number as usize).cloned().flatten();
@@ -184,7 +184,7 @@ impl Rebuilder<'_> {
                 children.push(self.array(child)?);
             }
         }
-        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+        if matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. }) {
             if let Some(slot) = self.dictionaries.get_mut(self.completed) {
                 *slot = children.first().cloned();
             }
@@ -206,13 +206,13 @@ pub(super) fn element_bytes(
 }
 
 /// Alignment that a buffer needs.
-pub(super) fn alignment_of(layout: Layout, index: usize) -> usize {
+pub(super) fn alignment_of(layout: ArrayLayout, index: usize) -> usize {
     match layout {
-        Layout::Fixed { alignment, .. } => alignment,
-        Layout::Binary(width) | Layout::List(width) if index == 0 => width.bytes(),
-        Layout::ListView(width) => width.bytes(),
-        Layout::View if index == 0 => VIEW_BYTES,
-        Layout::DenseUnion if index == 1 => OffsetWidth::Four.bytes(),
+        ArrayLayout::Fixed { alignment, .. } => alignment,
+        ArrayLayout::Binary(width) | ArrayLayout::List(width) if index == 0 => width.bytes(),
+        ArrayLayout::ListView(width) => width.bytes(),
+        ArrayLayout::View if index == 0 => VIEW_BYTES,
+        ArrayLayout::DenseUnion if index == 1 => OffsetWidth::Four.bytes(),
         _ => 1,
     }
 }

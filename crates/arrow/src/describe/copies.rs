@@ -11,12 +11,12 @@ pub struct CopyOut<'a> {
     /// Bytes to write there.
     pub length: u64,
     /// Where they come from.
-    pub source: Source<'a>,
+    pub source: CopySource<'a>,
 }
 
 /// Where copied bytes come from.
 #[derive(Debug, Clone, Copy)]
-pub enum Source<'a> {
+pub enum CopySource<'a> {
     /// They are these.
     Bytes(&'a [u8]),
     /// They must be computed, by [`CopyOut::fill`]: the offsets or views of a slice.
@@ -32,7 +32,7 @@ impl CopyOut<'_> {
     /// one, as much as fits.
     pub fn fill(&self, into: &mut [u8]) {
         match self.source {
-            Source::Bytes(from) => {
+            CopySource::Bytes(from) => {
                 for (to, from) in into.chunks_mut(1 << 20).zip(from.chunks(1 << 20)) {
                     let length = to.len().min(from.len());
                     if let (Some(to), Some(from)) = (to.get_mut(..length), from.get(..length)) {
@@ -40,7 +40,7 @@ impl CopyOut<'_> {
                     }
                 }
             }
-            Source::Rewritten(Rewritten(item)) => {
+            CopySource::Rewritten(Rewritten(item)) => {
                 if let Some(rewrite) = &item.rewrite {
                     rewrite.fill(item.bytes.as_slice(), into);
                 }
@@ -62,8 +62,8 @@ pub(crate) struct CopyItem {
 impl CopyItem {
     pub fn copy_out(&self) -> CopyOut<'_> {
         let source = match self.rewrite {
-            None => Source::Bytes(self.bytes.as_slice()),
-            Some(_) => Source::Rewritten(Rewritten(self)),
+            None => CopySource::Bytes(self.bytes.as_slice()),
+            Some(_) => CopySource::Rewritten(Rewritten(self)),
         };
         CopyOut { offset: self.offset, length: self.length, source }
     }

@@ -9,7 +9,7 @@ mod sink;
 mod trim;
 
 pub(crate) use copies::CopyItem;
-pub use copies::{CopyOut, Rewritten, Source};
+pub use copies::{CopyOut, CopySource, Rewritten};
 pub(crate) use nodes::Walker;
 pub(crate) use place::{Placer, Reference};
 pub(crate) use sink::{
@@ -21,7 +21,7 @@ use crate::error::DescribeError;
 use crate::kind::{Kind, NdArray, Order};
 use crate::layout::same_type;
 use crate::schema::{SchemaNode, write_schema};
-use crate::wire::{BASE_AT, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION, Writer};
+use crate::wire::{BASE_AT, DescriptorWriter, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
@@ -49,7 +49,7 @@ impl From<&RecordBatch> for BatchData {
 
 /// What goes into the header of a descriptor besides its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamp {
+pub struct DescriptorStamp {
     /// Uid of the region that the offsets are relative to.
     pub region: u64,
     /// Epoch of that region.
@@ -265,7 +265,7 @@ impl Plan {
 
     /// The descriptor. `base` is the region offset at which the copied area begins (any value
     /// if nothing is copied).
-    pub fn descriptor(&self, stamp: Stamp, base: u64) -> Vec<u8> {
+    pub fn descriptor(&self, stamp: DescriptorStamp, base: u64) -> Vec<u8> {
         let mut bytes = self.descriptor.clone();
         let mut patch = |at: usize, value: u64| {
             if let Some(field) = bytes.get_mut(at..at + 8) {
@@ -291,8 +291,8 @@ fn check_type(column: usize, field: &SchemaNode, array: &ArrayData) -> Result<()
 }
 
 /// Starts a descriptor: the header, with zeros for what is known later.
-pub(crate) fn begin(kind: Kind, capacity: usize) -> Writer {
-    let mut writer = Writer { bytes: Vec::with_capacity(HEADER_BYTES + capacity) };
+pub(crate) fn begin(kind: Kind, capacity: usize) -> DescriptorWriter {
+    let mut writer = DescriptorWriter { bytes: Vec::with_capacity(HEADER_BYTES + capacity) };
     writer.fixed(&MAGIC);
     writer.fixed(&VERSION.to_le_bytes());
     writer.byte(kind as u8);
@@ -301,7 +301,7 @@ pub(crate) fn begin(kind: Kind, capacity: usize) -> Writer {
     writer
 }
 
-fn finish(kind: Kind, writer: Writer, placer: Placer<'_>) -> Result<Plan, DescribeError> {
+fn finish(kind: Kind, writer: DescriptorWriter, placer: Placer<'_>) -> Result<Plan, DescribeError> {
     let mut descriptor = writer.bytes;
     let length = (descriptor.len() as u64).to_le_bytes();
     if let Some(field) = descriptor.get_mut(LENGTH_AT..LENGTH_AT + 8) {

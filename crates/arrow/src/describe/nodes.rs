@@ -10,14 +10,14 @@ use super::place::{Placer, Reference};
 use super::sink::{NodeHead, Sink};
 use super::trim::{self, Rewrite};
 use crate::error::DescribeError;
-use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
+use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
 use crate::schema::DEPTH_MAX;
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use std::ops::Range;
 
 /// A dictionary that was written already and may be referred to.
-struct Written {
+struct WrittenDictionary {
     values: ArrayData,
     nodes: u64,
     number: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Walker<'l, S> {
     nodes: u64,
     dictionaries: u64,
     /// The last dictionary at each place of the schema, in order of the walk.
-    latest: Vec<Option<Written>>,
+    latest: Vec<Option<WrittenDictionary>>,
     place: usize,
 }
 
@@ -68,7 +68,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         if end > data.len() {
             return Err(malformed(data, "a parent needs more elements", end, data.len()));
         }
-        let layout = Layout::of(data.data_type())
+        let layout = ArrayLayout::of(data.data_type())
             .ok_or_else(|| malformed(data, "a size below zero", 0, 0))?;
         self.nodes += 1;
         if length == 0 {
@@ -82,8 +82,8 @@ impl<'l, S: Sink> Walker<'l, S> {
         let lead = match layout {
             _ if S::IS_NORMALISED => 0,
             // Run ends count from the start of the array, so this offset must stay.
-            Layout::RunEnd { .. } => first,
-            Layout::Bits => first % 8,
+            ArrayLayout::RunEnd { .. } => first,
+            ArrayLayout::Bits => first % 8,
             _ if nulls.is_some() => first % 8,
             _ => 0,
         };
@@ -107,14 +107,14 @@ impl<'l, S: Sink> Walker<'l, S> {
     fn empty_node(
         &mut self,
         data: &ArrayData,
-        layout: Layout,
+        layout: ArrayLayout,
         depth: usize,
     ) -> Result<(), DescribeError> {
         let reused = self.reusable_dictionary(data, layout);
         let shares_dictionary = reused.is_some();
         let null_count = None;
         self.sink.node(NodeHead { layout, length: 0, offset: 0, null_count, shares_dictionary });
-        if layout == Layout::View {
+        if layout == ArrayLayout::View {
             self.sink.data_buffers(0);
         }
         for _ in 0..layout.buffers() {
@@ -150,13 +150,13 @@ impl<'l, S: Sink> Walker<'l, S> {
     fn body(
         &mut self,
         data: &ArrayData,
-        layout: Layout,
+        layout: ArrayLayout,
         window: Window,
         depth: usize,
     ) -> Result<(), DescribeError> {
         match layout {
-            Layout::Null => Ok(()),
-            Layout::Bits => {
+            ArrayLayout::Null => Ok(()),
+            ArrayLayout::Bits => {
                 let buffer = buffer(data, 0)?;
                 check_range(data, buffer, 0, (window.first + window.length).div_ceil(8))?;
                 let bits = BooleanBuffer::new(buffer.clone(), window.first, window.length);
@@ -164,25 +164,25 @@ impl<'l, S: Sink> Walker<'l, S> {
                 self.sink.buffer(reference);
                 Ok(())
             }
-            Layout::Fixed { bytes, alignment, .. } => {
+            ArrayLayout::Fixed { bytes, alignment, .. } => {
                 self.elements(data, 0, window, bytes, alignment)
             }
-            Layout::Binary(width) => self.binary(data, width, window),
-            Layout::View => self.views(data, window),
-            Layout::List(width) => self.list(data, width, window, depth),
-            Layout::ListView(width) => self.list_view(data, width, window, depth),
-            Layout::FixedList { items } => {
+            ArrayLayout::Binary(width) => self.binary(data, width, window),
+            ArrayLayout::View => self.views(data, window),
+            ArrayLayout::List(width) => self.list(data, width, window, depth),
+            ArrayLayout::ListView(width) => self.list_view(data, width, window, depth),
+            ArrayLayout::FixedList { items } => {
                 let start = window.start().checked_mul(items).ok_or_else(overflow)?;
                 let length = window.covered().checked_mul(items).ok_or_else(overflow)?;
                 self.node(child(data, 0)?, start, length, depth + 1)
             }
-            Layout::Struct => self.same_length_children(data, window, depth),
-            Layout::SparseUnion => {
+            ArrayLayout::Struct => self.same_length_children(data, window, depth),
+            ArrayLayout::SparseUnion => {
                 self.elements(data, 0, window, 1, 1)?;
                 self.same_length_children(data, window, depth)
             }
-            Layout::DenseUnion => self.dense_union(data, window, depth),
-            Layout::RunEnd { bytes } => {
+            ArrayLayout::DenseUnion => self.dense_union(data, window, depth),
+            ArrayLayout::RunEnd { bytes } => {
                 let runs = trim::run_window(data, bytes, window)?;
                 if S::IS_NORMALISED && window.first > 0 {
                     self.normalised_run_ends(data, bytes, window, &runs)?;
@@ -203,7 +203,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         runs: &Range<usize>,
     ) -> Result<(), DescribeError> {
         let ends = child(data, 0)?;
-        let layout = Layout::of(ends.data_type()).ok_or_else(overflow)?;
+        let layout = ArrayLayout::of(ends.data_type()).ok_or_else(overflow)?;
         let (length, null_count, shares_dictionary) = (runs.len(), None, false);
         self.sink.node(NodeHead { layout, length, offset: 0, null_count, shares_dictionary });
         let first = ends.offset().checked_add(runs.start).ok_or_else(overflow)?;
@@ -410,7 +410,7 @@ impl<'l, S: Sink> Walker<'l, S> {
 
     /// Number of the dictionary that was written last at this place of the schema, if it is
     /// the very same one.
-    fn reusable_dictionary(&mut self, data: &ArrayData, layout: Layout) -> Option<(u64, u64)> {
+    fn reusable_dictionary(&mut self, data: &ArrayData, layout: ArrayLayout) -> Option<(u64, u64)> {
         if S::IS_NORMALISED || !is_dictionary(layout) {
             return None;
         }
@@ -425,7 +425,7 @@ impl<'l, S: Sink> Walker<'l, S> {
     fn dictionary(
         &mut self,
         data: &ArrayData,
-        layout: Layout,
+        layout: ArrayLayout,
         reused: Option<(u64, u64)>,
         depth: usize,
     ) -> Result<(), DescribeError> {
@@ -451,7 +451,7 @@ impl<'l, S: Sink> Walker<'l, S> {
             self.latest.resize_with(place + 1, || None);
         }
         if let Some(slot) = self.latest.get_mut(place) {
-            *slot = Some(Written { values: values.clone(), nodes, number });
+            *slot = Some(WrittenDictionary { values: values.clone(), nodes, number });
         }
         Ok(())
     }
@@ -467,8 +467,8 @@ fn nested_dictionaries(data: &ArrayData) -> usize {
     own + data.child_data().iter().map(nested_dictionaries).sum::<usize>()
 }
 
-fn is_dictionary(layout: Layout) -> bool {
-    matches!(layout, Layout::Fixed { is_dictionary: true, .. })
+fn is_dictionary(layout: ArrayLayout) -> bool {
+    matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. })
 }
 
 /// Validity of the window, `None` if nothing in it is null.

@@ -5,7 +5,7 @@ use super::copies::CopyItem;
 use super::trim::Rewrite;
 use crate::COPY_ALIGNMENT;
 use crate::error::DescribeError;
-use crate::wire::Writer;
+use crate::wire::DescriptorWriter;
 use arrow_buffer::Buffer;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,7 +23,7 @@ pub(crate) enum Reference {
 
 /// Writes a reference: the length, then (unless that is zero) twice the offset, plus one if
 /// the offset counts from the start of the region.
-pub(super) fn write_reference(writer: &mut Writer, reference: Reference) {
+pub(super) fn write_reference(writer: &mut DescriptorWriter, reference: Reference) {
     match reference {
         Reference::Empty => writer.number(0),
         Reference::InPlace(offset, length) => {

@@ -1,8 +1,8 @@
 //! Where the walk puts what it finds: into a descriptor, or into an IPC message.
 
 use super::place::{Reference, write_reference};
-use crate::layout::Layout;
-use crate::wire::Writer;
+use crate::layout::ArrayLayout;
+use crate::wire::DescriptorWriter;
 
 /// Bits of a node's first byte in a descriptor.
 pub(crate) const HAS_OFFSET: u8 = 1;
@@ -14,7 +14,7 @@ pub(crate) const NODE_FLAGS_KNOWN: u8 = 15;
 /// What is known of a node before its buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeHead {
-    pub layout: Layout,
+    pub layout: ArrayLayout,
     pub length: usize,
     /// Elements in front of the first; at most the node's offset.
     pub offset: usize,
@@ -41,7 +41,7 @@ pub(crate) trait Sink {
     fn bytes(&self) -> u64;
 }
 
-impl Sink for Writer {
+impl Sink for DescriptorWriter {
     const IS_NORMALISED: bool = false;
 
     fn batch(&mut self, rows: u64) {

@@ -4,7 +4,7 @@
 use super::access::{Window, buffer, child, element_range, malformed, overflow};
 use super::place::Placer;
 use crate::error::DescribeError;
-use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
+use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
 use crate::schema::DEPTH_MAX;
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
@@ -138,12 +138,12 @@ pub(super) fn all_in_place(
     if depth >= DEPTH_MAX {
         return Err(DescribeError::TooDeep { max: DEPTH_MAX });
     }
-    let alignment = |index: usize| match Layout::of(data.data_type()) {
-        Some(Layout::Fixed { alignment, .. }) => alignment,
-        Some(Layout::Binary(width)) if index == 0 => width.bytes(),
-        Some(Layout::List(width) | Layout::ListView(width)) => width.bytes(),
-        Some(Layout::View) if index == 0 => VIEW_BYTES,
-        Some(Layout::DenseUnion) if index == 1 => 4,
+    let alignment = |index: usize| match ArrayLayout::of(data.data_type()) {
+        Some(ArrayLayout::Fixed { alignment, .. }) => alignment,
+        Some(ArrayLayout::Binary(width)) if index == 0 => width.bytes(),
+        Some(ArrayLayout::List(width) | ArrayLayout::ListView(width)) => width.bytes(),
+        Some(ArrayLayout::View) if index == 0 => VIEW_BYTES,
+        Some(ArrayLayout::DenseUnion) if index == 1 => 4,
         _ => 1,
     };
     if data.is_empty() {

@@ -1,6 +1,6 @@
 //! From arrays to messages.
 
-use super::message::{Record, encapsulate};
+use super::message::{BatchMessage, encapsulate};
 use super::{BatchMessages, Messages};
 use crate::decode::ArrowObject;
 use crate::describe::{CopyItem, CopyOut, Locate, Placer, Walker};
@@ -17,7 +17,7 @@ use arrow_schema::{DataType, Schema};
 pub struct Export {
     schema: Vec<u8>,
     /// Dictionaries and record of each batch.
-    batches: Vec<(Vec<Record>, Record)>,
+    batches: Vec<(Vec<BatchMessage>, BatchMessage)>,
     copies: Vec<CopyItem>,
     copy_bytes: u64,
     in_place: Vec<(u64, u64)>,
@@ -71,7 +71,7 @@ impl Export {
     /// The messages. Copied buffers begin at region offset `base`; `region_bytes` is the
     /// length of the region, which stands for the body of every message.
     pub fn messages(&self, base: u64, region_bytes: u64) -> Messages {
-        let message = |record: &Record| record.message(base, region_bytes);
+        let message = |record: &BatchMessage| record.message(base, region_bytes);
         let batches = self.batches.iter().map(|(dictionaries, record)| BatchMessages {
             dictionaries: dictionaries.iter().map(message).collect(),
             record_batch: message(record),
@@ -100,19 +100,19 @@ fn expressible(node: &SchemaNode) -> Result<(), ExportError> {
 
 /// Dictionary ids of a field and of the fields below it.
 #[derive(Debug, Default)]
-struct Ids {
+struct ExportedDictionaryIds {
     own: Option<i64>,
-    children: Vec<Ids>,
+    children: Vec<ExportedDictionaryIds>,
 }
 
-fn ids_of(field: ipc::Field<'_>) -> Ids {
-    Ids {
+fn ids_of(field: ipc::Field<'_>) -> ExportedDictionaryIds {
+    ExportedDictionaryIds {
         own: field.dictionary().map(|dictionary| dictionary.id()),
         children: field.children().into_iter().flatten().map(ids_of).collect(),
     }
 }
 
-fn schema_message(schema: &Schema) -> Result<(Vec<u8>, Vec<Ids>), ExportError> {
+fn schema_message(schema: &Schema) -> Result<(Vec<u8>, Vec<ExportedDictionaryIds>), ExportError> {
     let mut tracker = DictionaryTracker::new(false);
     let encoded = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
         schema,
@@ -140,9 +140,9 @@ impl Exporter<'_> {
         dictionary: Option<i64>,
         rows: usize,
         columns: &[ArrayData],
-    ) -> Result<Record, ExportError> {
+    ) -> Result<BatchMessage, ExportError> {
         let placer = self.placer.take().ok_or(DescribeError::Overflow { what: "placers" })?;
-        let mut walker = Walker::new(Record::new(dictionary), placer);
+        let mut walker = Walker::new(BatchMessage::new(dictionary), placer);
         walker.begin_batch(rows as u64);
         columns.iter().try_for_each(|column| walker.array(column))?;
         let (record, placer) = walker.finish();
@@ -154,8 +154,8 @@ impl Exporter<'_> {
     fn dictionaries(
         &mut self,
         data: &ArrayData,
-        ids: &Ids,
-        records: &mut Vec<Record>,
+        ids: &ExportedDictionaryIds,
+        records: &mut Vec<BatchMessage>,
     ) -> Result<(), ExportError> {
         let DataType::Dictionary(_, _) = data.data_type() else {
             for (child, ids) in data.child_data().iter().zip(&ids.children) {

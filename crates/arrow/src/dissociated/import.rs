@@ -5,13 +5,13 @@ use super::Messages;
 use super::message::{batch_of, open};
 use crate::BatchData;
 use crate::decode::{
-    ArrowObject, Node, Range, Resolve, Tree, Validity, check_contents, rebuild_columns,
+    ArrayNode, ArrowObject, Range, Resolve, Tree, Validity, check_contents, rebuild_columns,
 };
 use crate::error::InvalidDescriptor;
 use crate::kind::Kind;
-use crate::layout::{Layout, child_count, child_type, same_type};
+use crate::layout::{ArrayLayout, child_count, child_type, same_type};
 use crate::schema::{DEPTH_MAX, SchemaNode, read_schema, write_schema};
-use crate::wire::{Reader, Writer};
+use crate::wire::{DescriptorReader, DescriptorWriter};
 use arrow_array::make_array;
 use arrow_data::ArrayData;
 use arrow_ipc as ipc;
@@ -25,25 +25,25 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Importer {
     schema: Arc<SchemaNode>,
-    fields: Vec<Ids>,
-    dictionaries: Vec<Dictionary>,
+    fields: Vec<ImportedDictionaryIds>,
+    dictionaries: Vec<ImportedDictionary>,
     is_checked: bool,
 }
 
 /// A dictionary, once it was read.
 #[derive(Debug)]
-struct Dictionary {
+struct ImportedDictionary {
     id: i64,
     values_type: DataType,
     /// The fields below the values, for dictionaries inside of them.
-    below: Vec<Ids>,
+    below: Vec<ImportedDictionaryIds>,
     values: Option<ArrayData>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Ids {
+struct ImportedDictionaryIds {
     own: Option<i64>,
-    children: Vec<Ids>,
+    children: Vec<ImportedDictionaryIds>,
 }
 
 /// Reads all messages of an object; the result is a table. With `is_checked`, all contents
@@ -84,10 +84,11 @@ impl Importer {
         }
         let schema = ipc::convert::try_fb_to_schema(header).map_err(|e| bad(e.to_string()))?;
         // arrow-rs accepts sizes below zero and the like; the descriptor's reader does not.
-        let mut writer = Writer::default();
+        let mut writer = DescriptorWriter::default();
         write_schema(&mut writer, &SchemaNode::try_from(&schema)?);
-        let schema = read_schema(&mut Reader::new(&writer.bytes), 0, DEPTH_MAX)?;
-        let fields: Vec<Ids> = header.fields().into_iter().flatten().map(ids_of).collect();
+        let schema = read_schema(&mut DescriptorReader::new(&writer.bytes), 0, DEPTH_MAX)?;
+        let fields: Vec<ImportedDictionaryIds> =
+            header.fields().into_iter().flatten().map(ids_of).collect();
         let mut dictionaries = Vec::new();
         for (field, node) in fields.iter().zip(schema.children()) {
             collect(field, node.data_type(), &mut dictionaries)?;
@@ -119,7 +120,7 @@ impl Importer {
         let Some(dictionary) = self.dictionaries.get(index) else {
             return Err(bad(format!("no field has dictionary {id}")));
         };
-        let below = Ids { own: None, children: dictionary.below.clone() };
+        let below = ImportedDictionaryIds { own: None, children: dictionary.below.clone() };
         let values_type = dictionary.values_type.clone();
         let mut columns = self.columns(&batch, &[(&values_type, &below)], resolve)?;
         let mut values = columns.pop().ok_or_else(|| bad("it holds no values"))?;
@@ -158,7 +159,7 @@ impl Importer {
     fn columns(
         &self,
         batch: &ipc::RecordBatch<'_>,
-        types: &[(&DataType, &Ids)],
+        types: &[(&DataType, &ImportedDictionaryIds)],
         resolve: Resolve<'_>,
     ) -> Result<Vec<ArrayData>, InvalidDescriptor> {
         let mut reader = BatchReader {
@@ -224,8 +225,8 @@ fn append(before: &ArrayData, delta: &ArrayData) -> Result<ArrayData, InvalidDes
     joined.map(|joined| joined.to_data()).map_err(|error| bad(error.to_string()))
 }
 
-fn ids_of(field: ipc::Field<'_>) -> Ids {
-    Ids {
+fn ids_of(field: ipc::Field<'_>) -> ImportedDictionaryIds {
+    ImportedDictionaryIds {
         own: field.dictionary().map(|dictionary| dictionary.id()),
         children: field.children().into_iter().flatten().map(ids_of).collect(),
     }
@@ -233,9 +234,9 @@ fn ids_of(field: ipc::Field<'_>) -> Ids {
 
 /// Lists the dictionaries of a field. Fields may share one if their values have one type.
 fn collect(
-    ids: &Ids,
+    ids: &ImportedDictionaryIds,
     data_type: &DataType,
-    dictionaries: &mut Vec<Dictionary>,
+    dictionaries: &mut Vec<ImportedDictionary>,
 ) -> Result<(), InvalidDescriptor> {
     let values = match (ids.own, data_type) {
         (Some(id), DataType::Dictionary(_, values)) => {
@@ -244,7 +245,7 @@ fn collect(
                     return Err(bad(format!("dictionary {id} has two types")));
                 }
                 Some(_) => {}
-                None => dictionaries.push(Dictionary {
+                None => dictionaries.push(ImportedDictionary {
                     id,
                     values_type: values.as_ref().clone(),
                     below: ids.children.clone(),
@@ -264,11 +265,11 @@ fn collect(
 }
 
 struct BatchReader<'a> {
-    dictionaries: &'a [Dictionary],
+    dictionaries: &'a [ImportedDictionary],
     nodes_left: std::vec::IntoIter<ipc::FieldNode>,
     buffers_left: std::vec::IntoIter<ipc::Buffer>,
     counts_left: std::vec::IntoIter<i64>,
-    nodes: Vec<Node>,
+    nodes: Vec<ArrayNode>,
     ranges: Vec<Range>,
 }
 
@@ -283,10 +284,14 @@ impl BatchReader<'_> {
         }
     }
 
-    fn node(&mut self, data_type: &DataType, ids: &Ids) -> Result<(), InvalidDescriptor> {
+    fn node(
+        &mut self,
+        data_type: &DataType,
+        ids: &ImportedDictionaryIds,
+    ) -> Result<(), InvalidDescriptor> {
         let node = self.nodes_left.next().ok_or_else(|| bad("it has too few nodes"))?;
         let length = u64::try_from(node.length()).map_err(|_| bad("a length is negative"))?;
-        let layout = Layout::of(data_type).ok_or_else(|| bad("a size is negative"))?;
+        let layout = ArrayLayout::of(data_type).ok_or_else(|| bad("a size is negative"))?;
         let mut validity = None;
         if layout.has_validity() {
             let range = self.range()?;
@@ -300,7 +305,7 @@ impl BatchReader<'_> {
         }
         let first_range = self.ranges.len() as u32;
         let data_buffers = match layout {
-            Layout::View => {
+            ArrayLayout::View => {
                 let count = self.counts_left.next().and_then(|count| usize::try_from(count).ok());
                 count.ok_or_else(|| bad("it has too few counts of view buffers"))?
             }
@@ -316,11 +321,18 @@ impl BatchReader<'_> {
             _ => None,
         };
         let offset = 0;
-        self.nodes.push(Node { length, offset, validity, first_range, range_count, dictionary });
+        self.nodes.push(ArrayNode {
+            length,
+            offset,
+            validity,
+            first_range,
+            range_count,
+            dictionary,
+        });
         if dictionary.is_some() {
             return Ok(());
         }
-        let none = Ids::default();
+        let none = ImportedDictionaryIds::default();
         for index in 0..child_count(data_type) {
             if let Some(child) = child_type(data_type, index) {
                 self.node(child, ids.children.get(index).unwrap_or(&none))?;
@@ -330,7 +342,11 @@ impl BatchReader<'_> {
     }
 
     /// Index of the dictionary that a field uses.
-    fn dictionary(&self, values: &DataType, ids: &Ids) -> Result<u32, InvalidDescriptor> {
+    fn dictionary(
+        &self,
+        values: &DataType,
+        ids: &ImportedDictionaryIds,
+    ) -> Result<u32, InvalidDescriptor> {
         let id = ids.own.ok_or_else(|| bad("a dictionary has no id"))?;
         let index = self.dictionaries.iter().position(|known| known.id == id);
         let known = index.and_then(|index| self.dictionaries.get(index));

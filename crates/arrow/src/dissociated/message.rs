@@ -2,7 +2,7 @@
 
 use crate::describe::{NodeHead, Reference, Sink};
 use crate::error::InvalidDescriptor;
-use crate::layout::Layout;
+use crate::layout::ArrayLayout;
 use arrow_ipc as ipc;
 use flatbuffers::FlatBufferBuilder;
 
@@ -13,7 +13,7 @@ const PREFIX_BYTES: usize = 8;
 
 /// A record batch or dictionary batch whose copied buffers have no place yet.
 #[derive(Debug, Default)]
-pub(super) struct Record {
+pub(super) struct BatchMessage {
     /// Id of a dictionary batch.
     dictionary: Option<i64>,
     rows: u64,
@@ -24,7 +24,7 @@ pub(super) struct Record {
     data_buffers: Vec<i64>,
 }
 
-impl Sink for Record {
+impl Sink for BatchMessage {
     const IS_NORMALISED: bool = true;
 
     fn batch(&mut self, rows: u64) {
@@ -34,7 +34,7 @@ impl Sink for Record {
     fn node(&mut self, head: NodeHead) {
         let length = head.length as u64;
         // IPC counts every element of a null array as a null.
-        let nulls = if head.layout == Layout::Null { length } else { 0 };
+        let nulls = if head.layout == ArrayLayout::Null { length } else { 0 };
         self.nodes.push((length, head.null_count.map_or(nulls, |count| count as u64)));
         if head.layout.has_validity() && head.null_count.is_none() {
             self.buffers.push(Reference::Empty);
@@ -60,10 +60,10 @@ impl Sink for Record {
     }
 }
 
-impl Record {
+impl BatchMessage {
     /// An empty record batch, or dictionary batch if there is an id.
     pub fn new(dictionary: Option<i64>) -> Self {
-        Record { dictionary, ..Record::default() }
+        BatchMessage { dictionary, ..BatchMessage::default() }
     }
 
     /// The encapsulated message. Copied buffers begin at region offset `base`.

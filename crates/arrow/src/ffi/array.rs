@@ -3,7 +3,7 @@
 use super::abi::{CArray, array_fields};
 use crate::error::{ImportError, SchemaError};
 use crate::foreign;
-use crate::layout::{Layout, OffsetWidth, VIEW_BYTES, child_count, child_type};
+use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES, child_count, child_type};
 use crate::schema::{DEPTH_MAX, SchemaNode};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
@@ -35,7 +35,7 @@ struct Import<'a> {
     owner: &'a Arc<FFI_ArrowArray>,
     fields: &'a CArray,
     data_type: &'a DataType,
-    layout: Layout,
+    layout: ArrayLayout,
     length: usize,
     offset: usize,
 }
@@ -55,7 +55,7 @@ unsafe fn import(
     if fields.release.is_none() {
         return Err(ImportError::Null { what: "an ArrowArray" });
     }
-    let layout = Layout::of(data_type)
+    let layout = ArrayLayout::of(data_type)
         .ok_or_else(|| SchemaError::NoFormat { data_type: data_type.to_string() })?;
     let sizes = (usize::try_from(fields.length), usize::try_from(fields.offset));
     let (Ok(length), Ok(offset)) = sizes else {
@@ -106,9 +106,9 @@ impl Import<'_> {
     fn leading_buffers(&self) -> Result<usize, ImportError> {
         let found = usize::try_from(self.fields.n_buffers).unwrap_or(0);
         let own = self.layout.buffers();
-        let lengths = usize::from(self.layout == Layout::View);
+        let lengths = usize::from(self.layout == ArrayLayout::View);
         let leading = match found.checked_sub(own + lengths) {
-            Some(extra) if self.layout == Layout::View && extra >= 1 => 1,
+            Some(extra) if self.layout == ArrayLayout::View && extra >= 1 => 1,
             Some(extra @ (0 | 1)) if !self.layout.has_validity() => extra,
             Some(1) => 1,
             _ => {
@@ -183,22 +183,24 @@ impl Import<'_> {
         // of buffers was checked by `leading_buffers`.
         unsafe {
             Ok(match self.layout {
-                Layout::Null | Layout::FixedList { .. } | Layout::Struct => Vec::new(),
-                Layout::RunEnd { .. } => Vec::new(),
-                Layout::Bits => vec![self.buffer(first, total.div_ceil(8))?],
-                Layout::Fixed { bytes: width, .. } => {
+                ArrayLayout::Null | ArrayLayout::FixedList { .. } | ArrayLayout::Struct => {
+                    Vec::new()
+                }
+                ArrayLayout::RunEnd { .. } => Vec::new(),
+                ArrayLayout::Bits => vec![self.buffer(first, total.div_ceil(8))?],
+                ArrayLayout::Fixed { bytes: width, .. } => {
                     vec![self.buffer(first, bytes(total, width)?)?]
                 }
-                Layout::SparseUnion => vec![self.buffer(first, total)?],
-                Layout::DenseUnion => {
+                ArrayLayout::SparseUnion => vec![self.buffer(first, total)?],
+                ArrayLayout::DenseUnion => {
                     vec![self.buffer(first, total)?, self.buffer(first + 1, bytes(total, 4)?)?]
                 }
-                Layout::ListView(width) => {
+                ArrayLayout::ListView(width) => {
                     let bytes = bytes(total, width.bytes())?;
                     vec![self.buffer(first, bytes)?, self.buffer(first + 1, bytes)?]
                 }
-                Layout::List(width) => vec![self.offsets(first, width)?],
-                Layout::Binary(width) => {
+                ArrayLayout::List(width) => vec![self.offsets(first, width)?],
+                ArrayLayout::Binary(width) => {
                     let offsets = self.offsets(first, width)?;
                     let last = if self.length == 0 { Some(0) } else { width.read(&offsets, total) };
                     let last = last.and_then(|last| usize::try_from(last).ok());
@@ -207,7 +209,7 @@ impl Import<'_> {
                         last.ok_or_else(|| count(self.data_type, "the last offset", 0, -1))?;
                     vec![offsets, self.buffer(first + 1, last)?]
                 }
-                Layout::View => self.view_buffers(first)?,
+                ArrayLayout::View => self.view_buffers(first)?,
             })
         }
     }

@@ -19,7 +19,7 @@ const EINVAL: c_int = 22;
 const PANICKED: &str = "a defect of Farrow: panic while an array was exported";
 
 /// What an exported stream owns.
-struct Stream {
+struct ExportedStream {
     schema: Arc<SchemaNode>,
     arrays: std::vec::IntoIter<ArrayData>,
     last_error: Option<CString>,
@@ -36,7 +36,7 @@ pub fn export_stream(object: &ArrowObject) -> Result<FFI_ArrowArrayStream, Schem
         true => object.batches.iter().map(|b| struct_of_batch(&object.schema, b)).collect(),
         false => object.batches.iter().flat_map(|batch| batch.columns.iter().cloned()).collect(),
     };
-    let stream = Box::new(Stream {
+    let stream = Box::new(ExportedStream {
         schema: Arc::clone(&object.schema),
         arrays: arrays.into_iter(),
         last_error: None,
@@ -57,9 +57,9 @@ pub fn export_stream(object: &ArrowObject) -> Result<FFI_ArrowArrayStream, Schem
 
 /// # Safety
 /// `stream` must be null or made by `export_stream` and not released.
-unsafe fn state<'a>(stream: *mut FFI_ArrowArrayStream) -> Option<&'a mut Stream> {
+unsafe fn state<'a>(stream: *mut FFI_ArrowArrayStream) -> Option<&'a mut ExportedStream> {
     // SAFETY: the caller's promise; the C Stream Interface forbids concurrent calls.
-    unsafe { stream.as_ref()?.private_data().cast::<Stream>().as_mut() }
+    unsafe { stream.as_ref()?.private_data().cast::<ExportedStream>().as_mut() }
 }
 
 /// # Safety
@@ -125,7 +125,7 @@ unsafe extern "C" fn release(stream: *mut FFI_ArrowArrayStream) {
     };
     if !private.is_null() {
         // SAFETY: it came from `Box::into_raw` in `export_stream`, and is freed only here.
-        contained(|| drop(unsafe { Box::from_raw(private.cast::<Stream>()) }));
+        contained(|| drop(unsafe { Box::from_raw(private.cast::<ExportedStream>()) }));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{DEPTH_MAX, FLAGS_KNOWN, SchemaNode, SchemaParts};
 use crate::error::{InvalidDescriptor, SchemaError};
-use crate::wire::{Reader, Writer};
+use crate::wire::{DescriptorReader, DescriptorWriter};
 
 /// Bits of a node's first byte above the three flags of the C Data Interface.
 const HAS_NAME: u8 = 1 << 3;
@@ -17,7 +17,7 @@ const NODE_BYTES_MIN: usize = 2;
 const PAIR_BYTES_MIN: usize = 2;
 
 /// Appends the tree, parents before children.
-pub(crate) fn write_schema(writer: &mut Writer, node: &SchemaNode) {
+pub(crate) fn write_schema(writer: &mut DescriptorWriter, node: &SchemaNode) {
     let mut head = node.flags & FLAGS_KNOWN;
     let mut set = |bit: u8, on: bool| head |= if on { bit } else { 0 };
     set(HAS_NAME, node.name.is_some());
@@ -49,7 +49,7 @@ pub(crate) fn write_schema(writer: &mut Writer, node: &SchemaNode) {
 
 /// Reads a tree. `depth` is how many levels lie above it.
 pub(crate) fn read_schema(
-    reader: &mut Reader<'_>,
+    reader: &mut DescriptorReader<'_>,
     depth: usize,
     depth_max: usize,
 ) -> Result<SchemaNode, InvalidDescriptor> {

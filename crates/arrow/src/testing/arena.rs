@@ -2,7 +2,7 @@
 //! start, buffers in it found in place.
 
 use super::Random;
-use crate::{CopyOut, DescribeError, Locate, Plan, Stamp};
+use crate::{CopyOut, DescribeError, DescriptorStamp, Locate, Plan};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
 
@@ -77,7 +77,7 @@ impl Arena {
             assert!(ends.max().unwrap_or(0) <= plan.copy_bytes());
         });
         result?;
-        Ok(plan.descriptor(Stamp { region: 0x1234, epoch: 5 }, base))
+        Ok(plan.descriptor(DescriptorStamp { region: 0x1234, epoch: 5 }, base))
     }
 
     /// Equal arrays whose buffers lie in the arena: all of them, or those that `choose` picks.

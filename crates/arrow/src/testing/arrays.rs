@@ -1,7 +1,7 @@
 //! Values: well-formed arrays of a given type, with nulls and with offsets where arrays have
 //! them.
 
-use crate::layout::{Layout, OffsetWidth, child_count, child_type};
+use crate::layout::{ArrayLayout, OffsetWidth, child_count, child_type};
 use arrow_array::Array;
 use arrow_array::builder::{BinaryViewBuilder, StringViewBuilder};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
@@ -71,30 +71,34 @@ pub fn random_array(
 }
 
 fn unsliced(random: &mut Random, data_type: &DataType, length: usize, nullable: bool) -> ArrayData {
-    let layout = Layout::of(data_type).expect("generated types have layouts");
-    if layout == Layout::View {
+    let layout = ArrayLayout::of(data_type).expect("generated types have layouts");
+    if layout == ArrayLayout::View {
         return views(random, data_type, length, nullable);
     }
     let has_nulls = nullable && layout.has_validity() && random.chance(2);
     let nulls = has_nulls.then(|| random_nulls(random, length));
     let (buffers, children) = match layout {
-        Layout::Null => (vec![], vec![]),
-        Layout::Bits => (vec![Buffer::from(random.bytes(length.div_ceil(8)))], vec![]),
-        Layout::Fixed { bytes, is_dictionary: false, .. } => {
+        ArrayLayout::Null => (vec![], vec![]),
+        ArrayLayout::Bits => (vec![Buffer::from(random.bytes(length.div_ceil(8)))], vec![]),
+        ArrayLayout::Fixed { bytes, is_dictionary: false, .. } => {
             (vec![values(random, data_type, bytes, length)], vec![])
         }
-        Layout::Fixed { bytes, .. } => dictionary(random, data_type, bytes, length),
-        Layout::Binary(width) => (binary(random, data_type, width, length), vec![]),
-        Layout::List(width) => list(random, data_type, width, length),
-        Layout::ListView(width) => list_view(random, data_type, width, length),
-        Layout::FixedList { items } => (vec![], child_arrays(random, data_type, length * items)),
-        Layout::Struct => {
+        ArrayLayout::Fixed { bytes, .. } => dictionary(random, data_type, bytes, length),
+        ArrayLayout::Binary(width) => (binary(random, data_type, width, length), vec![]),
+        ArrayLayout::List(width) => list(random, data_type, width, length),
+        ArrayLayout::ListView(width) => list_view(random, data_type, width, length),
+        ArrayLayout::FixedList { items } => {
+            (vec![], child_arrays(random, data_type, length * items))
+        }
+        ArrayLayout::Struct => {
             let extra = random.below(3);
             (vec![], child_arrays(random, data_type, length + extra))
         }
-        Layout::SparseUnion | Layout::DenseUnion => return union(random, data_type, length),
-        Layout::RunEnd { bytes } => (vec![], runs(random, data_type, bytes, length)),
-        Layout::View => unreachable!("handled above"),
+        ArrayLayout::SparseUnion | ArrayLayout::DenseUnion => {
+            return union(random, data_type, length);
+        }
+        ArrayLayout::RunEnd { bytes } => (vec![], runs(random, data_type, bytes, length)),
+        ArrayLayout::View => unreachable!("handled above"),
     };
     ArrayData::builder(data_type.clone())
         .len(length)
@@ -224,7 +228,7 @@ fn list_view(
 
 fn union(random: &mut Random, data_type: &DataType, length: usize) -> ArrayData {
     let DataType::Union(fields, _) = data_type else { unreachable!("only called for unions") };
-    let is_dense = Layout::of(data_type) == Some(Layout::DenseUnion);
+    let is_dense = ArrayLayout::of(data_type) == Some(ArrayLayout::DenseUnion);
     // A union of no types has no elements.
     let length = if fields.is_empty() { 0 } else { length };
     let codes: Vec<i8> = fields.iter().map(|(code, _)| code).collect();

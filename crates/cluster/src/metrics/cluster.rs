@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrow_wire::{Reach, RosterNode};
+use farrow_wire::{MemberInfo, Reach};
 
 use super::text::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
@@ -12,7 +12,7 @@ const NODES_MAX: usize = 128;
 
 /// What a message between two nodes is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum PeerMessageKind {
     /// Of the membership.
     Letter,
     /// Of the daemons.
@@ -23,12 +23,12 @@ pub(crate) enum Kind {
 
 /// Which way it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     In,
     Out,
 }
 
-impl Kind {
+impl PeerMessageKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Letter => "letter",
@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-impl Way {
+impl Direction {
     const fn as_str(self) -> &'static str {
         match self {
             Self::In => "in",
@@ -48,21 +48,21 @@ impl Way {
 }
 
 #[derive(Debug, Default, Clone)]
-struct Counts {
+struct PeerCounts {
     /// Messages, and their bytes.
-    sent: BTreeMap<(Kind, Way), (u64, u64)>,
+    sent: BTreeMap<(PeerMessageKind, Direction), (u64, u64)>,
     failures: u64,
 }
 
 /// What went between this node and each other one.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    nodes: BTreeMap<String, Counts>,
+    nodes: BTreeMap<String, PeerCounts>,
 }
 
 impl Traffic {
     /// A message of so many bytes went to a node of the cluster, or came from it.
-    pub(crate) fn add(&mut self, node: &str, kind: Kind, way: Way, bytes: usize) {
+    pub(crate) fn add(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
         self.with(node, |counts| {
             let (messages, sum) = counts.sent.entry((kind, way)).or_default();
             *messages += 1;
@@ -75,7 +75,7 @@ impl Traffic {
         self.with(node, |counts| counts.failures += 1);
     }
 
-    fn with(&mut self, node: &str, change: impl FnOnce(&mut Counts)) {
+    fn with(&mut self, node: &str, change: impl FnOnce(&mut PeerCounts)) {
         if let Some(counts) = self.nodes.get_mut(node) {
             return change(counts);
         }
@@ -162,7 +162,7 @@ fn write_traffic<'a>(
     }
 }
 
-fn labels_of(node: &RosterNode) -> String {
+fn labels_of(node: &MemberInfo) -> String {
     let labels = [
         ("node", node.name.as_str()),
         ("address", &node.address),
@@ -177,24 +177,24 @@ fn labels_of(node: &RosterNode) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farrow_wire::Roster;
+    use farrow_wire::Members;
 
     #[test]
     fn each_node_and_each_way_has_a_line_and_strangers_have_none() {
-        let node = |name: &str, is_own| RosterNode {
+        let node = |name: &str, is_own| MemberInfo {
             name: name.to_owned(),
             is_own,
             fabric: "shm".to_owned(),
-            ..RosterNode::default()
+            ..MemberInfo::default()
         };
         let nodes = vec![node("a", true), node("b", false)];
-        let roster = Roster { epoch: 7, has_lease: true, nodes, ..Roster::default() };
+        let roster = Members { epoch: 7, has_lease: true, nodes, ..Members::default() };
         let lines = vec![("b".to_owned(), [3, 4])];
         let numbers = ClusterNumbers { roster, lease_left_ms: 1500, lines, fetched: [5, 600] };
         let mut traffic = Traffic::default();
-        traffic.add("b", Kind::Question, Way::Out, 10);
-        traffic.add("b", Kind::Question, Way::Out, 20);
-        traffic.add("stranger", Kind::Letter, Way::In, 5);
+        traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
+        traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);
+        traffic.add("stranger", PeerMessageKind::Letter, Direction::In, 5);
         traffic.fail("b");
         let mut text = String::new();
         write(&mut text, &numbers, &traffic);
@@ -218,7 +218,8 @@ mod tests {
     #[test]
     fn names_that_come_and_go_take_no_more_than_their_room() {
         let mut traffic = Traffic::default();
-        (0..1000).for_each(|n| traffic.add(&format!("n{n}"), Kind::Letter, Way::In, 1));
+        (0..1000)
+            .for_each(|n| traffic.add(&format!("n{n}"), PeerMessageKind::Letter, Direction::In, 1));
         assert_eq!(traffic.nodes.len(), NODES_MAX);
     }
 }

@@ -11,7 +11,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum HttpRequest {
     /// Not all of it has come.
     More,
     /// The numbers.
@@ -25,24 +25,26 @@ pub(crate) enum Asked {
 }
 
 /// Reads as much of a request as has come.
-pub(crate) fn read(input: &[u8]) -> Asked {
+pub(crate) fn read(input: &[u8]) -> HttpRequest {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(input) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if input.len() < HEADER_BYTES_MAX => return Asked::More,
-        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Asked::Wrong(431, "Request Header Fields Too Large");
+        Ok(httparse::Status::Partial) if input.len() < HEADER_BYTES_MAX => {
+            return HttpRequest::More;
         }
-        Err(_) => return Asked::Wrong(400, "Bad Request"),
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return HttpRequest::Wrong(431, "Request Header Fields Too Large");
+        }
+        Err(_) => return HttpRequest::Wrong(400, "Bad Request"),
     }
     let path = request.path.unwrap_or_default();
     match (request.method.unwrap_or_default(), path.split('?').next()) {
-        ("GET", Some("/metrics")) => Asked::Metrics,
-        ("GET", Some("/livez")) => Asked::Liveness,
-        ("GET", Some("/readyz")) => Asked::Readiness,
-        ("GET", _) => Asked::Wrong(404, "Not Found"),
-        _ => Asked::Wrong(405, "Method Not Allowed"),
+        ("GET", Some("/metrics")) => HttpRequest::Metrics,
+        ("GET", Some("/livez")) => HttpRequest::Liveness,
+        ("GET", Some("/readyz")) => HttpRequest::Readiness,
+        ("GET", _) => HttpRequest::Wrong(404, "Not Found"),
+        _ => HttpRequest::Wrong(405, "Method Not Allowed"),
     }
 }
 
@@ -84,11 +86,11 @@ mod tests {
     fn a_request_is_read_in_any_pieces() {
         let request = b"GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n";
         for cut in 0..request.len() {
-            assert_eq!(read(&request[..cut]), Asked::More, "{cut} bytes");
+            assert_eq!(read(&request[..cut]), HttpRequest::More, "{cut} bytes");
         }
-        assert_eq!(read(request), Asked::Metrics);
-        assert_eq!(read(b"GET /livez HTTP/1.1\r\n\r\n"), Asked::Liveness);
-        assert_eq!(read(b"GET /readyz?verbose HTTP/1.1\r\n\r\n"), Asked::Readiness);
+        assert_eq!(read(request), HttpRequest::Metrics);
+        assert_eq!(read(b"GET /livez HTTP/1.1\r\n\r\n"), HttpRequest::Liveness);
+        assert_eq!(read(b"GET /readyz?verbose HTTP/1.1\r\n\r\n"), HttpRequest::Readiness);
     }
 
     #[test]
@@ -105,7 +107,7 @@ mod tests {
             (&many, 431),
         ] {
             let asked = read(request.as_bytes());
-            assert!(matches!(asked, Asked::Wrong(found, _) if found == status), "{asked:?}");
+            assert!(matches!(asked, HttpRequest::Wrong(found, _) if found == status), "{asked:?}");
         }
         let refusal = String::from_utf8(refusal(405, "Method Not Allowed")).unwrap();
         assert!(refusal.starts_with("HTTP/1.1 405 ") && refusal.contains("\r\nAllow: GET\r\n"));

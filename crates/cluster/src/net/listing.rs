@@ -1,6 +1,6 @@
 //! Pages of the list of this node's objects, for nodes that cannot map its memory.
 
-use farrow_store::{Listed, Metadata, Reader, StoreError};
+use farrow_store::{DirectoryItem, Metadata, Reader, StoreError};
 use farrow_wire::{ListedItem, Listing};
 
 /// A page ends after so many bytes of names and metadata, or so many objects.
@@ -34,7 +34,7 @@ pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, 
     failed.map_or(Ok(Listing { items, next }), Err)
 }
 
-fn item(reader: &Reader, listed: &Listed) -> Result<Option<ListedItem>, StoreError> {
+fn item(reader: &Reader, listed: &DirectoryItem) -> Result<Option<ListedItem>, StoreError> {
     // The metadata of a spilled object is in its file.
     let metadata = match listed.is_spilled {
         true => Some(Metadata::default()),

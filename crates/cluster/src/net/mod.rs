@@ -6,8 +6,8 @@
 
 pub(crate) mod listing;
 mod part;
+pub(crate) mod query;
 mod source;
-pub(crate) mod wish;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,10 +22,10 @@ use std::time::Duration;
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::NetError;
 use farrow_net::frame::{ErrorCode, Opened};
-use farrow_net::peer::{Control, Peer, PeerOptions, Piece, Placement};
+use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece, Placement};
 use farrow_net::records::Credentials;
-use farrow_net::server::{Server, ServerOptions};
-use farrow_net::source::{HoldId, Member, Source};
+use farrow_net::server::{DataServer, ServerOptions};
+use farrow_net::source::{HoldId, MemberLife, Source};
 use farrow_net::ticket::Ticket;
 use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
@@ -212,7 +212,7 @@ impl Teller {
 struct PeerControl {
     node: String,
     teller: Teller,
-    tickets: Arc<Tickets>,
+    tickets: Arc<TicketWaits>,
 }
 
 /// How a thread gets its ticket, or hears why there is none.
@@ -220,11 +220,11 @@ type TicketSender = SyncSender<Result<Ticket, String>>;
 
 /// Threads that wait for tickets, by number, and the last number.
 #[derive(Default)]
-struct Tickets {
+struct TicketWaits {
     next: Mutex<(u64, BTreeMap<u64, TicketSender>)>,
 }
 
-impl Control for PeerControl {
+impl DaemonControl for PeerControl {
     fn ticket(&self) -> Result<Ticket, String> {
         let (sender, receiver) = sync_channel(1);
         let number = {
@@ -247,32 +247,32 @@ impl Control for PeerControl {
     }
 }
 
-enum Job {
+enum NetJob {
     Open { token: u64, peer: Arc<Peer>, want: Vec<u8>, part: Option<PartSpec> },
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
-    Cut { member: Member, peer: Option<Arc<Peer>> },
+    Cut { member: MemberLife, peer: Option<Arc<Peer>> },
     Lose { peer: Arc<Peer> },
     Resolve { node: String, address: String, section: u64 },
 }
 
 /// What threads share.
-struct Shared {
+struct NetShared {
     region: Arc<Region>,
     map: Arc<FileMap>,
-    server: Server,
+    server: DataServer,
     source: Arc<RegionSource>,
     teller: Teller,
 }
 
 /// The event loop's end.
 pub(crate) struct Net {
-    shared: Arc<Shared>,
+    shared: Arc<NetShared>,
     credentials: Credentials,
     /// With their addresses.
     peers: BTreeMap<String, (String, Arc<Peer>)>,
-    tickets: Arc<Tickets>,
+    tickets: Arc<TicketWaits>,
     /// For quick ones, and for those that take long.
-    jobs: Option<[Sender<Job>; 2]>,
+    jobs: Option<[Sender<NetJob>; 2]>,
     events: Receiver<NetEvent>,
     /// Can be read when there are events.
     pub(crate) wake: UnixStream,
@@ -300,8 +300,8 @@ impl Net {
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let options = ServerOptions::default();
-        let server =
-            Server::start(listener, options, credentials.clone(), reads, None).map_err(words)?;
+        let server = DataServer::start(listener, options, credentials.clone(), reads, None)
+            .map_err(words)?;
         let (file, file_offset) = region
             .fabric()
             .write_fd(Section::Data)
@@ -309,9 +309,10 @@ impl Net {
         let file = file.try_clone_to_owned().map_err(words)?;
         let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
         let map = Arc::new(map);
-        let shared = Arc::new(Shared { region: Arc::clone(region), map, server, source, teller });
+        let shared =
+            Arc::new(NetShared { region: Arc::clone(region), map, server, source, teller });
         let mut threads = Vec::new();
-        let mut queue = |count: usize| -> io::Result<Sender<Job>> {
+        let mut queue = |count: usize| -> io::Result<Sender<NetJob>> {
             let (jobs, queue) = channel();
             let queue = Arc::new(Mutex::new(queue));
             for _ in 0..count {
@@ -371,7 +372,7 @@ impl Net {
     }
 
     /// A ticket for a connection of a member. `life`: of its daemon.
-    pub(crate) fn issue_ticket(&self, member: &Member, life: u64) -> Result<[u8; 32], String> {
+    pub(crate) fn issue_ticket(&self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
         self.shared.source.hear_of_life(member, life);
         let ticket = self.shared.server.issue_ticket(member).map_err(words)?;
         Ok(*ticket.as_bytes())
@@ -388,10 +389,10 @@ impl Net {
             NetAction::Cut { node, incarnation, is_lost } => {
                 let peer = if is_lost { self.peers.remove(&node) } else { None };
                 let peer = peer.map(|(_, peer)| peer);
-                self.push(Job::Cut { member: Member { name: node, incarnation }, peer });
+                self.push(NetJob::Cut { member: MemberLife { name: node, incarnation }, peer });
             }
             NetAction::Open { token, node, want, part } => match self.peer(&node) {
-                Ok(peer) => self.push(Job::Open { token, peer, want, part }),
+                Ok(peer) => self.push(NetJob::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
                     self.shared.teller.tell(NetEvent::Opened { token, node, result });
@@ -403,7 +404,7 @@ impl Net {
                     let pieces = pieces
                         .into_iter()
                         .map(|(from, to)| Piece { from, to: Offset(to.0.wrapping_sub(control)) });
-                    self.push(Job::Load { origin, peer, hold, pieces: pieces.collect() });
+                    self.push(NetJob::Load { origin, peer, hold, pieces: pieces.collect() });
                 }
                 Err(fault) => {
                     let result = Err(fault);
@@ -434,7 +435,7 @@ impl Net {
         let Ok(at) = address.parse::<SocketAddr>() else {
             // To look a name up takes time.
             let (node, address) = (node.to_owned(), address.to_owned());
-            self.push(Job::Resolve { node, address, section });
+            self.push(NetJob::Resolve { node, address, section });
             return Ok(());
         };
         let options = PeerOptions::new(node, at, Length(section));
@@ -447,7 +448,7 @@ impl Net {
         let peer = (address.to_owned(), Arc::new(peer));
         if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
             // Its threads end in a thread of their own: they may wait for the network.
-            self.push(Job::Lose { peer: earlier });
+            self.push(NetJob::Lose { peer: earlier });
         }
         Ok(())
     }
@@ -457,9 +458,9 @@ impl Net {
         peer.ok_or_else(|| NetFault::Lost(format!("{node} is not reached by network")))
     }
 
-    fn push(&self, job: Job) {
+    fn push(&self, job: NetJob) {
         if let Some([quick, loading]) = &self.jobs
-            && (if matches!(job, Job::Load { .. }) { loading } else { quick }).send(job).is_err()
+            && (if matches!(job, NetJob::Load { .. }) { loading } else { quick }).send(job).is_err()
         {
             tracing::error!("the threads of the network fabric are gone");
         }
@@ -479,21 +480,21 @@ impl Drop for Net {
     }
 }
 
-fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
+fn work(shared: &NetShared, queue: &Mutex<Receiver<NetJob>>) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         match job {
-            Job::Open { token, peer, want, part } => {
+            NetJob::Open { token, peer, want, part } => {
                 let result = open(&peer, &want, part.as_ref());
                 let node = peer.name().to_owned();
                 shared.teller.tell(NetEvent::Opened { token, node, result });
             }
-            Job::Load { origin, peer, hold, pieces } => {
+            NetJob::Load { origin, peer, hold, pieces } => {
                 let result = load(shared, &peer, hold, pieces);
                 shared.teller.tell(NetEvent::Loaded { origin, result });
             }
-            Job::Resolve { node, address, section } => {
+            NetJob::Resolve { node, address, section } => {
                 let found = address.to_socket_addrs().map(|mut all| all.next());
                 match found {
                     Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
@@ -501,8 +502,8 @@ fn work(shared: &Shared, queue: &Mutex<Receiver<Job>>) {
                     Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
                 }
             }
-            Job::Lose { peer } => peer.lose("it listens elsewhere now"),
-            Job::Cut { member, peer } => {
+            NetJob::Lose { peer } => peer.lose("it listens elsewhere now"),
+            NetJob::Cut { member, peer } => {
                 if let Some(peer) = peer {
                     peer.lose(&format!("{member} is no member any more"));
                 }
@@ -528,7 +529,7 @@ fn open(peer: &Peer, want: &[u8], part: Option<&PartSpec>) -> Result<(u64, Opene
     }
 }
 
-fn load(shared: &Shared, peer: &Peer, hold: u64, pieces: Vec<Piece>) -> Result<(), NetFault> {
+fn load(shared: &NetShared, peer: &Peer, hold: u64, pieces: Vec<Piece>) -> Result<(), NetFault> {
     let control = shared.region.geometry().control.0;
     let written: Vec<Span> = pieces
         .iter()

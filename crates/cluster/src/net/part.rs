@@ -11,7 +11,7 @@ use farrow_store::{BLOCK_BYTES, ObjectKind, SpillHead};
 use farrow_wire::PartSpec;
 
 use super::NetFault;
-use super::wish::Brought;
+use super::query::Brought;
 
 /// Blocks begin and end at multiples of this, so a part's buffers keep their alignment.
 const ALIGNMENT: u64 = BLOCK_BYTES;
@@ -67,7 +67,7 @@ pub(super) fn part_of(opened: &Opened, spec: &PartSpec) -> Result<Opened, NetFau
 
 /// A block of the whole object, or a piece of one.
 #[derive(Clone, Copy)]
-struct Piece {
+struct TransferPiece {
     /// Where it lay at seal: offsets of the descriptor count from there.
     origin: Span,
     /// Where it lies in its home's data section.
@@ -76,7 +76,7 @@ struct Piece {
     inline: u64,
 }
 
-impl Piece {
+impl TransferPiece {
     fn end(&self) -> u64 {
         self.origin.offset.0.saturating_add(self.origin.length.0)
     }
@@ -95,7 +95,7 @@ impl Piece {
 /// The object of which a part is taken.
 struct Whole<'a> {
     /// Its blocks in the order of their origins.
-    blocks: Vec<Piece>,
+    blocks: Vec<TransferPiece>,
     inline: &'a [u8],
 }
 
@@ -103,17 +103,17 @@ impl<'a> Whole<'a> {
     fn new(origins: &[Span], opened: &'a Opened) -> Self {
         let mut inline = 0;
         let pairs = origins.iter().zip(&opened.blocks).map(|(origin, block)| {
-            let piece = Piece { origin: *origin, block: *block, inline };
+            let piece = TransferPiece { origin: *origin, block: *block, inline };
             inline += block.length.0;
             piece
         });
-        let mut blocks: Vec<Piece> = pairs.collect();
+        let mut blocks: Vec<TransferPiece> = pairs.collect();
         blocks.sort_unstable_by_key(|piece| piece.origin.offset);
         Self { blocks, inline: &opened.inline }
     }
 
     /// The pieces that hold these ranges, and how many bytes the ranges have together.
-    fn pieces(&self, ranges: &[(u64, u64)]) -> Result<(Vec<Piece>, u64), NetFault> {
+    fn pieces(&self, ranges: &[(u64, u64)]) -> Result<(Vec<TransferPiece>, u64), NetFault> {
         let mut sorted = ranges.to_vec();
         sorted.sort_unstable();
         // Bounds (start, end), and the number of the block in which they lie.
@@ -155,7 +155,7 @@ impl<'a> Whole<'a> {
         let cut = |(start, end, number): (u64, u64, usize)| {
             self.blocks.get(number).map(|block| block.cut(start, end))
         };
-        let mut pieces: Vec<Piece> = bounds.into_iter().filter_map(cut).collect();
+        let mut pieces: Vec<TransferPiece> = bounds.into_iter().filter_map(cut).collect();
         if pieces.is_empty() {
             // An object has a block, also if it refers to no bytes.
             let first = self.blocks.first().ok_or_else(|| NetFault::Other("no blocks".into()))?;
@@ -165,7 +165,7 @@ impl<'a> Whole<'a> {
         Ok((pieces, size))
     }
 
-    fn inline_of(&self, pieces: &[Piece]) -> Result<Vec<u8>, NetFault> {
+    fn inline_of(&self, pieces: &[TransferPiece]) -> Result<Vec<u8>, NetFault> {
         let mut bytes = Vec::new();
         for piece in pieces {
             let start = usize::try_from(piece.inline).unwrap_or(usize::MAX);

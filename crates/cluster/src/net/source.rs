@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
-use farrow_net::source::{Guard, HoldId, Member, Refusal, Source};
+use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
 use farrow_store::{
-    Held, HoldTable, NamespaceId, ObjectId, Place, Reader, SpillHead, Target, Whereabouts, own_name,
+    BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, Target, Whereabouts,
+    own_name,
 };
 
-use super::wish::{Brought, Wish};
+use super::query::{Brought, NetQuery};
 use super::{NetEvent, Teller, listing};
 use crate::protocol::cluster::node_key;
 use crate::protocol::rights::RightsTable;
@@ -46,10 +47,10 @@ pub(crate) struct Rules {
 /// Who may have replicas of this node's objects.
 pub(crate) trait Interests: Send + Sync {
     /// Who may have one. They are not noted any more.
-    fn take(&self, object: ObjectId) -> BTreeSet<Member>;
+    fn take(&self, object: ObjectId) -> BTreeSet<MemberLife>;
 
     /// Lets nobody open an object until it is opened as often as it was closed; who may have one.
-    fn close(&self, object: ObjectId) -> BTreeSet<Member>;
+    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife>;
 
     /// Ends a [`Interests::close`].
     fn reopen(&self, object: ObjectId);
@@ -59,11 +60,11 @@ pub(crate) trait Interests: Send + Sync {
 }
 
 impl Interests for RegionSource {
-    fn take(&self, object: ObjectId) -> BTreeSet<Member> {
+    fn take(&self, object: ObjectId) -> BTreeSet<MemberLife> {
         lock(&self.state).interests.remove(&object.lo).unwrap_or_default()
     }
 
-    fn close(&self, object: ObjectId) -> BTreeSet<Member> {
+    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife> {
         let mut state = lock(&self.state);
         *state.closed.entry(object.lo).or_default() += 1;
         state.interests.remove(&object.lo).unwrap_or_default()
@@ -92,14 +93,14 @@ struct Reading {
 }
 
 #[derive(Default)]
-struct State {
-    readings: BTreeMap<(Member, HoldId), Arc<Reading>>,
+struct ServedState {
+    readings: BTreeMap<(MemberLife, HoldId), Arc<Reading>>,
     /// Who may have a replica, by the low half of the object's id.
-    interests: BTreeMap<u64, BTreeSet<Member>>,
+    interests: BTreeMap<u64, BTreeSet<MemberLife>>,
     /// Objects that are being deleted, and by how many deletes.
     closed: BTreeMap<u64, usize>,
     /// The daemon of each member that asked last.
-    lives: BTreeMap<Member, u64>,
+    lives: BTreeMap<MemberLife, u64>,
 }
 
 /// See the module.
@@ -109,7 +110,7 @@ pub(crate) struct RegionSource {
     reader: Reader,
     holds: Mutex<Option<Arc<HoldTable>>>,
     rules: Arc<RwLock<Rules>>,
-    state: Mutex<State>,
+    state: Mutex<ServedState>,
     teller: Teller,
 }
 
@@ -153,7 +154,7 @@ impl RegionSource {
     }
 
     /// A daemon of a member is there: what an earlier one read is read no more.
-    pub(super) fn hear_of_life(&self, member: &Member, life: u64) {
+    pub(super) fn hear_of_life(&self, member: &MemberLife, life: u64) {
         let mut state = lock(&self.state);
         if state.lives.insert(member.clone(), life).is_some_and(|earlier| earlier != life) {
             state.readings.retain(|(of, _), _| of != member);
@@ -161,7 +162,7 @@ impl RegionSource {
     }
 
     /// The life of a member has ended, and no thread reads for it any more.
-    pub(super) fn forget(&self, member: &Member) {
+    pub(super) fn forget(&self, member: &MemberLife) {
         let mut state = lock(&self.state);
         state.lives.remove(member);
         state.readings.retain(|(of, _), _| of != member);
@@ -172,7 +173,7 @@ impl RegionSource {
     }
 
     /// False: it is being deleted.
-    fn note(&self, member: &Member, object: u64) -> bool {
+    fn note(&self, member: &MemberLife, object: u64) -> bool {
         let mut state = lock(&self.state);
         let is_open = !state.closed.contains_key(&object);
         if is_open {
@@ -181,13 +182,13 @@ impl RegionSource {
         is_open
     }
 
-    fn check_rights(&self, member: &Member, namespace: &str) -> Result<(), Refusal> {
+    fn check_rights(&self, member: &MemberLife, namespace: &str) -> Result<(), SourceRefusal> {
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         if rules.rights.of(namespace, node_key(&member.name)).has(Rights::READ) {
             return Ok(());
         }
         let text = format!("node {} may not read in namespace {namespace:?}", member.name);
-        Err(Refusal::new(ErrorCode::Denied, text))
+        Err(SourceRefusal::new(ErrorCode::Denied, text))
     }
 
     fn namespace(&self, number: NamespaceId) -> Option<String> {
@@ -201,12 +202,12 @@ impl RegionSource {
     /// A page of the list of a namespace's objects.
     fn list(
         &self,
-        member: &Member,
+        member: &MemberLife,
         namespace: &str,
         (prefix, from): (&str, u64),
-    ) -> Result<Opened, Refusal> {
+    ) -> Result<Opened, SourceRefusal> {
         self.check_rights(member, namespace)?;
-        let other = |text: String| Refusal::new(ErrorCode::Other, text);
+        let other = |text: String| SourceRefusal::new(ErrorCode::Other, text);
         let number = match namespace {
             "" => Some(NamespaceId::DEFAULT),
             _ => {
@@ -228,30 +229,30 @@ impl RegionSource {
     }
 
     /// The object that is meant, held; the member is noted.
-    fn hold(&self, member: &Member, wish: &Wish) -> Result<Held, Refusal> {
+    fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
         let holds = lock(&self.holds).clone();
-        let busy = |text: String| Refusal::new(ErrorCode::Busy, text);
+        let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
         let holds = holds.ok_or_else(|| busy("the node has no place for other nodes".into()))?;
-        let missing = || Refusal::new(ErrorCode::NotFound, format!("no object {wish}"));
+        let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no object {wish}"));
         let other = |error: farrow_store::StoreError| {
-            Refusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
+            SourceRefusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
         };
         let reader = match wish {
-            Wish::Name(full) => {
+            NetQuery::Name(full) => {
                 let namespace = namespace_in(full);
                 self.check_rights(member, namespace)?;
                 // The number plays no part in looking for a name.
                 let (number, _) = self.reader.namespace();
                 self.reader.clone().in_namespace(number, namespace)
             }
-            Wish::Id(..) | Wish::List { .. } => self.reader.clone(),
+            NetQuery::Id(..) | NetQuery::List { .. } => self.reader.clone(),
         };
         let until = Instant::now() + RESTORE_MAX;
         loop {
             let target = match wish {
-                Wish::Name(full) => Target::Name(own_name(full)),
-                Wish::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
-                Wish::List { .. } => return Err(missing()),
+                NetQuery::Name(full) => Target::Name(own_name(full)),
+                NetQuery::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+                NetQuery::List { .. } => return Err(missing()),
             };
             let Some(entry) = reader.lookup(target).map_err(other)? else {
                 match reader.whereabouts(target).map_err(other)? {
@@ -294,16 +295,16 @@ impl RegionSource {
         Some(Span::new(Offset(start), span.length))
     }
 
-    fn copy(&self, span: Span) -> Result<Vec<u8>, Refusal> {
+    fn copy(&self, span: Span) -> Result<Vec<u8>, SourceRefusal> {
         let mut bytes = vec![0; span.length.as_usize()];
         let copied = self.region.copy_out(span.offset, &mut bytes);
-        copied.map_err(|error| Refusal::new(ErrorCode::Other, error.to_string()))?;
+        copied.map_err(|error| SourceRefusal::new(ErrorCode::Other, error.to_string()))?;
         Ok(bytes)
     }
 
     /// What the member is told of a held object.
-    fn describe(&self, held: &Held) -> Result<(Opened, Vec<Span>), Refusal> {
-        let other = |text: String| Refusal::new(ErrorCode::Other, text);
+    fn describe(&self, held: &Held) -> Result<(Opened, Vec<Span>), SourceRefusal> {
+        let other = |text: String| SourceRefusal::new(ErrorCode::Other, text);
         let damaged = |error: farrow_store::StoreError| other(error.to_string());
         let entry = held.entry();
         let places = self.reader.places(entry).map_err(damaged)?;
@@ -320,7 +321,7 @@ impl RegionSource {
             size: entry.size,
             descriptor_bytes: entry.descriptor.length.0,
             metadata_bytes: entry.metadata_bytes,
-            origins: places.iter().map(|Place { origin, .. }| *origin).collect(),
+            origins: places.iter().map(|BlockLocation { origin, .. }| *origin).collect(),
         };
         let brought = Brought {
             head: head.encode(),
@@ -357,12 +358,18 @@ impl Source for RegionSource {
         &self.map
     }
 
-    fn open(&self, member: &Member, hold: HoldId, want: &[u8]) -> Result<Opened, Refusal> {
-        let wish = Wish::decode(want).map_err(|text| Refusal::new(ErrorCode::Other, text))?;
-        if let Wish::List { namespace, prefix, from } = &wish {
+    fn open(
+        &self,
+        member: &MemberLife,
+        hold: HoldId,
+        want: &[u8],
+    ) -> Result<Opened, SourceRefusal> {
+        let wish =
+            NetQuery::decode(want).map_err(|text| SourceRefusal::new(ErrorCode::Other, text))?;
+        if let NetQuery::List { namespace, prefix, from } = &wish {
             return self.list(member, namespace, (prefix, *from));
         }
-        let of_member = |state: &State| {
+        let of_member = |state: &ServedState| {
             let first = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
             (
                 state.readings.range(first).count(),
@@ -372,11 +379,11 @@ impl Source for RegionSource {
         let (count, is_taken) = of_member(&lock(&self.state));
         if is_taken {
             let text = format!("{member} has a hold {} already", hold.0);
-            return Err(Refusal::new(ErrorCode::Other, text));
+            return Err(SourceRefusal::new(ErrorCode::Other, text));
         }
         if count >= HOLDS_PER_MEMBER_MAX {
             let text = format!("{member} reads {count} objects, at most {HOLDS_PER_MEMBER_MAX}");
-            return Err(Refusal::new(ErrorCode::Busy, text));
+            return Err(SourceRefusal::new(ErrorCode::Busy, text));
         }
         let held = self.hold(member, &wish)?;
         let (opened, blocks) = self.describe(&held)?;
@@ -385,25 +392,30 @@ impl Source for RegionSource {
         Ok(opened)
     }
 
-    fn read(&self, member: &Member, hold: HoldId, ranges: &[Span]) -> Result<Guard, Refusal> {
+    fn read(
+        &self,
+        member: &MemberLife,
+        hold: HoldId,
+        ranges: &[Span],
+    ) -> Result<Guard, SourceRefusal> {
         let reading = lock(&self.state).readings.get(&(member.clone(), hold)).cloned();
         let Some(reading) = reading else {
             let text = format!("{member} has no hold {}", hold.0);
-            return Err(Refusal::new(ErrorCode::NotHeld, text));
+            return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         };
         let outside = |range: &&Span| !reading.blocks.iter().any(|block| block.contains(**range));
         if let Some(range) = ranges.iter().find(outside) {
             let text = format!("{range} does not lie in a block of the object of hold {}", hold.0);
-            return Err(Refusal::new(ErrorCode::NotHeld, text));
+            return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         }
         Ok(Box::new(reading))
     }
 
-    fn release(&self, member: &Member, hold: HoldId) {
+    fn release(&self, member: &MemberLife, hold: HoldId) {
         lock(&self.state).readings.remove(&(member.clone(), hold));
     }
 
-    fn gone_seen(&self, member: &Member, object: u64) {
+    fn gone_seen(&self, member: &MemberLife, object: u64) {
         tracing::debug!(%member, object, "an answer to no notice");
     }
 }

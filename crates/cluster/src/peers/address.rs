@@ -58,9 +58,9 @@ impl fmt::Display for PeerAddress {
 
 /// One seat, on this node. Seats that others take here have the uppermost bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SeatId(u64);
+pub(crate) struct RemoteSessionId(u64);
 
-impl SeatId {
+impl RemoteSessionId {
     const INCOMING: u64 = 1 << 63;
 
     /// A seat on another node, by a number that the caller chooses; the uppermost bit is ignored.
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn seats_of_both_sides_never_have_the_same_number() {
-        assert_ne!(SeatId::incoming(7), SeatId::outgoing(7));
-        assert!(SeatId::incoming(7).is_incoming());
-        assert!(!SeatId::outgoing(u64::MAX).is_incoming());
+        assert_ne!(RemoteSessionId::incoming(7), RemoteSessionId::outgoing(7));
+        assert!(RemoteSessionId::incoming(7).is_incoming());
+        assert!(!RemoteSessionId::outgoing(u64::MAX).is_incoming());
     }
 }

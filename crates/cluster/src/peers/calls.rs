@@ -7,17 +7,17 @@ use farrow_memory::sync::{AtomicU64, Ordering};
 use prost::bytes::Bytes;
 use tonic::{Request, Status, Streaming};
 
-use super::address::SeatId;
+use super::address::RemoteSessionId;
+use super::backlog::{EventQueue, Left};
 use super::error::{PeerError, shorten};
 use super::failures::{FailureLog, cause_of_call};
-use super::limits::{PeerLimits, PeerTimes, Place, VERSION};
-use super::link::{Lane, Link, Live};
+use super::limits::{PeerLimits, PeerTimes, Permit, VERSION};
+use super::link::{Lane, LiveConnection, PeerLink};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Frame, Letter, Open, Question};
-use super::queue::{EventQueue, Left};
-use super::seat::{self, SeatRoom};
+use super::remote_session::{self, RemoteSessionRoom};
 use super::tls::Tls;
-use super::{PeerAnswer, PeerEvent, SeatProcess};
+use super::{PeerAnswer, PeerEvent, RemoteProcess};
 use crate::certs::NodeName;
 
 /// How long a node may take to say that a seat is taken: it answers when it has read one frame.
@@ -29,7 +29,7 @@ const ENDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// This node, as the caller of others.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct PeerClient {
     pub(super) name: NodeName,
     pub(super) incarnation: AtomicU64,
     pub(super) limits: PeerLimits,
@@ -39,7 +39,7 @@ pub(super) struct Client {
     pub(super) failures: Arc<FailureLog>,
 }
 
-impl Client {
+impl PeerClient {
     fn from(&self) -> String {
         self.name.to_string()
     }
@@ -48,7 +48,7 @@ impl Client {
         self.incarnation.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn tell(self: Arc<Self>, link: Arc<Link>, body: Bytes, _place: Place) {
+    pub(super) async fn tell(self: Arc<Self>, link: Arc<PeerLink>, body: Bytes, _place: Permit) {
         let mut used = None;
         let call = async {
             let live = link.connection(&self, Lane::Letters).await?;
@@ -78,10 +78,10 @@ impl Client {
     pub(super) async fn ask(
         self: Arc<Self>,
         token: u64,
-        link: Arc<Link>,
+        link: Arc<PeerLink>,
         body: Bytes,
         deadline: Duration,
-        place: Place,
+        place: Permit,
     ) {
         let call = async {
             let live = link.connection(&self, Lane::Work).await?;
@@ -105,11 +105,11 @@ impl Client {
 
     pub(super) async fn take_seat(
         self: Arc<Self>,
-        link: Arc<Link>,
-        seat: SeatId,
-        process: SeatProcess,
+        link: Arc<PeerLink>,
+        seat: RemoteSessionId,
+        process: RemoteProcess,
         outbox: Arc<Outbox>,
-        place: Place,
+        place: Permit,
     ) {
         let call = async {
             let live = link.connection(&self, Lane::Work).await?;
@@ -118,8 +118,9 @@ impl Client {
         let reason = match tokio::time::timeout(SEAT_TAKEN_MAX, call).await {
             Ok(Ok(frames)) => {
                 let events = Arc::clone(&self.events);
-                let room = SeatRoom { bytes_max: self.limits.seat_bytes_max, of_peer: None };
-                return seat::pump(seat, frames, outbox, events, room).await;
+                let room =
+                    RemoteSessionRoom { bytes_max: self.limits.seat_bytes_max, of_peer: None };
+                return remote_session::pump(seat, frames, outbox, events, room).await;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} ms", SEAT_TAKEN_MAX.as_millis()),
@@ -132,12 +133,12 @@ impl Client {
 
     async fn open(
         &self,
-        live: Live,
-        process: SeatProcess,
+        live: LiveConnection,
+        process: RemoteProcess,
         outbox: &Arc<Outbox>,
-        place: &Place,
+        place: &Permit,
     ) -> Result<Streaming<Frame>, Status> {
-        let SeatProcess { pid, start_time, uid } = process;
+        let RemoteProcess { pid, start_time, uid } = process;
         let open = Open { version: VERSION, from: self.from(), pid, start_time, uid };
         let frames = Frames {
             open: Some(open),
@@ -150,7 +151,7 @@ impl Client {
 }
 
 /// Why a connection ended. What it says comes to a task of its own, which may be behind the call.
-async fn ended(used: Option<Live>) -> Option<String> {
+async fn ended(used: Option<LiveConnection>) -> Option<String> {
     let live = used?;
     for _ in 0..ENDED_LOOKS {
         match live.ended.get() {

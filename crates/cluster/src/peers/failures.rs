@@ -27,7 +27,7 @@ const STARTING_MAX: Duration = Duration::from_secs(2);
 
 /// When a cause was told last, and how often before.
 #[derive(Debug)]
-struct Told {
+struct LastReport {
     at: Instant,
     times: u32,
 }
@@ -35,7 +35,7 @@ struct Told {
 /// What was told of each peer, and when.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
-    told: Mutex<BTreeMap<(String, String), Told>>,
+    told: Mutex<BTreeMap<(String, String), LastReport>>,
 }
 
 impl FailureLog {
@@ -49,7 +49,7 @@ impl FailureLog {
             let pause = AGAIN.saturating_mul(1 << told.times.min(DOUBLINGS_MAX));
             let is_due = now.saturating_duration_since(told.at) >= pause;
             if is_due {
-                *told = Told { at: now, times: told.times.saturating_add(1) };
+                *told = LastReport { at: now, times: told.times.saturating_add(1) };
             }
             return is_due;
         }
@@ -58,7 +58,7 @@ impl FailureLog {
         }
         let is_due = told.len() < CAUSES_MAX;
         if is_due {
-            told.insert(key, Told { at: now, times: 0 });
+            told.insert(key, LastReport { at: now, times: 0 });
         }
         is_due
     }
@@ -132,9 +132,9 @@ fn is_about_tls(cause: &str) -> bool {
 
 /// Why a connection ended, once that is known.
 #[derive(Debug, Default)]
-pub(super) struct Ended(Mutex<Option<String>>);
+pub(super) struct LinkEnd(Mutex<Option<String>>);
 
-impl Ended {
+impl LinkEnd {
     pub(super) fn set(&self, error: &(dyn Error + 'static)) {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ended.get_or_insert_with(|| cause_of(error));

@@ -132,9 +132,9 @@ impl BytesRoom {
     }
 
     /// Room for a body that was read.
-    pub(super) fn try_take(&self, bytes: usize) -> Result<[Place; 2], Status> {
+    pub(super) fn try_take(&self, bytes: usize) -> Result<[Permit; 2], Status> {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let take = |of: &Arc<Semaphore>| Place::take_many(of, count);
+        let take = |of: &Arc<Semaphore>| Permit::take_many(of, count);
         take(&self.own).and_then(|own| Some([own, take(&self.all)?])).ok_or_else(|| {
             let (own, all) = (self.own.available_permits(), self.all.available_permits());
             let max = self.own_max;
@@ -145,10 +145,10 @@ impl BytesRoom {
     }
 
     /// Room for a piece of a seat, as soon as there is some.
-    pub(super) async fn take(&self, bytes: u32) -> Option<[Place; 2]> {
+    pub(super) async fn take(&self, bytes: u32) -> Option<[Permit; 2]> {
         let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
-        Some([own, all].map(|permit| Place(Arc::new(permit))))
+        Some([own, all].map(|permit| Permit(Arc::new(permit))))
     }
 }
 
@@ -162,7 +162,7 @@ struct Bucket {
 /// What one peer has under way here. With certificates a node has one for all its connections, else
 /// each connection has its own.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct PeerAccount {
     bucket: Mutex<Bucket>,
     calls_per_second: f64,
     pub(super) letters: Arc<Semaphore>,
@@ -172,7 +172,7 @@ pub(super) struct Account {
     pub(super) bytes: BytesRoom,
 }
 
-impl Account {
+impl PeerAccount {
     /// One with its part of the bytes of all.
     pub(super) fn new(limits: &PeerLimits, bytes_of_all: &Arc<Semaphore>) -> Self {
         let calls = f64::from(limits.calls_per_second);
@@ -206,7 +206,7 @@ impl Account {
 /// One connection from a peer.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) account: Arc<Account>,
+    pub(super) account: Arc<PeerAccount>,
     /// By the certificate; without TLS by the first call, which nobody vouches for.
     name: OnceLock<NodeName>,
     /// Made a call that was let in.
@@ -214,7 +214,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn new(account: Arc<Account>, name: Option<NodeName>) -> Self {
+    pub(super) fn new(account: Arc<PeerAccount>, name: Option<NodeName>) -> Self {
         let caller = Self { account, name: OnceLock::new(), is_known: AtomicBool::new(false) };
         if let Some(name) = name {
             let _ = caller.name.set(name);
@@ -246,11 +246,11 @@ impl Caller {
 
 /// A place within a limit, kept as long as the call.
 #[derive(Debug, Clone)]
-pub(super) struct Place(
+pub(super) struct Permit(
     #[expect(dead_code, reason = "given back on drop")] Arc<OwnedSemaphorePermit>,
 );
 
-impl Place {
+impl Permit {
     pub(super) fn take(of: &Arc<Semaphore>) -> Option<Self> {
         Self::take_many(of, 1)
     }

@@ -15,9 +15,9 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::address::PeerAddress;
-use super::calls::Client;
+use super::calls::PeerClient;
 use super::error::{PeerError, shorten};
-use super::failures::{Delivery, Ended, cause_of};
+use super::failures::{Delivery, LinkEnd, cause_of};
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, SEAT_FRAME_BYTES_MAX};
 use super::pb::node_client::NodeClient;
 use super::tls::Wire;
@@ -48,17 +48,17 @@ pub(super) enum Lane {
 
 /// A connection that stands.
 #[derive(Debug, Clone)]
-pub(super) struct Live {
+pub(super) struct LiveConnection {
     pub(super) sender: SendRequest<Body>,
     /// Who answers, by its certificate.
     pub(super) peer: Option<NodeName>,
     /// Why it ended.
-    pub(super) ended: Arc<Ended>,
+    pub(super) ended: Arc<LinkEnd>,
 }
 
 #[derive(Debug, Default)]
 struct LaneState {
-    live: Option<Live>,
+    live: Option<LiveConnection>,
     /// When a connection was last made.
     made: Option<Instant>,
     failures: u32,
@@ -67,7 +67,7 @@ struct LaneState {
 
 /// One peer as this node reaches it.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PeerLink {
     pub(super) address: PeerAddress,
     pub(super) letters: Arc<Semaphore>,
     pub(super) asks: Arc<Semaphore>,
@@ -77,7 +77,7 @@ pub(super) struct Link {
     lanes: [Mutex<LaneState>; 2],
 }
 
-impl Link {
+impl PeerLink {
     pub(super) fn new(address: PeerAddress, limits: &PeerLimits) -> Self {
         Self {
             address,
@@ -92,9 +92,9 @@ impl Link {
     /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
     pub(super) async fn connection(
         self: &Arc<Self>,
-        client: &Arc<Client>,
+        client: &Arc<PeerClient>,
         lane: Lane,
-    ) -> Result<Live, PeerError> {
+    ) -> Result<LiveConnection, PeerError> {
         let [letters, work] = &self.lanes;
         let state = match lane {
             Lane::Letters => letters,
@@ -120,7 +120,7 @@ impl Link {
         attempt.await.unwrap_or_else(|error| Err(self.unreachable(error)))
     }
 
-    async fn connect(&self, client: &Client) -> Result<Live, PeerError> {
+    async fn connect(&self, client: &PeerClient) -> Result<LiveConnection, PeerError> {
         match tokio::time::timeout(client.times.connect, self.try_connect(client)).await {
             Ok(connected) => connected,
             Err(_) => {
@@ -130,7 +130,7 @@ impl Link {
         }
     }
 
-    async fn try_connect(&self, client: &Client) -> Result<Live, PeerError> {
+    async fn try_connect(&self, client: &PeerClient) -> Result<LiveConnection, PeerError> {
         let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port));
         let mut last = self.unreachable("the name has no address");
         for to in found.await.map_err(|error| self.unreachable(error))? {
@@ -146,7 +146,11 @@ impl Link {
         Err(last)
     }
 
-    async fn connect_to(&self, to: SocketAddr, client: &Client) -> Result<Live, PeerError> {
+    async fn connect_to(
+        &self,
+        to: SocketAddr,
+        client: &PeerClient,
+    ) -> Result<LiveConnection, PeerError> {
         let stream = TcpStream::connect(to).await.map_err(|error| self.unreachable(error))?;
         let _ = stream.set_nodelay(true);
         let (wire, peer): (Box<dyn Wire>, _) = match &client.tls {
@@ -156,11 +160,11 @@ impl Link {
             }
             None => (Box::new(stream), None),
         };
-        let ended = Arc::new(Ended::default());
+        let ended = Arc::new(LinkEnd::default());
         let address = self.address.to_string();
         let sender = handshake(wire, &client.times, address, Arc::clone(&ended)).await;
         let sender = sender.map_err(|error| self.unreachable(cause_of(&error)))?;
-        Ok(Live { sender, peer, ended })
+        Ok(LiveConnection { sender, peer, ended })
     }
 
     pub(super) fn unreachable(&self, reason: impl fmt::Display) -> PeerError {
@@ -174,7 +178,7 @@ pub(super) async fn handshake(
     wire: Box<dyn Wire>,
     times: &PeerTimes,
     address: String,
-    ended: Arc<Ended>,
+    ended: Arc<LinkEnd>,
 ) -> Result<SendRequest<Body>, hyper::Error> {
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -197,7 +201,7 @@ pub(super) async fn handshake(
 
 impl LaneState {
     /// A connection that stands, or why none is tried yet.
-    fn known(&self, link: &Link) -> Option<Result<Live, PeerError>> {
+    fn known(&self, link: &PeerLink) -> Option<Result<LiveConnection, PeerError>> {
         if let Some(live) = self.live.as_ref().filter(|live| !live.sender.is_closed()) {
             return Some(Ok(live.clone()));
         }
@@ -212,7 +216,10 @@ impl LaneState {
         (at.elapsed() < rest).then(|| Err(error.clone()))
     }
 
-    fn note(&mut self, result: Result<Live, PeerError>) -> Result<Live, PeerError> {
+    fn note(
+        &mut self,
+        result: Result<LiveConnection, PeerError>,
+    ) -> Result<LiveConnection, PeerError> {
         match &result {
             Ok(live) => {
                 let (live, made) = (Some(live.clone()), Some(Instant::now()));
@@ -228,7 +235,7 @@ impl LaneState {
     }
 }
 
-impl Live {
+impl LiveConnection {
     pub(super) fn client(&self) -> NodeClient<Self> {
         // The name in it goes nowhere: the connection stands.
         let origin = http::Uri::from_static("http://node.farrow.internal");
@@ -238,7 +245,7 @@ impl Live {
     }
 }
 
-impl Service<http::Request<Body>> for Live {
+impl Service<http::Request<Body>> for LiveConnection {
     type Response = http::Response<Incoming>;
     type Error = hyper::Error;
     type Future =

@@ -5,6 +5,7 @@
 //! of a sign of life.
 
 mod address;
+mod backlog;
 mod calls;
 mod error;
 mod etcd;
@@ -12,8 +13,7 @@ mod failures;
 mod limits;
 mod link;
 mod outbox;
-mod queue;
-mod seat;
+mod remote_session;
 mod serve;
 mod service;
 mod tls;
@@ -60,23 +60,23 @@ use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot};
 
-pub(crate) use address::{AskedToken, PeerAddress, SeatId};
+pub(crate) use address::{AskedToken, PeerAddress, RemoteSessionId};
 pub(crate) use error::{PeerError, StartError};
 pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
 pub(crate) use limits::{PEER_BYTES_MIN, PeerLimits, PeerTimes};
-pub(crate) use seat::SeatBytes;
+pub(crate) use remote_session::RemoteSessionBytes;
 pub use tls::PeerTls;
 pub(crate) use tls::data_credentials;
 
 use crate::certs::NodeName;
 use crate::endpoint::listen;
-use calls::Client;
+use backlog::{EventQueue, Left};
+use calls::PeerClient;
 use etcd::Etcd;
 use failures::FailureLog;
-use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Place};
-use link::Link;
+use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Permit};
+use link::PeerLink;
 use outbox::Outbox;
-use queue::{EventQueue, Left};
 
 /// Most addresses that are remembered; those with nothing under way are forgotten beyond.
 const LINKS_MAX: usize = 1024;
@@ -103,7 +103,7 @@ pub(crate) struct PeersOptions {
 
 /// The client that takes a seat on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SeatProcess {
+pub(crate) struct RemoteProcess {
     pub(crate) pid: u32,
     /// In clock ticks since the boot of its machine.
     pub(crate) start_time: u64,
@@ -128,28 +128,28 @@ pub(crate) enum PeerEvent {
     /// What became of [`Peers::ask`]; exactly one for each.
     Answered { token: u64, result: Result<PeerAnswer, PeerError> },
     /// A client of another node wants to use memory here.
-    SeatOpened { seat: SeatId, from: NodeName, process: SeatProcess },
+    SeatOpened { seat: RemoteSessionId, from: NodeName, process: RemoteProcess },
     /// Bytes of the client protocol, in order.
-    SeatData { seat: SeatId, bytes: SeatBytes },
+    SeatData { seat: RemoteSessionId, bytes: RemoteSessionBytes },
     /// There is room again, after [`Peers::send`] gave bytes back.
-    SeatWritable { seat: SeatId },
+    SeatWritable { seat: RemoteSessionId },
     /// The last event of a seat, unless this side ended it. `is_process_gone` is none when the
     /// stream broke: the client may live and read.
-    SeatEnded { seat: SeatId, is_process_gone: Option<bool>, reason: String },
+    SeatEnded { seat: RemoteSessionId, is_process_gone: Option<bool>, reason: String },
     /// Whether letters to an address arrive, when that changed: `None`, they do; else why not.
     Delivery { address: String, why_not: Option<String> },
     /// What became of [`Peers::ask_etcd`]; exactly one for each.
-    EtcdAnswered { id: u64, reply: membership::Reply },
+    EtcdAnswered { id: u64, reply: membership::EtcdReply },
     /// Something changed in etcd, or may have.
     EtcdChanged,
 }
 
 /// What the event loop keeps of questions and seats.
 #[derive(Debug, Default)]
-struct Kept {
-    links: BTreeMap<PeerAddress, Arc<Link>>,
+struct EventLoopState {
+    links: BTreeMap<PeerAddress, Arc<PeerLink>>,
     asked: BTreeMap<AskedToken, oneshot::Sender<Bytes>>,
-    seats: BTreeMap<SeatId, Arc<Outbox>>,
+    seats: BTreeMap<RemoteSessionId, Arc<Outbox>>,
 }
 
 /// The event loop's end of the transport.
@@ -158,9 +158,9 @@ pub(crate) struct Peers {
     /// Can be read when events wait.
     pub(crate) wake: OwnedFd,
     local_address: SocketAddr,
-    client: Arc<Client>,
+    client: Arc<PeerClient>,
     events: Arc<EventQueue>,
-    kept: Mutex<Kept>,
+    kept: Mutex<EventLoopState>,
     etcd: Option<Arc<Etcd>>,
     /// Room for bodies that were read and not taken, and all of it.
     bytes: (Arc<Semaphore>, usize),
@@ -192,7 +192,7 @@ impl Peers {
         let wake = events.wake().map_err(failed)?;
         let handle = runtime.handle().clone();
         let failures = Arc::new(FailureLog::default());
-        let client = Arc::new(Client {
+        let client = Arc::new(PeerClient {
             name: options.name,
             incarnation: AtomicU64::new(options.incarnation),
             limits: options.limits.clone(),
@@ -206,7 +206,7 @@ impl Peers {
             tokio::net::TcpListener::from_std(listener).map_err(failed)?
         };
         let server =
-            serve::Server::new(tls, options.limits, options.times, (events.clone(), failures));
+            serve::PeerServer::new(tls, options.limits, options.times, (events.clone(), failures));
         let bytes = (Arc::clone(&server.bytes), client.limits.bytes_max);
         let (stop, stopped) = oneshot::channel();
         let work = move || {
@@ -247,12 +247,12 @@ impl Peers {
     }
 
     /// Asks etcd; the answer comes as [`PeerEvent::EtcdAnswered`] with the number.
-    pub(crate) fn ask_etcd(&self, id: u64, request: membership::Request) {
+    pub(crate) fn ask_etcd(&self, id: u64, request: membership::EtcdRequest) {
         match &self.etcd {
             Some(etcd) => drop(self.runtime.spawn(Arc::clone(etcd).ask(id, request))),
             None => {
                 let reason = "this node was not told of an etcd".to_owned();
-                let reply = membership::Reply::Failed { reason };
+                let reply = membership::EtcdReply::Failed { reason };
                 self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
             }
         }
@@ -282,7 +282,7 @@ impl Peers {
             return;
         }
         let link = self.link(address);
-        let Some(place) = Place::take(&link.letters) else {
+        let Some(place) = Permit::take(&link.letters) else {
             tracing::debug!(%address, "a letter is dropped: too many are under way");
             return;
         };
@@ -305,7 +305,7 @@ impl Peers {
             return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
         }
         let link = self.link(address);
-        let place = Place::take(&link.asks)
+        let place = Permit::take(&link.asks)
             .ok_or(PeerError::Busy { what: "questions", max: self.client.limits.asks_max })?;
         self.runtime.spawn(Arc::clone(&self.client).ask(token, link, body, deadline, place));
         Ok(())
@@ -334,16 +334,16 @@ impl Peers {
     /// The number is in use, or too many seats are; then no event comes.
     pub(crate) fn open_seat(
         &self,
-        seat: SeatId,
+        seat: RemoteSessionId,
         address: &PeerAddress,
-        process: SeatProcess,
+        process: RemoteProcess,
     ) -> Result<(), PeerError> {
         let link = self.link(address);
         let mut kept = self.kept();
         if seat.is_incoming() || kept.seats.contains_key(&seat) {
             return Err(PeerError::SeatTaken);
         }
-        let place = Place::take(&link.seats)
+        let place = Permit::take(&link.seats)
             .ok_or(PeerError::Busy { what: "seats", max: self.client.limits.seats_max })?;
         let outbox = Outbox::new(seat, self.client.limits.seat_bytes_max);
         kept.seats.insert(seat, Arc::clone(&outbox));
@@ -356,7 +356,7 @@ impl Peers {
     /// # Errors
     ///
     /// The bytes, when as much waits already: [`PeerEvent::SeatWritable`] says when there is room.
-    pub(crate) fn send(&self, seat: SeatId, bytes: Bytes) -> Result<(), Bytes> {
+    pub(crate) fn send(&self, seat: RemoteSessionId, bytes: Bytes) -> Result<(), Bytes> {
         match self.kept().seats.get(&seat) {
             Some(outbox) => outbox.push(bytes),
             None => Ok(()),
@@ -365,7 +365,7 @@ impl Peers {
 
     /// Gives a seat back, from either side, behind what was sent; no event of it comes any more. The
     /// peer has a second to read the rest.
-    pub(crate) fn end_seat(&self, seat: SeatId, is_process_gone: bool) {
+    pub(crate) fn end_seat(&self, seat: RemoteSessionId, is_process_gone: bool) {
         if let Some(outbox) = self.kept().seats.remove(&seat) {
             outbox.end(is_process_gone);
         }
@@ -387,11 +387,11 @@ impl Peers {
         events.into_iter()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, EventLoopState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self, address: &PeerAddress) -> Arc<Link> {
+    fn link(&self, address: &PeerAddress) -> Arc<PeerLink> {
         let mut kept = self.kept();
         if let Some(link) = kept.links.get(address) {
             return Arc::clone(link);
@@ -399,13 +399,13 @@ impl Peers {
         if kept.links.len() >= LINKS_MAX {
             kept.links.retain(|_, link| Arc::strong_count(link) > 1);
         }
-        let link = Arc::new(Link::new(address.clone(), &self.client.limits));
+        let link = Arc::new(PeerLink::new(address.clone(), &self.client.limits));
         kept.links.insert(address.clone(), Arc::clone(&link));
         link
     }
 }
 
-impl Kept {
+impl EventLoopState {
     /// What of it the event loop is told.
     fn take(&mut self, left: Left) -> Option<PeerEvent> {
         match left {

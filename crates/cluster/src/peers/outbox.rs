@@ -11,13 +11,13 @@ use prost::bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::PeerEvent;
-use super::address::SeatId;
-use super::limits::{Place, SEAT_FRAME_BYTES_MAX};
+use super::address::RemoteSessionId;
+use super::backlog::{EventQueue, Left};
+use super::limits::{Permit, SEAT_FRAME_BYTES_MAX};
 use super::pb::{End, Frame, Open, frame::Kind};
-use super::queue::{EventQueue, Left};
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxState {
     frames: VecDeque<Bytes>,
     bytes: usize,
     /// The event loop was told that there is no room.
@@ -31,20 +31,20 @@ struct State {
 /// One seat's way out.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    seat: SeatId,
+    seat: RemoteSessionId,
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     /// Told when this side gives the seat back.
     pub(super) is_ended: Notify,
 }
 
 impl Outbox {
-    pub(super) fn new(seat: SeatId, bytes_max: usize) -> Arc<Self> {
+    pub(super) fn new(seat: RemoteSessionId, bytes_max: usize) -> Arc<Self> {
         let (state, is_ended) = (Mutex::default(), Notify::new());
         Arc::new(Self { seat, bytes_max, state, is_ended })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +87,7 @@ impl Outbox {
     }
 }
 
-fn wake(state: &mut State) {
+fn wake(state: &mut OutboxState) {
     if let Some(waker) = state.waker.take() {
         waker.wake();
     }
@@ -99,7 +99,7 @@ pub(super) struct Frames {
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Arc<EventQueue>,
     /// A stream that is not read counts as a seat until it is gone.
-    pub(super) _place: Place,
+    pub(super) _place: Permit,
 }
 
 impl Stream for Frames {
@@ -136,9 +136,9 @@ mod tests {
     use super::*;
 
     fn parts() -> (Arc<Outbox>, Frames, Arc<EventQueue>) {
-        let outbox = Outbox::new(SeatId::outgoing(1), 100);
+        let outbox = Outbox::new(RemoteSessionId::outgoing(1), 100);
         let events = Arc::new(EventQueue::new(1).unwrap());
-        let _place = Place::take(&Arc::new(tokio::sync::Semaphore::new(1))).unwrap();
+        let _place = Permit::take(&Arc::new(tokio::sync::Semaphore::new(1))).unwrap();
         let frames =
             Frames { open: None, outbox: Arc::clone(&outbox), events: Arc::clone(&events), _place };
         (outbox, frames, events)

@@ -18,14 +18,14 @@ use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service as _;
 
+use super::backlog::EventQueue;
 use super::failures::{FailureLog, cause_of};
 use super::limits::{
-    AROUND_BYTES_MAX, Account, Caller, LETTER_BYTES_MAX, PeerLimits, PeerTimes, Place,
+    AROUND_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerAccount, PeerLimits, PeerTimes, Permit,
     SEAT_FRAME_BYTES_MAX,
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
 use super::pb::node_server::NodeServer;
-use super::queue::EventQueue;
 use super::service::Service;
 use super::tls::{Tls, Wire};
 use crate::certs::NodeName;
@@ -43,7 +43,7 @@ const REFUSAL_REST: Duration = Duration::from_millis(50);
 type Response = http::Response<Body>;
 
 /// All connections from others.
-pub(super) struct Server {
+pub(super) struct PeerServer {
     tls: Option<Tls>,
     limits: PeerLimits,
     times: PeerTimes,
@@ -53,12 +53,12 @@ pub(super) struct Server {
     connections: Arc<Semaphore>,
     failures: Arc<FailureLog>,
     strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
-    accounts: Mutex<BTreeMap<NodeName, Weak<Account>>>,
+    accounts: Mutex<BTreeMap<NodeName, Weak<PeerAccount>>>,
     /// Of bodies that were read and not taken.
     pub(super) bytes: Arc<Semaphore>,
 }
 
-impl Server {
+impl PeerServer {
     pub(super) fn new(
         tls: Option<Tls>,
         limits: PeerLimits,
@@ -104,7 +104,7 @@ impl Server {
                 }
             };
             let places =
-                Place::take(&self.connections).zip(Place::take(&self.strangers_of(from.ip())));
+                Permit::take(&self.connections).zip(Permit::take(&self.strangers_of(from.ip())));
             match places {
                 Some((place, stranger)) => {
                     tokio::spawn(Arc::clone(&self).serve(stream, from, place, stranger));
@@ -120,13 +120,13 @@ impl Server {
     }
 
     /// One account for all connections of a certified node.
-    fn account_of(&self, name: Option<&NodeName>) -> Arc<Account> {
+    fn account_of(&self, name: Option<&NodeName>) -> Arc<PeerAccount> {
         match name {
             Some(name) => {
-                let account = || Account::new(&self.limits, &self.bytes);
+                let account = || PeerAccount::new(&self.limits, &self.bytes);
                 shared(&self.accounts, name.clone(), account, self.limits.connections_max)
             }
-            None => Arc::new(Account::new(&self.limits, &self.bytes)),
+            None => Arc::new(PeerAccount::new(&self.limits, &self.bytes)),
         }
     }
 
@@ -134,8 +134,8 @@ impl Server {
         self: Arc<Self>,
         stream: TcpStream,
         from: SocketAddr,
-        place: Place,
-        stranger: Place,
+        place: Permit,
+        stranger: Permit,
     ) {
         let until = tokio::time::Instant::now() + STRANGER_MAX;
         let _ = stream.set_nodelay(true);
@@ -147,7 +147,7 @@ impl Server {
             Err(_) => return tracing::debug!(%from, "a connection said nothing"),
         };
         let account = self.account_of(name.as_ref());
-        let Some(_of_node) = Place::take(&account.connections) else {
+        let Some(_of_node) = Permit::take(&account.connections) else {
             return tracing::debug!(%from, ?name, "a node is not let in: it has enough connections");
         };
         let caller = Arc::new(Caller::new(account, name));
@@ -215,13 +215,13 @@ fn shared<K: Ord, V>(
 
 /// Stands before the service on one connection: counts calls before they are read.
 struct Gate {
-    server: Arc<Server>,
+    server: Arc<PeerServer>,
     caller: Arc<Caller>,
 }
 
 impl Gate {
     /// The service for a request, with its place within the limits.
-    fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Place), Status> {
+    fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Permit), Status> {
         let account = &self.caller.account;
         let (service, places, what) = match path {
             "/farrow.v1.Node/Tell" => (&self.server.letters, &account.letters, "letters"),
@@ -233,7 +233,7 @@ impl Gate {
             let text = format!("more than {} calls a second", self.server.limits.calls_per_second);
             return Err(Status::resource_exhausted(text));
         }
-        let place = Place::take(places)
+        let place = Permit::take(places)
             .ok_or_else(|| Status::resource_exhausted(format!("too many {what} of this node")))?;
         Ok((service.clone(), place))
     }

@@ -9,15 +9,15 @@ use futures_util::stream::Map;
 use tokio::sync::oneshot;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use super::address::{AskedToken, SeatId};
+use super::address::{AskedToken, RemoteSessionId};
+use super::backlog::{EventQueue, Left};
 use super::error::shorten;
 use super::failures::FailureLog;
-use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
+use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Permit};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
-use super::queue::{EventQueue, Left};
-use super::seat::{self, SeatRoom};
-use super::{PeerEvent, SeatProcess};
+use super::remote_session::{self, RemoteSessionRoom};
+use super::{PeerEvent, RemoteProcess};
 
 /// Longest that a question is kept, whatever its deadline.
 const ASK_MAX: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ impl node_server::Node for Service {
         if body.len() > LETTER_BYTES_MAX {
             return Err(too_long(body.len(), LETTER_BYTES_MAX));
         }
-        let place = Place::take(&self.events.letters)
+        let place = Permit::take(&self.events.letters)
             .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
         let mut places = vec![place, of_peer];
         places.extend(caller.account.bytes.try_take(body.len())?);
@@ -115,16 +115,16 @@ impl node_server::Node for Service {
             Err(_) => return Err(Status::deadline_exceeded("nobody took the seat")),
         };
         let from = caller.check(open.version, &open.from)?;
-        let process = SeatProcess { pid: open.pid, start_time: open.start_time, uid: open.uid };
-        let seat = SeatId::incoming(self.seats.fetch_add(1, Ordering::Relaxed));
+        let process = RemoteProcess { pid: open.pid, start_time: open.start_time, uid: open.uid };
+        let seat = RemoteSessionId::incoming(self.seats.fetch_add(1, Ordering::Relaxed));
         let bytes_max = self.limits.seat_bytes_max;
         let outbox = Outbox::new(seat, bytes_max);
         let event = PeerEvent::SeatOpened { seat, from, process };
         let opened = Left::Opened(event, seat, Arc::clone(&outbox));
         self.events.push_with(opened, vec![place.clone()]);
         let events = Arc::clone(&self.events);
-        let room = SeatRoom { bytes_max, of_peer: Some(caller.account.bytes.clone()) };
-        let pump = seat::pump(seat, frames, Arc::clone(&outbox), events, room);
+        let room = RemoteSessionRoom { bytes_max, of_peer: Some(caller.account.bytes.clone()) };
+        let pump = remote_session::pump(seat, frames, Arc::clone(&outbox), events, room);
         let out =
             Frames { open: None, outbox, events: Arc::clone(&self.events), _place: place.clone() };
         tokio::spawn(async move {
@@ -136,10 +136,10 @@ impl node_server::Node for Service {
 }
 
 /// What the gate put beside the request.
-fn admitted(extensions: &Extensions) -> Result<(Arc<Caller>, Place), Status> {
+fn admitted(extensions: &Extensions) -> Result<(Arc<Caller>, Permit), Status> {
     let caller = extensions.get::<Arc<Caller>>().cloned();
     caller
-        .zip(extensions.get::<Place>().cloned())
+        .zip(extensions.get::<Permit>().cloned())
         .ok_or_else(|| Status::internal("a call that did not pass the gate"))
 }
 

@@ -54,9 +54,9 @@ pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, S
 }
 
 /// What the files say, as far as they can be used.
-type Identity = (RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type OwnIdentity = (RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<Identity, StartError> {
+fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<OwnIdentity, StartError> {
     let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect)
         .map_err(|error| unusable(certificate, error))?;

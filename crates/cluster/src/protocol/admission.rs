@@ -41,7 +41,7 @@ pub(super) struct Asker {
 
 /// How much room, what for, and how long it may take.
 #[derive(Debug, Clone)]
-struct Ask {
+struct RoomRequest {
     room: Room,
     /// Objects that are to be sealed.
     objects: u32,
@@ -53,7 +53,7 @@ struct Ask {
     is_single: bool,
 }
 
-impl Ask {
+impl RoomRequest {
     /// Bytes of all ranges.
     fn bytes(&self) -> u64 {
         self.room.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
@@ -68,9 +68,9 @@ impl Ask {
 }
 
 #[derive(Debug, Clone)]
-struct Waiting {
+struct WaitingGrant {
     asker: Asker,
-    ask: Ask,
+    ask: RoomRequest,
     since_ms: u64,
     deadline_ms: u64,
     /// Only as long as objects are on their way out of memory.
@@ -80,7 +80,7 @@ struct Waiting {
 /// The requests that wait for memory, in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<WaitingGrant>,
     /// Bytes that others got since the first of the queue became the first.
     passed_bytes: u64,
     /// What the store had freed when the queue was last looked at; none: it is to be looked at.
@@ -110,7 +110,8 @@ impl Admission {
 
     /// Forgets one request. False: there is none. What waits behind it is looked at again.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let of = |waiting: &Waiting| (waiting.asker.session, waiting.asker.seq) == (session, seq);
+        let of =
+            |waiting: &WaitingGrant| (waiting.asker.session, waiting.asker.seq) == (session, seq);
         let Some(place) = self.queue.iter().position(of) else {
             return false;
         };
@@ -145,12 +146,12 @@ impl Admission {
         first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.ask.bytes())
     }
 
-    fn push(&mut self, waiting: Waiting) -> Result<(), WireError> {
+    fn push(&mut self, waiting: WaitingGrant) -> Result<(), WireError> {
         let session = waiting.asker.session;
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
         limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
         limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
-        let names = |waiting: &Waiting| waiting.ask.room.names.len();
+        let names = |waiting: &WaitingGrant| waiting.ask.room.names.len();
         let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
         limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
         if self.queue.is_empty() {
@@ -193,7 +194,7 @@ impl NodeState {
         if self.admission.may_pass(bytes) {
             // Nothing ahead of need while others wait.
             let want = if is_behind { 0 } else { ask.want };
-            match self.take_room(asker.slot, &Ask { want, ..ask.clone() }, ask.may_evict) {
+            match self.take_room(asker.slot, &RoomRequest { want, ..ask.clone() }, ask.may_evict) {
                 Ok(granted) => {
                     let bytes = granted.iter().map(|span| span.length.0).sum();
                     self.admission.passed_bytes = self.admission.passed_bytes.saturating_add(bytes);
@@ -212,12 +213,12 @@ impl NodeState {
         let wait_ms = if may_wait { ask.wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
         let deadline_ms = now_ms.saturating_add(wait_ms);
         let since_ms = now_ms;
-        self.admission.push(Waiting { asker, ask, since_ms, deadline_ms, is_for_spills })?;
+        self.admission.push(WaitingGrant { asker, ask, since_ms, deadline_ms, is_for_spills })?;
         Ok(None)
     }
 
     /// What a request asks for, if it makes sense.
-    fn ask_of(&self, slot: ClientSlot, body: RequestBody) -> Result<Ask, WireError> {
+    fn ask_of(&self, slot: ClientSlot, body: RequestBody) -> Result<RoomRequest, WireError> {
         let (ask, is_single) = match body {
             RequestBody::Grant { min, want, wait_ms } => {
                 let purpose = Some(Purpose { objects: 0, names: Vec::new() });
@@ -245,11 +246,11 @@ impl NodeState {
             slots: objects,
             names: names.iter().map(full).collect(),
         };
-        Ok(Ask { room, objects, want, wait_ms, may_evict, is_single })
+        Ok(RoomRequest { room, objects, want, wait_ms, may_evict, is_single })
     }
 
     /// Whether the quotas have room for all ranges.
-    fn check_allowance(&self, slot: ClientSlot, ask: &Ask) -> Result<Length, WireError> {
+    fn check_allowance(&self, slot: ClientSlot, ask: &RoomRequest) -> Result<Length, WireError> {
         let page = self.home.layout().page.0;
         let whole = |run: &Length| run.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
         let bytes = match ask.room.runs[..] {
@@ -264,7 +265,7 @@ impl NodeState {
     fn take_room(
         &mut self,
         slot: ClientSlot,
-        ask: &Ask,
+        ask: &RoomRequest,
         may_evict: bool,
     ) -> Result<Vec<Span>, WireError> {
         let want = self.check_allowance(slot, ask)?;
@@ -279,7 +280,7 @@ impl NodeState {
                 place += 1;
                 continue;
             }
-            let Waiting { asker, ask, since_ms, .. } = waiting.clone();
+            let WaitingGrant { asker, ask, since_ms, .. } = waiting.clone();
             self.admission.remove(place, 0);
             self.admission.seen = None;
             let waited_ms = now_ms.saturating_sub(since_ms);
@@ -293,8 +294,8 @@ impl NodeState {
         }
         let mut place = 0;
         while let Some(waiting) = self.admission.queue.get(place).cloned() {
-            let Waiting { asker, ask, is_for_spills, .. } = waiting;
-            let ask = Ask { want: 0, ..ask };
+            let WaitingGrant { asker, ask, is_for_spills, .. } = waiting;
+            let ask = RoomRequest { want: 0, ..ask };
             let found = match place {
                 // Nobody makes room for one that is not the first.
                 0 => self.take_room(asker.slot, &ask, ask.may_evict),
@@ -333,7 +334,12 @@ impl NodeState {
 
     /// The same error for a request behind so many others that waited so long. Where objects could
     /// not leave memory it says why.
-    fn with_wait(&self, error: WireError, ask: &Ask, (before, after): (usize, u64)) -> WireError {
+    fn with_wait(
+        &self,
+        error: WireError,
+        ask: &RoomRequest,
+        (before, after): (usize, u64),
+    ) -> WireError {
         let (waiting, waited_ms) = (before as u64, after);
         match error {
             WireError::OutOfMemory { asked, free, largest, .. } => {

@@ -28,14 +28,14 @@ const NAME_COST_BYTES: usize = 64;
 
 /// What one session makes the daemon hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Held {
+struct SessionBuffers {
     /// Requests and replies on its connection: these can be dropped.
     buffered: usize,
     /// Requests that wait and names: these stay until they are answered or given back.
     waiting: usize,
 }
 
-impl Held {
+impl SessionBuffers {
     fn all(self) -> usize {
         self.buffered.saturating_add(self.waiting)
     }
@@ -50,7 +50,7 @@ pub(super) struct Buffers {
     total: usize,
     waiting: usize,
     /// Sessions that hold anything.
-    of: BTreeMap<SessionId, Held>,
+    of: BTreeMap<SessionId, SessionBuffers>,
     /// Those that hold more than is free to all, by the bytes that can be dropped.
     large: BTreeSet<(usize, SessionId)>,
 }
@@ -63,11 +63,11 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    fn held(&self, session: SessionId) -> Held {
+    fn held(&self, session: SessionId) -> SessionBuffers {
         self.of.get(&session).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, session: SessionId, now: Held) {
+    fn set(&mut self, session: SessionId, now: SessionBuffers) {
         let before = self.held(session);
         if before == now {
             return;
@@ -144,7 +144,7 @@ impl NodeState {
     /// A session buffers so many bytes now, requests and replies.
     pub fn note_buffered(&mut self, session: SessionId, buffered: usize) {
         let waiting = self.waiting_bytes(session);
-        self.buffers.set(session, Held { buffered, waiting });
+        self.buffers.set(session, SessionBuffers { buffered, waiting });
     }
 
     /// Whether a session may buffer so many bytes more.
@@ -208,7 +208,7 @@ impl NodeState {
 
     /// A session ended.
     pub(super) fn forget_buffers(&mut self, session: SessionId) {
-        self.buffers.set(session, Held::default());
+        self.buffers.set(session, SessionBuffers::default());
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
         Buffers { max, ..Buffers::default() }
     }
 
-    fn buffered(buffered: usize) -> Held {
-        Held { buffered, waiting: 0 }
+    fn buffered(buffered: usize) -> SessionBuffers {
+        SessionBuffers { buffered, waiting: 0 }
     }
 
     #[test]
@@ -238,9 +238,9 @@ mod tests {
         assert!(all.may_buffer(modest, MIB));
         all.set(modest, buffered(MIB));
         assert_eq!(all.over(), Some(greedy));
-        all.set(greedy, Held::default());
+        all.set(greedy, SessionBuffers::default());
         assert_eq!((all.over(), all.total), (None, MIB));
-        all.set(modest, Held::default());
+        all.set(modest, SessionBuffers::default());
         assert_eq!((all.total, all.of.len(), all.large.len()), (0, 0, 0));
     }
 
@@ -256,7 +256,7 @@ mod tests {
                 }
                 while let Some(over) = all.over() {
                     assert_ne!(all.held(over).buffered, 0);
-                    all.set(over, Held::default());
+                    all.set(over, SessionBuffers::default());
                 }
                 assert!(all.total <= all.max, "round {round}: {}", all.total);
             }
@@ -274,7 +274,7 @@ mod tests {
             let mut waiting = 0;
             while all.may_wait(session, 1024) {
                 waiting += 1024;
-                all.set(session, Held { buffered: 0, waiting });
+                all.set(session, SessionBuffers { buffered: 0, waiting });
             }
             assert!(waiting >= HELD_BYTES_FREE);
             total += waiting;

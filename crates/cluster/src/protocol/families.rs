@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use farrow_memory::family::is_mapped_by_client;
-use farrow_store::{ClientSlot, Guest};
+use farrow_store::{ClientSlot, RemoteClient};
 
 use super::cluster::Question;
 use super::node::NodeState;
@@ -50,7 +50,7 @@ impl Families {
 
     /// Those of a node's clients.
     pub(super) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
-        let is_of_it = |guest: Option<Guest>| guest.is_some_and(|guest| guest.node == key);
+        let is_of_it = |guest: Option<RemoteClient>| guest.is_some_and(|guest| guest.node == key);
         let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.guest));
         places.map(|(slot, _)| *slot).collect()
     }
@@ -101,7 +101,7 @@ impl NodeState {
     fn ask_for_family(
         &mut self,
         slot: ClientSlot,
-        guest: Guest,
+        guest: RemoteClient,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {

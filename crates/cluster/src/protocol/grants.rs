@@ -2,7 +2,7 @@
 //! [`super::rights`] applied to each message. They are kept in the region, beside what the node
 //! keeps of its cluster.
 
-use farrow_store::{Guest, NamespaceId, StoreError, own_name};
+use farrow_store::{NamespaceId, RemoteClient, StoreError, own_name};
 use farrow_wire::rights::{Rights, Rule, RuleError};
 use farrow_wire::{ReplyBody, RequestBody, WireError};
 
@@ -15,7 +15,7 @@ use super::sync::right_for;
 
 /// What a request of a guest needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum RemoteNeed {
     /// Nothing: it gives something back, or speaks of what the guest has.
     Nothing,
     /// To be let in at all.
@@ -24,7 +24,7 @@ enum Need {
     Right(Rights),
 }
 
-fn need(body: &RequestBody) -> Need {
+fn need(body: &RequestBody) -> RemoteNeed {
     match body {
         RequestBody::Grant { .. }
         | RequestBody::Room(_)
@@ -32,26 +32,26 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Reserve { .. }
         | RequestBody::Promise { .. }
         | RequestBody::Seal { .. }
-        | RequestBody::Pin { is_pinned: true, .. } => Need::Right(Rights::WRITE),
-        RequestBody::Sync { ask, .. } => Need::Right(right_for(ask)),
+        | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
+        RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
         // To have no names any more is to give them back.
-        RequestBody::Renew { names, .. } if !names.is_empty() => Need::Right(Rights::WRITE),
-        RequestBody::Promised { objects } if *objects > 0 => Need::Right(Rights::WRITE),
+        RequestBody::Renew { names, .. } if !names.is_empty() => RemoteNeed::Right(Rights::WRITE),
+        RequestBody::Promised { objects } if *objects > 0 => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Delete { .. }
         | RequestBody::Evict { .. }
-        | RequestBody::Pin { is_pinned: false, .. } => Need::Right(Rights::DELETE),
+        | RequestBody::Pin { is_pinned: false, .. } => RemoteNeed::Right(Rights::DELETE),
         RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
         | RequestBody::ListAt { .. }
         | RequestBody::Watch(_)
-        | RequestBody::FindLost { .. } => Need::Right(Rights::READ),
+        | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
         RequestBody::HoldBlock
         | RequestBody::Stats
         | RequestBody::Overview { .. }
         | RequestBody::Namespaces
         | RequestBody::Rules
-        | RequestBody::Nodes => Need::Any,
+        | RequestBody::Nodes => RemoteNeed::Any,
         // What only the node's own users may ask is refused as such. A first message is looked at
         // when it is known for which namespace it is.
         RequestBody::CreateNamespace(_)
@@ -72,7 +72,7 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::ConfirmEarlier
         | RequestBody::Reclaim
         | RequestBody::Cancel { .. }
-        | RequestBody::Goodbye => Need::Nothing,
+        | RequestBody::Goodbye => RemoteNeed::Nothing,
     }
 }
 
@@ -144,7 +144,7 @@ impl NodeState {
         self.tell_net_rules();
         let guests = self.sessions.iter();
         let guests = guests.filter_map(|(id, one)| Some((*id, one.peer.guest?, one.namespace)));
-        let guests: Vec<(SessionId, Guest, NamespaceId)> = guests.collect();
+        let guests: Vec<(SessionId, RemoteClient, NamespaceId)> = guests.collect();
         for (session, guest, namespace) in guests {
             let rights = self.rights_in(namespace, guest);
             if let Some(state) = self.sessions.get_mut(&session) {
@@ -166,7 +166,7 @@ impl NodeState {
         Ok(kept.and_then(|bytes| decode(&bytes)).and_then(|(kept, _)| kept))
     }
 
-    fn rights_in(&self, namespace: NamespaceId, guest: Guest) -> Rights {
+    fn rights_in(&self, namespace: NamespaceId, guest: RemoteClient) -> Rights {
         let mut all = self.home.namespaces();
         let name = all.find(|one| one.id == namespace).map(|one| one.options.name.as_str());
         name.map_or(Rights::NONE, |name| self.rules.of(name, guest.node))
@@ -176,7 +176,7 @@ impl NodeState {
     /// matter of its user. A guest without any is not let in.
     pub(super) fn let_in(
         &self,
-        guest: Option<Guest>,
+        guest: Option<RemoteClient>,
         namespace: NamespaceId,
     ) -> Result<Rights, WireError> {
         let Some(guest) = guest else {
@@ -202,10 +202,10 @@ impl NodeState {
             return Ok(());
         };
         let missing = match need(body) {
-            Need::Nothing => return Ok(()),
-            Need::Any if !state.rights.is_none() => return Ok(()),
-            Need::Any => Rights::READ,
-            Need::Right(right) if state.rights.has(right) => {
+            RemoteNeed::Nothing => return Ok(()),
+            RemoteNeed::Any if !state.rights.is_none() => return Ok(()),
+            RemoteNeed::Any => Rights::READ,
+            RemoteNeed::Right(right) if state.rights.has(right) => {
                 // An id leads into other namespaces.
                 return match body {
                     RequestBody::Restore { id: (hi, lo) } => {
@@ -214,12 +214,16 @@ impl NodeState {
                     _ => Ok(()),
                 };
             }
-            Need::Right(right) => right,
+            RemoteNeed::Right(right) => right,
         };
         Err(self.not_granted(guest, state.namespace, missing))
     }
 
-    fn check_restore(&self, guest: Guest, id: farrow_store::ObjectId) -> Result<(), WireError> {
+    fn check_restore(
+        &self,
+        guest: RemoteClient,
+        id: farrow_store::ObjectId,
+    ) -> Result<(), WireError> {
         let namespace = self.home.namespace_of_object(id).map_err(store_error)?;
         if self.rights_in(namespace, guest).has(Rights::READ) {
             return Ok(());
@@ -233,7 +237,7 @@ impl NodeState {
         self.rules.of(namespace_in(full), node_key(node)).has(right)
     }
 
-    fn not_granted(&self, guest: Guest, namespace: NamespaceId, right: Rights) -> WireError {
+    fn not_granted(&self, guest: RemoteClient, namespace: NamespaceId, right: Rights) -> WireError {
         let named = self.roster().nodes.into_iter().map(|node| node.name);
         let named = named.chain(self.rules.iter().map(|rule| rule.node));
         let node = named.into_iter().find(|name| node_key(name) == guest.node);
@@ -273,8 +277,8 @@ mod tests {
     use super::super::rights::RULES_MAX;
     use super::*;
     use farrow_membership::{
-        ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, Kept,
-        MEMBERS_MAX, Member, NodeName, NodeNumber, View,
+        ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX,
+        Member, NodeName, NodeNumber, PersistentState, View,
     };
     use farrow_wire::rights::ANY;
 
@@ -299,7 +303,7 @@ mod tests {
         };
         assert_eq!(view.members.len(), MEMBERS_MAX);
         let ballot = Ballot { round: u64::MAX, name: name(0) };
-        let kept = Kept {
+        let kept = PersistentState {
             name: name(0),
             incarnation,
             address: address(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
+use farrow_store::{ClientRecord, ClientSlot, Home, NamespaceId, ObjectId, RemoteClient};
 use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, WireError};
 
 use super::admission::{Admission, Asker, answer, answer_to};
@@ -12,10 +12,10 @@ use super::convert::store_error;
 use super::evict::Eviction;
 use super::families::Families;
 use super::fanout::FanOut;
-use super::promises::Promises;
 use super::quota::Quotas;
 use super::replicas::{FetchKey, FetchWaiter, Replicas, wish_of};
 use super::requests::answer_wait;
+use super::reservations::Reservations;
 use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
 use super::sync::Sync;
@@ -45,7 +45,7 @@ pub struct PeerIdentity {
     /// User id.
     pub uid: u32,
     /// The node on which it runs, if it is not this one: then that node says all this.
-    pub guest: Option<Guest>,
+    pub guest: Option<RemoteClient>,
 }
 
 impl From<&ClientRecord> for PeerIdentity {
@@ -90,7 +90,7 @@ pub enum Action {
 }
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) peer: PeerIdentity,
     pub(super) slot: Option<ClientSlot>,
     pub(super) hello_by_ms: u64,
@@ -107,7 +107,7 @@ pub(super) struct Session {
 
 /// Counters since start.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Counts {
+pub(super) struct RequestCounts {
     pub(super) requests: u64,
     pub(super) sealed: u64,
     pub(super) deleted: u64,
@@ -115,7 +115,7 @@ pub(super) struct Counts {
 
 /// Where the region's sections lie in their files, for the welcome.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SectionFiles {
     pub(super) control_file_offset: u64,
     pub(super) data_file_offset: u64,
     pub(super) memory: String,
@@ -125,13 +125,13 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub struct NodeState {
     pub(super) home: Home,
-    pub(super) place: Place,
+    pub(super) place: SectionFiles,
     pub(super) base: u64,
     pub(super) pid: u32,
     pub(super) owner_uid: u32,
     /// Users that may connect besides.
     pub(super) users: BTreeSet<u32>,
-    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) sessions: BTreeMap<SessionId, ClientSession>,
     /// Connections of users that may not connect.
     pub(super) strangers: usize,
     /// Connections that have not said hello, by when they must.
@@ -149,12 +149,12 @@ pub struct NodeState {
     pub(super) spills: Spills,
     pub(super) replicas: Replicas,
     pub(super) quotas: Quotas,
-    pub(super) promises: Promises,
+    pub(super) promises: Reservations,
     /// What other nodes may do.
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
-    pub(super) counts: Counts,
+    pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
     pub(super) turns: u64,
@@ -179,7 +179,7 @@ impl NodeState {
         now_ms: u64,
     ) -> Self {
         let fabric = home.region().fabric();
-        let place = Place {
+        let place = SectionFiles {
             control_file_offset: fabric.read_fd(farrow_memory::Section::Control).1,
             data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
             memory: fabric.describe(),
@@ -207,11 +207,11 @@ impl NodeState {
             spills: Spills::default(),
             replicas: Replicas::default(),
             quotas: Quotas::default(),
-            promises: Promises::default(),
+            promises: Reservations::default(),
             rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
             adopted: adopted.into(),
             prepared: 0,
             turns: 0,
@@ -242,7 +242,7 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        let session = Session {
+        let session = ClientSession {
             peer,
             slot: None,
             hello_by_ms,

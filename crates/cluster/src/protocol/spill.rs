@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    Candidate, Evicted, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room, SpillHead,
-    SpillPlan, StoreError, Target, Within,
+    Evicted, EvictionCandidate, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room,
+    SpillHead, SpillPlan, StoreError, Target, Within,
 };
 use farrow_wire::{ReplyBody, WireError};
 
@@ -105,7 +105,7 @@ pub enum SpillDone {
 
 /// A request that waits for an object.
 #[derive(Debug)]
-struct Waiter {
+struct SpillWaiter {
     session: SessionId,
     seq: u64,
     deadline_ms: u64,
@@ -123,14 +123,14 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Restore {
+struct PendingRestore {
     stage: Stage,
-    waiters: Vec<Waiter>,
+    waiters: Vec<SpillWaiter>,
 }
 
 /// An eviction by hand that is under way.
 #[derive(Debug)]
-struct Eviction {
+struct ManualEviction {
     session: SessionId,
     seq: u64,
     left: BTreeSet<ObjectId>,
@@ -141,7 +141,7 @@ struct Eviction {
 
 /// The last file that could not be written, until one can.
 #[derive(Debug)]
-struct Failure {
+struct SpillFailure {
     fault: WriteFault,
     bytes: u64,
     /// Less would have been left than is to be.
@@ -160,11 +160,11 @@ pub(super) struct Spills {
     writing: BTreeMap<ObjectId, (u64, u64)>,
     /// In memory, with a file that still has the same bytes: these need not be written to leave.
     copied: BTreeSet<ObjectId>,
-    restores: BTreeMap<ObjectId, Restore>,
-    evictions: Vec<Eviction>,
+    restores: BTreeMap<ObjectId, PendingRestore>,
+    evictions: Vec<ManualEviction>,
     jobs: Vec<SpillJob>,
     paused_until_ms: u64,
-    failure: Option<Failure>,
+    failure: Option<SpillFailure>,
     /// Objects might leave if their files could be written.
     is_blocked: bool,
     /// What the store had freed when restores last looked for room.
@@ -211,7 +211,8 @@ impl Spills {
         (free, largest): (u64, u64),
         waited_ms: u64,
     ) -> Option<WireError> {
-        let Failure { fault, bytes, .. } = self.failure.as_ref().filter(|_| self.is_blocked)?;
+        let SpillFailure { fault, bytes, .. } =
+            self.failure.as_ref().filter(|_| self.is_blocked)?;
         let folder = self.label.clone().unwrap_or_default();
         let (bytes, reason) = (*bytes, fault.reason.clone());
         Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
@@ -291,7 +292,7 @@ impl Spills {
         self.failures_total += 1;
         self.paused_until_ms = self.now_ms.saturating_add(PAUSE_MS);
         let is_of_spare = fault.is_full && spare > 0;
-        self.failure = Some(Failure { fault, bytes, is_of_spare });
+        self.failure = Some(SpillFailure { fault, bytes, is_of_spare });
         self.is_blocked = true;
         for id in std::mem::take(&mut self.queue) {
             self.settled(id, None);
@@ -326,7 +327,7 @@ impl NodeState {
         let is_paused = self.spills.is_paused();
         self.spills.is_blocked = is_paused && victims.is_some();
         if self.spills.is_blocked {
-            let copied = Copied { policy, ids: &self.spills.copied };
+            let copied = CopiedOrder { policy, ids: &self.spills.copied };
             let without_writing = self.home.victims_for(&copied, &room)?;
             if without_writing.is_none() && !self.make_space() {
                 return Ok(());
@@ -363,7 +364,7 @@ impl NodeState {
         let victims = self.home.victims(&within, Need::Bytes(Length(bytes)))?;
         let left = victims.iter().copied().collect();
         let (evicted, has_failed) = (Evicted::default(), false);
-        self.spills.evictions.push(Eviction { session, seq, left, evicted, has_failed });
+        self.spills.evictions.push(ManualEviction { session, seq, left, evicted, has_failed });
         let queued: BTreeSet<ObjectId> = self.spills.queue.iter().copied().collect();
         self.spills.queue.extend(victims.into_iter().filter(|id| !queued.contains(id)));
         self.begin_spills();
@@ -507,10 +508,10 @@ impl NodeState {
         if is_new {
             spills.jobs.push(SpillJob::Look { id });
         }
-        let fresh = || Restore { stage: Stage::Looking, waiters: Vec::new() };
+        let fresh = || PendingRestore { stage: Stage::Looking, waiters: Vec::new() };
         let deadline_ms = now_ms.saturating_add(RESTORE_MS_MAX);
         let restore = spills.restores.entry(id).or_insert_with(fresh);
-        restore.waiters.push(Waiter { session, seq, deadline_ms });
+        restore.waiters.push(SpillWaiter { session, seq, deadline_ms });
         Ok(None)
     }
 
@@ -523,13 +524,16 @@ impl NodeState {
         }
         if !spills.restores.contains_key(&id) {
             spills.jobs.push(SpillJob::Look { id });
-            spills.restores.insert(id, Restore { stage: Stage::Looking, waiters: Vec::new() });
+            spills
+                .restores
+                .insert(id, PendingRestore { stage: Stage::Looking, waiters: Vec::new() });
         }
     }
 
     /// Has an object read, if there is room for it by now.
     fn load(&mut self, id: ObjectId, out: &mut Vec<Action>) {
-        let Some(Restore { stage: Stage::Waiting(head), .. }) = self.spills.restores.get(&id)
+        let Some(PendingRestore { stage: Stage::Waiting(head), .. }) =
+            self.spills.restores.get(&id)
         else {
             return;
         };
@@ -572,7 +576,7 @@ impl NodeState {
     /// Does what has come due: room for those that come back, answers, jobs.
     pub(super) fn tick_spills(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let freed = self.home.freed();
-        let is_waiting = |restore: &Restore| matches!(restore.stage, Stage::Waiting(_));
+        let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
         if self.spills.seen_freed != freed || !self.spills.is_making_room() {
             self.spills.seen_freed = freed;
             let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
@@ -592,7 +596,7 @@ impl NodeState {
     fn expire_restores(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut late = Vec::new();
         for (id, restore) in &mut self.spills.restores {
-            let is_late = |waiter: &mut Waiter| waiter.deadline_ms <= now_ms;
+            let is_late = |waiter: &mut SpillWaiter| waiter.deadline_ms <= now_ms;
             late.extend(restore.waiters.extract_if(.., is_late).map(|waiter| (*id, waiter)));
         }
         for (id, waiter) in late {
@@ -603,7 +607,7 @@ impl NodeState {
     }
 
     fn answer_evictions(&mut self, out: &mut Vec<Action>) {
-        let is_over = |eviction: &mut Eviction| eviction.left.is_empty();
+        let is_over = |eviction: &mut ManualEviction| eviction.left.is_empty();
         let (free, largest) = self.home.free_bytes();
         for over in self.spills.evictions.extract_if(.., is_over).collect::<Vec<_>>() {
             let failure = match over.has_failed && over.evicted.objects == 0 {
@@ -619,7 +623,7 @@ impl NodeState {
         let Some(restore) = self.spills.restores.remove(&id) else {
             return;
         };
-        for Waiter { session, seq, .. } in restore.waiters {
+        for SpillWaiter { session, seq, .. } in restore.waiters {
             out.push(answer_to(session, seq, result.clone().map(|()| ReplyBody::Done)));
         }
     }
@@ -638,12 +642,12 @@ impl NodeState {
 
 /// Another policy's order, of the objects that have a file already.
 #[derive(Debug)]
-struct Copied<'a> {
+struct CopiedOrder<'a> {
     policy: &'a dyn EvictionPolicy,
     ids: &'a BTreeSet<ObjectId>,
 }
 
-impl EvictionPolicy for Copied<'_> {
+impl EvictionPolicy for CopiedOrder<'_> {
     fn name(&self) -> &'static str {
         self.policy.name()
     }
@@ -652,7 +656,7 @@ impl EvictionPolicy for Copied<'_> {
         self.policy.is_automatic()
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         if self.ids.contains(&candidate.id) { self.policy.rank(candidate) } else { None }
     }
 }

@@ -1,6 +1,6 @@
 //! The network fabric in the event loop.
 
-use farrow_net::source::Member;
+use farrow_net::source::MemberLife;
 
 use super::Server;
 use crate::net::NetAction;
@@ -45,7 +45,7 @@ impl Server {
     pub(super) fn perform_by_net(&mut self, action: NetAction) {
         match action {
             NetAction::IssueTicket { token, node, incarnation, life } => {
-                let answer = self.issue_ticket(&Member { name: node, incarnation }, life);
+                let answer = self.issue_ticket(&MemberLife { name: node, incarnation }, life);
                 let answer = answer.map_or_else(Answer::No, Answer::Ticket);
                 self.perform(vec![answer_peer(token, &answer)]);
             }
@@ -59,7 +59,7 @@ impl Server {
 
     /// A ticket for a connection of a member. The first one takes a place among the clients, by which
     /// threads hold objects for other nodes.
-    fn issue_ticket(&mut self, member: &Member, life: u64) -> Result<[u8; 32], String> {
+    fn issue_ticket(&mut self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
         self.join_net()?;
         let net = self.net.as_ref().ok_or("this node has no data server")?;
         net.issue_ticket(member, life)

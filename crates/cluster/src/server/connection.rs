@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use farrow_memory::Fabric;
 use farrow_wire::{
-    self as wire, FRAME_BYTES_MAX, FrameError, HELLO_BYTES_MAX, Reply, Request, RequestBody,
+    self as wire, FRAME_BYTES_MAX, HELLO_BYTES_MAX, MessageError, Reply, Request, RequestBody,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::others::Carried;
+use super::remote_sessions::Carried;
 use crate::protocol::PeerIdentity;
 
 /// Bytes read at once: most requests are short, and clearing more for each would cost as much as
@@ -34,7 +34,7 @@ const CARRIED_BYTES_MAX: usize = 16 << 20;
 const SERVED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     pub(super) stream: UnixStream,
     /// Readable when the process at the other end is gone.
     pub(super) process: Option<OwnedFd>,
@@ -68,14 +68,14 @@ pub(super) struct Connection {
 
 /// What reading brought.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum ReadOutcome {
     /// Perhaps more frames, the other end is there.
     Open,
     /// The other end has gone.
     Ended,
 }
 
-impl Connection {
+impl ClientConnection {
     pub(super) fn new(
         stream: UnixStream,
         process: Option<OwnedFd>,
@@ -149,27 +149,27 @@ impl Connection {
     }
 
     /// Reads what is there and wanted.
-    pub(super) fn fill(&mut self) -> io::Result<Input> {
+    pub(super) fn fill(&mut self) -> io::Result<ReadOutcome> {
         match self.wanted_bytes() {
-            0 => Ok(Input::Open),
+            0 => Ok(ReadOutcome::Open),
             wanted => self.read(wanted),
         }
     }
 
-    fn read(&mut self, wanted: usize) -> io::Result<Input> {
+    fn read(&mut self, wanted: usize) -> io::Result<ReadOutcome> {
         let mut bytes = [0; READ_BYTES];
         let room = bytes.get_mut(..wanted).unwrap_or(&mut []);
         match self.stream.read(room) {
-            Ok(0) => Ok(Input::Ended),
+            Ok(0) => Ok(ReadOutcome::Ended),
             Ok(count) => {
                 let dropped = count.min(self.dropped_bytes);
                 self.dropped_bytes -= dropped;
                 let read = bytes.get(dropped..count).unwrap_or(&[]);
                 self.reserve(read.len());
                 self.input.extend_from_slice(read);
-                Ok(Input::Open)
+                Ok(ReadOutcome::Open)
             }
-            Err(error) if is_transient(&error) => Ok(Input::Open),
+            Err(error) if is_transient(&error) => Ok(ReadOutcome::Open),
             Err(error) => Err(error),
         }
     }
@@ -195,20 +195,20 @@ impl Connection {
     }
 
     /// Bytes of the next frame with its head, if it is whole.
-    fn next_frame(&self, at: usize) -> Result<Option<usize>, FrameError> {
+    fn next_frame(&self, at: usize) -> Result<Option<usize>, MessageError> {
         let rest = self.input.get(at..).unwrap_or(&[]);
         let Some((head, body)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
         };
         let (bytes, max) = (u32::from_le_bytes(*head) as usize, self.frame_bytes_max());
         if bytes > max {
-            return Err(FrameError::TooLong { bytes, max });
+            return Err(MessageError::TooLong { bytes, max });
         }
         Ok((body.len() >= bytes).then_some(4 + bytes))
     }
 
     /// The next requests that are whole, at most `requests_max` of them.
-    pub(super) fn requests(&mut self, requests_max: usize) -> Result<Vec<Request>, FrameError> {
+    pub(super) fn requests(&mut self, requests_max: usize) -> Result<Vec<Request>, MessageError> {
         let mut requests = Vec::new();
         let mut used = 0;
         // What follows the first message is for a later turn: that one decides what may follow.
@@ -233,7 +233,7 @@ impl Connection {
     }
 
     /// The next frames that are whole, as they are, at most `frames_max` of them.
-    pub(super) fn take_frames(&mut self, frames_max: usize) -> Result<Vec<u8>, FrameError> {
+    pub(super) fn take_frames(&mut self, frames_max: usize) -> Result<Vec<u8>, MessageError> {
         let mut used = 0;
         for _ in 0..frames_max {
             match self.next_frame(used)? {
@@ -277,7 +277,7 @@ impl Connection {
         }
         while length != Some(self.input.len()) && self.input.len() <= FRAME_BYTES_MAX {
             length = Some(self.input.len());
-            if !matches!(self.read(READ_BYTES), Ok(Input::Open)) {
+            if !matches!(self.read(READ_BYTES), Ok(ReadOutcome::Open)) {
                 break;
             }
         }
@@ -312,7 +312,11 @@ impl Connection {
         self.sent < self.output.len()
     }
 
-    pub(super) fn queue(&mut self, reply: &Reply, has_descriptors: bool) -> Result<(), FrameError> {
+    pub(super) fn queue(
+        &mut self,
+        reply: &Reply,
+        has_descriptors: bool,
+    ) -> Result<(), MessageError> {
         if has_descriptors {
             self.descriptors_at = Some(self.output.len());
         }

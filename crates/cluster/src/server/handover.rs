@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use farrow_wire::{Inheritance, Reply, ReplyBody, WireError};
 use rustix::event::epoll;
 
-use super::connection::{Connection, Input};
-use super::{Ended, REQUESTS_PER_CLIENT, Server};
+use super::connection::{ClientConnection, ReadOutcome};
+use super::{LoopEnd, REQUESTS_PER_CLIENT, Server};
 use crate::protocol::{Action, SessionId};
 
 /// Requests that arrived are answered for so long; clients that read no answers are then cut.
@@ -23,13 +23,13 @@ const SEND_MAX: Duration = Duration::from_secs(2);
 impl Server {
     /// Ends all connections but that of the next daemon. `None`: that one went or cannot be
     /// told what it must know; this daemon goes on, and its clients come back to it.
-    pub(super) fn hand_over(&mut self, session: SessionId, seq: u64) -> Option<Ended> {
+    pub(super) fn hand_over(&mut self, session: SessionId, seq: u64) -> Option<LoopEnd> {
         let _span = tracing::info_span!("handover", session = session.0).entered();
         let is_stopped = self.drain(session);
         self.handover = None;
         if is_stopped {
             self.refuse(session, seq, WireError::Closing);
-            return Some(Ended::Asked);
+            return Some(LoopEnd::Asked);
         }
         let inheritance = match self.state.inheritance() {
             Ok(inheritance) => inheritance,
@@ -39,7 +39,7 @@ impl Server {
             }
         };
         self.take_out(session).map(|connection| {
-            Ended::HandingOver(Box::new(Handover { connection, seq, inheritance }))
+            LoopEnd::HandingOver(Box::new(Handover { connection, seq, inheritance }))
         })
     }
 
@@ -61,7 +61,7 @@ impl Server {
                 && let Some(connection) = self.connections.get_mut(&session)
             {
                 while is_open && connection.wanted_bytes() > 0 {
-                    is_open = matches!(connection.fill(), Ok(Input::Open));
+                    is_open = matches!(connection.fill(), Ok(ReadOutcome::Open));
                 }
                 if !connection.has_request() || connection.is_closing {
                     break;
@@ -100,7 +100,7 @@ impl Server {
         ]);
     }
 
-    fn take_out(&mut self, session: SessionId) -> Option<Connection> {
+    fn take_out(&mut self, session: SessionId) -> Option<ClientConnection> {
         let connection = self.connections.remove(&session)?;
         let _ = epoll::delete(&self.poll, &connection.stream);
         if let Some(process) = &connection.process {
@@ -114,7 +114,7 @@ impl Server {
 /// The connection of the next daemon, and what it is told.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    connection: Connection,
+    connection: ClientConnection,
     seq: u64,
     inheritance: Inheritance,
 }

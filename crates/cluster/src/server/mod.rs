@@ -4,8 +4,8 @@ mod buffers;
 mod by_net;
 mod connection;
 mod handover;
-mod others;
 mod process;
+mod remote_sessions;
 mod scrape;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,16 +22,16 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::metrics::{self, Latencies};
-use crate::neighbour::Devices;
 use crate::net::Net;
+use crate::peer_memory::Devices;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
-use connection::{Connection, Input};
+use connection::{ClientConnection, ReadOutcome};
 pub(crate) use handover::Handover;
 
-use others::{Others, WATCHED};
 use process::watch;
+use remote_sessions::{RemoteSessions, WATCHED};
 pub(crate) use scrape::ScrapeListener;
 use scrape::{SCRAPERS, Scrapers};
 
@@ -62,7 +62,7 @@ const REQUESTS_PER_CLIENT: usize = 32;
 
 /// How the loop ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum LoopEnd {
     /// Asked to, by a signal, a message or a handle.
     Asked,
     /// A private node lost its last client.
@@ -75,7 +75,7 @@ pub(crate) enum Ended {
 const DESERTED_FIRST: Duration = Duration::from_secs(30);
 
 /// What a server is made of.
-pub(crate) struct Parts {
+pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,
     /// Stops the server when it can be read.
     pub(crate) wake: UnixStream,
@@ -95,7 +95,7 @@ pub(crate) struct Parts {
 
 /// What is left of a server that ended.
 pub(crate) struct Remains {
-    pub(crate) ended: Ended,
+    pub(crate) ended: LoopEnd,
     pub(crate) state: NodeState,
     pub(crate) listener: UnixListener,
     pub(crate) wake: UnixStream,
@@ -107,7 +107,7 @@ pub(crate) struct Server {
     wake: UnixStream,
     state: NodeState,
     fabric: Arc<dyn Fabric>,
-    connections: BTreeMap<SessionId, Connection>,
+    connections: BTreeMap<SessionId, ClientConnection>,
     orphans: BTreeMap<ClientSlot, OwnedFd>,
     /// Connections with whole requests left over from the last turn.
     pending: BTreeSet<SessionId>,
@@ -124,7 +124,7 @@ pub(crate) struct Server {
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     spill: Option<Worker>,
-    others: Option<Others>,
+    others: Option<RemoteSessions>,
     net: Option<Net>,
     /// How often the loop woke.
     turns: u64,
@@ -152,10 +152,23 @@ struct Ready {
 
 impl Server {
     /// `first` is to be done before anything else.
-    pub(crate) fn new(parts: Parts, state: NodeState, first: Vec<Action>) -> io::Result<Self> {
-        let Parts { listener, wake, started, is_private, prepared, metrics, spill, peers, net } =
-            parts;
-        let others = peers.map(Others::new);
+    pub(crate) fn new(
+        parts: ServerParts,
+        state: NodeState,
+        first: Vec<Action>,
+    ) -> io::Result<Self> {
+        let ServerParts {
+            listener,
+            wake,
+            started,
+            is_private,
+            prepared,
+            metrics,
+            spill,
+            peers,
+            net,
+        } = parts;
+        let others = peers.map(RemoteSessions::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -276,7 +289,7 @@ impl Server {
             self.settle_buffers();
             self.set_interests();
             if is_asked || is_stopped {
-                break Ended::Asked;
+                break LoopEnd::Asked;
             }
             if let Some((session, seq)) = self.handover
                 && let Some(ended) = self.hand_over(session, seq)
@@ -284,10 +297,10 @@ impl Server {
                 break ended;
             }
             if self.is_deserted() {
-                break Ended::Deserted;
+                break LoopEnd::Deserted;
             }
         };
-        if !matches!(ended, Ended::HandingOver(_)) {
+        if !matches!(ended, LoopEnd::HandingOver(_)) {
             self.finish();
         }
         let Self { state, listener, wake, spill, net, .. } = self;
@@ -313,7 +326,7 @@ impl Server {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
         }
-        let watched = self.others.as_ref().and_then(Others::next_deadline);
+        let watched = self.others.as_ref().and_then(RemoteSessions::next_deadline);
         let watched = watched.map(|at| {
             let left = at.saturating_duration_since(self.started).as_millis() + 1;
             u64::try_from(left).unwrap_or(u64::MAX)
@@ -460,7 +473,7 @@ impl Server {
             epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
         }
         self.next_session += 1;
-        self.connections.insert(session, Connection::new(stream, process, peer));
+        self.connections.insert(session, ClientConnection::new(stream, process, peer));
         self.state.opened(session, peer, self.now_ms());
         Ok(())
     }
@@ -499,8 +512,8 @@ impl Server {
                 return;
             };
             match connection.fill() {
-                Ok(Input::Open) => {}
-                Ok(Input::Ended) | Err(_) => {
+                Ok(ReadOutcome::Open) => {}
+                Ok(ReadOutcome::Ended) | Err(_) => {
                     self.drop_connection(session);
                     return;
                 }
@@ -724,7 +737,7 @@ impl Server {
 }
 
 /// Writes what a client takes, with the descriptors of the memory that it was welcomed to.
-fn flush(connection: &mut Connection, own: &Arc<dyn Fabric>) -> io::Result<()> {
+fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result<()> {
     if !connection.has_output() {
         return Ok(());
     }
@@ -740,7 +753,7 @@ fn flush(connection: &mut Connection, own: &Arc<dyn Fabric>) -> io::Result<()> {
 }
 
 /// Has a welcome take a descriptor along that tells how long anybody reads through that place.
-fn open_for_client(connection: &mut Connection, own: &Arc<dyn Fabric>, reply: &mut Reply) {
+fn open_for_client(connection: &mut ClientConnection, own: &Arc<dyn Fabric>, reply: &mut Reply) {
     let Ok(ReplyBody::Welcome(welcome)) = &reply.body else {
         return;
     };

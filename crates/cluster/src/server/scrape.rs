@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::metrics::http::{self, Asked};
+use crate::metrics::http::{self, HttpRequest};
 
 /// Tokens of scrapers: this bit and a number.
 pub(super) const SCRAPERS: u64 = 1 << 62;
@@ -35,17 +35,17 @@ pub(crate) enum ScrapeListener {
 }
 
 impl ScrapeListener {
-    fn accept(&self) -> io::Result<Stream> {
+    fn accept(&self) -> io::Result<ScrapeStream> {
         match self {
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok(Stream::Unix(stream))
+                Ok(ScrapeStream::Unix(stream))
             }
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(ScrapeStream::Tcp(stream))
             }
         }
     }
@@ -61,12 +61,12 @@ impl AsFd for ScrapeListener {
 }
 
 #[derive(Debug)]
-enum Stream {
+enum ScrapeStream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
-impl Stream {
+impl ScrapeStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Unix(stream) => stream.read(bytes),
@@ -89,7 +89,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for ScrapeStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(stream) => stream.as_fd(),
@@ -100,7 +100,7 @@ impl AsFd for Stream {
 
 #[derive(Debug)]
 struct Scraper {
-    stream: Stream,
+    stream: ScrapeStream,
     deadline_ms: u64,
     input: Vec<u8>,
     /// Empty until the question has come.
@@ -110,7 +110,7 @@ struct Scraper {
 
 /// What a scraper is waiting for.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum ScrapeStep {
     /// To send or to take more.
     Wait,
     /// To be told the numbers.
@@ -187,11 +187,11 @@ impl Scrapers {
             return;
         };
         let mut step = scraper.read();
-        if step == Step::Readiness {
+        if step == ScrapeStep::Readiness {
             scraper.output = http::health(readiness);
-            step = Step::Wait;
+            step = ScrapeStep::Wait;
         }
-        if step == Step::Numbers {
+        if step == ScrapeStep::Numbers {
             let is_fresh =
                 self.numbers.as_ref().is_some_and(|(at_ms, _)| now_ms < at_ms + FRESH_MS);
             if !is_fresh {
@@ -199,15 +199,15 @@ impl Scrapers {
             }
             let text = self.numbers.as_ref().map_or("", |(_, text)| text);
             scraper.output = http::numbers(text);
-            step = Step::Wait;
+            step = ScrapeStep::Wait;
         }
-        if step == Step::Wait {
+        if step == ScrapeStep::Wait {
             step = scraper.write();
         }
         let is_writing = scraper.sent < scraper.output.len();
         let flags = if is_writing { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         let token = EventData::new_u64(token);
-        if step == Step::Over || epoll::modify(poll, &scraper.stream, token, flags).is_err() {
+        if step == ScrapeStep::Over || epoll::modify(poll, &scraper.stream, token, flags).is_err() {
             self.all.remove(&number);
         }
     }
@@ -222,46 +222,46 @@ impl Scrapers {
 
 impl Scraper {
     /// Takes what has come; once there is an answer, only to see the other end close.
-    fn read(&mut self) -> Step {
+    fn read(&mut self) -> ScrapeStep {
         let mut bytes = [0; 2048];
         match self.stream.read(&mut bytes) {
-            Ok(0) => return Step::Over,
+            Ok(0) => return ScrapeStep::Over,
             Ok(count) if self.output.is_empty() => {
                 self.input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
             }
             // Whoever goes on talking after the answer is no scraper.
-            Ok(_) => return Step::Over,
-            Err(error) if is_pause(&error) => return Step::Wait,
-            Err(_) => return Step::Over,
+            Ok(_) => return ScrapeStep::Over,
+            Err(error) if is_pause(&error) => return ScrapeStep::Wait,
+            Err(_) => return ScrapeStep::Over,
         }
         match http::read(&self.input) {
-            Asked::More => Step::Wait,
-            Asked::Metrics => Step::Numbers,
-            Asked::Readiness => Step::Readiness,
-            Asked::Liveness => {
+            HttpRequest::More => ScrapeStep::Wait,
+            HttpRequest::Metrics => ScrapeStep::Numbers,
+            HttpRequest::Readiness => ScrapeStep::Readiness,
+            HttpRequest::Liveness => {
                 self.output = http::health(Ok(()));
-                Step::Wait
+                ScrapeStep::Wait
             }
-            Asked::Wrong(status, reason) => {
+            HttpRequest::Wrong(status, reason) => {
                 self.output = http::refusal(status, reason);
-                Step::Wait
+                ScrapeStep::Wait
             }
         }
     }
 
-    fn write(&mut self) -> Step {
+    fn write(&mut self) -> ScrapeStep {
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match self.stream.write(rest) {
-                Ok(0) => return Step::Over,
+                Ok(0) => return ScrapeStep::Over,
                 Ok(count) => self.sent += count,
-                Err(error) if is_pause(&error) => return Step::Wait,
-                Err(_) => return Step::Over,
+                Err(error) if is_pause(&error) => return ScrapeStep::Wait,
+                Err(_) => return ScrapeStep::Over,
             }
             if self.sent == self.output.len() && self.stream.finish().is_err() {
-                return Step::Over;
+                return ScrapeStep::Over;
             }
         }
-        Step::Wait
+        ScrapeStep::Wait
     }
 }
 

@@ -21,7 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
-pub(crate) use owner::{Orphans, Owner};
+pub(crate) use owner::{Orphans, SpillOwner};
 pub(crate) use worker::Worker;
 
 /// A request to a bucket that failed is made again so often, and for so long: less than a step of
@@ -104,7 +104,7 @@ impl SpillStore {
 
     /// The memory of this region goes with its node: so do these files, at the latest when the next node
     /// with the same lock begins. What earlier ones left goes now.
-    pub(crate) fn belongs_to(&self, owner: &Owner) -> io::Result<()> {
+    pub(crate) fn belongs_to(&self, owner: &SpillOwner) -> io::Result<()> {
         let Some(dir) = self.folder.as_ref().and_then(|folder| folder.parent()) else {
             return Ok(());
         };

@@ -14,7 +14,7 @@ use farrow_wire::paths;
 use rustix::fs::OFlags;
 
 use crate::lock::Lock;
-use crate::neighbour::own_host;
+use crate::peer_memory::own_host;
 
 /// Words that begin the line, with the version of the rest.
 const SAID_FIRST: &str = "farrow-spill 1";
@@ -27,13 +27,13 @@ const SUFFIX: &str = ".node";
 
 /// The node of a region's spill files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct SpillOwner {
     /// Device and inode of its lock.
     lock: (u64, u64),
     path: PathBuf,
 }
 
-impl Owner {
+impl SpillOwner {
     pub(crate) fn of(lock: &Lock) -> io::Result<Self> {
         let found = rustix::fs::fstat(lock.as_fd())?;
         let path = std::path::absolute(lock.path())?;
@@ -85,7 +85,7 @@ pub(super) fn forget(dir: &Path, uid: RegionUid) -> io::Result<()> {
 pub(crate) struct Orphans {
     marker: PathBuf,
     pub(crate) folder: PathBuf,
-    owner: Owner,
+    owner: SpillOwner,
 }
 
 impl Orphans {
@@ -96,13 +96,13 @@ impl Orphans {
             let name = entry.file_name().into_string().ok()?;
             let region = name.strip_suffix(SUFFIX)?;
             let is_region = region.len() == 16 && u64::from_str_radix(region, 16).is_ok();
-            let owner = Owner::read(&entry.path()).filter(|_| is_region)?;
+            let owner = SpillOwner::read(&entry.path()).filter(|_| is_region)?;
             Some(Self { marker: entry.path(), folder: entry.path().with_file_name(region), owner })
         })
     }
 
     /// Those of earlier nodes with the lock of this one, which has other memory.
-    pub(super) fn of_earlier(dir: &Path, own: &Owner, uid: RegionUid) -> Vec<Self> {
+    pub(super) fn of_earlier(dir: &Path, own: &SpillOwner, uid: RegionUid) -> Vec<Self> {
         let own_marker = marker(dir, uid);
         let all = Self::all(dir);
         all.filter(|one| one.owner.lock == own.lock && one.marker != own_marker).collect()
@@ -147,7 +147,7 @@ impl Orphans {
 mod tests {
     use super::*;
 
-    fn spilled(dir: &Path, uid: u64, owner: &Owner) -> PathBuf {
+    fn spilled(dir: &Path, uid: u64, owner: &SpillOwner) -> PathBuf {
         let folder = dir.join(format!("{uid:016x}"));
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("object"), b"spilled").unwrap();
@@ -161,7 +161,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [one, other] = ["one.sock", "other.sock"].map(|name| {
             let lock = Lock::take(&dir.path().join(name)).unwrap();
-            let owner = Owner::of(&lock).unwrap();
+            let owner = SpillOwner::of(&lock).unwrap();
             (lock, owner)
         });
         let spill = tempfile::tempdir().unwrap();
@@ -202,10 +202,10 @@ mod tests {
             format!("farrow-spill 1\t{host}\t1\t2\t/cut/off"),
         ] {
             fs::write(&at, &line).unwrap();
-            assert_eq!(Owner::read(&at), None, "{line:?}");
+            assert_eq!(SpillOwner::read(&at), None, "{line:?}");
         }
         fs::write(&at, format!("farrow-spill 1\t{host}\t1\t2\t/n.sock.lock\n")).unwrap();
-        let said = Owner { lock: (1, 2), path: PathBuf::from("/n.sock.lock") };
-        assert_eq!(Owner::read(&at), Some(said));
+        let said = SpillOwner { lock: (1, 2), path: PathBuf::from("/n.sock.lock") };
+        assert_eq!(SpillOwner::read(&at), Some(said));
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use super::channel::Channel;
+use super::channel::SupervisorChannel;
 
 /// Said to a daemon that has a supervisor at its standard input.
 pub(super) const SUPERVISED: &str = "--supervised";
@@ -34,8 +34,8 @@ impl Again {
 
     /// Starts the daemon. The new process is this program from its beginning, not a copy of this
     /// process.
-    pub(super) fn start(&self) -> io::Result<(Child, Channel)> {
-        let (ours, theirs) = Channel::pair()?;
+    pub(super) fn start(&self) -> io::Result<(Child, SupervisorChannel)> {
+        let (ours, theirs) = SupervisorChannel::pair()?;
         let mut command = Command::new(PROGRAM);
         if let Some((name, rest)) = self.words.split_first() {
             command.arg0(name).args(rest);

@@ -45,7 +45,7 @@ impl Handles {
 
 /// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// To the daemon: begin, with what a service manager may have kept.
     Start,
     /// To the daemon: go on where the last one was killed.
@@ -58,18 +58,18 @@ pub(crate) enum Kind {
     Ready,
 }
 
-const KINDS: [(u8, Kind); 5] = [
-    (b'S', Kind::Start),
-    (b'A', Kind::Restart),
-    (b'E', Kind::Stop),
-    (b'H', Kind::Held),
-    (b'R', Kind::Ready),
+const KINDS: [(u8, MessageKind); 5] = [
+    (b'S', MessageKind::Start),
+    (b'A', MessageKind::Restart),
+    (b'E', MessageKind::Stop),
+    (b'H', MessageKind::Held),
+    (b'R', MessageKind::Ready),
 ];
 
 /// One message.
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub(crate) kind: Kind,
+pub(crate) struct SupervisorMessage {
+    pub(crate) kind: MessageKind,
     pub(crate) handles: Handles,
     /// The daemon that waits to be told that this one serves, if it is to follow one.
     pub(crate) predecessor: Option<UnixStream>,
@@ -77,9 +77,9 @@ pub(crate) struct Message {
 
 /// One end.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub(crate) struct SupervisorChannel(OwnedFd);
 
-impl Channel {
+impl SupervisorChannel {
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -94,13 +94,13 @@ impl Channel {
         self.0.as_fd()
     }
 
-    pub(crate) fn send(&self, kind: Kind) -> io::Result<()> {
+    pub(crate) fn send(&self, kind: MessageKind) -> io::Result<()> {
         self.send_with(kind, &Handles::default(), None)
     }
 
     pub(crate) fn send_with(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         handles: &Handles,
         predecessor: Option<&UnixStream>,
     ) -> io::Result<()> {
@@ -130,7 +130,7 @@ impl Channel {
     /// # Errors
     ///
     /// `TimedOut` after the time limit, if there is one; `InvalidData`; the system's answer.
-    pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<Message>> {
+    pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<SupervisorMessage>> {
         if let Some(limit) = limit {
             let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
             if poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit))? == 0 {
@@ -164,11 +164,11 @@ impl Channel {
     }
 }
 
-fn read(kind: Kind, letters: &[u8], fds: Vec<OwnedFd>) -> Option<Message> {
+fn read(kind: MessageKind, letters: &[u8], fds: Vec<OwnedFd>) -> Option<SupervisorMessage> {
     if letters.len() != fds.len() {
         return None;
     }
-    let mut message = Message { kind, handles: Handles::default(), predecessor: None };
+    let mut message = SupervisorMessage { kind, handles: Handles::default(), predecessor: None };
     let (mut control, mut data) = (None, None);
     for (letter, fd) in letters.iter().zip(fds) {
         match letter {
@@ -192,31 +192,31 @@ mod tests {
 
     #[test]
     fn messages_come_whole_with_what_belongs_to_them_and_the_end_is_told() {
-        let (one, other) = Channel::pair().unwrap();
-        let other = Channel::new(other);
+        let (one, other) = SupervisorChannel::pair().unwrap();
+        let other = SupervisorChannel::new(other);
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let lock = Some(tempfile::tempfile().unwrap());
         let handles = Handles { lock, listener: Some(listener), memory: None };
         let (stream, _other) = UnixStream::pair().unwrap();
-        one.send_with(Kind::Ready, &handles, Some(&stream)).unwrap();
-        one.send(Kind::Stop).unwrap();
+        one.send_with(MessageKind::Ready, &handles, Some(&stream)).unwrap();
+        one.send(MessageKind::Stop).unwrap();
         let ready = other.receive(None).unwrap().unwrap();
-        assert_eq!(ready.kind, Kind::Ready);
+        assert_eq!(ready.kind, MessageKind::Ready);
         assert!(ready.handles.lock.is_some() && ready.handles.listener.is_some());
         assert!(ready.handles.memory.is_none() && ready.predecessor.is_some());
-        assert_eq!(other.receive(None).unwrap().unwrap().kind, Kind::Stop);
+        assert_eq!(other.receive(None).unwrap().unwrap().kind, MessageKind::Stop);
         let late = other.receive(Some(Duration::from_millis(5))).unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         drop(one);
         assert!(other.receive(None).unwrap().is_none());
-        assert!(other.send(Kind::Held).is_err());
+        assert!(other.send(MessageKind::Held).is_err());
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let (one, other) = Channel::pair().unwrap();
-        let other = Channel::new(other);
+        let (one, other) = SupervisorChannel::pair().unwrap();
+        let other = SupervisorChannel::new(other);
         for bytes in [b"?".as_slice(), b"Rl", b"Sx"] {
             rustix::net::send(one.as_fd(), bytes, SendFlags::empty()).unwrap();
             let error = other.receive(None).unwrap_err();

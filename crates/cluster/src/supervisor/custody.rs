@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use farrow_memory::{HeldMemory, sync};
 
-use super::channel::{Channel, Handles, Kind};
+use super::channel::{Handles, MessageKind, SupervisorChannel};
 use super::notify::{self, Notifier};
 use crate::lock::Holder;
 use crate::node::{NodeError, Stopper, failed};
@@ -32,7 +32,7 @@ pub(crate) struct Custody {
 
 #[derive(Debug)]
 struct Supervised {
-    channel: Arc<Channel>,
+    channel: Arc<SupervisorChannel>,
     held: Receiver<()>,
     is_gone: Arc<sync::AtomicBool>,
 }
@@ -51,10 +51,10 @@ impl Custody {
     ///
     /// Standard input is no such thing.
     pub(crate) fn supervised(stopper: Stopper) -> io::Result<Self> {
-        let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
+        let channel = SupervisorChannel::new(io::stdin().as_fd().try_clone_to_owned()?);
         let first = channel.receive(Some(ANSWER_MAX))?;
         let first = first.ok_or(io::ErrorKind::UnexpectedEof)?;
-        if !matches!(first.kind, Kind::Start | Kind::Restart) {
+        if !matches!(first.kind, MessageKind::Start | MessageKind::Restart) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let channel = Arc::new(channel);
@@ -64,8 +64,10 @@ impl Custody {
         let read = move || {
             loop {
                 match reading.receive(None) {
-                    Ok(Some(message)) if message.kind == Kind::Held => drop(say_held.send(())),
-                    Ok(Some(message)) if message.kind == Kind::Stop => stopper.stop(),
+                    Ok(Some(message)) if message.kind == MessageKind::Held => {
+                        drop(say_held.send(()))
+                    }
+                    Ok(Some(message)) if message.kind == MessageKind::Stop => stopper.stop(),
                     Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
                     Ok(None) | Err(_) => break,
                 }
@@ -77,7 +79,7 @@ impl Custody {
         thread.stack_size(STACK_BYTES).spawn(read)?;
         Ok(Self {
             start: first.handles,
-            is_restart: first.kind == Kind::Restart,
+            is_restart: first.kind == MessageKind::Restart,
             supervisor: Some(Supervised { channel, held, is_gone }),
         })
     }
@@ -119,7 +121,7 @@ impl Custody {
             Notifier::from_environment().ready(handles.memory.as_ref());
             return Ok(());
         };
-        let sent = channel.send_with(Kind::Ready, handles, predecessor);
+        let sent = channel.send_with(MessageKind::Ready, handles, predecessor);
         sent.map_err(failed("tell the supervisor"))?;
         held.recv_timeout(ANSWER_MAX)
             .map_err(|error| failed("the supervisor's answer")(io::Error::other(error)))

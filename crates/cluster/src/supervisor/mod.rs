@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use again::Again;
 pub(crate) use channel::Handles;
-use channel::{Channel, Kind, Message};
+use channel::{MessageKind, SupervisorChannel, SupervisorMessage};
 pub(crate) use custody::Custody;
 use notify::Notifier;
 
@@ -95,11 +95,11 @@ impl Supervisor<'_> {
     fn run(mut self) -> Result<i32, NodeError> {
         loop {
             let (mut child, channel) = self.again.start().map_err(failed("start the daemon"))?;
-            let kind = if self.was_ready { Kind::Restart } else { Kind::Start };
+            let kind = if self.was_ready { MessageKind::Restart } else { MessageKind::Start };
             // One that has ended already is seen below.
             let _ = channel.send_with(kind, &self.handles, None);
             if self.is_stopping {
-                let _ = channel.send(Kind::Stop);
+                let _ = channel.send(MessageKind::Stop);
             }
             let served = self.attend(&channel)?.map(|since| since.elapsed());
             let status = child.wait().map_err(failed("wait for the daemon"))?;
@@ -111,7 +111,7 @@ impl Supervisor<'_> {
     }
 
     /// Listens to the daemon until it ends. Returns when it began to serve.
-    fn attend(&mut self, channel: &Channel) -> Result<Option<Instant>, NodeError> {
+    fn attend(&mut self, channel: &SupervisorChannel) -> Result<Option<Instant>, NodeError> {
         let mut since = None;
         loop {
             let mut both = [
@@ -125,17 +125,17 @@ impl Supervisor<'_> {
             let [of_daemon, of_signals] = both.map(|one| !one.revents().is_empty());
             if of_signals {
                 self.note_signal();
-                let _ = channel.send(Kind::Stop);
+                let _ = channel.send(MessageKind::Stop);
             }
             if !of_daemon {
                 continue;
             }
             match channel.receive(None) {
-                Ok(Some(message)) if message.kind == Kind::Ready => {
+                Ok(Some(message)) if message.kind == MessageKind::Ready => {
                     self.take(message);
                     since = Some(Instant::now());
                     // What was sent is held, and whoever waits for it may go.
-                    let _ = channel.send(Kind::Held);
+                    let _ = channel.send(MessageKind::Held);
                 }
                 Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
                 Ok(None) | Err(_) => return Ok(since),
@@ -144,8 +144,8 @@ impl Supervisor<'_> {
     }
 
     /// From here on the daemon may die: all that it needs is here.
-    fn take(&mut self, message: Message) {
-        let Message { handles, predecessor, .. } = message;
+    fn take(&mut self, message: SupervisorMessage) {
+        let SupervisorMessage { handles, predecessor, .. } = message;
         let is_new = !self.was_ready;
         self.handles = handles;
         self.was_ready = true;

@@ -7,15 +7,15 @@ use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
-use farrow_store::{Guest, Home, Layout, RegionOptions};
+use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
 use farrow_wire::{
     Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome, WireError,
     WireTarget,
 };
 
 pub const OWNER: u32 = 1000;
-pub const B: Guest = Guest { node: 0xb };
-pub const C: Guest = Guest { node: 0xc };
+pub const B: RemoteClient = RemoteClient { node: 0xb };
+pub const C: RemoteClient = RemoteClient { node: 0xc };
 
 pub type Answered = Result<ReplyBody, WireError>;
 
@@ -74,7 +74,7 @@ impl Asked {
         asked
     }
 
-    pub fn open(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> SessionId {
+    pub fn open(&mut self, pid: u32, uid: u32, guest: Option<RemoteClient>) -> SessionId {
         self.sessions += 1;
         let session = SessionId(self.sessions);
         self.state.opened(session, PeerIdentity { pid, start_time: 1, uid, guest }, self.now_ms);
@@ -107,7 +107,12 @@ impl Asked {
         answer.expect("an answer")
     }
 
-    pub fn join_as(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> (SessionId, Welcome) {
+    pub fn join_as(
+        &mut self,
+        pid: u32,
+        uid: u32,
+        guest: Option<RemoteClient>,
+    ) -> (SessionId, Welcome) {
         let session = self.open(pid, uid, guest);
         match self.ask(session, hello("", None, "")) {
             Ok(ReplyBody::Welcome(welcome)) => (session, welcome),
@@ -115,7 +120,7 @@ impl Asked {
         }
     }
 
-    pub fn join_in(&mut self, namespace: &str, uid: u32, guest: Option<Guest>) -> SessionId {
+    pub fn join_in(&mut self, namespace: &str, uid: u32, guest: Option<RemoteClient>) -> SessionId {
         let session = self.open(50, uid, guest);
         let answer = self.ask(session, hello(namespace, None, ""));
         assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");

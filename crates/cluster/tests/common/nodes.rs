@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrow::{Client, Reach, Roster};
+use farrow::{Client, Members, Reach};
 
 use super::{Daemon, PATIENCE};
 
@@ -106,7 +106,7 @@ impl Nodes {
 }
 
 /// Waits until the node of a client tells such a roster.
-pub fn wait_for(client: &Client, is_right: impl Fn(&Roster) -> bool) -> Roster {
+pub fn wait_for(client: &Client, is_right: impl Fn(&Members) -> bool) -> Members {
     let until = Instant::now() + PATIENCE;
     loop {
         let roster = client.roster().unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use farrow::{Client, ConnectOptions, Error, Roster, Value};
+use farrow::{Client, ConnectOptions, Error, Members, Value};
 
 use super::nodes::Nodes;
 use super::{Daemon, PATIENCE, bytes_of};
@@ -101,7 +101,7 @@ pub fn assert_one_view(nodes: &Nodes) {
         let rosters: Vec<_> = (0..count).map(|n| nodes.client(n).roster().unwrap()).collect();
         let first = &rosters[0];
         let is_one = rosters.iter().all(|one| {
-            let lives = |roster: &Roster| -> Vec<_> {
+            let lives = |roster: &Members| -> Vec<_> {
                 roster.nodes.iter().map(|node| (node.number, node.incarnation)).collect()
             };
             (one.cluster, one.epoch, lives(one)) == (first.cluster, first.epoch, lives(first))

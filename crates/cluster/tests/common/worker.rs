@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, Target, Value, Writer};
+use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectKey, Value, Writer};
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Dice, bytes_of, client_at, this_test_again};
@@ -408,13 +408,13 @@ impl Work {
         Ok(())
     }
 
-    fn view(&mut self, what: &str, target: &Target) -> Result<ObjectBytes, Error> {
+    fn view(&mut self, what: &str, target: &ObjectKey) -> Result<ObjectBytes, Error> {
         let messages = self.messages_of_search();
         let get = || self.client.get(target, Duration::ZERO)?.view();
         self.clock.time(what, messages, get)
     }
 
-    fn delete_now(&mut self, what: &str, target: Target) -> Result<(), Error> {
+    fn delete_now(&mut self, what: &str, target: ObjectKey) -> Result<(), Error> {
         let messages = self.messages_of_search();
         self.clock.time(what, messages, || self.client.delete(&[target]))
     }

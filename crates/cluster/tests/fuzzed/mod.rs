@@ -10,9 +10,9 @@ pub mod nodes;
 pub mod seeds;
 
 use farrow_cluster::protocol::cluster::{Answer, Offer, Question};
-use farrow_wire::{self as wire, Hello, Reply, Request, RequestBody, Roster};
+use farrow_wire::{self as wire, Hello, Members, Reply, Request, RequestBody};
 
-use farrow_membership::{Letter, View};
+use farrow_membership::{Message, View};
 use nodes::World;
 
 /// What a step is: its first byte, modulo their number.
@@ -99,7 +99,7 @@ pub fn decode(data: &[u8]) {
         return;
     };
     match kind % 9 {
-        0 => same::<Letter>(body),
+        0 => same::<Message>(body),
         1 => same::<Question>(body),
         2 => same::<Answer>(body),
         3 => {
@@ -117,8 +117,8 @@ pub fn decode(data: &[u8]) {
             }
         }
         5 => {
-            if let Some(roster) = Roster::decode(body) {
-                assert_eq!(Roster::decode(&roster.encode()), Some(roster));
+            if let Some(roster) = Members::decode(body) {
+                assert_eq!(Members::decode(&roster.encode()), Some(roster));
             }
         }
         6 => drop(wire::decode::<Reply>(body)),

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::cluster::{
-    AgreementKind, Answer, ClusterOptions, NeighbourMemory, Offer, PeerAction,
+    AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction,
 };
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
-use farrow_store::{Guest, Home, Layout, Lru, Reader, RegionOptions};
+use farrow_store::{Home, Layout, Lru, Reader, RegionOptions, RemoteClient};
 use farrow_wire::{
-    self as wire, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Roster, SealItem,
+    self as wire, Hello, Members, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
     WireError, WireTarget,
 };
 
@@ -195,7 +195,7 @@ impl World {
     /// Clients at both nodes, and an object with a name in the memory of `a`.
     pub fn connect(&mut self) {
         for number in [0, 1] {
-            for (session, guest) in [(LOCAL, None), (GUEST, Some(Guest { node: 0xb }))] {
+            for (session, guest) in [(LOCAL, None), (GUEST, Some(RemoteClient { node: 0xb }))] {
                 let pid = 10 + session.0 as u32;
                 let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest };
                 self.nodes[number].state.opened(session, peer, self.now_ms);
@@ -437,7 +437,7 @@ impl World {
     pub fn guest_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
         let session = SessionId(100 + self.next_asked);
         self.next_asked += 1;
-        let guest = Guest { node: 0xb };
+        let guest = RemoteClient { node: 0xb };
         let home = self.nodes[0].state.home();
         let record = home.clients().find(|record| record.guest == Some(guest)).unwrap();
         let resume = Some((home.uid().0, record.client.0, record.nonce));
@@ -470,7 +470,7 @@ impl World {
     pub const GUEST_PID: u32 = 10 + GUEST.0 as u32;
 
     /// Whom `a` sees, with lives, and whether it has the lease.
-    pub fn roster_of_a(&mut self) -> Roster {
+    pub fn roster_of_a(&mut self) -> Members {
         match self.request(0, LOCAL, RequestBody::Nodes) {
             Some(ReplyBody::Nodes(roster)) => roster,
             other => panic!("{other:?}"),
@@ -556,8 +556,8 @@ fn takes_away(body: &RequestBody) -> bool {
     )
 }
 
-fn memory(number: usize) -> NeighbourMemory {
+fn memory(number: usize) -> MappablePeer {
     let region = region(number);
     let fabric = Arc::clone(region.fabric());
-    NeighbourMemory { fabric, reader: Reader::open(region).unwrap() }
+    MappablePeer { fabric, reader: Reader::open(region).unwrap() }
 }

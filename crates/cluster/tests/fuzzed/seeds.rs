@@ -2,7 +2,7 @@
 
 use farrow_cluster::protocol::cluster::{Answer, Question};
 use farrow_wire::{
-    Extent, PartSpec, Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch,
+    Extent, MemberInfo, Members, PartSpec, Purpose, RequestBody, RoomAsk, SealItem, SyncAsk, Watch,
     WireTarget,
 };
 
@@ -43,8 +43,8 @@ pub fn messages() -> Vec<Vec<u8>> {
             messages.push([&[number], body].concat());
         }
     }
-    let node = RosterNode { name: "a".into(), number: 3, ..RosterNode::default() };
-    let roster = Roster { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+    let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
+    let roster = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
     messages.push([&[5][..], &roster.encode()].concat());
     messages.sort();
     messages.dedup();

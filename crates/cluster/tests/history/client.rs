@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectOptions, Target, Value};
+use farrow::{
+    Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectKey, ObjectOptions, Value,
+};
 use farrow_memory::sync::{AtomicBool, Ordering};
 
 use super::common::{self, Dice, bytes_of, this_test_again, wait_for};
@@ -367,7 +369,7 @@ impl Work {
         let client = self.client.clone();
         let mut views = Vec::new();
         self.recorder.call(Call::Get { names: names.clone() }, || {
-            let targets: Vec<Target> = names.iter().map(|name| name.as_str().into()).collect();
+            let targets: Vec<ObjectKey> = names.iter().map(|name| name.as_str().into()).collect();
             let found = match &targets[..] {
                 [one] => client.get(one, NOW).map(|object| vec![object]),
                 _ => client.get_many(&targets, NOW),
@@ -437,7 +439,7 @@ impl Work {
         self.delete_now(Call::DeleteById { version }, id.into());
     }
 
-    fn delete_now(&mut self, call: Call, target: Target) {
+    fn delete_now(&mut self, call: Call, target: ObjectKey) {
         let client = self.client.clone();
         self.recorder.call(call, || {
             // A delete that does not know where the object is says no other error than one that

@@ -23,7 +23,7 @@ enum Mutant {
 struct Shared {
     mutant: Mutant,
     broken: std::sync::Arc<AtomicBool>,
-    state: Mutex<State>,
+    state: Mutex<ExtentsState>,
     /// First page that the node has not granted.
     node: Mutex<u64>,
     /// What is handed out now.

@@ -53,7 +53,7 @@ struct World {
     mutant: Mutant,
     dice: u64,
     node: [Owner; PAGES],
-    state: State,
+    state: ExtentsState,
     connection: u64,
     is_alive: bool,
     /// What the next daemon said is granted.

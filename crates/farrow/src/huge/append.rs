@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use farrow_arrow::SchemaNode;
 use farrow_store::ObjectId;
 
-use super::labels::{self, Member, VERSIONS_MAX};
+use super::labels::{self, ChunkNode, VERSIONS_MAX};
 use super::layout::{Clash, Partition, ROWS_MAX};
-use super::{HugeTable, RACE_PIECE, State, sweep, wait_for_name};
-use crate::client::{Target, deadline_after, millis};
-use crate::draft::{Draft, Kept};
+use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
+use crate::client::{ObjectKey, deadline_after, millis};
+use crate::draft::{Draft, SealedHold};
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::put::Value;
@@ -102,7 +102,7 @@ impl HugeTable {
     }
 
     /// What was sealed stays, unless the table was dropped meanwhile.
-    fn keep(&self, session: &Arc<Session>, kept: &Kept) -> Result<(), Error> {
+    fn keep(&self, session: &Arc<Session>, kept: &SealedHold) -> Result<(), Error> {
         let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
         if !home.has(&self.root.into())? {
             // Who drops a table deletes the root first, then looks for chunks: one of the two sees
@@ -137,7 +137,7 @@ impl HugeTable {
             }
             let number = state.members.len() as u64 + 1;
             drop((state, quiet));
-            let member = Member { region, node: self.client.nodes().name_of(region)? };
+            let member = ChunkNode { region, node: self.client.nodes().name_of(region)? };
             let name = labels::member_name(&self.name, self.root, number);
             let metadata = labels::member_metadata(&member)?;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -154,11 +154,11 @@ impl HugeTable {
     }
 
     /// A table that lost a part to make room would be none: its objects are never evicted.
-    fn pin(&self, state: &mut State, id: Option<ObjectId>) -> Result<(), Error> {
+    fn pin(&self, state: &mut SeenTable, id: Option<ObjectId>) -> Result<(), Error> {
         let Some(id) = id.filter(|id| !state.pinned.contains(id)) else {
             return Ok(());
         };
-        self.client.pin(&[Target::Id(id)])?;
+        self.client.pin(&[ObjectKey::Id(id)])?;
         state.pinned.insert(id);
         Ok(())
     }

@@ -33,7 +33,7 @@ const SUFFIX_BYTES_MAX: usize = "/".len() + 32 + "/node/".len() + NUMBER_DIGITS;
 
 /// A node that may have chunks of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ChunkNode {
     /// Uid of its memory.
     pub(super) region: u64,
     /// What it was called.
@@ -105,13 +105,13 @@ pub(super) fn read_chunk(name: &str, metadata: &Metadata) -> Result<(u64, u64), 
     Ok((read(name, metadata, POSITION_KEY)?, read(name, metadata, ROWS_KEY)?))
 }
 
-pub(super) fn member_metadata(member: &Member) -> Result<Metadata, Error> {
+pub(super) fn member_metadata(member: &ChunkNode) -> Result<Metadata, Error> {
     pairs([(NODE_KEY, member.node.clone()), (REGION_KEY, member.region.to_string())])
 }
 
-pub(super) fn read_member(name: &str, metadata: &Metadata) -> Result<Member, Error> {
+pub(super) fn read_member(name: &str, metadata: &Metadata) -> Result<ChunkNode, Error> {
     let region = read(name, metadata, REGION_KEY)?;
-    Ok(Member { region, node: read(name, metadata, NODE_KEY)? })
+    Ok(ChunkNode { region, node: read(name, metadata, NODE_KEY)? })
 }
 
 fn read<T: FromStr<Err: Display>>(name: &str, metadata: &Metadata, key: &str) -> Result<T, Error> {
@@ -163,7 +163,7 @@ mod tests {
         let long = chunk_metadata(u64::MAX, 1).unwrap();
         assert_eq!(read_chunk("c", &long).unwrap(), (u64::MAX, 1));
         assert_eq!(long.encode().len(), chunk_metadata(0, 10).unwrap().encode().len());
-        let member = Member { region: u64::MAX, node: "a".into() };
+        let member = ChunkNode { region: u64::MAX, node: "a".into() };
         assert_eq!(read_member("m", &member_metadata(&member).unwrap()).unwrap(), member);
         for wrong in [[("position", "-1"), ("rows", "1")], [("position", "1"), ("row", "1")]] {
             let metadata = Metadata::new(wrong).unwrap();

@@ -48,13 +48,13 @@ pub(super) enum Clash {
 
 /// All chunks up to a version; each version adds one, and none ever changes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Layout {
+pub(super) struct ChunkList {
     by_version: Vec<Partition>,
     /// Places in `by_version`, by the first row.
     by_row: BTreeMap<u64, usize>,
 }
 
-impl Layout {
+impl ChunkList {
     /// The last version; 0: nothing was appended.
     pub(super) fn version(&self) -> u64 {
         self.by_version.len() as u64
@@ -136,12 +136,12 @@ mod tests {
     }
 
     /// What is tested: whether rows are taken, and by whom.
-    type Check = fn(&Layout, u64, u64) -> Result<(), Clash>;
+    type Check = fn(&ChunkList, u64, u64) -> Result<(), Clash>;
 
     /// Adds what `check` lets pass, and looks after each step whether a set of rows, one by one,
     /// says the same.
     fn compare(check: Check, asked: &[(u64, u64)]) -> Result<(), String> {
-        let mut layout = Layout::default();
+        let mut layout = ChunkList::default();
         let mut owners: BTreeMap<u64, u64> = BTreeMap::new();
         let mut ends = vec![0];
         for &(position, rows) in asked {
@@ -188,7 +188,7 @@ mod tests {
         fn it_says_what_a_set_of_rows_says(
             asked in proptest::collection::vec((0_u64..60, 0_u64..12), 0..24),
         ) {
-            prop_assert_eq!(compare(Layout::check, &asked), Ok(()));
+            prop_assert_eq!(compare(ChunkList::check, &asked), Ok(()));
         }
     }
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn rows_end_where_arrow_stops_counting() {
-        let layout = Layout::default();
+        let layout = ChunkList::default();
         assert_eq!(layout.check(ROWS_MAX - 1, 1), Ok(()));
         assert_eq!(layout.check(ROWS_MAX - 1, 2), Err(Clash::TooFar));
         assert_eq!(layout.check(u64::MAX, 1), Err(Clash::TooFar));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn versions_come_one_after_the_other() {
-        let mut layout = Layout::default();
+        let mut layout = ChunkList::default();
         assert_eq!(layout.add(chunk(2, 0, 1)), Err(Clash::Version { next: 1 }));
         layout.add(chunk(1, 0, 1)).unwrap();
         assert_eq!(layout.add(chunk(1, 1, 1)), Err(Clash::Version { next: 2 }));

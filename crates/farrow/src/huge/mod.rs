@@ -25,15 +25,15 @@ use farrow_store::{Entry, Metadata, ObjectId, ObjectKind};
 pub use append::AppendOptions;
 pub use layout::Partition;
 
-use crate::client::{Client, Target, deadline_after, millis};
+use crate::client::{Client, ObjectKey, deadline_after, millis};
 use crate::draft::Draft;
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::object::Object;
 use crate::put::Value;
 use crate::session::{Session, lock};
-use labels::Member;
-use layout::{Clash, Layout};
+use labels::ChunkNode;
+use layout::{ChunkList, Clash};
 
 /// A wait is cut into pieces of this, to see that a node was lost or the table dropped.
 const WAIT_PIECE: Duration = Duration::from_secs(1);
@@ -50,14 +50,14 @@ pub struct HugeTable {
     root: ObjectId,
     root_node: String,
     schema: Arc<SchemaNode>,
-    state: Mutex<State>,
+    state: Mutex<SeenTable>,
 }
 
 /// What was seen of a table; none of it changes any more.
 #[derive(Debug, Default)]
-struct State {
-    members: Vec<Member>,
-    layout: Layout,
+struct SeenTable {
+    members: Vec<ChunkNode>,
+    layout: ChunkList,
     /// True once it was looked whether versions lie behind a missing one.
     is_checked: bool,
     /// Pinned by this client: root, members, and the chunk that came last.
@@ -91,7 +91,7 @@ impl Snapshot {
 
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum WaitFor {
     /// So many rows from the first on, none missing.
     Rows(u64),
     /// This version, or a later one.
@@ -230,17 +230,17 @@ impl HugeTable {
     /// # Errors
     ///
     /// As [`Self::snapshot`]; [`Error::Timeout`] with what is there.
-    pub fn wait(&self, until: Until, timeout: Duration) -> Result<Snapshot, Error> {
+    pub fn wait(&self, until: WaitFor, timeout: Duration) -> Result<Snapshot, Error> {
         let started = Instant::now();
         let deadline = deadline_after(timeout);
         loop {
             let snapshot = self.snapshot(None)?;
             let (is_there, what) = match until {
-                Until::Rows(rows) => {
+                WaitFor::Rows(rows) => {
                     let have = snapshot.rows_in_a_row();
                     (have >= rows, format!("{rows} rows of huge table {:?}, {have}", self.name))
                 }
-                Until::Version(version) => {
+                WaitFor::Version(version) => {
                     let have = snapshot.version;
                     (have >= version, format!("version {version} of {:?}, {have}", self.name))
                 }
@@ -258,7 +258,7 @@ impl HugeTable {
     }
 
     /// Looks what has come since the last time.
-    fn discover(&self, state: &mut State) -> Result<(), Error> {
+    fn discover(&self, state: &mut SeenTable) -> Result<(), Error> {
         self.discover_members(state)?;
         let members = &state.members;
         let mut places = Vec::with_capacity(members.len());
@@ -300,7 +300,7 @@ impl HugeTable {
     }
 
     /// The nodes that may have chunks, as the memory of the root says.
-    fn discover_members(&self, state: &mut State) -> Result<Arc<Session>, Error> {
+    fn discover_members(&self, state: &mut SeenTable) -> Result<Arc<Session>, Error> {
         let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
         if !home.has(&self.root.into())? {
             let what = format!("huge table {:?}: it was dropped", self.name);
@@ -378,7 +378,7 @@ impl HugeTable {
 
 /// The entry and the metadata of a named object in the memory of a node.
 fn find(session: &Arc<Session>, name: &str) -> Result<Option<(Entry, Metadata)>, Error> {
-    let target = Target::from(name);
+    let target = ObjectKey::from(name);
     if let Some(entry) = session.lookup(&target)?
         && let Some(metadata) = session.reader.metadata(&entry)?
     {

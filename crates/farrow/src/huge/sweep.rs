@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::labels;
-use super::{HugeTable, State};
-use crate::client::{self, Client, Target};
+use super::{HugeTable, SeenTable};
+use crate::client::{self, Client, ObjectKey};
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::session::{Session, lock};
@@ -38,7 +38,7 @@ impl HugeTable {
         lost.map_or(Ok(()), Err)
     }
 
-    fn last_members(&self, home: &Arc<Session>, state: &mut State) -> Result<(), Error> {
+    fn last_members(&self, home: &Arc<Session>, state: &mut SeenTable) -> Result<(), Error> {
         loop {
             let number = state.members.len() as u64 + 1;
             let name = labels::member_name(&self.name, self.root, number);
@@ -73,7 +73,7 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
             // What cannot be looked for may be there.
             let home = places.iter().find(|home| home.region_uid() == root.region().0);
             if home.map_or(Ok(true), |home| home.has(&root.into())).is_ok_and(|has| !has) {
-                orphans.push(Target::Id(one.entry.id));
+                orphans.push(ObjectKey::Id(one.entry.id));
             }
         }
         delete_all(place, orphans)?;
@@ -82,7 +82,7 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
 }
 
 /// Some may be gone already.
-fn delete_all(place: &Arc<Session>, targets: Vec<Target>) -> Result<(), Error> {
+fn delete_all(place: &Arc<Session>, targets: Vec<ObjectKey>) -> Result<(), Error> {
     if targets.is_empty() {
         return Ok(());
     }

@@ -63,13 +63,13 @@ pub struct Pool {
 #[derive(Debug)]
 pub(crate) struct PoolCore {
     extents: Extents,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     refused: sync::AtomicU64,
     refused_bytes: sync::AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     slabs: Slabs,
     large: BTreeMap<u64, Large>,
     stats: PoolStats,
@@ -183,16 +183,16 @@ impl Pool {
             let mut state = lock(&session.pool.state);
             state.stats.freed(size as u64);
             match state.large.remove(&offset.0) {
-                Some(large) => Freed::Large(large),
+                Some(large) => FreeOutcome::Large(large),
                 None => match state.slabs.since_of(offset.0) {
-                    Some(since) => Freed::Slot(since),
+                    Some(since) => FreeOutcome::Slot(since),
                     None => return,
                 },
             }
         };
         let large = match freed {
-            Freed::Large(large) => large,
-            Freed::Slot(since) => return self.give_unused(Unused::Slot(offset), since),
+            FreeOutcome::Large(large) => large,
+            FreeOutcome::Slot(since) => return self.give_unused(Unused::Slot(offset), since),
         };
         let pages = Span { offset, length: Length(large.pages) };
         match large.state {
@@ -349,7 +349,7 @@ impl Drop for Pool {
     }
 }
 
-enum Freed {
+enum FreeOutcome {
     Large(Large),
     /// Of a slab made after that fork.
     Slot(u64),

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use bytes::Bytes;
-use farrow_arrow::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, Source, Stamp};
+use farrow_arrow::{
+    ArrowObject, BatchData, CopySource, Decoded, DescriptorStamp, Limits, Plan, Rebuilt,
+};
 use farrow_memory::{
     Access, Address, Alias, Length, Offset, Proximity, Region, SealedBytes, Span, page_bytes,
 };
@@ -185,15 +187,15 @@ impl Node {
         let total = (list_at + list.len() as u64).next_multiple_of(BLOCK_BYTES);
         let Some(primary) = self.take(world, total)? else { return Ok(None) };
         let at = |offset: u64| Offset(primary.offset.0 + offset);
-        let stamp = Stamp { region: self.reader.uid().0, epoch: 0 };
+        let stamp = DescriptorStamp { region: self.reader.uid().0, epoch: 0 };
         let descriptor = plan.descriptor(stamp, primary.offset.0);
         let has_values =
             !matches!(world.mistake, Some(Mistake::NoPublish | Mistake::OnlyDescriptorPublished));
         let has_descriptor = world.mistake != Some(Mistake::NoPublish);
         for copy in plan.copies() {
             match copy.source {
-                Source::Bytes(bytes) => self.store(at(copy.offset), bytes, has_values)?,
-                Source::Rewritten(_) => {
+                CopySource::Bytes(bytes) => self.store(at(copy.offset), bytes, has_values)?,
+                CopySource::Rewritten(_) => {
                     let mut bytes = vec![0; copy.length as usize];
                     copy.fill(&mut bytes);
                     self.store(at(copy.offset), &bytes, has_values)?;

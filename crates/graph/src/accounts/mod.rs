@@ -6,7 +6,7 @@ mod keys;
 mod renumbering;
 mod table;
 
-use crate::edge::{NO_ACCOUNT, Record};
+use crate::edge::{EdgeRecord, NO_ACCOUNT};
 pub(crate) use hash::AccountHash;
 pub(crate) use renumbering::Renumbering;
 pub(crate) use table::AccountTable;
@@ -40,7 +40,7 @@ impl Accounts {
     /// waits for the index overlap, then those for the numbers that it guesses.
     pub(crate) fn guess<T>(
         &self,
-        records: &mut [Record<T>],
+        records: &mut [EdgeRecord<T>],
         edge: impl Fn(usize) -> (i64, i64, T),
     ) {
         let mut keys = [0; GUESSED];

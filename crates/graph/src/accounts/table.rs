@@ -4,7 +4,7 @@
 const SLOTS_MIN: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot<V> {
+struct AccountSlot<V> {
     account: u32,
     /// The slot is taken if this equals the table's epoch.
     epoch: u32,
@@ -13,7 +13,7 @@ struct Slot<V> {
 
 #[derive(Debug)]
 pub(crate) struct AccountTable<V> {
-    slots: Vec<Slot<V>>,
+    slots: Vec<AccountSlot<V>>,
     /// Slots in use now, less one; their number is a power of two.
     mask: usize,
     len: usize,
@@ -23,7 +23,7 @@ pub(crate) struct AccountTable<V> {
 impl<V: Copy + Default> Default for AccountTable<V> {
     fn default() -> AccountTable<V> {
         AccountTable {
-            slots: vec![Slot::default(); SLOTS_MIN],
+            slots: vec![AccountSlot::default(); SLOTS_MIN],
             mask: SLOTS_MIN - 1,
             len: 0,
             epoch: 1,
@@ -37,7 +37,7 @@ impl<V: Copy + Default> AccountTable<V> {
         self.mask = SLOTS_MIN - 1;
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
-            self.slots.fill(Slot::default());
+            self.slots.fill(AccountSlot::default());
             self.epoch = 1;
         }
     }
@@ -47,7 +47,7 @@ impl<V: Copy + Default> AccountTable<V> {
         self.clear();
         self.mask = (2 * most + 2).next_power_of_two().max(SLOTS_MIN) - 1;
         if self.slots.len() <= self.mask {
-            self.slots.resize(self.mask + 1, Slot::default());
+            self.slots.resize(self.mask + 1, AccountSlot::default());
         }
     }
 
@@ -88,7 +88,7 @@ impl<V: Copy + Default> AccountTable<V> {
         let slot = &mut self.slots[at];
         let is_new = slot.epoch != epoch;
         if is_new {
-            *slot = Slot { account, epoch, value: V::default() };
+            *slot = AccountSlot { account, epoch, value: V::default() };
             self.len += 1;
         }
         (&mut slot.value, is_new)
@@ -96,29 +96,29 @@ impl<V: Copy + Default> AccountTable<V> {
 
     #[cold]
     fn grow(&mut self) {
-        let taken: Vec<Slot<V>> = self.slots[..=self.mask]
+        let taken: Vec<AccountSlot<V>> = self.slots[..=self.mask]
             .iter()
             .filter(|slot| slot.epoch == self.epoch)
             .copied()
             .collect();
         self.mask = self.mask * 2 + 1;
         if self.slots.len() <= self.mask {
-            self.slots.resize(self.mask + 1, Slot::default());
+            self.slots.resize(self.mask + 1, AccountSlot::default());
         }
         // A new epoch frees the stale slots, also those of the part that comes into use again.
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
-            self.slots.fill(Slot::default());
+            self.slots.fill(AccountSlot::default());
             self.epoch = 1;
         }
         for slot in taken {
             let at = self.slot(slot.account);
-            self.slots[at] = Slot { epoch: self.epoch, ..slot };
+            self.slots[at] = AccountSlot { epoch: self.epoch, ..slot };
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot<V>>()
+        self.slots.capacity() * size_of::<AccountSlot<V>>()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A `DynamicGraph` of the newest edges implements it, and so does a `HybridGraph` of those and the
 //! segments. Self-loops are separate: most patterns exclude them.
 
-use super::{Entry, Side, Stamp, Visibility};
+use super::{EdgeEntry, Side, Stamp, Visibility};
 
 /// What searches ask of a graph. Entries of an account come in order of time; entries of one
 /// instant come in order of arrival. Windows are closed at both ends.
@@ -13,7 +13,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
 
     /// Whether an edge that existed has been removed for every later trigger. This is true only
     /// where edges leave in order of arrival.
-    fn has_dropped(&self, entry: Entry<T>) -> bool;
+    fn has_dropped(&self, entry: EdgeEntry<T>) -> bool;
 
     /// Whether an account has edges on this side, or had some recently.
     fn has_any(&self, account: u32, side: Side) -> bool;
@@ -34,7 +34,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>>;
+    ) -> impl Iterator<Item = EdgeEntry<T>>;
 
     /// The edges of `ascending`, the newest first.
     fn descending(
@@ -43,7 +43,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>>;
+    ) -> impl Iterator<Item = EdgeEntry<T>>;
 
     /// The edges of `ascending` as a slice, if they lie together.
     fn slice(
@@ -52,7 +52,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> Option<&[Entry<T>]>;
+    ) -> Option<&[EdgeEntry<T>]>;
 
     /// Appends the edges of `ascending` if there are at most `most`, and says whether that is so.
     /// The graph is in order of time, or `most` is `usize::MAX`.
@@ -63,7 +63,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         window: (T, T),
         view: Visibility<T>,
         most: usize,
-        into: &mut Vec<Entry<T>>,
+        into: &mut Vec<EdgeEntry<T>>,
     ) -> bool;
 
     /// Reads what `count_bound` needs, so that the waits for memory overlap.
@@ -92,5 +92,5 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     fn count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// The self-loops of an account, in order of time.
-    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;
+    fn loops(&self, account: u32) -> impl Iterator<Item = EdgeEntry<T>>;
 }

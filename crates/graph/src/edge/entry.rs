@@ -18,7 +18,7 @@ impl Side {
 
 /// An edge as one of its ends has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry<T> {
+pub(crate) struct EdgeEntry<T> {
     pub time: T,
     /// The account at the other end.
     pub other: u32,

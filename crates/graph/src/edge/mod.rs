@@ -7,8 +7,8 @@ mod stamp;
 mod visibility;
 
 pub(crate) use adjacency::Adjacency;
-pub(crate) use entry::{Entry, Side};
-pub(crate) use record::Record;
-pub(crate) use record::{NO_ACCOUNT, Removal};
+pub(crate) use entry::{EdgeEntry, Side};
+pub(crate) use record::EdgeRecord;
+pub(crate) use record::{EdgeRemoval, NO_ACCOUNT};
 pub(crate) use stamp::Stamp;
 pub(crate) use visibility::{EvictionFloor, ListCut, Visibility};

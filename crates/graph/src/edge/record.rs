@@ -4,13 +4,13 @@ use super::stamp::Stamp;
 
 /// An edge with both of its ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<T> {
+pub(crate) struct EdgeRecord<T> {
     pub source: u32,
     pub target: u32,
     pub time: T,
 }
 
-impl<T> Record<T> {
+impl<T> EdgeRecord<T> {
     /// Whether source and target are the same account.
     pub(crate) fn is_loop(&self) -> bool {
         self.source == self.target
@@ -19,16 +19,16 @@ impl<T> Record<T> {
 
 /// An edge to remove.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Removal<T> {
-    pub record: Record<T>,
+pub(crate) struct EdgeRemoval<T> {
+    pub record: EdgeRecord<T>,
     /// The edge's sequence number, modulo 2^32.
     pub seq: u32,
 }
 
-impl<T: Stamp> Record<T> {
+impl<T: Stamp> EdgeRecord<T> {
     /// The same edge with a time of another type.
-    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Record<S> {
-        Record { source: self.source, target: self.target, time: change(self.time) }
+    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> EdgeRecord<S> {
+        EdgeRecord { source: self.source, target: self.target, time: change(self.time) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which edges of the graph a trigger can see.
 
-use super::entry::Entry;
+use super::entry::EdgeEntry;
 use super::stamp::Stamp;
 
 /// The part of the graph that a trigger sees, while the graph holds the trigger's whole batch.
@@ -44,7 +44,7 @@ pub(crate) enum ListCut<T> {
 }
 
 impl<T: Stamp> EvictionFloor<T> {
-    fn is_above(self, entry: Entry<T>, place: i32) -> bool {
+    fn is_above(self, entry: EdgeEntry<T>, place: i32) -> bool {
         let is_earlier = self.place.is_some_and(|floor| place < floor);
         (entry.time < self.time) | ((entry.time == self.time) & is_earlier)
     }
@@ -83,7 +83,7 @@ impl<T: Stamp> Visibility<T> {
         usize::try_from(self.relative(seq)).ok()
     }
 
-    pub(crate) fn sees(self, entry: Entry<T>) -> bool {
+    pub(crate) fn sees(self, entry: EdgeEntry<T>) -> bool {
         self.has_arrived(entry.seq) && !self.is_evicted(entry)
     }
 
@@ -108,7 +108,7 @@ impl<T: Stamp> Visibility<T> {
     }
 
     /// Whether an edge had been evicted when the trigger arrived.
-    pub(crate) fn is_evicted(self, entry: Entry<T>) -> bool {
+    pub(crate) fn is_evicted(self, entry: EdgeEntry<T>) -> bool {
         self.trigger.is_some_and(|trigger| {
             let at = self.relative(entry.seq);
             (at != trigger.place) & trigger.floor.is_above(entry, at)
@@ -128,7 +128,7 @@ impl<T: Stamp> Visibility<T> {
 #[cfg(test)]
 mod tests {
     use super::{EvictionFloor, Visibility};
-    use crate::edge::Entry;
+    use crate::edge::EdgeEntry;
 
     #[test]
     fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
@@ -136,7 +136,7 @@ mod tests {
         let first = u32::MAX - 1;
         let view = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });
         let entry =
-            |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
+            |time, place: i32| EdgeEntry { time, other: 0, seq: first.wrapping_add_signed(place) };
         assert!(view.sees(entry(11, -9)) && view.sees(entry(10, -3)) && view.sees(entry(30, 1)));
         assert!(!view.sees(entry(9, -1)) && !view.sees(entry(10, -4)) && !view.sees(entry(30, 3)));
         assert!(view.sees(entry(1, 2)), "itself, however late");

@@ -4,13 +4,13 @@ use super::evidence::PatternNamer;
 use super::search::SearchOutcome;
 use crate::Pattern;
 use crate::edge::{Adjacency, Side, Stamp, Visibility};
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 use crate::memory::OutOfMemory;
 use crate::patterns::{CHUNK, SearchContext};
 use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::statistics::{MeasurePlan, Vertex};
 use crate::stream::{
-    Call, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, StreamEngine,
+    CallContext, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, StreamEngine,
 };
 use crate::threads::KeepAwake;
 
@@ -22,7 +22,7 @@ const LISTS: [(Side, Side); 4] =
 #[derive(Debug, Default)]
 pub(crate) struct CallOutcome {
     /// Searches that ended at their budget, by kind.
-    pub cut_short: [u64; Kind::COUNT],
+    pub cut_short: [u64; PatternKind::COUNT],
     pub patterns: Vec<Pattern>,
     /// Patterns beyond the caller's limit.
     pub dropped: u64,
@@ -35,7 +35,7 @@ impl<T: Stamp> StreamEngine<T> {
     /// nothing changes.
     pub(crate) fn transform(
         &mut self,
-        call: &Call<'_>,
+        call: &CallContext<'_>,
         request: FeatureRequest<'_>,
     ) -> Result<CallOutcome, OutOfMemory> {
         let _awake = KeepAwake::during(call.pool, call.order.len());
@@ -52,7 +52,7 @@ impl<T: Stamp> StreamEngine<T> {
     /// `first` on.
     pub(crate) fn compute(
         &mut self,
-        call: &Call<'_>,
+        call: &CallContext<'_>,
         request: FeatureRequest<'_>,
         first: u64,
     ) -> CallOutcome {
@@ -107,7 +107,8 @@ impl<T: Stamp> StreamEngine<T> {
         let mut accounts: Vec<u32> = ends.collect();
         accounts.sort_unstable();
         accounts.dedup();
-        let deep = [Kind::ScatterGather, Kind::TemporalCycle, Kind::SimpleCycle];
+        let deep =
+            [PatternKind::ScatterGather, PatternKind::TemporalCycle, PatternKind::SimpleCycle];
         let has_next = deep.into_iter().any(|kind| settings.pattern(kind).is_some());
         self.graph.prefetch(&accounts, window, view, has_next);
     }
@@ -115,7 +116,7 @@ impl<T: Stamp> StreamEngine<T> {
     /// Writes the statistics of both ends of each row.
     fn describe(
         &mut self,
-        call: &Call<'_>,
+        call: &CallContext<'_>,
         statistics: &StatisticsSettings,
         request: FeatureRequest<'_>,
         first: u64,

@@ -1,8 +1,8 @@
 //! Found patterns by the callers' account numbers and edge ids.
 
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{Entry, Side};
-use crate::kind::Kind;
+use crate::edge::{EdgeEntry, Side};
+use crate::kind::PatternKind;
 use crate::patterns::{PatternMatch, Trigger, is_before};
 use crate::settings::{Mode, Settings};
 use crate::stream::{EdgeColumns, HybridGraph};
@@ -11,7 +11,7 @@ use crate::stream::{EdgeColumns, HybridGraph};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     /// The kind of pattern.
-    pub kind: Kind,
+    pub kind: PatternKind,
     /// The size, as the bins count it.
     pub size: u32,
     /// The id of the edge that completed it.
@@ -30,7 +30,7 @@ struct EdgeCollector<'a, T> {
     view: Visibility<T>,
     is_causal: bool,
     trigger: Trigger<T>,
-    edges: Vec<Entry<T>>,
+    edges: Vec<EdgeEntry<T>>,
 }
 
 impl<T: Stamp> EdgeCollector<'_, T> {
@@ -40,10 +40,10 @@ impl<T: Stamp> EdgeCollector<'_, T> {
     }
 
     /// The edges between two accounts in a window.
-    fn pair(&mut self, source: u32, target: u32, window: (T, T)) -> Vec<Entry<T>> {
+    fn pair(&mut self, source: u32, target: u32, window: (T, T)) -> Vec<EdgeEntry<T>> {
         if source == target {
             let loops = self.graph.loops(source);
-            let inside = |one: &Entry<T>| {
+            let inside = |one: &EdgeEntry<T>| {
                 window.0 <= one.time && one.time <= window.1 && self.view.sees(*one)
             };
             return loops.filter(inside).collect();
@@ -59,20 +59,22 @@ impl<T: Stamp> EdgeCollector<'_, T> {
     }
 
     /// All edges of a pattern, except the trigger of a cycle.
-    fn collect(&mut self, kind: Kind, accounts: &[u32], window: u64) {
+    fn collect(&mut self, kind: PatternKind, accounts: &[u32], window: u64) {
         let time = self.trigger.time;
         let (open, closed) = (time.open(window), time.closed(window));
         let centre = accounts.first().copied().unwrap_or_default();
         match kind {
-            Kind::FanIn | Kind::DegreeIn => self.star(centre, Side::In, (open, time)),
-            Kind::FanOut | Kind::DegreeOut => self.star(centre, Side::Out, (open, time)),
-            Kind::GatherScatter => {
+            PatternKind::FanIn | PatternKind::DegreeIn => self.star(centre, Side::In, (open, time)),
+            PatternKind::FanOut | PatternKind::DegreeOut => {
+                self.star(centre, Side::Out, (open, time))
+            }
+            PatternKind::GatherScatter => {
                 self.star(centre, Side::In, (open, time));
                 self.star(centre, Side::Out, (open, time));
             }
-            Kind::ScatterGather => self.scatter_gather(accounts, closed.onward()),
-            Kind::TemporalCycle => self.temporal_cycle(accounts, closed),
-            Kind::SimpleCycle => self.simple_cycle(accounts, closed),
+            PatternKind::ScatterGather => self.scatter_gather(accounts, closed.onward()),
+            PatternKind::TemporalCycle => self.temporal_cycle(accounts, closed),
+            PatternKind::SimpleCycle => self.simple_cycle(accounts, closed),
         }
     }
 
@@ -143,12 +145,12 @@ impl<T: Stamp> PatternNamer<'_, T> {
         };
         let mut all = EdgeCollector { graph, view, is_causal, trigger, edges: Vec::new() };
         let own_seq = (first as u32).wrapping_add(found.place);
-        let own = Entry { time: trigger.time, other: trigger.target, seq: own_seq };
+        let own = EdgeEntry { time: trigger.time, other: trigger.target, seq: own_seq };
         let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
         // No account is forgotten before the call ends.
         let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
         all.collect(found.kind, &accounts, window);
-        if matches!(found.kind, Kind::TemporalCycle | Kind::SimpleCycle) {
+        if matches!(found.kind, PatternKind::TemporalCycle | PatternKind::SimpleCycle) {
             all.edges.push(own);
         }
         let number = |seq: u32| graph.number(seq);

@@ -12,10 +12,10 @@ mod segments;
 mod stats;
 
 use crate::error::GraphError;
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 use crate::memory::{OutOfMemory, reserve_exact};
 use crate::settings::{Mode, Settings};
-use crate::stream::{Call, Edges, FeatureOutput, FeatureRequest, State, WorkShare};
+use crate::stream::{CallContext, Edges, FeatureOutput, FeatureRequest, GraphState, WorkShare};
 use batch::CallOutcome;
 use engine::{Engine, with_engine};
 pub use evidence::Pattern;
@@ -50,7 +50,7 @@ pub struct GraphFeatures {
     /// All threads but the caller's.
     pool: Option<rayon::ThreadPool>,
     rows: u64,
-    cut_short: [u64; Kind::COUNT],
+    cut_short: [u64; PatternKind::COUNT],
     provisional: Provisional,
 }
 
@@ -86,7 +86,7 @@ impl GraphFeatures {
             engine: Engine::Empty,
             pool,
             rows: 0,
-            cut_short: [0; Kind::COUNT],
+            cut_short: [0; PatternKind::COUNT],
             provisional: Provisional::None,
         })
     }
@@ -96,7 +96,7 @@ impl GraphFeatures {
     /// # Errors
     /// Those of [`GraphFeatures::new`]; columns that do not fit each other or the settings; too
     /// little memory.
-    pub fn restore(settings: Settings, state: &State) -> Result<GraphFeatures, GraphError> {
+    pub fn restore(settings: Settings, state: &GraphState) -> Result<GraphFeatures, GraphError> {
         let mut features = GraphFeatures::new(settings)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
         let ids = match &state.ids {
@@ -125,14 +125,14 @@ impl GraphFeatures {
     }
 
     /// The content of the graph, for [`GraphFeatures::restore`].
-    pub fn state(&self) -> State {
-        let empty = || State {
+    pub fn state(&self) -> GraphState {
+        let empty = || GraphState {
             ids: self.settings.keeps_ids.then(Vec::new),
             columns: vec![Vec::new(); self.given_columns()],
-            ..State::default()
+            ..GraphState::default()
         };
         let state = with_engine!(&self.engine, |engine| engine.state(), empty());
-        State { rows: self.rows, ..state }
+        GraphState { rows: self.rows, ..state }
     }
 
     /// Whether the graph knows each of these accounts.
@@ -150,7 +150,7 @@ impl GraphFeatures {
     pub fn clear(&mut self) {
         self.engine = Engine::Empty;
         self.rows = 0;
-        self.cut_short = [0; Kind::COUNT];
+        self.cut_short = [0; PatternKind::COUNT];
         self.provisional = Provisional::None;
     }
 
@@ -195,7 +195,7 @@ impl GraphFeatures {
         }
         self.make_room(edges, order.len())?;
         self.note_provisional();
-        let call = Call { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let call = CallContext { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn(&call), Ok(()));
         self.count(order.len(), learnt)
     }
@@ -388,7 +388,7 @@ impl GraphFeatures {
         order: &[u32],
         request: FeatureRequest<'_>,
     ) -> Result<CallOutcome, OutOfMemory> {
-        let call = Call { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let call = CallContext { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
         let empty = || Ok(CallOutcome::default());
         with_engine!(&mut self.engine, |engine| engine.transform(&call, request), empty())
     }

@@ -5,7 +5,7 @@ use super::{Evidence, GraphFeatures};
 use crate::error::GraphError;
 use crate::settings::Mode;
 use crate::store::EDGES_MAX;
-use crate::stream::Call;
+use crate::stream::CallContext;
 use crate::stream::{Edges, PendingRows};
 
 impl GraphFeatures {
@@ -43,7 +43,7 @@ impl GraphFeatures {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
         self.make_room(edges, added)?;
-        let call = Call { settings: &self.settings, pool: None, edges, order: &order };
+        let call = CallContext { settings: &self.settings, pool: None, edges, order: &order };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn_pending(&call), Ok(()));
         self.count(added, learnt)
     }

@@ -3,7 +3,7 @@
 use super::batch::CallOutcome;
 use crate::edge::{Adjacency, Stamp};
 use crate::settings::Settings;
-use crate::stream::{Call, Edges, FeatureOutput, FeatureRequest, StreamEngine, WorkShare};
+use crate::stream::{CallContext, Edges, FeatureOutput, FeatureRequest, StreamEngine, WorkShare};
 use rayon::ThreadPool;
 
 impl<T: Stamp> StreamEngine<T> {
@@ -28,7 +28,7 @@ impl<T: Stamp> StreamEngine<T> {
         let (sources, targets) = (sources.as_slice(), targets.as_slice());
         let edges = &Edges { ids: &[], sources, targets, times: &[], columns: &[] };
         let places: Vec<u32> = (0..rows as u32).collect();
-        let call = Call { settings, pool, edges, order: &places };
+        let call = CallContext { settings, pool, edges, order: &places };
         let (stride, share) = (settings.width(), WorkShare::WHOLE);
         let output = FeatureOutput { cells, stride, offset: 0, share };
         let request = FeatureRequest { places: &places, output, patterns_max: None };

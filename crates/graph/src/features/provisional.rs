@@ -5,7 +5,7 @@
 use super::GraphFeatures;
 use super::engine::with_engine;
 use crate::error::GraphError;
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 
 /// Whether rows are provisional.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) enum Provisional {
     /// The rows of the next call are.
     Next,
     /// The rows of a past call are. The counters are those from before it.
-    Made { rows: u64, cut_short: [u64; Kind::COUNT] },
+    Made { rows: u64, cut_short: [u64; PatternKind::COUNT] },
 }
 
 impl GraphFeatures {

@@ -1,13 +1,13 @@
 //! The pattern search of one call, divided among its threads.
 
 use crate::edge::{Adjacency, Side, Stamp};
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 use crate::patterns::{
     CHUNK, MatchCollector, PatternMatch, SearchContext, SearchPlan, SearchScratch, TriggerGroups,
     find,
 };
 use crate::settings::{Mode, Settings};
-use crate::stream::{Call, StreamEngine, WorkShare};
+use crate::stream::{CallContext, StreamEngine, WorkShare};
 use crate::threads::together;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -25,7 +25,7 @@ const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 #[derive(Debug, Default)]
 pub(super) struct SearchOutcome {
     /// Searches that ended at their budget, by kind.
-    pub cut_short: [u64; Kind::COUNT],
+    pub cut_short: [u64; PatternKind::COUNT],
     pub matches: Vec<PatternMatch>,
     /// Patterns beyond the caller's limit.
     pub dropped: u64,
@@ -35,12 +35,12 @@ impl<T: Stamp> StreamEngine<T> {
     /// Finds all patterns of a call. The counts end up with the first worker.
     pub(super) fn search(
         &mut self,
-        call: &Call<'_>,
+        call: &CallContext<'_>,
         first: u64,
         share: WorkShare,
         patterns_max: Option<usize>,
     ) -> SearchOutcome {
-        let Call { settings, pool, .. } = *call;
+        let CallContext { settings, pool, .. } = *call;
         let workers_count = 1 + pool.map_or(0, rayon::ThreadPool::current_num_threads);
         let mut workers = std::mem::take(&mut self.search.workers);
         workers.resize_with(workers_count, SearchScratch::default);
@@ -80,7 +80,7 @@ impl<T: Stamp> StreamEngine<T> {
         if has_side(Side::In) {
             self.search.by_target.fill(triggers, Side::In);
         }
-        let credits_pairs = [Kind::ScatterGather, Kind::SimpleCycle];
+        let credits_pairs = [PatternKind::ScatterGather, PatternKind::SimpleCycle];
         let needs_pairs = plans.iter().any(|plan| credits_pairs.contains(&plan.kind));
         if settings.mode == Mode::Batch && needs_pairs {
             self.search.pairs.fill(triggers);
@@ -107,7 +107,7 @@ fn merged<T: Stamp>(workers: &mut [SearchScratch<T>]) -> SearchOutcome {
 fn plans(settings: &Settings) -> Vec<SearchPlan<'_>> {
     let mut column = 0;
     let mut plans = Vec::new();
-    for kind in Kind::ALL {
+    for kind in PatternKind::ALL {
         let Some(pattern) = settings.pattern(kind) else { continue };
         let (length_max, work_max) = (settings.cycle_length_max, settings.work_max);
         plans.push(SearchPlan { kind, pattern, column, length_max, work_max });
@@ -129,7 +129,7 @@ fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = Range<usize
 }
 
 /// One piece of a search: triggers of the batch, or groups of those that meet on one side.
-struct Task<'a> {
+struct SearchTask<'a> {
     plan: SearchPlan<'a>,
     side: Option<Side>,
     piece: Range<usize>,
@@ -138,7 +138,7 @@ struct Task<'a> {
 /// The search of one batch, in tasks that workers take one after the other.
 struct SearchWork<'a, T, G> {
     context: &'a SearchContext<'a, T, G>,
-    tasks: Vec<Task<'a>>,
+    tasks: Vec<SearchTask<'a>>,
     /// The places of all triggers.
     places: Vec<u32>,
     /// The triggers grouped by source, and by target.
@@ -173,15 +173,15 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
         let sides = plan.kind.sides();
         if sides.is_empty() {
             let pieces = pieces(self.context.triggers.len(), is_divided);
-            self.tasks.extend(pieces.map(|piece| Task { plan, side: None, piece }));
+            self.tasks.extend(pieces.map(|piece| SearchTask { plan, side: None, piece }));
             return;
         }
         let first = self.tasks.len();
         // Most kinds cannot divide the triggers of a hub.
-        let is_divided = is_divided && plan.kind == Kind::ScatterGather;
+        let is_divided = is_divided && plan.kind == PatternKind::ScatterGather;
         for &side in sides {
             let pieces = self.groups_on(side).pieces(is_divided).into_iter();
-            self.tasks.extend(pieces.map(|piece| Task { plan, side: Some(side), piece }));
+            self.tasks.extend(pieces.map(|piece| SearchTask { plan, side: Some(side), piece }));
         }
         // A stable sort: the parts of a hub stay in their order.
         self.tasks[first..].sort_by_key(|task| Reverse(task.piece.len()));
@@ -199,7 +199,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
                 *next += 1;
                 *next - 1
             };
-            let Some(Task { plan, side, piece }) = self.tasks.get(number) else { return };
+            let Some(SearchTask { plan, side, piece }) = self.tasks.get(number) else { return };
             match side {
                 None => {
                     let places = self.places.get(piece.clone()).unwrap_or_default();
@@ -221,12 +221,12 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
         let window = plan.pattern.window;
         match plan.kind {
             // The middle accounts differ from trigger to trigger.
-            Kind::ScatterGather => {
+            PatternKind::ScatterGather => {
                 let places = groups.places(piece).iter().copied().take(2 * CHUNK);
                 let ends = [(side, side), (side.other(), side.other()), (side.other(), side)];
                 self.context.touch(places, window, &ends);
             }
-            Kind::GatherScatter => {
+            PatternKind::GatherScatter => {
                 let places = groups.get(piece).filter_map(|group| group.first().copied());
                 self.context.touch(places, window, &[(side, Side::In), (side, Side::Out)]);
             }

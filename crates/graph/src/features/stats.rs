@@ -1,7 +1,7 @@
 //! The size of a graph, and what it has computed.
 
 use crate::edge::Stamp;
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 use crate::stream::StreamEngine;
 
 /// The size of a graph, and what it has computed.
@@ -28,7 +28,7 @@ pub struct GraphStats {
     /// Rows that were added since the graph was empty.
     pub rows: u64,
     /// Searches that ended at [`Settings::work_max`](crate::Settings::work_max), by [`Kind`].
-    pub cut_short: [u64; Kind::COUNT],
+    pub cut_short: [u64; PatternKind::COUNT],
 }
 
 impl<T: Stamp> StreamEngine<T> {

@@ -1,6 +1,6 @@
 //! Counts of patterns.
 
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 
 /// The counts of one worker: a column for each bin, a row for each edge of the batch with a
 /// pattern. Most edges complete none.
@@ -11,7 +11,7 @@ pub(crate) struct Credits {
     rows: Vec<u32>,
     counts: Vec<u32>,
     /// Searches that ended at their budget, by kind.
-    pub cut_short: [u64; Kind::COUNT],
+    pub cut_short: [u64; PatternKind::COUNT],
     /// The patterns themselves, if the caller wants them.
     pub collector: Option<MatchCollector>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Credits {
 pub(crate) struct PatternMatch {
     /// The trigger's place in the batch.
     pub place: u32,
-    pub kind: Kind,
+    pub kind: PatternKind,
     /// A star: its centre. A scatter-gather: the account that scatters, the one that gathers, then
     /// those between, in order of their numbers. A cycle: the accounts from the trigger's target
     /// round to its source.
@@ -40,7 +40,7 @@ pub(crate) struct MatchCollector {
     /// Matches beyond the limit.
     pub dropped: u64,
     /// No match behind this trigger and kind is collected.
-    limit: Option<(u32, Kind)>,
+    limit: Option<(u32, PatternKind)>,
 }
 
 impl MatchCollector {
@@ -65,7 +65,7 @@ impl Credits {
         self.rows.clear();
         self.rows.resize(rows, 0);
         self.counts.clear();
-        self.cut_short = [0; Kind::COUNT];
+        self.cut_short = [0; PatternKind::COUNT];
         self.collector = None;
     }
 
@@ -104,7 +104,7 @@ impl Credits {
     pub(crate) fn found(
         &mut self,
         place: u32,
-        kind: Kind,
+        kind: PatternKind,
         size: usize,
         accounts: impl FnOnce() -> Vec<i64>,
     ) {

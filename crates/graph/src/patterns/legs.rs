@@ -1,6 +1,6 @@
 //! The legs between an account and its middle accounts; of each pair, the newest.
 
-use crate::edge::{Entry, Stamp};
+use crate::edge::{EdgeEntry, Stamp};
 
 /// Slots of the smallest index, which costs nothing to clear.
 const SLOTS_MIN: usize = 64;
@@ -89,7 +89,7 @@ impl<T: Stamp> Legs<T> {
         self.find(middle).map(|at| &self.all[at])
     }
 
-    pub(crate) fn see(&mut self, Entry { time, other, seq }: Entry<T>) {
+    pub(crate) fn see(&mut self, EdgeEntry { time, other, seq }: EdgeEntry<T>) {
         let slot = self.slot(other);
         match self.index[slot].checked_sub(1) {
             Some(at) => {

@@ -15,7 +15,7 @@ mod trigger;
 mod trigger_groups;
 
 use crate::edge::Side;
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 pub(crate) use credits::{Credits, MatchCollector, PatternMatch};
 pub(crate) use hubs::Hubs;
 pub(crate) use search_context::{SearchContext, SearchSettings, is_before};
@@ -73,7 +73,7 @@ impl<T: Stamp> SearchScratch<T> {
 /// One enabled pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchPlan<'a> {
-    pub kind: Kind,
+    pub kind: PatternKind,
     pub pattern: &'a PatternSettings,
     /// The column of its first bin.
     pub column: usize,
@@ -95,22 +95,25 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
     let credits = &mut scratch.credits;
     let side = side.unwrap_or(Side::In);
     match kind {
-        Kind::FanIn | Kind::FanOut | Kind::DegreeIn | Kind::DegreeOut => {
-            let by_neighbour = matches!(kind, Kind::FanIn | Kind::FanOut);
+        PatternKind::FanIn
+        | PatternKind::FanOut
+        | PatternKind::DegreeIn
+        | PatternKind::DegreeOut => {
+            let by_neighbour = matches!(kind, PatternKind::FanIn | PatternKind::FanOut);
             let star = Star { kind, side, by_neighbour };
             star::star(context, search, star, places, &mut scratch.star, credits);
         }
-        Kind::GatherScatter => {
+        PatternKind::GatherScatter => {
             star::gather_scatter(context, search, side, places, &mut scratch.star, credits);
         }
-        Kind::ScatterGather => {
+        PatternKind::ScatterGather => {
             let scratch = &mut scratch.scatter_gather;
             scatter_gather::scatter_gather(context, search, side, places, scratch, credits);
         }
-        Kind::TemporalCycle | Kind::SimpleCycle => {
+        PatternKind::TemporalCycle | PatternKind::SimpleCycle => {
             context.closing(places, search.window, &mut scratch.closing);
             for &place in &scratch.closing {
-                if kind == Kind::TemporalCycle {
+                if kind == PatternKind::TemporalCycle {
                     let scratch = &mut scratch.temporal_cycle;
                     temporal_cycle::temporal_cycle(context, search, place, scratch, credits);
                 } else {

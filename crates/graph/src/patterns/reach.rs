@@ -9,7 +9,7 @@
 //! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.
 
 use crate::accounts::AccountTable;
-use crate::edge::{Entry, Side};
+use crate::edge::{EdgeEntry, Side};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -18,7 +18,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// An edge that a path may use. Steps of one account to one neighbour are adjacent in its list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step<T> {
+pub(crate) struct PathStep<T> {
     /// The neighbour nearer to the search's origin.
     pub to: u32,
     pub seq: u32,
@@ -63,7 +63,7 @@ impl Default for AccountLabel {
 #[derive(Debug)]
 pub(crate) struct TimedReach<T> {
     pub labels: AccountTable<AccountLabel>,
-    pub steps: Vec<Step<T>>,
+    pub steps: Vec<PathStep<T>>,
     pub runs: Vec<StepRun<T>>,
     /// Priority, number of the step that led here, account. Accounts of one priority keep their
     /// order of discovery: small numbers depend on what the graph has forgotten.
@@ -130,7 +130,13 @@ impl<T: Copy> TimedReach<T> {
 
     /// Notes that `entry`, an edge of `account`, leads towards the origin. Of the edges to one
     /// neighbour, the caller notes last the one that a path should try first.
-    pub(crate) fn note(&mut self, ends: SearchEnds, account: u32, entry: Entry<T>, priority: u64) {
+    pub(crate) fn note(
+        &mut self,
+        ends: SearchEnds,
+        account: u32,
+        entry: EdgeEntry<T>,
+        priority: u64,
+    ) {
         self.work += 1;
         if entry.other == ends.origin {
             return;
@@ -142,7 +148,7 @@ impl<T: Copy> TimedReach<T> {
         if is_better {
             label.priority = priority;
         }
-        self.steps.push(Step { to: account, seq: entry.seq, time: entry.time, next });
+        self.steps.push(PathStep { to: account, seq: entry.seq, time: entry.time, next });
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
             self.fresh.push((priority, at, entry.other));
@@ -167,7 +173,7 @@ impl<T: Copy> TimedReach<T> {
         self.labels.get(account).map_or(NONE, |label| label.head)
     }
 
-    pub(crate) fn step(&self, at: u32) -> Option<&Step<T>> {
+    pub(crate) fn step(&self, at: u32) -> Option<&PathStep<T>> {
         self.steps.get(at as usize)
     }
 
@@ -208,7 +214,7 @@ impl<T: Copy> TimedReach<T> {
 
     pub(crate) fn bytes(&self) -> usize {
         self.labels.bytes()
-            + self.steps.capacity() * size_of::<Step<T>>()
+            + self.steps.capacity() * size_of::<PathStep<T>>()
             + self.runs.capacity() * size_of::<StepRun<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
             + self.fresh.capacity() * size_of::<(u64, u32, u32)>()

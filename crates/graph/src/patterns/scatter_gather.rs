@@ -10,8 +10,8 @@ use super::search_context::{SearchContext, SearchSettings};
 use super::trigger::Trigger;
 use crate::accounts::AccountTable;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{Entry, Side};
-use crate::kind::Kind;
+use crate::edge::{EdgeEntry, Side};
+use crate::kind::PatternKind;
 use crate::patterns::hubs;
 
 /// Accounts whose lists are read together.
@@ -157,7 +157,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         // Charged whether the legs are carried or collected: the budget must not depend on it.
         scratch.work = context.cost(search, near, side, role.live(), view);
         if scratch.work > search.work_max {
-            credits.cut_short[Kind::ScatterGather as usize] += 1;
+            credits.cut_short[PatternKind::ScatterGather as usize] += 1;
             continue;
         }
         // A pattern needs two legs at near and one at mid.
@@ -179,7 +179,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         // An upper bound within the budget need not be made exact.
         let is_counted = context.is_budget_counted(search);
         if !run(is_counted) && (is_counted || !run(true)) {
-            credits.cut_short[Kind::ScatterGather as usize] += 1;
+            credits.cut_short[PatternKind::ScatterGather as usize] += 1;
         }
     }
     if let Some(own) = own {
@@ -196,7 +196,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     /// trigger.
     fn is_live(&self, leg: &Leg<T>) -> bool {
         let Leg { middle, newest, seq } = *leg;
-        newest >= self.from && !self.view.is_evicted(Entry { time: newest, other: middle, seq })
+        newest >= self.from && !self.view.is_evicted(EdgeEntry { time: newest, other: middle, seq })
     }
 
     /// Adds the legs at near that arrived since the last trigger.
@@ -417,7 +417,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
             if self.context.is_causal && !self.trigger.is_loop() {
                 credits.add(self.place as usize, self.search.column_of(one.size as usize));
             }
-            credits.found(self.place, Kind::ScatterGather, one.size as usize, || {
+            credits.found(self.place, PatternKind::ScatterGather, one.size as usize, || {
                 let middles = members.iter().filter(|(far, _)| *far == account);
                 let (from, to) = match self.side {
                     Side::In => (account, self.near),
@@ -454,7 +454,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
 mod tests {
     use super::super::hubs::{Hubs, hub_key};
     use super::Legs;
-    use crate::edge::{Entry, Side};
+    use crate::edge::{EdgeEntry, Side};
     use crate::edge::{EvictionFloor, Visibility};
 
     #[test]
@@ -462,7 +462,7 @@ mod tests {
         let hubs = Hubs::<u32>::default();
         let place = hub_key(7, Side::In, 10);
         let mut legs = Legs::default();
-        legs.see(Entry { time: 5, other: 1, seq: 120 });
+        legs.see(EdgeEntry { time: 5, other: 1, seq: 120 });
         hubs.put_legs(place, legs);
         let until = |at| Visibility::until(100, at, 20, EvictionFloor::default());
         assert!(hubs.take_legs(place, until(19)).is_none(), "its last edge is yet to come");

@@ -4,7 +4,7 @@ use super::hubs::Hubs;
 use super::trigger::Trigger;
 use super::trigger_groups::TriggerPairs;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{Entry, Side};
+use crate::edge::{EdgeEntry, Side};
 
 #[derive(Debug)]
 pub(crate) struct SearchContext<'a, T, G> {
@@ -92,7 +92,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         self.touch(found.iter().copied(), window, &ends);
     }
 
-    pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
+    pub(crate) fn place(&self, entry: EdgeEntry<T>) -> Option<usize> {
         Visibility::<T>::all(self.first).place(entry.seq)
     }
 }

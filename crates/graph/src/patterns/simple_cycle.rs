@@ -12,7 +12,7 @@ use super::search_context::{SearchContext, SearchSettings, is_before};
 use super::trigger::Trigger;
 use crate::edge::Side;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::kind::Kind;
+use crate::kind::PatternKind;
 
 /// Lists that are read together before the first is searched.
 const TOUCHED_MAX: usize = 16;
@@ -76,7 +76,7 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     let is_done =
         hops.meet(towards, away) && hops.join(towards, away) && hops.walk(towards, path, credits);
     if !is_done {
-        credits.cut_short[Kind::SimpleCycle as usize] += 1;
+        credits.cut_short[PatternKind::SimpleCycle as usize] += 1;
     }
 }
 
@@ -224,7 +224,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);
         let account = |place: u32| reach.get(place).map_or(NONE, |one| one.account);
-        credits.found(self.place, Kind::SimpleCycle, size, || {
+        credits.found(self.place, PatternKind::SimpleCycle, size, || {
             let accounts = path.iter().map(|frame| frame.place).chain([0]).map(account);
             accounts.map(|one| self.context.graph.key(one)).collect()
         });

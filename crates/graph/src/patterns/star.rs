@@ -7,8 +7,8 @@ use super::search_context::{SearchContext, SearchSettings};
 use crate::accounts::AccountTable;
 use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
-use crate::edge::{Entry, Side};
-use crate::kind::Kind;
+use crate::edge::{EdgeEntry, Side};
+use crate::kind::PatternKind;
 use crate::patterns::hubs;
 use crate::statistics::{NoValues, SlidingWindow, Vertex};
 
@@ -19,7 +19,7 @@ const FEW: usize = 8;
 pub(crate) struct StarScratch<T> {
     /// How often each neighbour occurs in the window.
     inside: AccountTable<u32>,
-    entries: Vec<Entry<T>>,
+    entries: Vec<EdgeEntry<T>>,
     sizes: Vec<u32>,
     other_sizes: Vec<u32>,
     /// For each bin, the patterns that reach the current edge.
@@ -28,14 +28,14 @@ pub(crate) struct StarScratch<T> {
 
 impl<T> StarScratch<T> {
     pub(crate) fn bytes(&self) -> usize {
-        self.inside.bytes() + self.entries.capacity() * size_of::<Entry<T>>()
+        self.inside.bytes() + self.entries.capacity() * size_of::<EdgeEntry<T>>()
     }
 }
 
 /// The kind of star, and how it is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Star {
-    pub kind: Kind,
+    pub kind: PatternKind,
     pub side: Side,
     /// The size counts distinct neighbours rather than edges.
     pub by_neighbour: bool,
@@ -83,7 +83,7 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
         let is_loop = context.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
-            centre.found(place, Kind::GatherScatter, *size, credits);
+            centre.found(place, PatternKind::GatherScatter, *size, credits);
         }
     }
     centre.credit(&[Side::In, Side::Out], &sizes, scratch, credits);
@@ -134,7 +134,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
         self.context.graph.at_most(self.account, side, T::always(), self.view_of_all()) >= 2
     }
 
-    fn found(&self, place: u32, kind: Kind, size: u32, credits: &mut Credits) {
+    fn found(&self, place: u32, kind: PatternKind, size: u32, credits: &mut Credits) {
         let accounts = || vec![self.context.graph.key(self.account)];
         credits.found(place, kind, size as usize, accounts);
     }
@@ -261,7 +261,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
     }
 
     /// The batch's own edges on a side, in order of time.
-    fn own_edges(&self, side: Side, entries: &mut Vec<Entry<T>>) {
+    fn own_edges(&self, side: Side, entries: &mut Vec<EdgeEntry<T>>) {
         let Centre { context, account, first, last, .. } = *self;
         let span = (self.window(first).0, self.time(last));
         entries.clear();
@@ -308,7 +308,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
 
 /// The number of different neighbours.
 fn distinct<T: Stamp>(
-    mut seen: impl Iterator<Item = Entry<T>>,
+    mut seen: impl Iterator<Item = EdgeEntry<T>>,
     inside: &mut AccountTable<u32>,
 ) -> u32 {
     // Most accounts have a handful of neighbours, which takes less time without a table.

@@ -5,8 +5,8 @@ use super::reach::{NONE, SearchEnds, TimedReach, TimedSearches};
 use super::search_context::{SearchContext, SearchSettings};
 use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
-use crate::edge::{Entry, Side};
-use crate::kind::Kind;
+use crate::edge::{EdgeEntry, Side};
+use crate::kind::PatternKind;
 
 pub(crate) type TemporalCycleScratch<T> = TimedSearches<T, TemporalFrame<T>>;
 
@@ -46,7 +46,7 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
         && paths.join(towards, away)
         && (towards.head(trigger.target) == NONE || paths.walk(towards, path, credits));
     if !is_done {
-        credits.cut_short[Kind::TemporalCycle as usize] += 1;
+        credits.cut_short[PatternKind::TemporalCycle as usize] += 1;
     }
 }
 
@@ -75,15 +75,15 @@ struct Front<'r, 'a, T> {
     ends: SearchEnds,
     /// Priority and account of the next step. Only the search's own steps change it.
     next: Option<(u64, u32)>,
-    lookup: Option<Lookup<'a, T>>,
+    lookup: Option<StepEdges<'a, T>>,
 }
 
 /// The edges of one step.
 #[derive(Clone, Copy)]
-struct Lookup<'a, T> {
+struct StepEdges<'a, T> {
     cost: u64,
     /// None if they do not lie together.
-    edges: Option<&'a [Entry<T>]>,
+    edges: Option<&'a [EdgeEntry<T>]>,
 }
 
 impl<'r, T: Stamp> Front<'r, '_, T> {
@@ -189,12 +189,12 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         front: &mut Front<'_, 'a, T>,
         (_, account): (u64, u32),
         window: (T, T),
-    ) -> Lookup<'a, T> {
+    ) -> StepEdges<'a, T> {
         *front.lookup.get_or_insert_with(|| {
             let (graph, view, side) = (self.context.graph, self.view(), front.ends.side);
             let edges = graph.slice(account, side, window, view);
             let cost = || self.context.cost(self.search, account, side, window, view);
-            Lookup { cost: edges.map_or_else(cost, |edges| edges.len() as u64), edges }
+            StepEdges { cost: edges.map_or_else(cost, |edges| edges.len() as u64), edges }
         })
     }
 
@@ -203,7 +203,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         &self,
         front: &mut Front<'_, 'a, T>,
         (_, account): (u64, u32),
-        lookup: Lookup<'a, T>,
+        lookup: StepEdges<'a, T>,
         window: (T, T),
     ) {
         let (graph, view, ends) = (self.context.graph, self.view(), front.ends);
@@ -213,7 +213,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         match ends.side {
             // The newest first: the oldest of a run ends up at its head, where a path starts.
             Side::In => {
-                let note = |one: Entry<T>| {
+                let note = |one: EdgeEntry<T>| {
                     reach.note(ends, account, one, u64::MAX - one.time.offset());
                 };
                 match lookup.edges {
@@ -222,7 +222,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
                 }
             }
             Side::Out => {
-                let note = |one: Entry<T>| reach.note(ends, account, one, one.time.offset());
+                let note = |one: EdgeEntry<T>| reach.note(ends, account, one, one.time.offset());
                 match lookup.edges {
                     // The window may have become shorter since the lookup.
                     Some(edges) => {
@@ -274,7 +274,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
             while let Some(step) = away.step(cursor) {
                 cursor = step.next;
                 if step.time <= latest {
-                    let entry = Entry { time: step.time, other: step.to, seq: step.seq };
+                    let entry = EdgeEntry { time: step.time, other: step.to, seq: step.seq };
                     towards.note(self.to_source, account, entry, u64::MAX - step.time.offset());
                 }
             }
@@ -322,7 +322,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         let size = path.len() + 1;
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);
-        credits.found(self.place, Kind::TemporalCycle, size, || {
+        credits.found(self.place, PatternKind::TemporalCycle, size, || {
             let accounts = path.iter().map(|frame| frame.account).chain([self.to_source.origin]);
             accounts.map(|one| self.context.graph.key(one)).collect()
         });
@@ -339,7 +339,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
             while let Some(step) =
                 reach.step(cursor).filter(|step| step.to == to && step.time <= limit)
             {
-                let entry = Entry { time: step.time, other: to, seq: step.seq };
+                let entry = EdgeEntry { time: step.time, other: to, seq: step.seq };
                 if let Some(place) = self.context.place(entry) {
                     credits.add(place, column);
                 }

@@ -3,7 +3,7 @@
 use super::attached::AttachedSegment;
 use super::combined_index::{RowLookup, TOGETHER};
 use super::rows::{ListKind, RowRequest, SegmentRow};
-use crate::edge::{Entry, Side};
+use crate::edge::{EdgeEntry, Side};
 use crate::edge::{Stamp, Visibility};
 use std::ops::Range;
 
@@ -130,10 +130,10 @@ impl<'a, T: Stamp, const BACKWARD: bool> SegmentEntries<'a, T, BACKWARD> {
 }
 
 impl<T: Stamp, const BACKWARD: bool> Iterator for SegmentEntries<'_, T, BACKWARD> {
-    type Item = Entry<T>;
+    type Item = EdgeEntry<T>;
 
     #[inline]
-    fn next(&mut self) -> Option<Entry<T>> {
+    fn next(&mut self) -> Option<EdgeEntry<T>> {
         loop {
             let packed = match &mut self.run {
                 RemainingRow::Near(run) if BACKWARD => run.next_back().copied(),
@@ -158,7 +158,7 @@ impl<T: Stamp, const BACKWARD: bool> Iterator for SegmentEntries<'_, T, BACKWARD
     }
 
     /// Row by row: a fold reads all entries.
-    fn fold<B, F: FnMut(B, Entry<T>) -> B>(mut self, init: B, mut add: F) -> B {
+    fn fold<B, F: FnMut(B, EdgeEntry<T>) -> B>(mut self, init: B, mut add: F) -> B {
         let mut all = init;
         if self.part.is_some() {
             for one in self.by_ref() {

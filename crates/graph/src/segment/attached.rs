@@ -1,7 +1,7 @@
 //! A segment as part of a graph: its times as the graph's stamps, and its entries as the graph's.
 
 use super::packing::Packing;
-use crate::edge::Entry;
+use crate::edge::EdgeEntry;
 use crate::edge::{Stamp, Visibility};
 use crate::segment::Segment;
 use std::ops::Range;
@@ -64,9 +64,13 @@ impl<T: Stamp> AttachedSegment<T> {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, packed: u64) -> Entry<T> {
+    pub(crate) fn entry(&self, packed: u64) -> EdgeEntry<T> {
         let seq = self.seq.wrapping_add(self.packing.position(packed) as u32);
-        Entry { time: self.stamp(self.time_offset(packed)), other: self.packing.other(packed), seq }
+        EdgeEntry {
+            time: self.stamp(self.time_offset(packed)),
+            other: self.packing.other(packed),
+            seq,
+        }
     }
 
     /// The time of an entry from the segment's base on.

@@ -3,7 +3,7 @@
 mod double_double;
 mod moments;
 mod sliding_window;
-use crate::edge::{Entry, Side};
+use crate::edge::{EdgeEntry, Side};
 
 pub(crate) use sliding_window::{EdgeValues, LENGTH_MIN, NoValues, SlidingWindow, Vertex};
 
@@ -34,7 +34,7 @@ const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
 #[derive(Debug)]
 pub(crate) struct StatisticsScratch<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<EdgeEntry<T>>,
     neighbours: AccountTable<()>,
     values: Vec<f64>,
     /// The values that the moments count.
@@ -180,7 +180,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         let others = count_others(entries, neighbours);
         let edges = entries.len();
         let is_inside =
-            |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && view.sees(*one);
+            |one: &EdgeEntry<T>| window.0 <= one.time && one.time <= window.1 && view.sees(*one);
         entries.extend(graph.loops(account).filter(is_inside));
         if entries.is_empty() {
             out.fill(0.0);
@@ -293,15 +293,15 @@ impl<T: Stamp> StatisticsScratch<T> {
         self.running.values().map(SlidingWindow::bytes).sum::<usize>()
             + self.running.allocation_size()
             + self.neighbours.bytes()
-            + self.entries.capacity() * size_of::<Entry<T>>()
+            + self.entries.capacity() * size_of::<EdgeEntry<T>>()
             + (self.values.capacity() + self.recent.capacity()) * size_of::<f64>()
     }
 }
 
 /// The number of different accounts at the other ends.
-fn count_others<T>(entries: &[Entry<T>], seen: &mut AccountTable<()>) -> usize {
+fn count_others<T>(entries: &[EdgeEntry<T>], seen: &mut AccountTable<()>) -> usize {
     if entries.len() <= FEW {
-        let is_first = |&(at, one): &(usize, &Entry<T>)| {
+        let is_first = |&(at, one): &(usize, &EdgeEntry<T>)| {
             entries[..at].iter().all(|before| before.other != one.other)
         };
         return entries.iter().enumerate().filter(is_first).count();

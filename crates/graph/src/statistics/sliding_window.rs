@@ -6,7 +6,7 @@
 use super::moments::Moments;
 use crate::accounts::AccountHash;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{Entry, Side};
+use crate::edge::{EdgeEntry, Side};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 }
 /// Access to the measured values of edges.
 pub(crate) trait EdgeValues<T: Copy>: Sync {
     /// The value of an edge in one of the measured columns.
-    fn value(&self, column: usize, entry: Entry<T>) -> f64;
+    fn value(&self, column: usize, entry: EdgeEntry<T>) -> f64;
 
     /// The values of some edges.
-    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+    fn values(&self, column: usize, entries: &[EdgeEntry<T>], into: &mut Vec<f64>) {
         into.extend(entries.iter().map(|one| self.value(column, *one)));
     }
 
     /// Whether the moments still count an edge (specification, E3).
-    fn is_recent(&self, entry: Entry<T>) -> bool;
+    fn is_recent(&self, entry: EdgeEntry<T>) -> bool;
 }
 
 /// No measured columns: only edges and neighbours are counted.
@@ -33,11 +33,11 @@ pub(crate) trait EdgeValues<T: Copy>: Sync {
 pub(crate) struct NoValues;
 
 impl<T: Copy> EdgeValues<T> for NoValues {
-    fn value(&self, _: usize, _: Entry<T>) -> f64 {
+    fn value(&self, _: usize, _: EdgeEntry<T>) -> f64 {
         0.0
     }
 
-    fn is_recent(&self, _: Entry<T>) -> bool {
+    fn is_recent(&self, _: EdgeEntry<T>) -> bool {
         true
     }
 }
@@ -61,7 +61,7 @@ pub(crate) struct SlidingWindow<T> {
     /// The beginning of that trigger's window; older edges are subtracted.
     since: T,
     /// The counted edges, oldest first. The graph may have removed some of them.
-    entries: VecDeque<Entry<T>>,
+    entries: VecDeque<EdgeEntry<T>>,
     /// The value of each entry in each column.
     values: VecDeque<f64>,
     neighbours: HashMap<u32, u32, AccountHash>,
@@ -116,9 +116,9 @@ impl<T: Stamp> SlidingWindow<T> {
             self.take();
         }
         let from = last.map_or(window.0, |last| last.time.max(window.0));
-        let is_new = |one: &Entry<T>| last.is_none_or(|last| view.is_after(one.seq, last.seq));
+        let is_new = |one: &EdgeEntry<T>| last.is_none_or(|last| view.is_after(one.seq, last.seq));
         let edges = graph.ascending(account, side, (from, window.1), view).filter(is_new);
-        let is_inside = |one: &Entry<T>| {
+        let is_inside = |one: &EdgeEntry<T>| {
             from <= one.time && one.time <= window.1 && view.sees(*one) && is_new(one)
         };
         let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
@@ -161,7 +161,7 @@ impl<T: Stamp> SlidingWindow<T> {
         }
     }
 
-    fn push(&mut self, values: &impl EdgeValues<T>, entry: Entry<T>) {
+    fn push(&mut self, values: &impl EdgeValues<T>, entry: EdgeEntry<T>) {
         if self.entries.len() == self.entries.capacity() {
             // Growth is small: doubling would leave half of a hub's memory empty.
             let more = self.entries.len() / 4 + LENGTH_MIN;
@@ -197,7 +197,7 @@ impl<T: Stamp> SlidingWindow<T> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry<T>>()
+        self.entries.capacity() * size_of::<EdgeEntry<T>>()
             + self.values.capacity() * size_of::<f64>()
             + self.neighbours.allocation_size()
     }

@@ -2,10 +2,10 @@
 //!
 //! The lists of the two sides share nothing, so two threads can change them at once.
 
-use super::arena::{Arena, ListHandle};
+use super::arena::{ListArena, ListHandle};
 use crate::accounts::Renumbering;
 use crate::edge::Stamp;
-use crate::edge::{Entry, Record, Removal, Side};
+use crate::edge::{EdgeEntry, EdgeRecord, EdgeRemoval, Side};
 use crate::memory::{OutOfMemory, reserve_exact};
 
 /// Edges whose lists are read together before they are changed.
@@ -34,12 +34,12 @@ pub(crate) struct AdjacencyLists<T> {
     side: Side,
     /// The list of each account, by small number.
     lists: Vec<ListHandle>,
-    arena: Arena<T>,
+    arena: ListArena<T>,
 }
 
 impl<T: Stamp> AdjacencyLists<T> {
     pub(crate) fn new(side: Side) -> AdjacencyLists<T> {
-        AdjacencyLists { side, lists: Vec::new(), arena: Arena::default() }
+        AdjacencyLists { side, lists: Vec::new(), arena: ListArena::default() }
     }
 
     fn list(&self, account: u32) -> ListHandle {
@@ -56,9 +56,9 @@ impl<T: Stamp> AdjacencyLists<T> {
     pub(crate) fn span(
         &self,
         account: u32,
-        is_old: impl Fn(Entry<T>) -> bool,
-        is_new: impl Fn(Entry<T>) -> bool,
-    ) -> &[Entry<T>] {
+        is_old: impl Fn(EdgeEntry<T>) -> bool,
+        is_new: impl Fn(EdgeEntry<T>) -> bool,
+    ) -> &[EdgeEntry<T>] {
         let list = self.list(account);
         if let Some((some, live)) = self.arena.few(list) {
             // All are counted each time: a branch on where to stop could not be predicted.
@@ -83,24 +83,24 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// The entry of one edge, as [`Arena::find`] defines it.
-    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<EdgeEntry<T>> {
         self.arena.find(self.list(account), seq, head)
     }
 
     /// Reads the newest entries of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
-        self.touch_end(accounts, Arena::newest);
+        self.touch_end(accounts, ListArena::newest);
     }
 
     /// Reads the oldest entries of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
-        self.touch_end(accounts, Arena::oldest);
+        self.touch_end(accounts, ListArena::oldest);
     }
 
     fn touch_end(
         &self,
         accounts: impl Iterator<Item = u32> + Clone,
-        end: impl Fn(&Arena<T>, ListHandle) -> u32,
+        end: impl Fn(&ListArena<T>, ListHandle) -> u32,
     ) {
         // Two rounds: in neither does a read wait for another.
         let lists = accounts.map(|account| self.list(account));
@@ -136,19 +136,23 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// The account that has an edge on this side, and its entry there.
-    fn entry(&self, record: Record<T>, seq: u32) -> (usize, Entry<T>) {
-        let Record { source, target, time } = record;
+    fn entry(&self, record: EdgeRecord<T>, seq: u32) -> (usize, EdgeEntry<T>) {
+        let EdgeRecord { source, target, time } = record;
         let (own, other) = if self.side == Side::Out { (source, target) } else { (target, source) };
-        (own as usize, Entry { time, other, seq })
+        (own as usize, EdgeEntry { time, other, seq })
     }
 
-    fn owner(&self, record: &Record<T>) -> u32 {
+    fn owner(&self, record: &EdgeRecord<T>) -> u32 {
         if self.side == Side::Out { record.source } else { record.target }
     }
 
     /// Adds edges with consecutive sequence numbers from `first` on, except for self-loops. Without
     /// memory nothing changes.
-    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
+    pub(crate) fn insert(
+        &mut self,
+        records: &[EdgeRecord<T>],
+        first: u32,
+    ) -> Result<(), OutOfMemory> {
         for (part, some) in records.chunks(TOUCHED).enumerate() {
             if records.len() > 1 {
                 self.touch(some.iter().map(|one| self.owner(one)));
@@ -168,7 +172,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// Removes edges that were just inserted.
-    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
+    pub(crate) fn take_back(&mut self, records: &[EdgeRecord<T>], first: u32) {
         for (at, &record) in records.iter().enumerate().rev() {
             self.remove(record, first.wrapping_add(at as u32));
         }
@@ -176,7 +180,7 @@ impl<T: Stamp> AdjacencyLists<T> {
 
     /// Removes an edge, unless it is a self-loop. Says whether the account has no more on this
     /// side.
-    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
+    pub(crate) fn remove(&mut self, record: EdgeRecord<T>, seq: u32) -> bool {
         if record.is_loop() {
             return false;
         }
@@ -186,7 +190,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// Removes the chosen edges. Says which of them were the last of their account.
-    pub(crate) fn remove_all(&mut self, piece: &[Removal<T>], chosen: &EdgeBits) -> EdgeBits {
+    pub(crate) fn remove_all(&mut self, piece: &[EdgeRemoval<T>], chosen: &EdgeBits) -> EdgeBits {
         let mut emptied = EdgeBits::NONE;
         for (part, some) in piece.chunks(TOUCHED).enumerate() {
             self.touch_oldest(some.iter().map(|one| self.owner(&one.record)));
@@ -220,12 +224,12 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// All edges of an account.
-    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+    pub(crate) fn get(&self, account: u32) -> &[EdgeEntry<T>] {
         self.arena.get(self.list(account))
     }
 
     /// Replaces the account at the other end of an edge, which has the edge as `entry`.
-    pub(crate) fn rename(&mut self, entry: Entry<T>, new: u32) {
+    pub(crate) fn rename(&mut self, entry: EdgeEntry<T>, new: u32) {
         self.arena.rename(self.list(entry.other), entry.time, entry.seq, new);
     }
 

@@ -1,7 +1,7 @@
 //! Records: edges in order of arrival.
 
 use crate::accounts::Renumbering;
-use crate::edge::{NO_ACCOUNT, Record, Stamp};
+use crate::edge::{EdgeRecord, NO_ACCOUNT, Stamp};
 use crate::memory::{OutOfMemory, fit, make_room};
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ impl<T: Stamp> EdgeRecords<T> {
         Ok(())
     }
 
-    pub(crate) fn push(&mut self, Record { source, target, time }: Record<T>) {
+    pub(crate) fn push(&mut self, EdgeRecord { source, target, time }: EdgeRecord<T>) {
         debug_assert!(source < LOOP, "EDGES_MAX, and segments, limit the number of accounts");
         self.owners.push_back(if source == target { source | LOOP } else { source });
         if let Some((targets, times)) = &mut self.rest {
@@ -65,10 +65,10 @@ impl<T: Stamp> EdgeRecords<T> {
     }
 
     /// The whole edge, if records hold it.
-    pub(crate) fn whole(&self, place: usize) -> Option<Record<T>> {
+    pub(crate) fn whole(&self, place: usize) -> Option<EdgeRecord<T>> {
         let (targets, times) = self.rest.as_ref()?;
         let RecordOwner { source, .. } = self.owner(place)?;
-        Some(Record { source, target: *targets.get(place)?, time: *times.get(place)? })
+        Some(EdgeRecord { source, target: *targets.get(place)?, time: *times.get(place)? })
     }
 
     /// Whether records hold whole edges.

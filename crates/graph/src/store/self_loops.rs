@@ -1,8 +1,8 @@
 //! Edges from an account to itself.
 
-use super::arena::{Arena, ListHandle};
+use super::arena::{ListArena, ListHandle};
 use crate::accounts::AccountHash;
-use crate::edge::{Entry, Record, Stamp};
+use crate::edge::{EdgeEntry, EdgeRecord, Stamp};
 use crate::memory::OutOfMemory;
 use hashbrown::HashMap;
 
@@ -15,11 +15,11 @@ const SPARSE_MIN: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct SelfLoops<T> {
     lists: HashMap<u32, ListHandle, AccountHash>,
-    arena: Arena<T>,
+    arena: ListArena<T>,
 }
 
 impl<T: Stamp> SelfLoops<T> {
-    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+    pub(crate) fn get(&self, account: u32) -> &[EdgeEntry<T>] {
         if self.lists.is_empty() {
             return &[];
         }
@@ -30,12 +30,16 @@ impl<T: Stamp> SelfLoops<T> {
         !self.lists.is_empty() && self.lists.contains_key(&account)
     }
 
-    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<EdgeEntry<T>> {
         self.arena.find(self.lists.get(&account).copied()?, seq, head)
     }
 
     /// Adds the self-loops among these edges. Without memory nothing changes.
-    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
+    pub(crate) fn insert(
+        &mut self,
+        records: &[EdgeRecord<T>],
+        first: u32,
+    ) -> Result<(), OutOfMemory> {
         for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
             let seq = first.wrapping_add(at as u32);
             if let Err(full) = self.insert_one(*record, seq) {
@@ -46,25 +50,25 @@ impl<T: Stamp> SelfLoops<T> {
         Ok(())
     }
 
-    fn insert_one(&mut self, record: Record<T>, seq: u32) -> Result<(), OutOfMemory> {
+    fn insert_one(&mut self, record: EdgeRecord<T>, seq: u32) -> Result<(), OutOfMemory> {
         let bytes = (self.lists.len() + 1) * size_of::<(u32, ListHandle)>();
         self.lists.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         let mut list = self.lists.get(&record.source).copied().unwrap_or_default();
-        let entry = Entry { time: record.time, other: record.target, seq };
+        let entry = EdgeEntry { time: record.time, other: record.target, seq };
         self.arena.insert(&mut list, entry)?;
         self.lists.insert(record.source, list);
         Ok(())
     }
 
     /// Removes edges that were just inserted.
-    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
+    pub(crate) fn take_back(&mut self, records: &[EdgeRecord<T>], first: u32) {
         for (at, &record) in records.iter().enumerate().rev() {
             self.remove(record, first.wrapping_add(at as u32));
         }
     }
 
     /// Removes an edge if it is a self-loop. Says whether the account has no more.
-    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
+    pub(crate) fn remove(&mut self, record: EdgeRecord<T>, seq: u32) -> bool {
         if !record.is_loop() {
             return false;
         }
@@ -78,7 +82,7 @@ impl<T: Stamp> SelfLoops<T> {
     }
 
     /// Gives an account another small number, and returns its self-loops.
-    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[EdgeEntry<T>] {
         let Some(list) = self.lists.remove(&old) else { return &[] };
         self.arena.rename_all(list, new);
         self.lists.insert(new, list);

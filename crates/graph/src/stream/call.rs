@@ -39,7 +39,7 @@ impl<'a> Edges<'a> {
 
 /// What every step of a call needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct CallContext<'a> {
     pub settings: &'a Settings,
     /// All threads but the caller's.
     pub pool: Option<&'a ThreadPool>,

@@ -2,7 +2,7 @@
 
 use super::call::Edges;
 use super::hybrid::HybridGraph;
-use crate::edge::{Entry, Stamp};
+use crate::edge::{EdgeEntry, Stamp};
 use crate::memory::{OutOfMemory, fit, make_room};
 use crate::settings::{Column, StatisticsSettings};
 use crate::statistics::EdgeValues;
@@ -141,7 +141,7 @@ impl<'a, T> MeasuredColumns<'a, T> {
 }
 
 impl<T: Stamp> EdgeValues<T> for MeasuredColumns<'_, T> {
-    fn value(&self, column: usize, entry: Entry<T>) -> f64 {
+    fn value(&self, column: usize, entry: EdgeEntry<T>) -> f64 {
         let Some(&Some(column)) = self.given.get(column) else {
             return self.graph.time(entry.time) as f64;
         };
@@ -151,14 +151,14 @@ impl<T: Stamp> EdgeValues<T> for MeasuredColumns<'_, T> {
         newest.or_else(sealed).unwrap_or(f64::NAN)
     }
 
-    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+    fn values(&self, column: usize, entries: &[EdgeEntry<T>], into: &mut Vec<f64>) {
         match self.given.get(column) {
             Some(Some(_)) => into.extend(entries.iter().map(|one| self.value(column, *one))),
             _ => into.extend(entries.iter().map(|one| self.graph.time(one.time) as f64)),
         }
     }
 
-    fn is_recent(&self, entry: Entry<T>) -> bool {
+    fn is_recent(&self, entry: EdgeEntry<T>) -> bool {
         let number = self.graph.number(entry.seq);
         if number >= self.columns.recent {
             return true;

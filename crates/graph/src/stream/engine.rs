@@ -5,7 +5,7 @@ use super::eviction_queue::EvictionQueue;
 use super::hybrid::HybridGraph;
 use super::pending_rows::PendingRows;
 use super::rollback::RollbackPoint;
-use crate::edge::{Record, Stamp};
+use crate::edge::{EdgeRecord, Stamp};
 use crate::patterns::{SearchState, Trigger};
 use crate::segment::SegmentInfo;
 use crate::settings::{Mode, Settings};
@@ -20,7 +20,7 @@ pub(crate) struct StreamEngine<T> {
     /// The latest time of a row so far, if there was one.
     pub now: Option<i64>,
     pub evictions: EvictionQueue<T>,
-    pub batch: Batch<T>,
+    pub batch: RowBatch<T>,
     pub search: SearchState<T>,
     pub statistics: StatisticsState<T>,
     /// Segments whose edges have all left the window, until the caller takes the list.
@@ -33,22 +33,22 @@ pub(crate) struct StreamEngine<T> {
 
 /// The rows of the current call.
 #[derive(Debug)]
-pub(crate) struct Batch<T> {
+pub(crate) struct RowBatch<T> {
     pub triggers: Vec<Trigger<T>>,
     /// One part of the rows, while it is being added.
-    pub added: Vec<Record<T>>,
+    pub added: Vec<EdgeRecord<T>>,
 }
 
-impl<T> Default for Batch<T> {
-    fn default() -> Batch<T> {
-        Batch { triggers: Vec::new(), added: Vec::new() }
+impl<T> Default for RowBatch<T> {
+    fn default() -> RowBatch<T> {
+        RowBatch { triggers: Vec::new(), added: Vec::new() }
     }
 }
 
-impl<T> Batch<T> {
+impl<T> RowBatch<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.triggers.capacity() * size_of::<Trigger<T>>()
-            + self.added.capacity() * size_of::<Record<T>>()
+            + self.added.capacity() * size_of::<EdgeRecord<T>>()
     }
 }
 
@@ -65,7 +65,7 @@ impl<T: Stamp> StreamEngine<T> {
             columns: EdgeColumns::new(settings.keeps_ids, columns),
             now: None,
             evictions: EvictionQueue::default(),
-            batch: Batch::default(),
+            batch: RowBatch::default(),
             search: SearchState::default(),
             statistics: StatisticsState::default(),
             expired: Vec::new(),

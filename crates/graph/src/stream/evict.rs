@@ -1,7 +1,7 @@
 //! Removing edges that have left the window.
 
 use super::engine::StreamEngine;
-use crate::edge::{Adjacency, Record, Removal, Stamp};
+use crate::edge::{Adjacency, EdgeRecord, EdgeRemoval, Stamp};
 use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::store::REMOVED_TOGETHER;
 
@@ -65,8 +65,8 @@ impl<T: Stamp> StreamEngine<T> {
         let horizon = settings.horizon();
         let late = self.graph.late_edges();
         let old = late.filter(|(.., front)| is_older(self.graph.time(*front), now, horizon));
-        let removals = old.map(|(number, record, _)| Removal { record, seq: number as u32 });
-        let removals: Vec<Removal<T>> = removals.collect();
+        let removals = old.map(|(number, record, _)| EdgeRemoval { record, seq: number as u32 });
+        let removals: Vec<EdgeRemoval<T>> = removals.collect();
         self.graph.remove_all(&removals, pool);
     }
 
@@ -78,15 +78,16 @@ impl<T: Stamp> StreamEngine<T> {
         let mut removals = std::mem::take(&mut self.evictions.removals);
         loop {
             removals.clear();
-            let is_due = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
+            let is_due = |&(place, (number, record)): &(usize, (u64, EdgeRecord<T>))| {
                 // A late edge waits for the edge in front of it, which may be in a segment now.
                 let time = self.graph.front(number).unwrap_or(record.time);
                 place < surplus || is_older(self.graph.time(time), now, horizon)
             };
             let room = removals.capacity().clamp(1, REMOVED_TOGETHER);
             let due = self.graph.records().take(room).enumerate().take_while(is_due);
-            removals
-                .extend(due.map(|(_, (number, record))| Removal { record, seq: number as u32 }));
+            removals.extend(
+                due.map(|(_, (number, record))| EdgeRemoval { record, seq: number as u32 }),
+            );
             if removals.is_empty() {
                 break;
             }

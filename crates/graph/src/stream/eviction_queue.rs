@@ -1,6 +1,6 @@
 //! The order in which causal mode evicts edges.
 
-use crate::edge::{Record, Removal, Stamp};
+use crate::edge::{EdgeRecord, EdgeRemoval, Stamp};
 use crate::memory::{OutOfMemory, reserve};
 use crate::store::DynamicGraph;
 use std::collections::BTreeSet;
@@ -16,13 +16,13 @@ pub(crate) struct EvictionQueue<T> {
     pub newest: T,
     pub alive: usize,
     /// Evicted edges that stay in the graph while triggers of the batch see them.
-    pub removals: Vec<Removal<T>>,
+    pub removals: Vec<EdgeRemoval<T>>,
     /// The late ones among them.
     pub late_evicted: Vec<(T, u64)>,
     /// All edges up to this time and sequence number are evicted.
     pub floor: Option<(T, u64)>,
     /// The edge at the cursor. Removing any edge invalidates it.
-    pub next: Option<Record<T>>,
+    pub next: Option<EdgeRecord<T>>,
 }
 
 /// The queue before rows that may be taken back.
@@ -103,7 +103,7 @@ impl<T: Stamp> EvictionQueue<T> {
     /// Memory of calls that is retained for the next one.
     pub(crate) fn call_bytes(&self) -> usize {
         self.late_evicted.capacity() * size_of::<(T, u64)>()
-            + self.removals.capacity() * size_of::<Removal<T>>()
+            + self.removals.capacity() * size_of::<EdgeRemoval<T>>()
     }
 
     pub(crate) fn add(&mut self, time: T, number: u64) {
@@ -116,7 +116,7 @@ impl<T: Stamp> EvictionQueue<T> {
 
     /// Whether these edges arrive in order of time, as all earlier ones have, and leave no more
     /// than `most`.
-    pub(crate) fn is_plain(&self, added: &[Record<T>], most: usize) -> bool {
+    pub(crate) fn is_plain(&self, added: &[EdgeRecord<T>], most: usize) -> bool {
         let is_next = added.first().is_none_or(|one| one.time >= self.newest);
         let is_room = self.alive.saturating_add(added.len()) <= most;
         self.late.is_empty() && is_room && is_next && added.is_sorted_by_key(|one| one.time)
@@ -154,7 +154,7 @@ impl<T: Stamp> EvictionQueue<T> {
             }
             if key > before {
                 reserve(&mut self.removals, 1)?;
-                self.removals.push(Removal { record, seq: number as u32 });
+                self.removals.push(EdgeRemoval { record, seq: number as u32 });
                 self.alive -= 1;
                 self.floor = key;
             }
@@ -191,7 +191,7 @@ impl<T: Stamp> EvictionQueue<T> {
                 self.next.take()
             };
             self.alive -= 1;
-            self.removals.extend(evicted.map(|record| Removal { record, seq: key.1 as u32 }));
+            self.removals.extend(evicted.map(|record| EdgeRemoval { record, seq: key.1 as u32 }));
             self.floor = self.floor.max(Some(key));
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Adding the rows of a call to the graph.
 
-use super::call::{Call, call_bytes};
+use super::call::{CallContext, call_bytes};
 use super::engine::StreamEngine;
 use super::pending_rows::PendingRows;
-use crate::edge::{EvictionFloor, Record, Stamp};
+use crate::edge::{EdgeRecord, EvictionFloor, Stamp};
 use crate::memory::{OutOfMemory, probe, reserve};
 use crate::patterns::Trigger;
 use crate::settings::{Mode, Settings};
@@ -20,7 +20,7 @@ pub(crate) const LEARNT_AT_ONCE: usize = 1 << 16;
 struct AddedPart<'a, T> {
     /// The rows' numbers in the call.
     rows: &'a [u32],
-    records: &'a [Record<T>],
+    records: &'a [EdgeRecord<T>],
     /// Sequence number of the first of them.
     number: u64,
     /// Sequence number of the call's first edge.
@@ -30,7 +30,7 @@ struct AddedPart<'a, T> {
 impl<T: Stamp> StreamEngine<T> {
     /// Adds the call's rows and notes them as triggers. Without memory for all of them it adds
     /// none.
-    pub(crate) fn insert(&mut self, call: &Call<'_>) -> Result<(), OutOfMemory> {
+    pub(crate) fn insert(&mut self, call: &CallContext<'_>) -> Result<(), OutOfMemory> {
         let checkpoint = self.checkpoint();
         let mut added = std::mem::take(&mut self.batch.added);
         let inserted = self.try_insert(call, &mut added);
@@ -44,10 +44,10 @@ impl<T: Stamp> StreamEngine<T> {
 
     fn try_insert(
         &mut self,
-        call: &Call<'_>,
-        added: &mut Vec<Record<T>>,
+        call: &CallContext<'_>,
+        added: &mut Vec<EdgeRecord<T>>,
     ) -> Result<(), OutOfMemory> {
-        let Call { settings, pool, edges, order } = *call;
+        let CallContext { settings, pool, edges, order } = *call;
         self.batch.triggers.clear();
         reserve(&mut self.batch.triggers, order.len())?;
         // Edges may have been removed since.
@@ -76,7 +76,7 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Notes added rows as triggers. In causal mode each of them evicts.
-    fn note(&mut self, call: &Call<'_>, part: AddedPart<'_, T>) -> Result<(), OutOfMemory> {
+    fn note(&mut self, call: &CallContext<'_>, part: AddedPart<'_, T>) -> Result<(), OutOfMemory> {
         let settings = call.settings;
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let is_causal = settings.mode == Mode::Causal;
@@ -84,7 +84,7 @@ impl<T: Stamp> StreamEngine<T> {
         let is_plain = is_causal && self.evictions.is_plain(part.records, most);
         let mut oldest = self.oldest(horizon);
         let numbered = (part.number..).zip(part.records).zip(part.rows);
-        for ((number, &Record { source, target, time }), &row) in numbered {
+        for ((number, &EdgeRecord { source, target, time }), &row) in numbered {
             let floor = self.floor(part.call_first, oldest);
             self.batch.triggers.push(Trigger { source, target, time, floor });
             if !is_causal {
@@ -119,13 +119,13 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Adds rows and computes nothing. The error says how many rows were added.
-    pub(crate) fn learn(&mut self, call: &Call<'_>) -> Result<(), (usize, OutOfMemory)> {
-        let Call { settings, pool, order, .. } = *call;
+    pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, OutOfMemory)> {
+        let CallContext { settings, pool, order, .. } = *call;
         let _awake = KeepAwake::during(pool, order.len());
         // Evicting now and then keeps the memory that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
-            let inserted = self.insert(&Call { order: part, ..*call });
+            let inserted = self.insert(&CallContext { order: part, ..*call });
             inserted.map_err(|full| (number * step, full))?;
             if self.rollback.is_none() {
                 self.evict(settings, pool);
@@ -143,13 +143,16 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Adds rows whose features are computed later. The error says how many rows were added.
-    pub(crate) fn learn_pending(&mut self, call: &Call<'_>) -> Result<(), (usize, OutOfMemory)> {
+    pub(crate) fn learn_pending(
+        &mut self,
+        call: &CallContext<'_>,
+    ) -> Result<(), (usize, OutOfMemory)> {
         // In parts: sealed edges leave the store between them.
         for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
             let first = self.graph.next();
             let mut pending = self.pending.take().unwrap_or_else(|| PendingRows::new(first));
             let reserved = pending.reserve(part.len());
-            let added = reserved.and_then(|()| self.insert(&Call { order: part, ..*call }));
+            let added = reserved.and_then(|()| self.insert(&CallContext { order: part, ..*call }));
             if added.is_ok() {
                 pending.extend(&self.batch.triggers, first);
             }

@@ -13,7 +13,7 @@ mod rollback;
 mod sealing;
 mod state;
 
-pub(crate) use call::{Call, FeatureOutput, FeatureRequest, call_bytes};
+pub(crate) use call::{CallContext, FeatureOutput, FeatureRequest, call_bytes};
 pub use call::{Edges, WorkShare};
 pub(crate) use columns::{EdgeColumns, MeasuredColumns};
 pub(crate) use engine::StreamEngine;
@@ -21,4 +21,4 @@ pub(crate) use hybrid::HybridGraph;
 pub(crate) use insert::LEARNT_AT_ONCE;
 pub(crate) use pending_rows::PendingRows;
 pub use sealing::LateEdges;
-pub use state::State;
+pub use state::GraphState;

@@ -1,6 +1,6 @@
 //! What an engine retains between calls, and what it gives back.
 
-use super::engine::{Batch, StreamEngine};
+use super::engine::{RowBatch, StreamEngine};
 use super::pending_rows::PendingRows;
 use crate::edge::Stamp;
 use crate::patterns::{Hubs, SearchScratch};
@@ -37,7 +37,7 @@ impl<T: Stamp> StreamEngine<T> {
             self.search.workers = Vec::new();
         }
         if call > RETAINED_MIN.max(graph / CALL_RETAINED) {
-            self.batch = Batch::default();
+            self.batch = RowBatch::default();
             self.statistics.described = DescribedAccounts::default();
             self.search.release_batch();
             self.evictions.release_call();

@@ -3,7 +3,7 @@
 use super::engine::StreamEngine;
 use crate::edge::NO_ACCOUNT;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{Entry, Record, Side};
+use crate::edge::{EdgeEntry, EdgeRecord, Side};
 use crate::error::GraphError;
 use crate::segment::{FrozenSpan, Segment};
 use crate::segment::{ListKind, SealedEdge, SegmentInfo};
@@ -66,7 +66,7 @@ impl<T: Stamp> StreamEngine<T> {
         let since = |time: T| (i128::from(self.graph.time(time)) - i128::from(base)) as u64;
         let records = self.graph.prefix(|time| i128::from(self.graph.time(time)) >= end);
         let records = records.map(|record| match record {
-            Some(Record { source, target, time }) => {
+            Some(EdgeRecord { source, target, time }) => {
                 SealedEdge { source, target, time: since(time) }
             }
             None => SealedEdge { source: NO_ACCOUNT, target: NO_ACCOUNT, time: 0 },
@@ -116,7 +116,7 @@ impl<T: Stamp> StreamEngine<T> {
         let graph = &self.graph;
         let Some(account) = graph.find(account) else { return Vec::new() };
         let view = Visibility::all(graph.next() as u32);
-        let one = |entry: Entry<T>| (graph.key(entry.other), graph.time(entry.time));
+        let one = |entry: EdgeEntry<T>| (graph.key(entry.other), graph.time(entry.time));
         let is_inside = |(_, time): &(i64, i64)| from <= *time && *time <= to;
         let side = match list {
             ListKind::Out => Side::Out,
@@ -157,7 +157,7 @@ impl<T: Stamp> StreamEngine<T> {
             let ([Some(source), Some(target)], [Some(time), Some(front)]) = (ends, stamps) else {
                 continue;
             };
-            self.graph.insert_late(number, Record { source, target, time }, front);
+            self.graph.insert_late(number, EdgeRecord { source, target, time }, front);
             self.evictions.late.insert((time, number));
             self.evictions.alive += 1;
             let values = all.columns.iter().map(|column| column[at]).collect();

@@ -1,6 +1,6 @@
 //! A graph as plain columns, to be saved and resumed.
 
-use super::call::{Call, Edges};
+use super::call::{CallContext, Edges};
 use super::engine::StreamEngine;
 use crate::edge::{Adjacency, Stamp};
 use crate::memory::OutOfMemory;
@@ -8,7 +8,7 @@ use crate::settings::Settings;
 
 /// The content of a graph in order of arrival: enough to resume.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct GraphState {
     /// The ids of the edges, if the settings keep them.
     pub ids: Option<Vec<i64>>,
     /// The paying accounts.
@@ -30,14 +30,14 @@ pub struct State {
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> GraphState {
         let graph = &self.graph;
-        let mut state = State {
+        let mut state = GraphState {
             ids: self.columns.ids.as_ref().map(|_| Vec::with_capacity(graph.len())),
             columns: vec![Vec::with_capacity(graph.len()); self.columns.values.len()],
             now: self.now,
             order: graph.in_order(),
-            ..State::default()
+            ..GraphState::default()
         };
         for (number, source, target, time) in self.edges() {
             if let Some(ids) = &mut state.ids {
@@ -75,7 +75,7 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn restore(
         &mut self,
         settings: &Settings,
-        state: &State,
+        state: &GraphState,
     ) -> Result<(), OutOfMemory> {
         self.graph.try_remember(&state.order)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
@@ -87,7 +87,7 @@ impl<T: Stamp> StreamEngine<T> {
             columns: &columns,
         };
         let order: Vec<u32> = (0..state.times.len() as u32).collect();
-        self.insert(&Call { settings, pool: None, edges: &edges, order: &order })?;
+        self.insert(&CallContext { settings, pool: None, edges: &edges, order: &order })?;
         self.columns.recent = state.unmeasured as u64;
         self.now = state.now;
         Ok(())

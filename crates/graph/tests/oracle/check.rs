@@ -2,7 +2,7 @@
 
 use super::random::{Size, stream};
 use super::{Fault, Oracle, Rows, pattern_of};
-use farrow_graph::{GraphFeatures, GraphStats, Kind, Measure, Mode, Settings};
+use farrow_graph::{GraphFeatures, GraphStats, Measure, Mode, PatternKind, Settings};
 use std::fmt::Write;
 
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ pub fn by_oracle(stream: &Stream, fault: Option<Fault>) -> Vec<Result> {
 /// Names of the features, and whether rounding weighs heavily in them.
 pub fn columns(settings: &Settings) -> Vec<(String, bool)> {
     let mut columns = Vec::new();
-    for kind in Kind::ALL {
+    for kind in PatternKind::ALL {
         let bins = pattern_of(settings, kind).map_or(&[][..], |one| &one.bins);
         columns.extend(bins.iter().map(|bin| (format!("{} {bin}", kind.name()), false)));
     }

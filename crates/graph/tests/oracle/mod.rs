@@ -12,7 +12,7 @@ pub mod shapes;
 pub mod statistics;
 pub mod view;
 
-use farrow_graph::{Edges, Kind, Mode, Pattern, PatternSettings, Settings};
+use farrow_graph::{Edges, Mode, Pattern, PatternKind, PatternSettings, Settings};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use view::View;
 
@@ -127,14 +127,14 @@ impl Rows {
 }
 
 /// Window and bins of a kind, if it is wanted.
-pub fn pattern_of(settings: &Settings, kind: Kind) -> Option<&PatternSettings> {
+pub fn pattern_of(settings: &Settings, kind: PatternKind) -> Option<&PatternSettings> {
     match kind {
-        Kind::FanIn | Kind::FanOut => settings.fan.as_ref(),
-        Kind::DegreeIn | Kind::DegreeOut => settings.degree.as_ref(),
-        Kind::ScatterGather => settings.scatter_gather.as_ref(),
-        Kind::TemporalCycle => settings.temporal_cycle.as_ref(),
-        Kind::SimpleCycle => settings.simple_cycle.as_ref(),
-        Kind::GatherScatter => settings.gather_scatter.as_ref(),
+        PatternKind::FanIn | PatternKind::FanOut => settings.fan.as_ref(),
+        PatternKind::DegreeIn | PatternKind::DegreeOut => settings.degree.as_ref(),
+        PatternKind::ScatterGather => settings.scatter_gather.as_ref(),
+        PatternKind::TemporalCycle => settings.temporal_cycle.as_ref(),
+        PatternKind::SimpleCycle => settings.simple_cycle.as_ref(),
+        PatternKind::GatherScatter => settings.gather_scatter.as_ref(),
     }
 }
 
@@ -230,9 +230,10 @@ impl Oracle {
 
     /// Every pattern of every trigger, credited to the edges of the batch that are part of it.
     fn count(&self, view: &View<'_>, first: u64) -> (Vec<Vec<f64>>, Vec<Pattern>) {
-        let enabled =
-            Kind::ALL.iter().filter_map(|&kind| Some((kind, pattern_of(&self.settings, kind)?)));
-        let enabled: Vec<(Kind, &PatternSettings)> = enabled.collect();
+        let enabled = PatternKind::ALL
+            .iter()
+            .filter_map(|&kind| Some((kind, pattern_of(&self.settings, kind)?)));
+        let enabled: Vec<(PatternKind, &PatternSettings)> = enabled.collect();
         let width = enabled.iter().map(|(_, one)| one.bins.len()).sum();
         let triggers: Vec<&Edge> = self.edges.iter().filter(|one| one.number >= first).collect();
         let mut counts = vec![vec![0.0; width]; triggers.len()];
@@ -321,7 +322,7 @@ impl Oracle {
 
     /// B3: how long an edge stays.
     fn horizon(&self) -> u64 {
-        let patterns = Kind::ALL.iter().filter_map(|&kind| pattern_of(&self.settings, kind));
+        let patterns = PatternKind::ALL.iter().filter_map(|&kind| pattern_of(&self.settings, kind));
         let statistics = self.settings.statistics.iter().filter(|_| self.is_causal());
         let longest = patterns.map(|one| one.window).chain(statistics.map(|one| one.window)).max();
         self.settings.time_window.or(longest).unwrap_or(1)
@@ -342,7 +343,7 @@ impl Oracle {
     }
 }
 
-fn named(kind: Kind, trigger: &Edge, shape: Shape<'_>) -> Pattern {
+fn named(kind: PatternKind, trigger: &Edge, shape: Shape<'_>) -> Pattern {
     let by_time: BTreeMap<(i64, u64), i64> =
         shape.edges.iter().map(|one| ((one.time, one.number), one.id)).collect();
     Pattern {

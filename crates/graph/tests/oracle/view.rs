@@ -1,7 +1,7 @@
 //! The graph as the definitions look at it.
 
 use super::{Edge, Fault, Shape};
-use farrow_graph::{Kind, Mode, Settings};
+use farrow_graph::{Mode, PatternKind, Settings};
 use std::collections::{BTreeMap, HashMap};
 
 /// Edges by the account at their other end; those of one pair in order of time, then arrival.
@@ -80,16 +80,16 @@ impl<'a> View<'a> {
     }
 
     /// The patterns that a trigger completes.
-    pub fn shapes(&self, kind: Kind, trigger: &'a Edge, window: u64) -> Vec<Shape<'a>> {
+    pub fn shapes(&self, kind: PatternKind, trigger: &'a Edge, window: u64) -> Vec<Shape<'a>> {
         match kind {
-            Kind::FanIn => self.fan(trigger, Way::In, window),
-            Kind::FanOut => self.fan(trigger, Way::Out, window),
-            Kind::DegreeIn => self.degree(trigger, Way::In, window),
-            Kind::DegreeOut => self.degree(trigger, Way::Out, window),
-            Kind::ScatterGather => self.scatter_gather(trigger, window),
-            Kind::TemporalCycle => self.temporal_cycles(trigger, window),
-            Kind::SimpleCycle => self.simple_cycles(trigger, window),
-            Kind::GatherScatter => self.gather_scatter(trigger, window),
+            PatternKind::FanIn => self.fan(trigger, Way::In, window),
+            PatternKind::FanOut => self.fan(trigger, Way::Out, window),
+            PatternKind::DegreeIn => self.degree(trigger, Way::In, window),
+            PatternKind::DegreeOut => self.degree(trigger, Way::Out, window),
+            PatternKind::ScatterGather => self.scatter_gather(trigger, window),
+            PatternKind::TemporalCycle => self.temporal_cycles(trigger, window),
+            PatternKind::SimpleCycle => self.simple_cycles(trigger, window),
+            PatternKind::GatherScatter => self.gather_scatter(trigger, window),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! What a node writes: its registration, the next view, its farewell.
 
-use super::state::{EtcdMembership, Purpose};
-use super::types::{CHANGED_MAX, Change, Key, Put, Record, Request, Revision};
-use crate::letter::ClashError;
+use super::state::{ChangePurpose, EtcdMembership};
+use super::types::{CHANGED_MAX, Change, EtcdRequest, Key, NodeRecord, Put, Revision};
+use crate::message::ClashError;
 use crate::state::next_random;
 use crate::types::{ClusterId, Epoch, Incarnation, MEMBERS_MAX, NodeName, NodeSet};
-use crate::view::{Candidate, View};
+use crate::view::{JoinCandidate, View};
 
 /// Registrations of nodes that never came in, or that went, are taken away after so many leases.
 const CLEAN_LEASES: u64 = 8;
 
 /// A change of the view that this node would make.
-struct Wish {
+struct ProposedUpdate {
     value: View,
     /// Names whose keys decide that.
     about: Vec<NodeName>,
@@ -20,8 +20,8 @@ struct Wish {
 }
 
 impl EtcdMembership {
-    fn change(&mut self, change: Change, purpose: Purpose) {
-        let id = self.ask(Request::Change(change));
+    fn change(&mut self, change: Change, purpose: ChangePurpose) {
+        let id = self.ask(EtcdRequest::Change(change));
         self.change = Some((id, purpose));
     }
 
@@ -57,7 +57,7 @@ impl EtcdMembership {
             return self.ask_for_lease();
         };
         self.is_lease_used = true;
-        let record = Record { node: self.kept.own.clone(), is_leaving: false };
+        let record = NodeRecord { node: self.kept.own.clone(), is_leaving: false };
         let life = self.kept.own.incarnation.0.to_string().into_bytes();
         let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];
         let change = Change {
@@ -68,7 +68,7 @@ impl EtcdMembership {
             ],
             deletes: Vec::new(),
         };
-        self.change(change, Purpose::Register);
+        self.change(change, ChangePurpose::Register);
     }
 
     /// Writes that this life goes; false when nobody knows of it.
@@ -77,13 +77,13 @@ impl EtcdMembership {
         if self.mirror.record(&name).is_none_or(|record| record.node != self.kept.own) {
             return false;
         }
-        let record = Record { node: self.kept.own.clone(), is_leaving: true };
+        let record = NodeRecord { node: self.kept.own.clone(), is_leaving: true };
         let change = Change {
             expected: vec![self.expect(Key::Node(name.clone()))],
             puts: vec![Put { key: Key::Node(name.clone()), value: record.encode(), lease: None }],
             deletes: vec![Key::Alive(name)],
         };
-        self.change(change, Purpose::Leave);
+        self.change(change, ChangePurpose::Leave);
         true
     }
 
@@ -103,14 +103,14 @@ impl EtcdMembership {
         let mut expected = vec![self.expect(Key::View)];
         for name in &wish.about {
             #[cfg(test)]
-            if self.mutant == Some(super::state::Mutant::ComparesViewOnly) {
+            if self.mutant == Some(super::state::EtcdMutant::ComparesViewOnly) {
                 continue;
             }
             expected.extend(self.mirror.marks_of(name));
         }
         let value = postcard::to_allocvec(&wish.value).unwrap_or_default();
         let puts = vec![Put { key: Key::View, value, lease: None }];
-        self.change(Change { expected, puts, deletes: wish.deletes }, Purpose::View);
+        self.change(Change { expected, puts, deletes: wish.deletes }, ChangePurpose::View);
     }
 
     /// How many would propose before this node: members by their numbers, then the others by name.
@@ -126,12 +126,12 @@ impl EtcdMembership {
     }
 
     /// Lives that are there and stay.
-    fn present(&self) -> impl Iterator<Item = &Candidate> {
+    fn present(&self) -> impl Iterator<Item = &JoinCandidate> {
         let nodes = self.mirror.records().map(|record| &record.node);
         nodes.filter(|node| self.mirror.is_present(&node.name, node.incarnation))
     }
 
-    fn wish(&mut self) -> Option<Wish> {
+    fn wish(&mut self) -> Option<ProposedUpdate> {
         let view = self.mirror.view().ok()?.cloned();
         let Some(view) = view else { return self.first_view() };
         let (without, left) = self.absent(&view);
@@ -157,23 +157,23 @@ impl EtcdMembership {
             .filter(|member| is_last(&member.name, member.incarnation))
             .map(|member| Key::Node(member.name.clone()))
             .collect();
-        Some(Wish { value, about, deletes })
+        Some(ProposedUpdate { value, about, deletes })
     }
 
     /// The first view: only when there was none for a whole lease, so that nobody who saw one that
     /// is gone now still has a lease by it.
-    fn first_view(&mut self) -> Option<Wish> {
+    fn first_view(&mut self) -> Option<ProposedUpdate> {
         let due_ms = self.no_view_since_ms? + self.options.lease_ms;
         if self.now_ms < due_ms {
             self.next_look_ms = self.next_look_ms.min(due_ms);
             return None;
         }
-        let joins: Vec<Candidate> = self.present().take(CHANGED_MAX).cloned().collect();
+        let joins: Vec<JoinCandidate> = self.present().take(CHANGED_MAX).cloned().collect();
         let cluster = ClusterId(next_random(&mut self.random));
         let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
         let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
         let about = joins.into_iter().map(|join| join.name).collect();
-        (!value.members.is_empty()).then_some(Wish { value, about, deletes: Vec::new() })
+        (!value.members.is_empty()).then_some(ProposedUpdate { value, about, deletes: Vec::new() })
     }
 
     /// Members that are to be excluded, and those of them that said farewell. Of those that are
@@ -192,7 +192,7 @@ impl EtcdMembership {
             let due_ms = absence.since_ms + self.options.lease_ms;
             #[cfg(test)]
             let due_ms = match self.mutant {
-                Some(super::state::Mutant::ExcludesAtOnce) => absence.since_ms,
+                Some(super::state::EtcdMutant::ExcludesAtOnce) => absence.since_ms,
                 _ => due_ms,
             };
             if has_left {
@@ -209,8 +209,8 @@ impl EtcdMembership {
     }
 
     /// Who may come in, given who goes.
-    fn joins(&self, view: &View, without: NodeSet) -> Vec<Candidate> {
-        let has_place = |node: &&Candidate| {
+    fn joins(&self, view: &View, without: NodeSet) -> Vec<JoinCandidate> {
+        let has_place = |node: &&JoinCandidate| {
             let last = view.last_life(&node.name);
             last.is_none_or(|last| last < node.incarnation)
                 && view.named(&node.name).is_none_or(|old| without.has(old.number))
@@ -235,6 +235,6 @@ impl EtcdMembership {
         let mut expected = vec![self.expect(Key::View)];
         let deletes = gone.iter().map(|[(node, _), _]| node.clone()).collect();
         expected.extend(gone.into_iter().flatten());
-        self.change(Change { expected, puts: Vec::new(), deletes }, Purpose::Clean);
+        self.change(Change { expected, puts: Vec::new(), deletes }, ChangePurpose::Clean);
     }
 }

@@ -2,34 +2,34 @@
 
 use std::collections::BTreeMap;
 
-use super::types::{Key, LeaseId, Record, Revision, Snapshot};
+use super::types::{EtcdSnapshot, Key, LeaseId, NodeRecord, Revision};
 use crate::types::{Incarnation, NodeName};
 use crate::view::View;
 
 #[derive(Debug)]
-enum Content {
+enum KeyContent {
     View(View),
-    Record(Record),
+    Record(NodeRecord),
     Alive,
     /// Nobody of this cluster writes such.
     Nonsense,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MirrorEntry {
     revision: Revision,
     lease: Option<LeaseId>,
-    content: Content,
+    content: KeyContent,
 }
 
 /// All that lies below the prefix, as of one revision.
 #[derive(Debug, Default)]
-pub(super) struct Mirror {
+pub(super) struct EtcdMirror {
     revision: Revision,
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<Key, MirrorEntry>,
 }
 
-impl Mirror {
+impl EtcdMirror {
     /// From which revision on the next look has to bring values.
     pub(super) fn since(&self) -> Revision {
         match self.revision {
@@ -40,11 +40,11 @@ impl Mirror {
 
     /// Takes a look; false when it does not go on from the last one: etcd has other data now, and a
     /// look at all of it is needed.
-    pub(super) fn apply(&mut self, snapshot: Snapshot) -> bool {
+    pub(super) fn apply(&mut self, snapshot: EtcdSnapshot) -> bool {
         let is_older = snapshot.revision < self.revision;
         for found in snapshot.changed {
             let content = read(&found.key, &found.value);
-            let entry = Entry { revision: found.revision, lease: found.lease, content };
+            let entry = MirrorEntry { revision: found.revision, lease: found.lease, content };
             self.entries.insert(found.key, entry);
         }
         let listed: BTreeMap<Key, Revision> = snapshot.keys.into_iter().collect();
@@ -69,23 +69,23 @@ impl Mirror {
     pub(super) fn view(&self) -> Result<Option<&View>, Revision> {
         match self.entries.get(&Key::View) {
             None => Ok(None),
-            Some(Entry { content: Content::View(view), .. }) => Ok(Some(view)),
+            Some(MirrorEntry { content: KeyContent::View(view), .. }) => Ok(Some(view)),
             Some(entry) => Err(entry.revision),
         }
     }
 
     /// What a node wrote of itself.
-    pub(super) fn record(&self, name: &NodeName) -> Option<&Record> {
+    pub(super) fn record(&self, name: &NodeName) -> Option<&NodeRecord> {
         match self.entries.get(&Key::Node(name.clone()))? {
-            Entry { content: Content::Record(record), .. } => Some(record),
+            MirrorEntry { content: KeyContent::Record(record), .. } => Some(record),
             _ => None,
         }
     }
 
     /// What nodes wrote of themselves.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+    pub(super) fn records(&self) -> impl Iterator<Item = &NodeRecord> {
         self.entries.values().filter_map(|entry| match &entry.content {
-            Content::Record(record) => Some(record),
+            KeyContent::Record(record) => Some(record),
             _ => None,
         })
     }
@@ -102,7 +102,8 @@ impl Mirror {
 
     /// Whether just this life is there, and stays.
     pub(super) fn is_present(&self, name: &NodeName, incarnation: Incarnation) -> bool {
-        let is_it = |record: &Record| record.node.incarnation == incarnation && !record.is_leaving;
+        let is_it =
+            |record: &NodeRecord| record.node.incarnation == incarnation && !record.is_leaving;
         self.record(name).is_some_and(is_it) && self.is_alive(name)
     }
 
@@ -117,18 +118,18 @@ impl Mirror {
     }
 }
 
-fn read(key: &Key, value: &[u8]) -> Content {
+fn read(key: &Key, value: &[u8]) -> KeyContent {
     match key {
-        Key::Alive(_) => Content::Alive,
+        Key::Alive(_) => KeyContent::Alive,
         Key::View => match postcard::from_bytes::<View>(value) {
-            Ok(view) if view.is_sound() => Content::View(view),
-            _ => Content::Nonsense,
+            Ok(view) if view.is_sound() => KeyContent::View(view),
+            _ => KeyContent::Nonsense,
         },
-        Key::Node(name) => match postcard::from_bytes::<Record>(value) {
+        Key::Node(name) => match postcard::from_bytes::<NodeRecord>(value) {
             Ok(record) if record.node.name == *name && record.node.is_sound() => {
-                Content::Record(record)
+                KeyContent::Record(record)
             }
-            _ => Content::Nonsense,
+            _ => KeyContent::Nonsense,
         },
     }
 }

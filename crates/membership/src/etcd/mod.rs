@@ -49,5 +49,6 @@ mod tests;
 
 pub use state::EtcdMembership;
 pub use types::{
-    CHANGED_MAX, Change, Found, Key, LeaseId, Output, Put, Reply, Request, Revision, Snapshot,
+    CHANGED_MAX, Change, EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId,
+    Put, Revision,
 };

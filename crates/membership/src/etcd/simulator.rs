@@ -5,9 +5,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::state::{EtcdMembership, Mutant};
-use super::types::{Change, Found, Key, LeaseId, Output, Reply, Request, Revision, Snapshot};
-use crate::letter::{ClashError, Output as Told};
+use super::state::{EtcdMembership, EtcdMutant};
+use super::types::{
+    Change, EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId, Revision,
+};
+use crate::message::{ClashError, Output as Told};
 use crate::options::Options;
 use crate::state::next_random;
 use crate::types::{ClusterId, Epoch, Incarnation, NodeName};
@@ -38,7 +40,7 @@ pub struct Etcd {
     next_lease: i64,
     pub is_down: bool,
     /// Requests that wait until it is up.
-    queue: Vec<(usize, u64, u64, Request)>,
+    queue: Vec<(usize, u64, u64, EtcdRequest)>,
 }
 
 /// What goes wrong.
@@ -58,8 +60,8 @@ pub struct Faults {
 
 #[derive(Debug)]
 enum Event {
-    Request { node: usize, life: u64, id: u64, request: Request },
-    Reply { node: usize, life: u64, id: u64, reply: Reply },
+    Request { node: usize, life: u64, id: u64, request: EtcdRequest },
+    Reply { node: usize, life: u64, id: u64, reply: EtcdReply },
     Poke { node: usize },
     Tick { node: usize, number: u64 },
     Resume { node: usize },
@@ -89,7 +91,7 @@ pub struct World {
     pub etcd: Etcd,
     pub faults: Faults,
     pub random: u64,
-    pub mutant: Option<Mutant>,
+    pub mutant: Option<EtcdMutant>,
     pub clashes: Vec<ClashError>,
     pub looks: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -291,7 +293,7 @@ impl World {
     fn call(
         &mut self,
         node: usize,
-        what: impl FnOnce(&mut EtcdMembership, u64, &mut Vec<Output>),
+        what: impl FnOnce(&mut EtcdMembership, u64, &mut Vec<EtcdOutput>),
     ) -> Result<(), String> {
         let clock_ms = self.clock_ms(node);
         let Some(process) = &mut self.nodes[node].process else { return Ok(()) };
@@ -317,37 +319,37 @@ impl World {
         self.at(self.now_ms + ahead_ms, Event::Tick { node, number });
     }
 
-    fn put(&mut self, node: usize, output: Output) -> Result<(), String> {
+    fn put(&mut self, node: usize, output: EtcdOutput) -> Result<(), String> {
         match output {
-            Output::Ask { id, request } => self.send(node, id, request),
-            Output::Keep(kept) => self.nodes[node].kept = Some(kept),
-            Output::Told(Told::View(view)) => {
+            EtcdOutput::Ask { id, request } => self.send(node, id, request),
+            EtcdOutput::Keep(kept) => self.nodes[node].kept = Some(kept),
+            EtcdOutput::Told(Told::View(view)) => {
                 let key = (view.cluster, view.epoch);
                 let old = self.views.entry(key).or_insert_with(|| view.clone());
                 if *old != view {
                     return Err(format!("two views of one epoch: {old:?} and {view:?}"));
                 }
             }
-            Output::Told(Told::Outcast { .. }) => {
+            EtcdOutput::Told(Told::Outcast { .. }) => {
                 let (now_ms, clock_ms) = (self.now_ms, self.clock_ms(node));
                 let process = self.nodes[node].process.as_mut();
                 process.unwrap().rejoin(Incarnation(1 + now_ms), clock_ms);
             }
-            Output::Told(Told::Left) => {
+            EtcdOutput::Told(Told::Left) => {
                 self.nodes[node].has_left = true;
                 self.nodes[node].process = None;
             }
-            Output::Told(Told::Clash(error)) => self.clashes.push(error),
-            Output::Told(_) => {}
+            EtcdOutput::Told(Told::Clash(error)) => self.clashes.push(error),
+            EtcdOutput::Told(_) => {}
         }
         Ok(())
     }
 
-    fn send(&mut self, node: usize, id: u64, request: Request) {
-        self.looks += u64::from(matches!(request, Request::Look { .. }));
+    fn send(&mut self, node: usize, id: u64, request: EtcdRequest) {
+        self.looks += u64::from(matches!(request, EtcdRequest::Look { .. }));
         let life = self.nodes[node].life;
         self.nodes[node].open.insert(id, ());
-        let reply = Reply::Failed { reason: "no answer".to_owned() };
+        let reply = EtcdReply::Failed { reason: "no answer".to_owned() };
         self.at(self.now_ms + DEADLINE_MS, Event::Reply { node, life, id, reply });
         if !self.is_lost(node) {
             let at_ms = self.now_ms + self.delay_ms();
@@ -363,7 +365,7 @@ impl World {
         self.below(self.faults.delay_ms_max) + u64::from(self.below(4) == 0)
     }
 
-    fn serve(&mut self, node: usize, life: u64, id: u64, request: Request) {
+    fn serve(&mut self, node: usize, life: u64, id: u64, request: EtcdRequest) {
         self.expire();
         let before = self.etcd.revision;
         let reply = self.answer(request);
@@ -412,23 +414,23 @@ impl World {
         self.now_ms + TTL_MS_MIN + self.below(LATE_MS_MAX)
     }
 
-    fn answer(&mut self, request: Request) -> Reply {
+    fn answer(&mut self, request: EtcdRequest) -> EtcdReply {
         match request {
-            Request::Look { since } => Reply::Looked(self.etcd.look(since)),
-            Request::Grant { .. } => {
+            EtcdRequest::Look { since } => EtcdReply::Looked(self.etcd.look(since)),
+            EtcdRequest::Grant { .. } => {
                 let until_ms = self.renewed_ms();
                 self.etcd.next_lease += 1;
                 self.etcd.leases.insert(self.etcd.next_lease, until_ms);
-                Reply::Granted { lease: LeaseId(self.etcd.next_lease) }
+                EtcdReply::Granted { lease: LeaseId(self.etcd.next_lease) }
             }
-            Request::KeepAlive { lease } => {
+            EtcdRequest::KeepAlive { lease } => {
                 let until_ms = self.renewed_ms();
                 let is_stale = self.below(100) < self.faults.stale_percent;
                 let known = self.etcd.leases.get_mut(&lease.0);
                 let is_there = known.map(|until| *until = until_ms).is_some();
-                Reply::KeptAlive { is_there: is_there || is_stale }
+                EtcdReply::KeptAlive { is_there: is_there || is_stale }
             }
-            Request::Change(change) => self.etcd.change(change),
+            EtcdRequest::Change(change) => self.etcd.change(change),
         }
     }
 
@@ -488,14 +490,14 @@ impl World {
 }
 
 impl Etcd {
-    pub fn look(&self, since: Revision) -> Snapshot {
+    pub fn look(&self, since: Revision) -> EtcdSnapshot {
         let revision_of = |entry: &Entry| Revision(entry.revision);
         let changed = self.entries.iter().filter(|(_, entry)| revision_of(entry) >= since);
-        Snapshot {
+        EtcdSnapshot {
             revision: Revision(self.revision),
             keys: self.entries.iter().map(|(key, one)| (key.clone(), revision_of(one))).collect(),
             changed: changed
-                .map(|(key, entry)| Found {
+                .map(|(key, entry)| FoundKey {
                     key: key.clone(),
                     revision: revision_of(entry),
                     lease: entry.lease.map(LeaseId),
@@ -505,15 +507,15 @@ impl Etcd {
         }
     }
 
-    fn change(&mut self, change: Change) -> Reply {
+    fn change(&mut self, change: Change) -> EtcdReply {
         let revision_of =
             |key: &Key| Revision(self.entries.get(key).map_or(0, |entry| entry.revision));
         if !change.expected.iter().all(|(key, revision)| revision_of(key) == *revision) {
-            return Reply::Changed { is_done: false };
+            return EtcdReply::Changed { is_done: false };
         }
         let is_there = |lease: &LeaseId| self.leases.contains_key(&lease.0);
         if !change.puts.iter().filter_map(|put| put.lease.as_ref()).all(is_there) {
-            return Reply::Failed { reason: "requested lease not found".to_owned() };
+            return EtcdReply::Failed { reason: "requested lease not found".to_owned() };
         }
         self.revision += 1;
         let revision = self.revision;
@@ -524,7 +526,7 @@ impl Etcd {
         for key in change.deletes {
             self.entries.remove(&key);
         }
-        Reply::Changed { is_done: true }
+        EtcdReply::Changed { is_done: true }
     }
 
     /// All data is lost.

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::mirror::Mirror;
-use super::types::{Kept, Key, LeaseId, Output, Reply, Request, Revision, Snapshot};
-use crate::letter::{ClashError, Output as Told, Reach};
+use super::mirror::EtcdMirror;
+use super::types::{
+    EtcdOutput, EtcdPersistentState, EtcdReply, EtcdRequest, EtcdSnapshot, Key, LeaseId, Revision,
+};
+use crate::message::{ClashError, Output as Told, Reachability};
 use crate::options::{Options, OptionsError};
 use crate::state::next_random;
 use crate::types::{Epoch, Incarnation, NodeName, NodeNumber};
-use crate::view::{Candidate, View};
+use crate::view::{JoinCandidate, View};
 
 /// Who waits for its name longer than this, or than two leases, says so: etcd keeps the sign of
 /// life of the process before for 2 s at least, and looks twice in a second.
@@ -17,7 +19,7 @@ const NAME_WAIT_MS: u64 = 5_000;
 /// Faults that the tests put in, and that they must notice.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mutant {
+pub(super) enum EtcdMutant {
     LeaseFromReceipt,
     ExcludesAtOnce,
     ComparesViewOnly,
@@ -26,14 +28,14 @@ pub(super) enum Mutant {
 
 /// Something that was asked and not answered yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct EtcdInFlight {
     id: u64,
     at_ms: u64,
 }
 
 /// What a change under way is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum ChangePurpose {
     Register,
     Leave,
     View,
@@ -52,27 +54,27 @@ pub(super) struct Absence {
 #[derive(Debug)]
 pub struct EtcdMembership {
     pub(super) options: Options,
-    pub(super) kept: Kept,
+    pub(super) kept: EtcdPersistentState,
     is_unkept: bool,
     pub(super) now_ms: u64,
     pub(super) random: u64,
-    pub(super) mirror: Mirror,
+    pub(super) mirror: EtcdMirror,
     next_id: u64,
-    look: Option<Sent>,
+    look: Option<EtcdInFlight>,
     /// When the last look was asked for, and when the next one is due.
     looked_ms: Option<u64>,
     pub(super) next_look_ms: u64,
     is_failing: bool,
-    grant: Option<Sent>,
-    renewal: Option<Sent>,
+    grant: Option<EtcdInFlight>,
+    renewal: Option<EtcdInFlight>,
     next_renewal_ms: u64,
-    pub(super) change: Option<(u64, Purpose)>,
+    pub(super) change: Option<(u64, ChangePurpose)>,
     /// The lease of etcd that this node's sign of life hangs on, or will.
     pub(super) etcd_lease: Option<LeaseId>,
     /// A registration was asked for with it.
     pub(super) is_lease_used: bool,
     pub(super) absences: BTreeMap<NodeName, Absence>,
-    reach: BTreeMap<NodeNumber, Reach>,
+    reach: BTreeMap<NodeNumber, Reachability>,
     pub(super) no_view_since_ms: Option<u64>,
     pub(super) wish_since_ms: Option<u64>,
     pub(super) name_taken_since_ms: Option<u64>,
@@ -82,9 +84,9 @@ pub struct EtcdMembership {
     had_lease: bool,
     has_lost_lease: bool,
     clash_ms: Option<u64>,
-    pub(super) out: Vec<Output>,
+    pub(super) out: Vec<EtcdOutput>,
     #[cfg(test)]
-    pub(super) mutant: Option<Mutant>,
+    pub(super) mutant: Option<EtcdMutant>,
 }
 
 impl EtcdMembership {
@@ -97,21 +99,21 @@ impl EtcdMembership {
     /// An option is out of its limits.
     pub fn new(options: Options, kept: Option<&[u8]>, now_ms: u64) -> Result<Self, OptionsError> {
         options.check()?;
-        let own = Candidate {
+        let own = JoinCandidate {
             name: options.name.clone(),
             incarnation: options.incarnation,
             address: options.address.clone(),
             info: options.info.clone(),
         };
-        let old = kept.and_then(Kept::decode).filter(|old| old.own.name == own.name);
+        let old = kept.and_then(EtcdPersistentState::decode).filter(|old| old.own.name == own.name);
         let kept = match old {
             Some(old) if !old.is_over && is_same_node(&old.own, &own) => old,
             old => {
                 let former = old.map(|old| old.own.incarnation);
                 let least = former.map_or(0, |former| former.0.saturating_add(1));
                 let incarnation = Incarnation(own.incarnation.0.max(least));
-                let own = Candidate { incarnation, ..own };
-                Kept { own, former, is_over: false, view: None }
+                let own = JoinCandidate { incarnation, ..own };
+                EtcdPersistentState { own, former, is_over: false, view: None }
             }
         };
         let random = options.seed;
@@ -121,7 +123,7 @@ impl EtcdMembership {
             is_unkept: true,
             now_ms,
             random,
-            mirror: Mirror::default(),
+            mirror: EtcdMirror::default(),
             next_id: 0,
             look: None,
             looked_ms: None,
@@ -170,16 +172,16 @@ impl EtcdMembership {
     }
 
     /// An answer came.
-    pub fn answered(&mut self, id: u64, reply: Reply, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         if let Some(sent) = self.look.take_if(|sent| sent.id == id) {
             match reply {
-                Reply::Looked(snapshot) => self.looked(sent.at_ms, snapshot),
+                EtcdReply::Looked(snapshot) => self.looked(sent.at_ms, snapshot),
                 other => self.failed(other),
             }
         } else if self.grant.take_if(|sent| sent.id == id).is_some() {
             match reply {
-                Reply::Granted { lease } => {
+                EtcdReply::Granted { lease } => {
                     (self.etcd_lease, self.is_lease_used) = (Some(lease), false);
                     self.next_renewal_ms = self.now_ms + self.options.lease_ms / 4;
                     self.act();
@@ -188,15 +190,17 @@ impl EtcdMembership {
             }
         } else if let Some(sent) = self.renewal.take_if(|sent| sent.id == id) {
             match reply {
-                Reply::KeptAlive { is_there: false } => self.etcd_lease = None,
-                Reply::KeptAlive { is_there: true } => self.kept_alive(sent.at_ms),
+                EtcdReply::KeptAlive { is_there: false } => self.etcd_lease = None,
+                EtcdReply::KeptAlive { is_there: true } => self.kept_alive(sent.at_ms),
                 other => self.failed(other),
             }
         } else if let Some((_, purpose)) = self.change.take_if(|(asked, _)| *asked == id) {
             match reply {
-                Reply::Changed { is_done: true } if purpose == Purpose::Leave => self.end(None),
+                EtcdReply::Changed { is_done: true } if purpose == ChangePurpose::Leave => {
+                    self.end(None)
+                }
                 // Its outcome is looked at, whatever it is.
-                Reply::Changed { .. } => {}
+                EtcdReply::Changed { .. } => {}
                 other => self.failed(other),
             }
             self.next_look_ms = self.now_ms;
@@ -205,21 +209,21 @@ impl EtcdMembership {
     }
 
     /// Etcd says that something changed, or may have.
-    pub fn poked(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn poked(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         self.next_look_ms = self.now_ms;
         self.finish(out);
     }
 
     /// Time went by. Due at [`Self::next_deadline_ms`]; earlier and more often does no harm.
-    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         self.finish(out);
     }
 
     /// Says that the node wants to go. It gives up the lease at once; [`Told::Left`] follows when
     /// it is written down.
-    pub fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn leave(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         if !self.is_over && !self.is_leaving {
             self.is_leaving = true;
@@ -278,7 +282,7 @@ impl EtcdMembership {
         }
     }
 
-    fn finish(&mut self, out: &mut Vec<Output>) {
+    fn finish(&mut self, out: &mut Vec<EtcdOutput>) {
         if !self.is_over {
             self.look_when_due();
             self.renew_when_due();
@@ -288,16 +292,16 @@ impl EtcdMembership {
             self.has_lost_lease = true;
         }
         if std::mem::take(&mut self.has_lost_lease) {
-            out.push(Output::Told(Told::LeaseLost));
+            out.push(EtcdOutput::Told(Told::LeaseLost));
             self.had_lease = false;
         }
         if std::mem::take(&mut self.is_unkept) {
-            out.push(Output::Keep(self.kept.encode()));
+            out.push(EtcdOutput::Keep(self.kept.encode()));
         }
         out.append(&mut self.out);
         if has_lease && !self.had_lease {
             self.had_lease = true;
-            out.push(Output::Told(Told::LeaseFound));
+            out.push(EtcdOutput::Told(Told::LeaseFound));
         }
     }
 
@@ -312,8 +316,8 @@ impl EtcdMembership {
         if self.look.is_some() || self.now_ms < self.look_due_ms() {
             return;
         }
-        let id = self.ask(Request::Look { since: self.mirror.since() });
-        self.look = Some(Sent { id, at_ms: self.now_ms });
+        let id = self.ask(EtcdRequest::Look { since: self.mirror.since() });
+        self.look = Some(EtcdInFlight { id, at_ms: self.now_ms });
         self.looked_ms = Some(self.now_ms);
         self.next_look_ms = self.now_ms + self.options.lease_ms / 4;
     }
@@ -325,15 +329,15 @@ impl EtcdMembership {
     fn renew_when_due(&mut self) {
         let Some(lease) = self.etcd_lease.filter(|_| self.is_renewed()) else { return };
         if self.now_ms >= self.next_renewal_ms {
-            let id = self.ask(Request::KeepAlive { lease });
-            self.renewal = Some(Sent { id, at_ms: self.now_ms });
+            let id = self.ask(EtcdRequest::KeepAlive { lease });
+            self.renewal = Some(EtcdInFlight { id, at_ms: self.now_ms });
             self.next_renewal_ms = self.now_ms + self.options.lease_ms / 4;
         }
     }
 
-    pub(super) fn ask(&mut self, request: Request) -> u64 {
+    pub(super) fn ask(&mut self, request: EtcdRequest) -> u64 {
         self.next_id += 1;
-        self.out.push(Output::Ask { id: self.next_id, request });
+        self.out.push(EtcdOutput::Ask { id: self.next_id, request });
         self.next_id
     }
 
@@ -341,15 +345,15 @@ impl EtcdMembership {
     pub(super) fn ask_for_lease(&mut self) {
         if self.grant.is_none() {
             let ttl_s = self.options.lease_ms.div_ceil(1000);
-            let id = self.ask(Request::Grant { ttl_s });
-            self.grant = Some(Sent { id, at_ms: self.now_ms });
+            let id = self.ask(EtcdRequest::Grant { ttl_s });
+            self.grant = Some(EtcdInFlight { id, at_ms: self.now_ms });
         }
     }
 
     /// Etcd did not answer, or not to what it was asked.
-    fn failed(&mut self, reply: Reply) {
+    fn failed(&mut self, reply: EtcdReply) {
         let reason = match reply {
-            Reply::Failed { reason } => reason,
+            EtcdReply::Failed { reason } => reason,
             other => format!("an answer to another question: {other:?}"),
         };
         let pause_ms = self.options.lease_ms / 8;
@@ -364,7 +368,7 @@ impl EtcdMembership {
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "a fault that tests put in"))]
     fn kept_alive(&mut self, _sent_ms: u64) {
         #[cfg(test)]
-        if self.mutant == Some(Mutant::TrustsKeepAlive) && self.kept.view.is_some() {
+        if self.mutant == Some(EtcdMutant::TrustsKeepAlive) && self.kept.view.is_some() {
             self.hold_from(_sent_ms);
         }
     }
@@ -376,7 +380,7 @@ impl EtcdMembership {
         self.lease_until_ms = self.lease_until_ms.max(sent_ms + lasts_ms);
     }
 
-    fn looked(&mut self, sent_ms: u64, snapshot: Snapshot) {
+    fn looked(&mut self, sent_ms: u64, snapshot: EtcdSnapshot) {
         if self.is_over {
             return;
         }
@@ -384,7 +388,7 @@ impl EtcdMembership {
         if !self.mirror.apply(snapshot) {
             self.next_look_ms = self.now_ms;
             if is_whole {
-                self.failed(Reply::Failed { reason: "keys without their values".to_owned() });
+                self.failed(EtcdReply::Failed { reason: "keys without their values".to_owned() });
             }
             return;
         }
@@ -405,7 +409,7 @@ impl EtcdMembership {
         if is_member && !self.is_leaving && self.is_registered() {
             #[cfg(test)]
             let sent_ms = match self.mutant {
-                Some(Mutant::LeaseFromReceipt) => self.now_ms,
+                Some(EtcdMutant::LeaseFromReceipt) => self.now_ms,
                 _ => sent_ms,
             };
             self.hold_from(sent_ms);
@@ -444,9 +448,9 @@ impl EtcdMembership {
     }
 
     fn tell_view(&mut self, view: &View) {
-        self.out.push(Output::Told(Told::View(view.clone())));
+        self.out.push(EtcdOutput::Told(Told::View(view.clone())));
         let others = view.members.iter().filter(|member| member.name != self.options.name);
-        self.reach = others.map(|member| (member.number, Reach::Live)).collect();
+        self.reach = others.map(|member| (member.number, Reachability::Live)).collect();
     }
 
     /// Ends this life; `view` is the one that it is not in.
@@ -457,15 +461,15 @@ impl EtcdMembership {
         self.is_unkept = true;
         self.is_over = true;
         for (number, _) in std::mem::take(&mut self.reach) {
-            let lost = Told::Reach { number, state: Reach::Lost };
-            self.out.push(Output::Told(lost));
+            let lost = Told::Reach { number, state: Reachability::Lost };
+            self.out.push(EtcdOutput::Told(lost));
         }
         self.absences.clear();
         self.wish_since_ms = None;
         self.lease_until_ms = self.now_ms;
         let has_left = std::mem::take(&mut self.is_leaving);
         let told = if has_left { Told::Left } else { Told::Outcast { epoch } };
-        self.out.push(Output::Told(told));
+        self.out.push(EtcdOutput::Told(told));
     }
 
     /// Who is not there, since when, and who is again.
@@ -491,10 +495,10 @@ impl EtcdMembership {
         let Some(view) = &self.kept.view else { return };
         for member in view.members.iter().filter(|one| one.name != self.options.name) {
             let is_there = self.mirror.is_present(&member.name, member.incarnation);
-            let state = if is_there { Reach::Live } else { Reach::Suspect };
+            let state = if is_there { Reachability::Live } else { Reachability::Suspect };
             let number = member.number;
             if self.reach.insert(number, state).is_some_and(|before| before != state) {
-                self.out.push(Output::Told(Told::Reach { number, state }));
+                self.out.push(EtcdOutput::Told(Told::Reach { number, state }));
             }
         }
     }
@@ -544,7 +548,7 @@ impl EtcdMembership {
         let is_due = |at_ms: u64| self.now_ms - at_ms >= 4 * self.options.lease_ms;
         if self.clash_ms.is_none_or(is_due) {
             self.clash_ms = Some(self.now_ms);
-            self.out.push(Output::Told(Told::Clash(error)));
+            self.out.push(EtcdOutput::Told(Told::Clash(error)));
         }
     }
 
@@ -555,6 +559,6 @@ impl EtcdMembership {
 }
 
 /// Whether two lives are of one node that is reached in one way.
-fn is_same_node(one: &Candidate, other: &Candidate) -> bool {
+fn is_same_node(one: &JoinCandidate, other: &JoinCandidate) -> bool {
     one.address == other.address && one.info == other.info
 }

@@ -1,9 +1,9 @@
 //! Membership in etcd under faults of all kinds, in virtual time; and single cases with stories.
 
 use super::simulator::{Faults, LEASE_MS, World, name, options};
-use super::state::{EtcdMembership, Mutant};
-use super::types::{Key, Output, Reply, Request, Revision, Snapshot};
-use crate::letter::{ClashError, Output as Told};
+use super::state::{EtcdMembership, EtcdMutant};
+use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, Revision};
+use crate::message::{ClashError, Output as Told};
 use crate::simulator::seeds_times;
 use crate::types::{Epoch, Incarnation};
 use crate::view::View;
@@ -12,7 +12,7 @@ use crate::view::View;
 /// are to act first and do not.
 const LOST_LEASES: u64 = 6;
 
-fn begin(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<World, String> {
+fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<World, String> {
     let mut world = World::new(count, seed);
     world.mutant = mutant;
     for node in 0..count {
@@ -59,7 +59,7 @@ fn some_fault(world: &mut World) -> Result<(), String> {
 }
 
 /// Faults for a while; then all must find each other; then one is killed, and must be out.
-fn run(count: usize, seed: u64, leases: u64, mutant: Option<Mutant>) -> Result<(), String> {
+fn run(count: usize, seed: u64, leases: u64, mutant: Option<EtcdMutant>) -> Result<(), String> {
     let mut world = begin(count, seed, mutant)?;
     let end_ms = world.now_ms + leases * LEASE_MS;
     while world.now_ms < end_ms {
@@ -93,7 +93,7 @@ fn nodes_agree_whatever_fails() {
 /// What the faults above rest on, as close together as it gets: answers that come late, signs of
 /// life that etcd ends too early and that come back, and a node that is away for about as long as
 /// it takes to exclude it.
-fn run_closely(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
+fn run_closely(seed: u64, mutant: Option<EtcdMutant>) -> Result<(), String> {
     let mut world = begin(3, seed, mutant)?;
     world.faults.delay_ms_max = 240;
     world.faults.early_permille = 30;
@@ -124,10 +124,10 @@ fn leases_and_views_exclude_each_other_however_close_they_come() {
 #[test]
 fn the_simulator_notices_what_would_be_wrong() {
     for mutant in [
-        Mutant::LeaseFromReceipt,
-        Mutant::ExcludesAtOnce,
-        Mutant::ComparesViewOnly,
-        Mutant::TrustsKeepAlive,
+        EtcdMutant::LeaseFromReceipt,
+        EtcdMutant::ExcludesAtOnce,
+        EtcdMutant::ComparesViewOnly,
+        EtcdMutant::TrustsKeepAlive,
     ] {
         let is_noticed = (0..1000).any(|seed| {
             let error = run_closely(seed, Some(mutant)).err();
@@ -282,16 +282,16 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
         let mut answers = Vec::new();
         for output in out.iter() {
             match output {
-                Output::Ask { id, request: Request::Look { .. } } => {
-                    let reply = Reply::Looked(world.etcd.look(Revision(0)));
+                EtcdOutput::Ask { id, request: EtcdRequest::Look { .. } } => {
+                    let reply = EtcdReply::Looked(world.etcd.look(Revision(0)));
                     other.answered(*id, reply, now_ms, &mut answers);
                 }
-                Output::Ask { request, .. } => panic!("it writes: {request:?}"),
+                EtcdOutput::Ask { request, .. } => panic!("it writes: {request:?}"),
                 _ => {}
             }
         }
         for output in answers {
-            if let Output::Told(Told::Clash(error)) = output {
+            if let EtcdOutput::Told(Told::Clash(error)) = output {
                 clash = Some(error);
             }
         }
@@ -322,19 +322,20 @@ fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
     let mut node = EtcdMembership::new(options(0, 1, 1), None, 0).unwrap();
     let mut out = Vec::new();
     node.tick(0, &mut out);
-    let Some(Output::Ask { id, request }) = out.iter().find(|o| matches!(o, Output::Ask { .. }))
+    let Some(EtcdOutput::Ask { id, request }) =
+        out.iter().find(|o| matches!(o, EtcdOutput::Ask { .. }))
     else {
         panic!("{out:?}")
     };
-    assert_eq!(*request, Request::Look { since: Revision(0) });
-    let empty = Snapshot { revision: Revision(5), keys: Vec::new(), changed: Vec::new() };
-    node.answered(*id, Reply::Looked(empty), 1, &mut Vec::new());
+    assert_eq!(*request, EtcdRequest::Look { since: Revision(0) });
+    let empty = EtcdSnapshot { revision: Revision(5), keys: Vec::new(), changed: Vec::new() };
+    node.answered(*id, EtcdReply::Looked(empty), 1, &mut Vec::new());
     let ask_at = |node: &mut EtcdMembership, now_ms| {
         let mut out = Vec::new();
         node.tick(now_ms, &mut out);
         out.into_iter()
             .find_map(|output| match output {
-                Output::Ask { id, request: Request::Look { since } } => Some((id, since)),
+                EtcdOutput::Ask { id, request: EtcdRequest::Look { since } } => Some((id, since)),
                 _ => None,
             })
             .unwrap()
@@ -342,8 +343,8 @@ fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
     let (id, since) = ask_at(&mut node, LEASE_MS);
     assert_eq!(since, Revision(6));
     let keys = vec![(Key::View, Revision(3))];
-    let odd = Snapshot { revision: Revision(9), keys, changed: Vec::new() };
-    node.answered(id, Reply::Looked(odd), LEASE_MS + 1, &mut Vec::new());
+    let odd = EtcdSnapshot { revision: Revision(9), keys, changed: Vec::new() };
+    node.answered(id, EtcdReply::Looked(odd), LEASE_MS + 1, &mut Vec::new());
     let (_, since) = ask_at(&mut node, 2 * LEASE_MS);
     assert_eq!(since, Revision(0));
 }

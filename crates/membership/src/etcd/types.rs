@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::letter::Output as Told;
+use crate::message::Output as Told;
 use crate::types::{Incarnation, NodeName};
-use crate::view::{Candidate, View};
+use crate::view::{JoinCandidate, View};
 
 /// Most members that one transaction excludes, and as many that it takes in: with two keys each
 /// and the view they stay below the 128 operations that etcd takes by default.
@@ -31,7 +31,7 @@ pub enum Key {
 
 /// Something to ask etcd. Each is answered once, within a deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum EtcdRequest {
     /// Read, linearizably and at one revision, the names of all keys, and those with their values
     /// that were written at this revision or later.
     Look {
@@ -76,9 +76,9 @@ pub struct Put {
 
 /// What etcd answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum EtcdReply {
     /// To a look.
-    Looked(Snapshot),
+    Looked(EtcdSnapshot),
     /// A lease.
     Granted {
         /// Its number.
@@ -103,18 +103,18 @@ pub enum Reply {
 
 /// What a look found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct EtcdSnapshot {
     /// Of the whole.
     pub revision: Revision,
     /// All keys, and when each was written last.
     pub keys: Vec<(Key, Revision)>,
     /// Those that were asked for, with their values.
-    pub changed: Vec<Found>,
+    pub changed: Vec<FoundKey>,
 }
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundKey {
     /// Which.
     pub key: Key,
     /// When it was written last.
@@ -127,13 +127,13 @@ pub struct Found {
 
 /// What comes out, to be done in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum EtcdOutput {
     /// Ask etcd, and hand the answer in with this number.
     Ask {
         /// The number.
         id: u64,
         /// What.
-        request: Request,
+        request: EtcdRequest,
     },
     /// Keep these bytes for the next process, before anything that follows.
     Keep(Vec<u8>),
@@ -146,9 +146,9 @@ const KEPT_MAGIC: &[u8] = b"etcd1";
 
 /// What must outlive the process, so that it can go on with the same life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct EtcdPersistentState {
     /// This life, as it registers.
-    pub(super) own: Candidate,
+    pub(super) own: JoinCandidate,
     /// The life before it, which is certainly over.
     pub(super) former: Option<Incarnation>,
     /// It wants to go, or did, or others went on without it.
@@ -157,7 +157,7 @@ pub(super) struct Kept {
     pub(super) view: Option<View>,
 }
 
-impl Kept {
+impl EtcdPersistentState {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = KEPT_MAGIC.to_vec();
         bytes.extend(postcard::to_allocvec(self).unwrap_or_default());
@@ -174,14 +174,14 @@ impl Kept {
 
 /// What a node writes of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct NodeRecord {
     /// Which life it is, and how it is reached.
-    pub(super) node: Candidate,
+    pub(super) node: JoinCandidate,
     /// It goes, and has no lease any more.
     pub(super) is_leaving: bool,
 }
 
-impl Record {
+impl NodeRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use crate::{NodeNumber, NodeSet};
 
 /// What an authority knows of one home.
 #[derive(Debug, Default)]
-struct Home {
+struct HomeNames {
     session: u64,
     serial: u64,
     /// Parts of its list that came.
@@ -19,7 +19,7 @@ struct Home {
 #[derive(Debug, Default)]
 pub(super) struct NameAuthority {
     flights: BTreeMap<String, NodeNumber>,
-    homes: BTreeMap<NodeNumber, Home>,
+    homes: BTreeMap<NodeNumber, HomeNames>,
     /// Whose lists are whole.
     told: NodeSet,
     members: NodeSet,
@@ -76,7 +76,7 @@ impl NameAuthority {
             self.flights.retain(|_, holder| *holder != from);
             self.undecided.forget(from);
             self.told = self.told.without([from].into_iter().collect());
-            *home = Home { session, ..Home::default() };
+            *home = HomeNames { session, ..HomeNames::default() };
         }
         if home.parts.insert(part) {
             // Claims from before it are void: what came of them is in it, or settled.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::authority::NameAuthority;
 use super::debt::{Debt, batches};
 use super::{
-    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
-    hash_of_member, highest, is_name,
+    NAMES_MAX, NameChecks, NameMessage, NameMessageBody, NameOutput, NameRefusal, RETRY_MS, Unread,
+    Verdict, hash_of_member, highest, is_name,
 };
 use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -32,16 +32,16 @@ impl Members {
 
 /// An ask that is not answered yet.
 #[derive(Debug)]
-struct Ask {
+struct NameRequest {
     ticket: u64,
     deadline_ms: u64,
-    results: Vec<Option<Result<(), Refusal>>>,
+    results: Vec<Option<Result<(), NameRefusal>>>,
     left: usize,
 }
 
 /// Names of one ask that one authority decides on.
 #[derive(Debug)]
-struct Claim {
+struct PendingNames {
     to: NodeNumber,
     ask: u64,
     names: Vec<String>,
@@ -59,10 +59,10 @@ pub struct Naming {
     has_lease: bool,
     serial: u64,
     next_id: u64,
-    asks: BTreeMap<u64, Ask>,
+    asks: BTreeMap<u64, NameRequest>,
     /// Names asked for: the ask, and the place in it.
     pending: BTreeMap<String, (u64, usize)>,
-    claims: BTreeMap<u64, Claim>,
+    claims: BTreeMap<u64, PendingNames>,
     held: BTreeSet<String>,
     debts: BTreeMap<NodeNumber, Debt>,
     /// The last session of each member that is known.
@@ -146,7 +146,7 @@ impl Naming {
     }
 
     /// A view was installed. One without this node is taken as [`Self::outcast`].
-    pub fn view_installed(&mut self, view: &View, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn view_installed(&mut self, view: &View, now_ms: u64, out: &mut Vec<NameOutput>) {
         let Some(member) = view.named(&self.own) else {
             self.outcast(out);
             return;
@@ -201,7 +201,7 @@ impl Naming {
     }
 
     /// This life is over: nothing is held any more, and who waits is told.
-    pub fn outcast(&mut self, out: &mut Vec<Output>) {
+    pub fn outcast(&mut self, out: &mut Vec<NameOutput>) {
         self.members = None;
         self.has_lease = false;
         self.claims.clear();
@@ -212,7 +212,7 @@ impl Naming {
     }
 
     /// The lease was found, or lost. Lost: who waits is told at once.
-    pub fn lease(&mut self, has_lease: bool, out: &mut Vec<Output>) {
+    pub fn lease(&mut self, has_lease: bool, out: &mut Vec<NameOutput>) {
         self.has_lease = has_lease;
         if !has_lease {
             self.authority.undecided.clear();
@@ -223,12 +223,12 @@ impl Naming {
         }
     }
 
-    fn refuse_all(&mut self, out: &mut Vec<Output>) {
+    fn refuse_all(&mut self, out: &mut Vec<NameOutput>) {
         self.pending.clear();
         for ask in std::mem::take(&mut self.asks).into_values() {
-            let none = || Err(Refusal::NoLease);
+            let none = || Err(NameRefusal::NoLease);
             let results = ask.results.into_iter().map(|result| result.unwrap_or_else(none));
-            out.push(Output::Answer { ticket: ask.ticket, results: results.collect() });
+            out.push(NameOutput::Answer { ticket: ask.ticket, results: results.collect() });
         }
     }
 
@@ -241,25 +241,26 @@ impl Naming {
         deadline_ms: u64,
         now_ms: u64,
         exists: &dyn Fn(&str) -> bool,
-        out: &mut Vec<Output>,
+        out: &mut Vec<NameOutput>,
     ) {
         if !self.has_lease || self.members.is_none() {
-            let results = vec![Err(Refusal::NoLease); names.len()];
-            out.push(Output::Answer { ticket, results });
+            let results = vec![Err(NameRefusal::NoLease); names.len()];
+            out.push(NameOutput::Answer { ticket, results });
             return;
         }
         let id = self.next_id();
         let (mut results, mut asked) = (Vec::with_capacity(names.len()), Vec::new());
         for (place, name) in names.into_iter().enumerate() {
             let refusal = if !is_name(&name) {
-                Some(Refusal::Invalid { bytes: name.len() })
+                Some(NameRefusal::Invalid { bytes: name.len() })
             } else if self.held.contains(&name) || self.pending.contains_key(&name) {
-                Some(Refusal::Taken)
+                Some(NameRefusal::Taken)
             } else if self.held.len() + self.pending.len() >= NAMES_MAX {
-                Some(Refusal::TooMany { limit: NAMES_MAX })
+                Some(NameRefusal::TooMany { limit: NAMES_MAX })
             } else {
-                let refused =
-                    |node| if exists(&name) { Refusal::Taken } else { Refusal::Unread { node } };
+                let refused = |node| {
+                    if exists(&name) { NameRefusal::Taken } else { NameRefusal::Unread { node } }
+                };
                 self.unread.lost.map(refused)
             };
             results.push(refusal.map(Err));
@@ -269,7 +270,7 @@ impl Naming {
             }
         }
         let left = asked.len();
-        self.asks.insert(id, Ask { ticket, deadline_ms, results, left });
+        self.asks.insert(id, NameRequest { ticket, deadline_ms, results, left });
         self.claim(id, asked);
         self.answer_if_whole(id, out);
         self.claim_own(exists);
@@ -292,7 +293,8 @@ impl Naming {
         for (to, names) in by_authority {
             for names in batches(names) {
                 let id = self.next_id();
-                self.claims.insert(id, Claim { to, ask, names, next_ms: 0, is_again: false });
+                self.claims
+                    .insert(id, PendingNames { to, ask, names, next_ms: 0, is_again: false });
             }
         }
     }
@@ -323,10 +325,10 @@ impl Naming {
     pub fn handle(
         &mut self,
         from: (NodeNumber, Incarnation),
-        message: Message,
+        message: NameMessage,
         (exists, may_name): NameChecks<'_>,
         now_ms: u64,
-        out: &mut Vec<Output>,
+        out: &mut Vec<NameOutput>,
     ) {
         let Some(members) = &self.members else { return };
         let is_member = members.all.iter().any(|(number, life, _)| (*number, *life) == from);
@@ -337,51 +339,51 @@ impl Naming {
         if !is_member || !is_now || from.0 == members.own || !message.body.is_sound() {
             return;
         }
-        let Message { session, authority, serial, body, .. } = message;
+        let NameMessage { session, authority, serial, body, .. } = message;
         let (from, life) = from;
         let is_asked = authority == self.session;
         let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == authority);
         let is_own = session == self.session && is_known;
         let answer = match body {
-            Body::List { part, parts, names } => {
+            NameMessageBody::List { part, parts, names } => {
                 self.meet(from, life, session);
                 let is_listed =
                     is_asked && self.authority.list(from, (session, serial), (part, parts), names);
-                is_listed.then_some(Body::Listed { part })
+                is_listed.then_some(NameMessageBody::Listed { part })
             }
-            Body::Claim { claim, names } if is_asked => {
+            NameMessageBody::Claim { claim, names } if is_asked => {
                 let may_grant = self.has_lease && self.authority.is_settled();
                 if may_grant && self.authority.is_newest(from, session, serial) {
                     self.consider((from, session, serial), claim, names, (exists, may_name));
                 }
                 None
             }
-            Body::Query { question, names } => {
+            NameMessageBody::Query { question, names } => {
                 let taken = names.iter().map(|name| exists(name)).collect();
                 let lost = self.unread.lost;
-                let answer = Body::Queried { question, taken, lost };
+                let answer = NameMessageBody::Queried { question, taken, lost };
                 self.send(from, (session, authority), serial, answer, out);
                 None
             }
-            Body::Queried { question, taken, lost } if is_asked => {
+            NameMessageBody::Queried { question, taken, lost } if is_asked => {
                 self.queried(from, question, (&taken, lost));
                 None
             }
-            Body::Settle { names } if is_asked => {
+            NameMessageBody::Settle { names } if is_asked => {
                 self.authority.is_newest(from, session, serial).then(|| {
                     self.authority.settle(from, &names);
-                    Body::Settled
+                    NameMessageBody::Settled
                 })
             }
-            Body::Listed { part } if is_own => {
+            NameMessageBody::Listed { part } if is_own => {
                 self.listed(from, part);
                 None
             }
-            Body::Claimed { claim, verdicts } if is_own => {
+            NameMessageBody::Claimed { claim, verdicts } if is_own => {
                 self.claimed(from, claim, &verdicts, out);
                 None
             }
-            Body::Settled if is_own => {
+            NameMessageBody::Settled if is_own => {
                 self.settled(from, serial);
                 None
             }
@@ -428,21 +430,23 @@ impl Naming {
         from: NodeNumber,
         claim: u64,
         verdicts: &[Verdict],
-        out: &mut Vec<Output>,
+        out: &mut Vec<NameOutput>,
     ) {
-        let is_it = |claim: &Claim| claim.to == from && claim.names.len() == verdicts.len();
+        let is_it = |claim: &PendingNames| claim.to == from && claim.names.len() == verdicts.len();
         if !self.claims.get(&claim).is_some_and(is_it) {
             return;
         }
-        let Some(Claim { ask, names, is_again, .. }) = self.claims.remove(&claim) else { return };
+        let Some(PendingNames { ask, names, is_again, .. }) = self.claims.remove(&claim) else {
+            return;
+        };
         let mut refused = Vec::new();
         for (name, verdict) in names.into_iter().zip(verdicts) {
             let Some((_, place)) = self.pending.remove(&name) else { continue };
             let result = match verdict {
                 Verdict::Granted => Ok(()),
-                Verdict::Taken => Err(Refusal::Taken),
-                Verdict::NotAllowed => Err(Refusal::NotAllowed { authority: from }),
-                Verdict::Unread(node) => Err(Refusal::Unread { node: *node }),
+                Verdict::Taken => Err(NameRefusal::Taken),
+                Verdict::NotAllowed => Err(NameRefusal::NotAllowed { authority: from }),
+                Verdict::Unread(node) => Err(NameRefusal::Unread { node: *node }),
             };
             if result.is_ok() {
                 self.held.insert(name);
@@ -456,7 +460,7 @@ impl Naming {
         self.answer_if_whole(ask, out);
     }
 
-    fn note(&mut self, ask: u64, place: usize, result: Result<(), Refusal>) {
+    fn note(&mut self, ask: u64, place: usize, result: Result<(), NameRefusal>) {
         let Some(ask) = self.asks.get_mut(&ask) else { return };
         if let Some(open @ None) = ask.results.get_mut(place) {
             *open = Some(result);
@@ -464,17 +468,17 @@ impl Naming {
         }
     }
 
-    fn answer_if_whole(&mut self, id: u64, out: &mut Vec<Output>) {
+    fn answer_if_whole(&mut self, id: u64, out: &mut Vec<NameOutput>) {
         if self.asks.get(&id).is_some_and(|ask| ask.left == 0)
             && let Some(ask) = self.asks.remove(&id)
         {
             let results = ask.results.into_iter().flatten().collect();
-            out.push(Output::Answer { ticket: ask.ticket, results });
+            out.push(NameOutput::Answer { ticket: ask.ticket, results });
         }
     }
 
     /// Time went by. Due at [`Self::next_deadline_ms`].
-    pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<NameOutput>) {
         self.claim_own(exists);
         self.decide(out);
         let late = self.asks.iter().filter(|(_, ask)| ask.deadline_ms <= now_ms);
@@ -486,14 +490,14 @@ impl Naming {
     }
 
     /// Answers an ask whose time is over; what is granted from now on is not wanted.
-    fn give_up(&mut self, id: u64, out: &mut Vec<Output>) {
+    fn give_up(&mut self, id: u64, out: &mut Vec<NameOutput>) {
         let claims: Vec<u64> =
             self.claims.iter().filter(|(_, claim)| claim.ask == id).map(|(id, _)| *id).collect();
         for claim in claims {
-            let Some(Claim { to, names, .. }) = self.claims.remove(&claim) else { continue };
+            let Some(PendingNames { to, names, .. }) = self.claims.remove(&claim) else { continue };
             for name in &names {
                 if let Some((_, place)) = self.pending.remove(name) {
-                    self.note(id, place, Err(Refusal::NotAnswered { authority: to }));
+                    self.note(id, place, Err(NameRefusal::NotAnswered { authority: to }));
                 }
             }
             self.owe_settled(names);
@@ -516,9 +520,9 @@ impl Naming {
     }
 
     /// Sends all that is due, or due again.
-    fn pay(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    fn pay(&mut self, now_ms: u64, out: &mut Vec<NameOutput>) {
         let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
-        let mut due: Vec<(NodeNumber, Body)> = Vec::new();
+        let mut due: Vec<(NodeNumber, NameMessageBody)> = Vec::new();
         for (to, debt) in self.debts.iter_mut().filter(|(_, debt)| debt.next_ms <= now_ms) {
             if debt.is_paid() {
                 continue;
@@ -526,12 +530,15 @@ impl Naming {
             debt.next_ms = now_ms.saturating_add(RETRY_MS);
             let parts = debt.parts_all;
             let lists = debt.parts.iter().map(|(part, names)| {
-                (*to, Body::List { part: *part, parts, names: names.clone() })
+                (*to, NameMessageBody::List { part: *part, parts, names: names.clone() })
             });
             due.extend(lists);
             // The list first: after a settlement it would bring back what was settled.
             if debt.parts.is_empty() {
-                due.push((*to, Body::Settle { names: debt.next_batch(self.serial + 1) }));
+                due.push((
+                    *to,
+                    NameMessageBody::Settle { names: debt.next_batch(self.serial + 1) },
+                ));
             }
         }
         for (id, claim) in &mut self.claims {
@@ -539,12 +546,15 @@ impl Naming {
                 // The first time is at once: its time is 0.
                 claim.is_again |= claim.next_ms > 0;
                 claim.next_ms = now_ms.saturating_add(RETRY_MS);
-                due.push((claim.to, Body::Claim { claim: *id, names: claim.names.clone() }));
+                due.push((
+                    claim.to,
+                    NameMessageBody::Claim { claim: *id, names: claim.names.clone() },
+                ));
             }
         }
         for (question, members, names) in self.authority.undecided.due(now_ms) {
             for to in NodeNumber::all().filter(|number| members.has(*number)) {
-                let body = Body::Query { question, names: names.clone() };
+                let body = NameMessageBody::Query { question, names: names.clone() };
                 self.send(to, (0, self.session), 0, body, out);
             }
         }
@@ -561,12 +571,12 @@ impl Naming {
         to: NodeNumber,
         (session, authority): (u64, u64),
         serial: u64,
-        body: Body,
-        out: &mut Vec<Output>,
+        body: NameMessageBody,
+        out: &mut Vec<NameOutput>,
     ) {
         let Some(Members { cluster, epoch, .. }) = self.members else { return };
-        let message = Message { cluster, epoch, session, authority, serial, body };
-        out.push(Output::Send { to, message });
+        let message = NameMessage { cluster, epoch, session, authority, serial, body };
+        out.push(NameOutput::Send { to, message });
     }
 
     fn next_id(&mut self) -> u64 {

@@ -60,7 +60,7 @@ pub const RETRY_MS: u64 = 50;
 /// Why a name was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum NameRefusal {
     /// An object has it, or somebody is about to make one.
     #[error("the name is taken")]
     Taken,
@@ -101,7 +101,7 @@ pub enum Refusal {
 
 /// What a home and an authority say to each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct NameMessage {
     /// The cluster of the view that it is about.
     pub cluster: ClusterId,
     /// The epoch of that view.
@@ -114,12 +114,12 @@ pub struct Message {
     /// Rises with each claim and settlement of a home; an answer has that of what it answers.
     pub serial: u64,
     /// What it says.
-    pub body: Body,
+    pub body: NameMessageBody,
 }
 
 /// What a message says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Body {
+pub enum NameMessageBody {
     /// Home: of your names I hold these, in so many parts.
     List {
         /// From 0.
@@ -189,7 +189,7 @@ pub enum Verdict {
     Unread(NodeNumber),
 }
 
-impl Body {
+impl NameMessageBody {
     /// Whether its parts are within their limits.
     fn is_sound(&self) -> bool {
         match self {
@@ -232,20 +232,20 @@ pub struct Unread {
 
 /// What comes out, to be done in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum NameOutput {
     /// Send it to a member of the view; it may get lost.
     Send {
         /// To whom.
         to: NodeNumber,
         /// What.
-        message: Message,
+        message: NameMessage,
     },
     /// An ask is answered.
     Answer {
         /// The ticket of the ask.
         ticket: u64,
         /// For each name, in the order of the ask.
-        results: Vec<Result<(), Refusal>>,
+        results: Vec<Result<(), NameRefusal>>,
     },
 }
 

@@ -21,7 +21,7 @@ enum Event {
     Message {
         from: (usize, u64),
         to: usize,
-        message: Message,
+        message: NameMessage,
     },
     Tick {
         node: usize,
@@ -50,9 +50,9 @@ struct Node {
     /// Place in the history of the view that it has.
     place: Option<usize>,
     is_paused: bool,
-    inbox: Vec<((usize, u64), Message)>,
+    inbox: Vec<((usize, u64), NameMessage)>,
     /// What it said, over all its lives.
-    said: Vec<Message>,
+    said: Vec<NameMessage>,
     /// Whom this process has seen in a view.
     known: Vec<bool>,
     /// Deadlines of what was asked, by ticket.
@@ -191,7 +191,7 @@ impl World {
     fn call(
         &mut self,
         node: usize,
-        what: impl FnOnce(&mut Naming, u64, &dyn Fn(&str) -> bool, &mut Vec<Output>),
+        what: impl FnOnce(&mut Naming, u64, &dyn Fn(&str) -> bool, &mut Vec<NameOutput>),
     ) -> Result<(), String> {
         let (sealed, mut out) = (self.sealed.clone(), Vec::new());
         let known = &self.nodes[node].known;
@@ -205,8 +205,8 @@ impl World {
         what(&mut self.nodes[node].naming, self.now_ms, &exists, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => self.send(node, to, message),
-                Output::Answer { ticket, results } => self.answered(node, ticket, &results)?,
+                NameOutput::Send { to, message } => self.send(node, to, message),
+                NameOutput::Answer { ticket, results } => self.answered(node, ticket, &results)?,
             }
         }
         let due_ms = self.nodes[node].naming.next_deadline_ms();
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: usize, to: NodeNumber, message: Message) {
+    fn send(&mut self, from: usize, to: NodeNumber, message: NameMessage) {
         self.messages += 1;
         let to = usize::from(to.get());
         self.nodes[from].said.push(message.clone());
@@ -263,7 +263,7 @@ impl World {
         &mut self,
         node: usize,
         ticket: u64,
-        results: &[Result<(), Refusal>],
+        results: &[Result<(), NameRefusal>],
     ) -> Result<(), String> {
         let Some((deadline_ms, names)) = self.nodes[node].asked.remove(&ticket) else {
             return Err(format!("node {node} answers {ticket} twice"));
@@ -443,7 +443,12 @@ impl World {
         self.call(node, |naming, now_ms, exists, out| naming.tick(now_ms, exists, out))
     }
 
-    fn deliver(&mut self, from: (usize, u64), to: usize, message: Message) -> Result<(), String> {
+    fn deliver(
+        &mut self,
+        from: (usize, u64),
+        to: usize,
+        message: NameMessage,
+    ) -> Result<(), String> {
         let from = (number(from.0), Incarnation(from.1));
         self.call(to, |naming, now_ms, exists, out| {
             naming.handle(from, message, (exists, &|_| true), now_ms, out);
@@ -584,12 +589,12 @@ fn names_that_a_lost_node_may_have_are_not_granted() {
     let (mut naming, _) = alone();
     let lost = number(3);
     naming.set_unread(Unread { lost: Some(lost), ..Unread::default() });
-    let results = vec![Err(Refusal::Unread { node: lost }), Err(Refusal::Taken)];
+    let results = vec![Err(NameRefusal::Unread { node: lost }), Err(NameRefusal::Taken)];
     let names = ["new", "old"].map(str::to_owned).to_vec();
-    assert_eq!(ask(&mut naming, names), [Output::Answer { ticket: 7, results }]);
+    assert_eq!(ask(&mut naming, names), [NameOutput::Answer { ticket: 7, results }]);
     naming.set_unread(Unread::default());
     let out = ask(&mut naming, vec!["new".to_owned()]);
-    assert_eq!(out, [Output::Answer { ticket: 7, results: vec![Ok(())] }]);
+    assert_eq!(out, [NameOutput::Answer { ticket: 7, results: vec![Ok(())] }]);
 }
 
 fn alone() -> (Naming, View) {
@@ -601,7 +606,7 @@ fn alone() -> (Naming, View) {
     (naming, view)
 }
 
-fn ask(naming: &mut Naming, names: Vec<String>) -> Vec<Output> {
+fn ask(naming: &mut Naming, names: Vec<String>) -> Vec<NameOutput> {
     let mut out = Vec::new();
     naming.ask(7, names, 100, 0, &|name| name == "old", &mut out);
     out
@@ -613,32 +618,35 @@ fn the_own_authority_answers_at_once() {
     let names = ["new", "old", "new", "", &"x".repeat(513)].map(str::to_owned);
     let results = vec![
         Ok(()),
-        Err(Refusal::Taken),
-        Err(Refusal::Taken),
-        Err(Refusal::Invalid { bytes: 0 }),
-        Err(Refusal::Invalid { bytes: 513 }),
+        Err(NameRefusal::Taken),
+        Err(NameRefusal::Taken),
+        Err(NameRefusal::Invalid { bytes: 0 }),
+        Err(NameRefusal::Invalid { bytes: 513 }),
     ];
     let out = ask(&mut naming, names.to_vec());
-    assert_eq!(out, [Output::Answer { ticket: 7, results }]);
+    assert_eq!(out, [NameOutput::Answer { ticket: 7, results }]);
     assert!(naming.holds("new") && !naming.holds("old"));
     naming.lease(false, &mut Vec::new());
     assert!(!naming.holds("new"));
-    let results = vec![Err(Refusal::NoLease)];
-    assert_eq!(ask(&mut naming, vec!["a".to_owned()]), [Output::Answer { ticket: 7, results }]);
+    let results = vec![Err(NameRefusal::NoLease)];
+    assert_eq!(ask(&mut naming, vec!["a".to_owned()]), [NameOutput::Answer { ticket: 7, results }]);
     naming.lease(true, &mut Vec::new());
     assert!(naming.holds("new"));
     naming.settle(["new"]);
     let results = vec![Ok(())];
-    assert_eq!(ask(&mut naming, vec!["new".to_owned()]), [Output::Answer { ticket: 7, results }]);
+    assert_eq!(
+        ask(&mut naming, vec!["new".to_owned()]),
+        [NameOutput::Answer { ticket: 7, results }]
+    );
 }
 
 #[test]
 fn names_in_flight_have_their_limit() {
     let (mut naming, _) = alone();
     let out = ask(&mut naming, (0..=NAMES_MAX).map(|n| format!("n{n}")).collect());
-    let [Output::Answer { results, .. }] = out.as_slice() else { panic!("{}", out.len()) };
+    let [NameOutput::Answer { results, .. }] = out.as_slice() else { panic!("{}", out.len()) };
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), NAMES_MAX);
-    assert_eq!(results.last(), Some(&Err(Refusal::TooMany { limit: NAMES_MAX })));
+    assert_eq!(results.last(), Some(&Err(NameRefusal::TooMany { limit: NAMES_MAX })));
 }
 
 /// The score is part of the protocol: another one would be another version of it.
@@ -671,24 +679,24 @@ fn messages_out_of_their_limits_are_dropped() {
     let many = vec!["x".to_owned(); MESSAGE_NAMES_MAX + 1];
     let long = vec!["x".repeat(NAME_BYTES_MAX + 1)];
     for names in [many, long] {
-        let list = Body::List { part: 0, parts: 1, names: names.clone() };
-        let claim = Body::Claim { claim: 1, names: names.clone() };
-        for body in [list, claim, Body::Settle { names }] {
+        let list = NameMessageBody::List { part: 0, parts: 1, names: names.clone() };
+        let claim = NameMessageBody::Claim { claim: 1, names: names.clone() };
+        for body in [list, claim, NameMessageBody::Settle { names }] {
             let View { cluster, epoch, .. } = world.history[0];
             let message =
-                Message { cluster, epoch, session: 1, authority: 1, serial: u64::MAX, body };
+                NameMessage { cluster, epoch, session: 1, authority: 1, serial: u64::MAX, body };
             world.deliver((1, 1), 0, message).unwrap();
         }
     }
     let View { cluster, epoch, .. } = world.history[0];
     for body in [
-        Body::List { part: 7, parts: 7, names: Vec::new() },
-        Body::List { part: 0, parts: u32::MAX, names: Vec::new() },
-        Body::Listed { part: 9 },
-        Body::Claimed { claim: 99, verdicts: vec![Verdict::Granted; 3] },
-        Body::Settled,
+        NameMessageBody::List { part: 7, parts: 7, names: Vec::new() },
+        NameMessageBody::List { part: 0, parts: u32::MAX, names: Vec::new() },
+        NameMessageBody::Listed { part: 9 },
+        NameMessageBody::Claimed { claim: 99, verdicts: vec![Verdict::Granted; 3] },
+        NameMessageBody::Settled,
     ] {
-        let message = Message { cluster, epoch, session: 1, authority: 1, serial: 1, body };
+        let message = NameMessage { cluster, epoch, session: 1, authority: 1, serial: 1, body };
         world.deliver((1, 1), 0, message).unwrap();
     }
     assert_eq!(world.messages, before);

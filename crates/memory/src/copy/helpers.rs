@@ -20,11 +20,11 @@ const LOOK_MAX: Duration = Duration::from_micros(100);
 /// So long it waits then.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-type Task = Box<dyn FnOnce() + Send>;
+type CopyTask = Box<dyn FnOnce() + Send>;
 
 /// A thread that waits for tasks of whoever hired it, and ends when it is dropped.
 pub(crate) struct Helper {
-    tasks: Sender<Task>,
+    tasks: Sender<CopyTask>,
     thread: JoinHandle<()>,
     /// It looks for something to do, and need not be woken.
     is_awake: Arc<AtomicBool>,
@@ -79,7 +79,7 @@ impl Helper {
     /// What the task borrows lives until it has run.
     pub(super) unsafe fn run(&self, task: Box<dyn FnOnce() + Send + '_>) -> bool {
         // SAFETY: the same but for the lifetime, for which the caller vouches.
-        let task = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Task>(task) };
+        let task = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, CopyTask>(task) };
         self.tasks.send(task).is_ok()
     }
 
@@ -87,7 +87,7 @@ impl Helper {
     /// copy's rest, Linux starts a thread on the CPU of whoever starts it, and leaves it there for
     /// longer than a copy takes: so two threads shared one CPU in more than half of all copies of
     /// 100 MB, on two CPUs of which one was idle.
-    pub(super) fn keep_away(&mut self, place: &Place) {
+    pub(super) fn keep_away(&mut self, place: &CpuPlacement) {
         if self.away_from == Some(place.here) {
             return;
         }
@@ -128,7 +128,7 @@ fn idle_of_this_process<R>(change: impl FnOnce(&mut Vec<Helper>) -> R) -> Option
 }
 
 /// What a helper does.
-fn work(tasks: &Receiver<Task>, is_awake: &AtomicBool) {
+fn work(tasks: &Receiver<CopyTask>, is_awake: &AtomicBool) {
     let mut until = Instant::now() + LOOK_MAX;
     loop {
         let task = match tasks.try_recv() {
@@ -166,12 +166,12 @@ fn is_off_the_list() -> bool {
 }
 
 /// The CPU that a thread runs on, and the others that it may use.
-pub(super) struct Place {
+pub(super) struct CpuPlacement {
     here: usize,
     others: libc::cpu_set_t,
 }
 
-impl Place {
+impl CpuPlacement {
     /// Of the calling thread. None: there are no others, or nobody knows.
     pub(super) fn of_caller() -> Option<Self> {
         // SAFETY: a set of bits, of which none is a set too.
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn helpers_are_sent_to_other_cpus() {
-        let Some(place) = Place::of_caller() else { return };
+        let Some(place) = CpuPlacement::of_caller() else { return };
         let mut helper = Helper::start().unwrap();
         helper.keep_away(&place);
         // SAFETY: compares bits.

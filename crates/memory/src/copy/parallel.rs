@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::helpers::{Helper, Place};
+use super::helpers::{CpuPlacement, Helper};
 use super::{StreamMethod, copy_part, fill_part};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -28,14 +28,14 @@ const LINE_BYTES_MAX: usize = 128;
 
 /// The target, which each thread writes in parts of its own.
 #[derive(Clone, Copy)]
-struct Target(*mut u8);
+struct CopyTarget(*mut u8);
 
 // SAFETY: threads write disjoint parts, each handed out once.
-unsafe impl Send for Target {}
+unsafe impl Send for CopyTarget {}
 // SAFETY: as above.
-unsafe impl Sync for Target {}
+unsafe impl Sync for CopyTarget {}
 
-impl Target {
+impl CopyTarget {
     fn at(&self, offset: usize) -> *mut u8 {
         self.0.wrapping_add(offset)
     }
@@ -51,7 +51,7 @@ pub(super) unsafe fn copy(
     method: StreamMethod,
     threads_max: NonZeroUsize,
 ) -> usize {
-    let target = Target(into);
+    let target = CopyTarget(into);
     share_bytes(into, from.len(), threads_max, |start, end| {
         if let Some(part) = from.get(start..end) {
             // SAFETY: this part was handed to this thread alone, and the caller vouches for the
@@ -72,7 +72,7 @@ pub(super) unsafe fn fill(
     method: StreamMethod,
     threads_max: NonZeroUsize,
 ) -> usize {
-    let target = Target(into);
+    let target = CopyTarget(into);
     share_bytes(into, length, threads_max, |start, end| {
         // SAFETY: as in `copy`.
         unsafe { fill_part(target.at(start), end - start, value, method) };
@@ -141,7 +141,7 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
     // Whichever way this is left, `helpers` waits for all, and `done` is gone by then.
     let helpers = Helpers(ended);
     let done = done;
-    let place = if wanted > 0 { Place::of_caller() } else { None };
+    let place = if wanted > 0 { CpuPlacement::of_caller() } else { None };
     let mut hired = Vec::new();
     for _ in 0..wanted {
         let done = done.clone();

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::files::{self, Contents, FileShape, Room, system};
-use super::passed::{PassedFabric, PassedParts};
+use super::fd_passing::{PassedFabric, PassedParts};
+use super::files::{self, Contents, FileShape, PageSource, system};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::mapping::Mapping;
@@ -62,7 +62,7 @@ impl DeviceFabric {
         files::lock_range(lock.as_fd(), file_offset, geometry.total(), path)?;
         let huge_page = match shape {
             FileShape::Regular(_) => {
-                let room = Room::of(path, writer.as_fd());
+                let room = PageSource::of(path, writer.as_fd());
                 let total = geometry.total();
                 files::commit_pages(writer.as_fd(), file_offset, total, &room, Contents::Kept)?;
                 survey::tmpfs_huge_page_bytes(path)

@@ -99,7 +99,7 @@ pub(crate) fn reopen(
 /// Refuses to start what cannot end well: a file system with less free space than asked, or, for
 /// files that live in memory, a machine with less memory. Where the answer is not known, the
 /// allocation itself will tell.
-pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError> {
+pub(super) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
     if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
         return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
     }
@@ -112,7 +112,7 @@ pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError
 }
 
 /// Where pages are to come from.
-pub(crate) struct Room<'a> {
+pub(crate) struct PageSource<'a> {
     /// For messages.
     pub path: &'a Path,
     /// An open file there.
@@ -123,7 +123,7 @@ pub(crate) struct Room<'a> {
     pub has_size: bool,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PageSource<'a> {
     /// The file system `fd` lies on.
     pub(crate) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
         let is_memory = is_tmpfs(fd);
@@ -177,7 +177,7 @@ pub(crate) fn commit_pages(
     fd: BorrowedFd<'_>,
     start: u64,
     length: Length,
-    room: &Room<'_>,
+    room: &PageSource<'_>,
     contents: Contents,
 ) -> Result<(), FabricError> {
     let end = start + length.0;
@@ -295,7 +295,7 @@ const F_SETSIG: libc::c_int = 10;
 
 /// Who has a file open, by the kernel's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum FileUsers {
     /// Only who asks.
     Alone,
     /// Somebody else has it open or mapped.
@@ -305,7 +305,7 @@ pub(super) enum Usage {
 }
 
 /// Asks for a write lease, which the kernel gives to the only user of a file, and gives it back.
-pub(super) fn usage(fd: BorrowedFd<'_>) -> Usage {
+pub(super) fn usage(fd: BorrowedFd<'_>) -> FileUsers {
     let call = |command: libc::c_int, value: libc::c_int| {
         // SAFETY: the descriptor is open for the whole call, and the argument is an integer.
         let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
@@ -313,15 +313,15 @@ pub(super) fn usage(fd: BorrowedFd<'_>) -> Usage {
     };
     // Who opens the file meanwhile has the kernel send this signal here, not the one that kills.
     if call(F_SETSIG, libc::SIGURG).is_err() {
-        return Usage::Unknown;
+        return FileUsers::Unknown;
     }
     match call(libc::F_SETLEASE, libc::F_WRLCK) {
         Ok(()) => {
             let _ = call(libc::F_SETLEASE, libc::F_UNLCK);
-            Usage::Alone
+            FileUsers::Alone
         }
-        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Usage::Shared,
-        Err(_) => Usage::Unknown,
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => FileUsers::Shared,
+        Err(_) => FileUsers::Unknown,
     }
 }
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::files::{self, FileShape, Usage, system};
-use super::passed::{PassedFabric, PassedParts};
+use super::fd_passing::{PassedFabric, PassedParts};
+use super::files::{self, FileShape, FileUsers, system};
 use super::{CoherenceClass, FabricKind};
 use crate::error::FabricError;
 use crate::units::{Geometry, Length, Section, page_bytes};
@@ -155,9 +155,9 @@ pub fn is_in_use(path: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     Ok(match files::usage(file.as_fd()) {
-        Usage::Alone => false,
-        Usage::Shared => true,
-        Usage::Unknown => {
+        FileUsers::Alone => false,
+        FileUsers::Shared => true,
+        FileUsers::Unknown => {
             let stat = rustix::fs::fstat(&file)?;
             is_seen_in_proc(stat.st_dev, stat.st_ino)
         }

@@ -12,9 +12,9 @@ pub(crate) mod files;
 pub(crate) mod held;
 
 pub mod device;
+pub(crate) mod fd_passing;
 pub mod mount;
 mod nameless;
-pub(crate) mod passed;
 pub mod shm;
 
 /// The kind of a fabric.

@@ -143,9 +143,9 @@ mod tests {
     const GEOMETRY: Geometry = Geometry { control: Length(1 << 20), data: Length(16 << 20) };
 
     /// Unmounts whatever the test leaves.
-    struct Place(tempfile::TempDir);
+    struct UnmountGuard(tempfile::TempDir);
 
-    impl Drop for Place {
+    impl Drop for UnmountGuard {
         fn drop(&mut self) {
             let _ = rustix::mount::unmount(self.0.path().join("memory"), UnmountFlags::DETACH);
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_mount_gives_huge_pages_is_known_again_and_goes() {
-        let place = Place(tempfile::tempdir().unwrap());
+        let place = UnmountGuard(tempfile::tempdir().unwrap());
         let dir = place.0.path().join("memory");
         assert!(!is_own_mount(&dir));
         if !can_mount_huge() {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn no_mount_where_others_could_interfere_or_something_lies() {
-        let place = Place(tempfile::tempdir().unwrap());
+        let place = UnmountGuard(tempfile::tempdir().unwrap());
         let dir = place.0.path().join("memory");
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("file"), b"somebody's").unwrap();

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use super::files::{self, Contents, Room, system};
+use super::files::{self, Contents, PageSource, system};
 use super::mount;
 use super::shm::{SectionFile, ShmFabric};
 use crate::error::FabricError;
@@ -53,7 +53,7 @@ impl ShmFabric {
 fn make(root: BorrowedFd<'_>, dir: &Path, geometry: Geometry) -> Result<ShmFabric, FabricError> {
     let section = |length: Length| -> Result<SectionFile, FabricError> {
         let writer = unlinked_file(root, dir)?;
-        let room = Room::of(dir, writer.as_fd());
+        let room = PageSource::of(dir, writer.as_fd());
         files::check_room(length, &room)?;
         rustix::fs::ftruncate(&writer, length.0)
             .map_err(|errno| system("ftruncate", dir, errno))?;

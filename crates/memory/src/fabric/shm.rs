@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::files::{self, Contents, FileShape, Room, system};
+use super::fd_passing::{PassedFabric, PassedParts};
+use super::files::{self, Contents, FileShape, PageSource, system};
 use super::held::HeldMemory;
-use super::passed::{PassedFabric, PassedParts};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::survey;
@@ -44,10 +44,10 @@ impl ShmFabric {
     pub fn create(dir: &Path, name: &str, geometry: Geometry) -> Result<Self, FabricError> {
         files::check_name(name)?;
         files::check_geometry(geometry, 0)?;
-        let control = Made::new(section_path(dir, name, Section::Control))?;
+        let control = NewFile::new(section_path(dir, name, Section::Control))?;
         files::lock_range(control.fd.as_fd(), 0, geometry.control, &control.path)?;
-        let data = Made::new(section_path(dir, name, Section::Data))?;
-        let room = Room::of(dir, control.fd.as_fd());
+        let data = NewFile::new(section_path(dir, name, Section::Data))?;
+        let room = PageSource::of(dir, control.fd.as_fd());
         files::check_room(geometry.total(), &room)?;
         for (made, length) in [(&control, geometry.control), (&data, geometry.data)] {
             rustix::fs::ftruncate(&made.fd, length.0)
@@ -84,7 +84,7 @@ impl ShmFabric {
         let geometry = Geometry { control: control_length, data: data_length };
         files::check_geometry(geometry, 0)?;
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
-        let room = Room::of(dir, control.writer.as_fd());
+        let room = PageSource::of(dir, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
             files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
         }
@@ -137,7 +137,7 @@ impl ShmFabric {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let writer = rustix::fs::memfd_create(format!("{name}.{section}"), flags)
                 .map_err(|errno| system("memfd_create", &place, errno))?;
-            let room = Room::memory(&place, writer.as_fd());
+            let room = PageSource::memory(&place, writer.as_fd());
             files::check_room(length, &room)?;
             // The kernel's own mode lets all users open it again by a descriptor that they got.
             rustix::fs::fchmod(&writer, Mode::RUSR | Mode::WUSR)
@@ -172,7 +172,7 @@ impl ShmFabric {
         };
         let (control, data) = (again(control)?, again(data)?);
         files::lock_range(control.writer.as_fd(), 0, geometry.control, path)?;
-        let room = Room::of(path, control.writer.as_fd());
+        let room = PageSource::of(path, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
             files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
         }
@@ -275,13 +275,13 @@ fn section_path(dir: &Path, name: &str, section: Section) -> PathBuf {
 }
 
 /// A file just made, which goes again unless it is kept.
-struct Made {
+struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
     is_kept: bool,
 }
 
-impl Made {
+impl NewFile {
     fn new(path: PathBuf) -> Result<Self, FabricError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -301,7 +301,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_kept
             && let Err(errno) = rustix::fs::unlink(&self.path)

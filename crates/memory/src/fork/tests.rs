@@ -99,7 +99,7 @@ fn a_fork_is_inherited_until_its_last_descendant_ends() {
 
 #[test]
 fn forks_without_a_witness_count_as_alive() {
-    let mut state = State::new();
+    let mut state = ForkState::new();
     for number in [3, 4, 7] {
         state.note_unwitnessed(number);
     }

@@ -24,19 +24,19 @@ pub enum Pages {
 
 /// Memory of this process alone, a part of a region, or memory that somebody else keeps mapped.
 /// All its pages are there: no sample pays for a fault.
-pub struct Arena {
-    memory: Memory,
+pub struct LabBuffer {
+    memory: LabMemory,
     /// What is written: as many bytes as the largest job asks for.
     source: Vec<u8>,
 }
 
-enum Memory {
+enum LabMemory {
     Private(Mapping),
     Region(Arc<Alias>),
     Borrowed { start: Address, length: Length, _owner: Box<dyn Any + Send + Sync> },
 }
 
-impl Arena {
+impl LabBuffer {
     /// Private memory of this process: what another node's is compared with.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Arena {
         }
         // SAFETY: mapped writable, whole, and nobody else knows it.
         unsafe { mapping::touch_for_writing(mapping.pointer(0), rounded) };
-        Ok(Self { memory: Memory::Private(mapping), source: Vec::new() })
+        Ok(Self { memory: LabMemory::Private(mapping), source: Vec::new() })
     }
 
     /// Part of a region, as its writer maps it.
@@ -67,7 +67,7 @@ impl Arena {
     /// [`LabError::Map`] if the system has no memory for its page tables.
     pub fn region(alias: Arc<Alias>) -> Result<Self, LabError> {
         alias.populate()?;
-        Ok(Self { memory: Memory::Region(alias), source: Vec::new() })
+        Ok(Self { memory: LabMemory::Region(alias), source: Vec::new() })
     }
 
     /// Memory of somebody else.
@@ -79,16 +79,16 @@ impl Arena {
     pub unsafe fn over(start: Address, length: Length, owner: Box<dyn Any + Send + Sync>) -> Self {
         // SAFETY: by the caller's contract.
         unsafe { mapping::touch_for_writing(pointer(start), length) };
-        Self { memory: Memory::Borrowed { start, length, _owner: owner }, source: Vec::new() }
+        Self { memory: LabMemory::Borrowed { start, length, _owner: owner }, source: Vec::new() }
     }
 
     /// Bytes of it.
     #[must_use]
     pub fn length(&self) -> Length {
         match &self.memory {
-            Memory::Private(mapping) => mapping.length(),
-            Memory::Region(alias) => alias.span().length,
-            Memory::Borrowed { length, .. } => *length,
+            LabMemory::Private(mapping) => mapping.length(),
+            LabMemory::Region(alias) => alias.span().length,
+            LabMemory::Borrowed { length, .. } => *length,
         }
     }
 
@@ -125,19 +125,19 @@ impl Arena {
 
     fn start(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Private(mapping) => mapping.pointer(0),
-            Memory::Region(alias) => alias.pointer(alias.span().offset).unwrap_or_default(),
-            Memory::Borrowed { start, .. } => pointer(*start),
+            LabMemory::Private(mapping) => mapping.pointer(0),
+            LabMemory::Region(alias) => alias.pointer(alias.span().offset).unwrap_or_default(),
+            LabMemory::Borrowed { start, .. } => pointer(*start),
         }
     }
 }
 
-impl fmt::Debug for Arena {
+impl fmt::Debug for LabBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.memory {
-            Memory::Private(_) => "private",
-            Memory::Region(_) => "region",
-            Memory::Borrowed { .. } => "borrowed",
+            LabMemory::Private(_) => "private",
+            LabMemory::Region(_) => "region",
+            LabMemory::Borrowed { .. } => "borrowed",
         };
         f.debug_struct("Arena").field("memory", &kind).field("length", &self.length()).finish()
     }

@@ -2,7 +2,7 @@
 
 /// `fixed_ns + line_ns * lines`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Model {
+pub struct CostModel {
     /// Nanoseconds of a call, never below zero.
     pub fixed_ns: f64,
     /// Nanoseconds of each line, never below zero.
@@ -11,7 +11,7 @@ pub struct Model {
     pub error: f64,
 }
 
-impl Model {
+impl CostModel {
     /// What the model says of a number of lines, in nanoseconds.
     #[must_use]
     pub fn ns(&self, lines: f64) -> f64 {
@@ -23,7 +23,7 @@ impl Model {
 /// counts as much as a gigabyte. `None` for fewer than two different numbers of lines, or for
 /// numbers that are not above zero.
 #[must_use]
-pub fn fit(points: &[(f64, f64)]) -> Option<Model> {
+pub fn fit(points: &[(f64, f64)]) -> Option<CostModel> {
     let is_usable = |number: f64| number.is_finite() && number > 0.0;
     if !points.iter().all(|(lines, ns)| is_usable(*lines) && is_usable(*ns)) {
         return None;
@@ -50,7 +50,7 @@ pub fn fit(points: &[(f64, f64)]) -> Option<Model> {
     } else if line_ns < 0.0 {
         (fixed_ns, line_ns) = (a / aa, 0.0);
     }
-    let mut model = Model { fixed_ns, line_ns, error: 0.0 };
+    let mut model = CostModel { fixed_ns, line_ns, error: 0.0 };
     let squares: f64 = points.iter().map(|(lines, ns)| (model.ns(*lines) / ns - 1.0).powi(2)).sum();
     model.error = (squares / points.len() as f64).sqrt();
     Some(model)

@@ -24,8 +24,8 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, Pages};
-pub use fit::{Model, fit};
+pub use arena::{LabBuffer, Pages};
+pub use fit::{CostModel, fit};
 
 /// More samples than this are a mistake: half an hour of the shortest ones, and 8 MB of numbers.
 pub const SAMPLES_MAX: u32 = 1_000_000;
@@ -53,14 +53,14 @@ pub enum Work {
     /// Setting all bytes to one value, for readers on this node.
     Fill(StreamMethod),
     /// Loading one element of each stride.
-    Load(Pattern),
+    Load(AccessPattern),
     /// Storing one element of each stride.
-    Store(Pattern),
+    Store(AccessPattern),
 }
 
 /// How a range is walked through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct AccessPattern {
     /// Bytes of an element: 1, 2, 4 or 8.
     pub width: u8,
     /// From the start of one element to that of the next; the width itself is sequential.
@@ -69,7 +69,7 @@ pub struct Pattern {
 
 /// In which state the lines of a range are when the clock starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum LineState {
     /// Clean, and in no cache of this machine.
     Uncached,
     /// Clean, and loaded just before: in the caches as far as they are large enough.
@@ -78,7 +78,7 @@ pub enum State {
     Dirty,
 }
 
-impl State {
+impl LineState {
     /// `"uncached"`, `"cached"` or `"dirty"`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -96,7 +96,7 @@ pub struct Job {
     /// What is timed.
     pub work: Work,
     /// The state before it.
-    pub state: State,
+    pub state: LineState,
     /// Bytes of a range.
     pub range: Length,
     /// Ranges worked on, one after the other, between two looks at the clock.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const ARENA: Length = Length(2 << 20);
 
-fn job(work: Work, state: State, range: u64) -> Job {
+fn job(work: Work, state: LineState, range: u64) -> Job {
     Job {
         work,
         state,
@@ -22,11 +22,11 @@ fn job(work: Work, state: State, range: u64) -> Job {
     }
 }
 
-fn arena() -> Arena {
+fn arena() -> LabBuffer {
     let mut bytes: Vec<u64> = (0..ARENA.0 / 8).map(|index| index * 0x9e37_79b9).collect();
     let start = Address::from(bytes.as_mut_ptr().cast_const());
     // SAFETY: the vector's buffer stays where it is while the box owns it, and nobody else uses it.
-    unsafe { Arena::over(start, ARENA, Box::new(bytes)) }
+    unsafe { LabBuffer::over(start, ARENA, Box::new(bytes)) }
 }
 
 #[test]
@@ -34,14 +34,14 @@ fn maintenance_by_every_method_leaves_the_bytes() {
     let mut arena = arena();
     let before = arena.as_slice().to_vec();
     for method in cache::methods_available() {
-        for state in [State::Uncached, State::Cached, State::Dirty] {
+        for state in [LineState::Uncached, LineState::Cached, LineState::Dirty] {
             for range in [1, 64, 100, 5000, 300_000] {
                 let publish = arena.run(&job(Work::Publish(method), state, range)).unwrap();
                 assert!(publish.len() == 3 && publish.iter().all(|ns| *ns > 0.0), "{publish:?}");
                 arena.run(&job(Work::PublishAgain(method), state, range)).unwrap();
                 let refresh = arena.run(&job(Work::Refresh(method), state, range));
                 assert_eq!(refresh.is_ok(), method.can_refresh(), "{method:?}");
-                let read = Work::Load(Pattern { width: 1, stride: 1 });
+                let read = Work::Load(AccessPattern { width: 1, stride: 1 });
                 arena.run(&job(read, state, range)).unwrap();
             }
         }
@@ -51,13 +51,13 @@ fn maintenance_by_every_method_leaves_the_bytes() {
 
 #[test]
 fn every_way_writes_its_source() {
-    let mut arena = Arena::private(ARENA, Pages::Small).unwrap();
+    let mut arena = LabBuffer::private(ARENA, Pages::Small).unwrap();
     let copies = copy::methods_available().into_iter().map(Work::Copy);
     for work in WriteWay::all().into_iter().map(Work::Write).chain(copies) {
-        let clear = Work::Store(Pattern { width: 8, stride: 8 });
-        arena.run(&Job { batch: 1, ..job(clear, State::Dirty, ARENA.0) }).unwrap();
+        let clear = Work::Store(AccessPattern { width: 8, stride: 8 });
+        arena.run(&Job { batch: 1, ..job(clear, LineState::Dirty, ARENA.0) }).unwrap();
         assert!(arena.as_slice().iter().all(|byte| *byte == 0x5a));
-        arena.run(&job(work, State::Uncached, 10_000)).unwrap();
+        arena.run(&job(work, LineState::Uncached, 10_000)).unwrap();
         let expected = |index: usize| (index % 4096 * 31) as u8;
         let is_written =
             |part: &[u8]| part.iter().enumerate().all(|(index, byte)| *byte == expected(index));
@@ -76,8 +76,9 @@ fn every_way_fills() {
     for method in copy::methods_available() {
         let before = arena.as_slice().to_vec();
         let clear = Work::Copy(StreamMethod::Memcpy);
-        arena.run(&job(clear, State::Dirty, 10_000)).unwrap();
-        let one = Job { batch: 1, samples: 1, ..job(Work::Fill(method), State::Uncached, 10_000) };
+        arena.run(&job(clear, LineState::Dirty, 10_000)).unwrap();
+        let one =
+            Job { batch: 1, samples: 1, ..job(Work::Fill(method), LineState::Uncached, 10_000) };
         arena.run(&one).unwrap();
         assert!(arena.as_slice()[..10_000].iter().all(|byte| *byte == 0x5a), "{method:?}");
         let step = 10_000usize.next_multiple_of(cache::line_bytes() as usize);
@@ -90,8 +91,8 @@ fn a_pattern_touches_one_element_of_each_stride() {
     let mut arena = arena();
     for (width, stride) in [(1, 1), (1, 64), (2, 128), (4, 64), (8, 4096)] {
         let before = arena.as_slice().to_vec();
-        let store = Work::Store(Pattern { width, stride });
-        let one = Job { batch: 1, samples: 1, ..job(store, State::Cached, 8192) };
+        let store = Work::Store(AccessPattern { width, stride });
+        let one = Job { batch: 1, samples: 1, ..job(store, LineState::Cached, 8192) };
         arena.run(&one).unwrap();
         for (index, (byte, old)) in arena.as_slice().iter().zip(&before).enumerate() {
             let is_touched = index < 8192 && index % (stride as usize) < usize::from(width);
@@ -104,8 +105,8 @@ fn a_pattern_touches_one_element_of_each_stride() {
 fn threads_work_on_parts_of_their_own() {
     let mut arena = arena();
     let threads = NonZeroUsize::new(3).unwrap();
-    let store = Work::Store(Pattern { width: 8, stride: 8 });
-    let one = Job { threads, batch: 1, samples: 1, ..job(store, State::Uncached, 64 << 10) };
+    let store = Work::Store(AccessPattern { width: 8, stride: 8 });
+    let one = Job { threads, batch: 1, samples: 1, ..job(store, LineState::Uncached, 64 << 10) };
     assert_eq!(arena.run(&one).unwrap().len(), 1);
     let line = u64::from(cache::line_bytes());
     let part = (ARENA.0 / 3 / line * line) as usize;
@@ -123,9 +124,9 @@ fn an_arena_may_be_part_of_a_region() {
     let fabric = Arc::new(ShmFabric::memfd("lab", geometry).unwrap());
     let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
     let alias = Arc::new(region.alias(geometry.span_of(Section::Data)).unwrap());
-    let mut arena = Arena::region(alias).unwrap();
+    let mut arena = LabBuffer::region(alias).unwrap();
     assert_eq!(arena.length(), geometry.data);
-    arena.run(&job(Work::Copy(copy::StreamMethod::Memcpy), State::Uncached, page)).unwrap();
+    arena.run(&job(Work::Copy(copy::StreamMethod::Memcpy), LineState::Uncached, page)).unwrap();
     let mut back = [0; 8];
     region.copy_out(geometry.span_of(Section::Data).offset, &mut back).unwrap();
     assert_eq!(back, [0, 31, 62, 93, 124, 155, 186, 217]);
@@ -135,7 +136,7 @@ fn an_arena_may_be_part_of_a_region() {
 fn what_cannot_be_run_is_refused_with_the_numbers() {
     let mut arena = arena();
     let publish = Work::Publish(cache::publish_method());
-    let fits = job(publish, State::Dirty, 64);
+    let fits = job(publish, LineState::Dirty, 64);
     for (wrong, part) in [
         (Job { range: Length(0), ..fits }, "range of 0 refused: 1 to 2097152"),
         (Job { range: Length(u64::MAX), ..fits }, "range of 18446744073709551615"),
@@ -144,9 +145,15 @@ fn what_cannot_be_run_is_refused_with_the_numbers() {
         (Job { samples: SAMPLES_MAX + 1, ..fits }, "1 to 1000000"),
         (Job { threads: NonZeroUsize::new(5000).unwrap(), ..fits }, "1 to 1024"),
         (Job { range: ARENA, ..fits }, "do not fit in an arena"),
-        (job(Work::Load(Pattern { width: 3, stride: 3 }), State::Dirty, 64), "width in bytes"),
-        (job(Work::Load(Pattern { width: 8, stride: 4 }), State::Dirty, 64), "stride"),
-        (job(Work::Load(Pattern { width: 8, stride: 128 }), State::Dirty, 64), "stride of 128"),
+        (
+            job(Work::Load(AccessPattern { width: 3, stride: 3 }), LineState::Dirty, 64),
+            "width in bytes",
+        ),
+        (job(Work::Load(AccessPattern { width: 8, stride: 4 }), LineState::Dirty, 64), "stride"),
+        (
+            job(Work::Load(AccessPattern { width: 8, stride: 128 }), LineState::Dirty, 64),
+            "stride of 128",
+        ),
     ] {
         let error = arena.run(&wrong).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
@@ -158,18 +165,18 @@ fn what_cannot_be_run_is_refused_with_the_numbers() {
         Work::Write(WriteWay::CopyThenPublish(foreign)),
         Work::Write(WriteWay::Stream(StreamMethod::Memcpy)),
     ] {
-        let error = arena.run(&job(work, State::Dirty, 64)).unwrap_err();
+        let error = arena.run(&job(work, LineState::Dirty, 64)).unwrap_err();
         assert!(matches!(error, LabError::NotAvailable { .. }), "{error}");
     }
-    let error = Arena::private(Length(1 << 50), Pages::Huge).unwrap_err();
+    let error = LabBuffer::private(Length(1 << 50), Pages::Huge).unwrap_err();
     assert!(matches!(error, LabError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("available"), "{error}");
 }
 
 #[test]
 fn pages_are_what_the_kernel_says() {
-    let small = Arena::private(Length(4 << 20), Pages::Small).unwrap();
+    let small = LabBuffer::private(Length(4 << 20), Pages::Small).unwrap();
     assert!(small.huge_bytes().is_none_or(|bytes| bytes == Length(0)));
-    let huge = Arena::private(Length(4 << 20), Pages::Huge).unwrap();
+    let huge = LabBuffer::private(Length(4 << 20), Pages::Huge).unwrap();
     assert!(huge.huge_bytes().is_none_or(|bytes| bytes <= huge.length()));
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::arena::line_bytes;
-use super::{Job, LabError, Pattern, SAMPLES_MAX, State, THREADS_MAX, Work, clock_ns};
+use super::{AccessPattern, Job, LabError, LineState, SAMPLES_MAX, THREADS_MAX, Work, clock_ns};
 use crate::cache::{self, Method};
 use crate::copy::{self, CopyPlan, CopyReport, StreamMethod};
 use crate::profile::WriteWay;
@@ -52,7 +52,7 @@ pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
     check_room(job, arena)
 }
 
-fn check_pattern(pattern: Pattern, job: &Job, arena: Length) -> Result<(), LabError> {
+fn check_pattern(pattern: AccessPattern, job: &Job, arena: Length) -> Result<(), LabError> {
     if !matches!(pattern.width, 1 | 2 | 4 | 8) {
         let (what, number) = ("width in bytes (1, 2, 4 or 8)", u64::from(pattern.width));
         return Err(LabError::BadNumber { what, number, max: 8 });
@@ -106,7 +106,7 @@ pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8
     let threads = job.threads.get() as u64;
     let part = length.0 / threads / line_bytes() * line_bytes();
     let slowest = Mutex::new(vec![0u64; job.samples as usize]);
-    let (start, gate) = (Start(start), Gate::new(job.threads));
+    let (start, gate) = (Start(start), StartGate::new(job.threads));
     let one = |index: u64| {
         // SAFETY: the caller vouches for the whole; each thread gets a part of its own, which
         // holds a batch of ranges, as `check` saw.
@@ -136,7 +136,13 @@ pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8
 ///
 /// # Safety
 /// `part` bytes from `start` are writable and this thread's alone; they hold a batch of ranges.
-unsafe fn samples(job: &Job, start: *mut u8, part: u64, source: &[u8], gate: &Gate) -> Vec<u64> {
+unsafe fn samples(
+    job: &Job,
+    start: *mut u8,
+    part: u64,
+    source: &[u8],
+    gate: &StartGate,
+) -> Vec<u64> {
     let step = step_of(job);
     let batches = (part / (step * u64::from(job.batch))).max(1);
     let range = job.range.as_usize();
@@ -167,9 +173,9 @@ unsafe fn samples(job: &Job, start: *mut u8, part: u64, source: &[u8], gate: &Ga
 ///
 /// # Safety
 /// The range is writable and the caller's alone.
-unsafe fn put_into(state: State, start: *mut u8, length: usize) {
+unsafe fn put_into(state: LineState, start: *mut u8, length: usize) {
     let line = line_bytes() as usize;
-    if state != State::Dirty {
+    if state != LineState::Dirty {
         // SAFETY: by the caller's contract.
         unsafe { cache::refresh_lines(start, length) };
     }
@@ -178,11 +184,11 @@ unsafe fn put_into(state: State, start: *mut u8, length: usize) {
         // SAFETY: a byte of the range. Volatile, so that the accesses happen.
         unsafe {
             match state {
-                State::Uncached => break,
-                State::Cached => {
+                LineState::Uncached => break,
+                LineState::Cached => {
                     at.read_volatile();
                 }
-                State::Dirty => at.write_volatile(at.read_volatile()),
+                LineState::Dirty => at.write_volatile(at.read_volatile()),
             }
         }
     }
@@ -199,7 +205,7 @@ unsafe fn work(work: Work, start: *mut u8, length: usize, source: &[u8]) {
             Work::Publish(method) => publish(method, start, length),
             Work::PublishAgain(method) => {
                 publish(method, start, length);
-                put_into(State::Dirty, start, length);
+                put_into(LineState::Dirty, start, length);
             }
             Work::Refresh(method) => {
                 cache::refresh_lines_by(method, start, length);
@@ -251,7 +257,7 @@ unsafe fn write(method: StreamMethod, start: *mut u8, length: usize, source: &[u
 
 /// # Safety
 /// As [`work`].
-unsafe fn load(pattern: Pattern, start: *const u8, length: usize) {
+unsafe fn load(pattern: AccessPattern, start: *const u8, length: usize) {
     // SAFETY: by the caller's contract; the width was checked.
     unsafe {
         match pattern.width {
@@ -275,7 +281,7 @@ unsafe fn load_as<T>(start: *const u8, length: usize, stride: usize) {
 
 /// # Safety
 /// As [`work`].
-unsafe fn store(pattern: Pattern, start: *mut u8, length: usize) {
+unsafe fn store(pattern: AccessPattern, start: *mut u8, length: usize) {
     // SAFETY: by the caller's contract; the width was checked.
     unsafe {
         match pattern.width {
@@ -298,12 +304,12 @@ unsafe fn store_as<T: Copy>(start: *mut u8, length: usize, stride: usize, value:
 }
 
 /// Lets threads begin together. Spins, since a wake-up takes longer than what is timed.
-struct Gate {
+struct StartGate {
     threads: AtomicUsize,
     arrived: AtomicUsize,
 }
 
-impl Gate {
+impl StartGate {
     fn new(threads: NonZeroUsize) -> Self {
         Self { threads: AtomicUsize::new(threads.get()), arrived: AtomicUsize::new(0) }
     }

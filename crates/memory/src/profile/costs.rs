@@ -3,7 +3,7 @@
 //! Findings of several processes are put together, the least of each way counting: one that measured
 //! while its neighbours were busy does not decide for ever.
 
-use super::{Origin, Profile, STEPS, Step, WriteWay, step_bytes, step_of};
+use super::{Origin, Profile, ProfileStep, STEPS, WriteWay, step_bytes, step_of};
 use crate::cache::{self, Method};
 use crate::copy::{self, StreamMethod};
 use crate::units::Length;
@@ -171,7 +171,7 @@ impl Findings {
         let fallback = Profile::unmeasured();
         let steps = std::array::from_fn(|index| {
             let known = fallback.step(step_bytes(index));
-            Step {
+            ProfileStep {
                 publish: picked(&self.publish, index, known.publish),
                 refresh: picked(&self.refresh, index, known.refresh),
                 write: picked(&self.write, index, known.write),

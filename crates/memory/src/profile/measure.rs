@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::costs::{COPY_BYTES, Costs, Findings, PUBLISH_AGAIN_BYTES_MAX, REPEATED_BYTES_MAX};
 use super::{STEPS, step_bytes, step_of};
 use crate::cache::Method;
-use crate::lab::{Arena, Job, LabError, Pages, SOURCE_BYTES_USUAL, State, Work};
+use crate::lab::{Job, LabBuffer, LabError, LineState, Pages, SOURCE_BYTES_USUAL, Work};
 use crate::units::Length;
 
 /// When no further round is begun, once each size has had its first ones.
@@ -34,7 +34,7 @@ const SAMPLES_MAX: u64 = 32;
 pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
     let begin = Instant::now();
     let largest = step_bytes(STEPS - 1);
-    let mut arena = Arena::private(largest, Pages::Huge)?;
+    let mut arena = LabBuffer::private(largest, Pages::Huge)?;
     let mut found = Findings::none();
     for round in 0..ROUNDS_MAX {
         if round >= ROUNDS_MIN && begin.elapsed() >= budget {
@@ -48,11 +48,11 @@ pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
                 0..=PUBLISH_AGAIN_BYTES_MAX => Work::PublishAgain,
                 _ => Work::Publish,
             };
-            turn(&mut found.publish, &mut arena, step, State::Dirty, publish_as)?;
-            turn(&mut found.refresh, &mut arena, step, State::Cached, Work::Refresh)?;
-            turn(&mut found.write, &mut arena, step, State::Uncached, Work::Write)?;
+            turn(&mut found.publish, &mut arena, step, LineState::Dirty, publish_as)?;
+            turn(&mut found.refresh, &mut arena, step, LineState::Cached, Work::Refresh)?;
+            turn(&mut found.write, &mut arena, step, LineState::Uncached, Work::Write)?;
             if COPY_BYTES.iter().any(|bytes| step_of(*bytes) == step) {
-                turn(&mut found.copies, &mut arena, step, State::Uncached, Work::Copy)?;
+                turn(&mut found.copies, &mut arena, step, LineState::Uncached, Work::Copy)?;
             }
         }
     }
@@ -63,9 +63,9 @@ pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
 /// All ways once, at one size.
 fn turn<T: Copy + PartialEq>(
     costs: &mut Costs<T>,
-    arena: &mut Arena,
+    arena: &mut LabBuffer,
     step: usize,
-    state: State,
+    state: LineState,
     work: impl Fn(T) -> Work,
 ) -> Result<(), LabError> {
     for (index, way) in costs.candidates(step) {
@@ -75,7 +75,12 @@ fn turn<T: Copy + PartialEq>(
     Ok(())
 }
 
-fn once(arena: &mut Arena, range: Length, state: State, work: Work) -> Result<f64, LabError> {
+fn once(
+    arena: &mut LabBuffer,
+    range: Length,
+    state: LineState,
+    work: Work,
+) -> Result<f64, LabError> {
     // The first way to write a large range would pay for bringing the source into the caches.
     let samples_min = if matches!(work, Work::Write(_) | Work::Copy(_)) { 2 } else { 1 };
     let samples = (SAMPLES_BYTES / range.0).clamp(samples_min, SAMPLES_MAX) as u32;

@@ -104,7 +104,7 @@ impl fmt::Display for WriteWay {
 
 /// What is used for ranges of about one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct ProfileStep {
     /// To publish lines that were stored to. What it costs, in nanoseconds, where it was measured: up
     /// to a page with the next store to each line.
     pub publish: (Method, Option<u32>),
@@ -143,7 +143,7 @@ impl Origin {
 /// What is the cheapest on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    steps: [Step; STEPS],
+    steps: [ProfileStep; STEPS],
     stream: StreamMethod,
     stream_bytes_min: Length,
     origin: Origin,
@@ -154,7 +154,7 @@ impl Profile {
     /// `stream_bytes_min` on. `None` if one of the ways cannot be used on this CPU.
     #[must_use]
     pub fn new(
-        steps: [Step; STEPS],
+        steps: [ProfileStep; STEPS],
         stream: StreamMethod,
         stream_bytes_min: Length,
     ) -> Option<Self> {
@@ -171,8 +171,11 @@ impl Profile {
     /// One way for every size: for tests, which must see each of them keep the rules.
     #[must_use]
     pub fn uniform(publish: Method, refresh: Method, write: WriteWay) -> Option<Self> {
-        let step =
-            Step { publish: (publish, None), refresh: (refresh, None), write: (write, None) };
+        let step = ProfileStep {
+            publish: (publish, None),
+            refresh: (refresh, None),
+            write: (write, None),
+        };
         Self::new([step; STEPS], copy::stream_method(), copy::STREAM_BYTES_MIN)
     }
 
@@ -187,7 +190,7 @@ impl Profile {
                 true => WriteWay::Stream(stream),
                 false => WriteWay::CopyThenPublish(publish),
             };
-            Step { publish: (publish, None), refresh: (refresh, None), write: (write, None) }
+            ProfileStep { publish: (publish, None), refresh: (refresh, None), write: (write, None) }
         });
         let stream_bytes_min = copy::STREAM_BYTES_MIN;
         Self { steps, stream, stream_bytes_min, origin: Origin::Default }
@@ -233,13 +236,13 @@ impl Profile {
     /// What is used for ranges of this length.
     #[inline]
     #[must_use]
-    pub fn step(&self, length: Length) -> &Step {
+    pub fn step(&self, length: Length) -> &ProfileStep {
         let [first, ..] = &self.steps;
         self.steps.get(step_of(length)).unwrap_or(first)
     }
 
     /// All steps with the size at which each was measured, smallest first.
-    pub fn steps(&self) -> impl Iterator<Item = (Length, &Step)> {
+    pub fn steps(&self) -> impl Iterator<Item = (Length, &ProfileStep)> {
         self.steps.iter().enumerate().map(|(index, step)| (step_bytes(index), step))
     }
 
@@ -368,8 +371,11 @@ mod tests {
     fn large_ranges_take_as_long_as_their_lines() {
         let (publish, refresh) = (cache::publish_method(), cache::refresh_method());
         let write = WriteWay::CopyThenPublish(publish);
-        let step =
-            |ns| Step { publish: (publish, ns), refresh: (refresh, None), write: (write, None) };
+        let step = |ns| ProfileStep {
+            publish: (publish, ns),
+            refresh: (refresh, None),
+            write: (write, None),
+        };
         let mut steps = [step(Some(1)); STEPS];
         steps[STEPS - 1] = step(Some(400_000));
         let of = |steps| Profile::new(steps, StreamMethod::Memcpy, Length(0)).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::copy::{CopyPlan, StreamMethod};
 use crate::fabric::FabricKind;
-use crate::fabric::passed::{PassedFabric, PassedParts};
+use crate::fabric::fd_passing::{PassedFabric, PassedParts};
 use crate::fabric::shm::ShmFabric;
 use crate::profile::{Origin, WriteWay};
 

@@ -41,13 +41,13 @@ pub(super) enum PartState {
 
 /// A block of an object in the mirror.
 #[derive(Debug, Clone)]
-pub(super) struct Block {
+pub(super) struct MirrorBlock {
     span: Span,
     complete: Bits,
     arriving: Bits,
 }
 
-impl Block {
+impl MirrorBlock {
     /// Nothing of it is there. The caller has checked that the span has an end.
     pub(super) fn new(span: Span) -> Self {
         let mut block = Self { span, complete: Bits::default(), arriving: Bits::default() };
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn parts_are_cut_where_chunks_and_the_block_end() {
-        let block = Block::new(span(CHUNK_BYTES - 10, CHUNK_BYTES + 20));
+        let block = MirrorBlock::new(span(CHUNK_BYTES - 10, CHUNK_BYTES + 20));
         let parts: Vec<_> = (0..3).map(|index| block.part(index)).collect();
         let last = span(2 * CHUNK_BYTES, 10);
         let expected = [span(CHUNK_BYTES - 10, 10), span(CHUNK_BYTES, CHUNK_BYTES), last];
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_part_has_one_state() {
-        let mut block = Block::new(span(0, 200 * CHUNK_BYTES));
+        let mut block = MirrorBlock::new(span(0, 200 * CHUNK_BYTES));
         block.set(130, PartState::Arriving);
         assert_eq!(block.state(130), PartState::Arriving);
         block.set(130, PartState::Complete);

@@ -7,7 +7,7 @@ use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
 
 use super::Cache;
 use super::chunks::{PartState, join};
-use super::state::ObjectId;
+use super::state::MirrorObjectId;
 use crate::error::CacheError;
 
 /// Pages made ready at a time: some 2 ms.
@@ -17,19 +17,19 @@ const COMMIT_BYTES: u64 = 4 << 20;
 /// claim gets them, and no eviction takes them. Its drop releases the parts that are not complete, so
 /// every writer of these bytes keeps a reference to it.
 #[derive(Debug)]
-pub struct Claim {
+pub struct FetchClaim {
     cache: Arc<Cache>,
-    object: ObjectId,
+    object: MirrorObjectId,
     map: Arc<FileMap>,
     spans: Vec<Span>,
     has_large_grains: bool,
     has_ended: AtomicBool,
 }
 
-impl Claim {
+impl FetchClaim {
     pub(super) fn new(
         cache: Arc<Cache>,
-        object: ObjectId,
+        object: MirrorObjectId,
         map: Arc<FileMap>,
         parts: Vec<Span>,
         has_large_grains: bool,
@@ -122,7 +122,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for FetchClaim {
     fn drop(&mut self) {
         self.end();
     }

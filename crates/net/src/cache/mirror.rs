@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use farrow_memory::{FileMap, Length, Span};
 
 use super::chunks::PartState;
-use super::state::{MirrorId, ObjectId, Room};
-use super::{Cache, Claim, WAITERS_MAX};
+use super::state::{MirrorId, MirrorObjectId, PartsOutcome};
+use super::{Cache, FetchClaim, WAITERS_MAX};
 use crate::error::CacheError;
 
 /// A sparse file in which offsets are those of a peer's data section. Objects go by a key that the
@@ -22,7 +22,7 @@ pub struct Mirror {
 
 /// Outcome of [`Mirror::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
+pub enum RemoveOutcome {
     /// It was not there.
     Unknown,
     /// Its memory was given back.
@@ -48,15 +48,15 @@ impl Mirror {
         &self.map
     }
 
-    fn object(&self, key: u64) -> ObjectId {
-        ObjectId { mirror: self.id, key }
+    fn object(&self, key: u64) -> MirrorObjectId {
+        MirrorObjectId { mirror: self.id, key }
     }
 
     /// Holds an object that is here, however much of it.
     #[must_use]
-    pub fn hold(self: &Arc<Self>, key: u64) -> Option<Held> {
+    pub fn hold(self: &Arc<Self>, key: u64) -> Option<MirrorHold> {
         let is_there = self.cache.lock().hold(self.object(key));
-        is_there.then(|| Held { mirror: Arc::clone(self), key })
+        is_there.then(|| MirrorHold { mirror: Arc::clone(self), key })
     }
 
     /// Puts an object in, with none of its bytes, or finds it, and holds it. Other objects in these
@@ -71,7 +71,7 @@ impl Mirror {
         key: u64,
         blocks: &[Span],
         time: Duration,
-    ) -> Result<Held, CacheError> {
+    ) -> Result<MirrorHold, CacheError> {
         for block in blocks {
             self.map.check(*block)?;
         }
@@ -85,7 +85,7 @@ impl Mirror {
                     return Err(CacheError::OtherBlocks { object: key });
                 }
                 return match state.hold(id) {
-                    true => Ok(Held { mirror: Arc::clone(self), key }),
+                    true => Ok(MirrorHold { mirror: Arc::clone(self), key }),
                     false => Err(CacheError::Gone { object: key }),
                 };
             }
@@ -117,24 +117,24 @@ impl Mirror {
                 continue;
             }
             state.insert(id, &blocks);
-            return Ok(Held { mirror: Arc::clone(self), key });
+            return Ok(MirrorHold { mirror: Arc::clone(self), key });
         }
     }
 
     /// The object was deleted at its home: new holds are refused from now on.
-    pub fn remove(&self, key: u64) -> Removal {
+    pub fn remove(&self, key: u64) -> RemoveOutcome {
         let id = self.object(key);
         let mut state = self.cache.lock();
         let Some(object) = state.object(id) else {
-            return Removal::Unknown;
+            return RemoveOutcome::Unknown;
         };
         object.is_gone = true;
         let Some(eviction) = state.take_out(id) else {
-            return Removal::InUse;
+            return RemoveOutcome::InUse;
         };
         drop(state);
         drop(self.cache.give_back(vec![eviction]));
-        Removal::Removed
+        RemoveOutcome::Removed
     }
 }
 
@@ -163,12 +163,12 @@ impl Drop for Mirror {
 
 /// A reader's hold on an object of a mirror. While it lives nothing of the object is evicted.
 #[derive(Debug)]
-pub struct Held {
+pub struct MirrorHold {
     mirror: Arc<Mirror>,
     key: u64,
 }
 
-impl Held {
+impl MirrorHold {
     /// The object's key.
     #[must_use]
     pub fn key(&self) -> u64 {
@@ -181,7 +181,7 @@ impl Held {
         &self.mirror
     }
 
-    fn id(&self) -> ObjectId {
+    fn id(&self) -> MirrorObjectId {
         self.mirror.object(self.key)
     }
 
@@ -200,7 +200,7 @@ impl Held {
     /// # Errors
     /// [`CacheError::NotInObject`], [`CacheError::TooLarge`], [`CacheError::NoRoom`],
     /// [`CacheError::TooManyWaiters`].
-    pub fn claim(&self, ranges: &[Span], time: Duration) -> Result<Claim, CacheError> {
+    pub fn claim(&self, ranges: &[Span], time: Duration) -> Result<FetchClaim, CacheError> {
         let cache = &self.mirror.cache;
         let begin = Instant::now();
         let mut state = cache.lock();
@@ -215,7 +215,7 @@ impl Held {
                 }
             } else {
                 match state.claim(self.id(), ranges) {
-                    Ok(Room::Evict(evictions)) => {
+                    Ok(PartsOutcome::Evict(evictions)) => {
                         // First in the queue, so that no later request takes the room.
                         if place.is_none() {
                             let number = state.number();
@@ -226,7 +226,7 @@ impl Held {
                         state = cache.give_back(evictions);
                         continue;
                     }
-                    Ok(Room::Full) => {}
+                    Ok(PartsOutcome::Full) => {}
                     other => break other,
                 }
             }
@@ -258,12 +258,12 @@ impl Held {
         }
         drop(state);
         let parts = match outcome? {
-            Room::Claimed(parts) => parts,
-            Room::Evict(_) | Room::Full => Vec::new(),
+            PartsOutcome::Claimed(parts) => parts,
+            PartsOutcome::Evict(_) | PartsOutcome::Full => Vec::new(),
         };
         let map = Arc::clone(&self.mirror.map);
         let has_large_grains = self.mirror.has_large_grains;
-        Ok(Claim::new(Arc::clone(cache), self.id(), map, parts, has_large_grains))
+        Ok(FetchClaim::new(Arc::clone(cache), self.id(), map, parts, has_large_grains))
     }
 
     /// Waits until no part of the ranges is arriving, no longer than `time`. Returns whether all of
@@ -289,7 +289,7 @@ impl Held {
     }
 }
 
-impl Clone for Held {
+impl Clone for MirrorHold {
     fn clone(&self) -> Self {
         let mut state = self.mirror.cache.lock();
         // A deleted object can be held again by its own holder.
@@ -300,7 +300,7 @@ impl Clone for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for MirrorHold {
     fn drop(&mut self) {
         let cache = &self.mirror.cache;
         let mut state = cache.lock();

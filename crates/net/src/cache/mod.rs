@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length};
 
-pub use claim::Claim;
-pub use mirror::{Held, Mirror, Removal};
+pub use claim::FetchClaim;
+pub use mirror::{Mirror, MirrorHold, RemoveOutcome};
 
 use crate::CHUNK_BYTES;
 use crate::error::CacheError;
-use state::{Eviction, State};
+use state::{CacheState, EvictedParts};
 
 /// Most requests that wait for room at a time. Each is a thread of the daemon.
 const WAITERS_MAX: usize = 1024;
@@ -53,7 +53,7 @@ pub struct CacheStats {
 /// The room of all mirrors of a node.
 #[derive(Debug)]
 pub struct Cache {
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
     /// Room became free, or an object idle.
     room_changed: Condvar,
     /// Parts became complete, or missing again.
@@ -65,7 +65,7 @@ impl Cache {
     #[must_use]
     pub fn new(limit: Length) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State::new(limit.0)),
+            state: Mutex::new(CacheState::new(limit.0)),
             room_changed: Condvar::new(),
             parts_changed: Condvar::new(),
         })
@@ -97,25 +97,25 @@ impl Cache {
         self.lock().stats()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits on a condition for what is left of the time; `None` when it is over.
     fn wait<'a>(
         condition: &Condvar,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, CacheState>,
         begin: Instant,
         time: Duration,
-    ) -> Option<MutexGuard<'a, State>> {
+    ) -> Option<MutexGuard<'a, CacheState>> {
         let left = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())?;
         let waited = condition.wait_timeout(state, left);
         Some(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Gives the memory of what was taken out of the tables back, and then its room.
-    fn give_back<'a>(&'a self, evictions: Vec<Eviction>) -> MutexGuard<'a, State> {
-        let punched: Vec<_> = evictions.iter().map(Eviction::punch).collect();
+    fn give_back<'a>(&'a self, evictions: Vec<EvictedParts>) -> MutexGuard<'a, CacheState> {
+        let punched: Vec<_> = evictions.iter().map(EvictedParts::punch).collect();
         let mut state = self.lock();
         for (eviction, is_punched) in evictions.iter().zip(punched) {
             state.forget(eviction, is_punched);

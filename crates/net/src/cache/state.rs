@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farrow_memory::{FileMap, Length, Offset, Span};
 
 use super::CacheStats;
-use super::chunks::{Block, PartState, join};
+use super::chunks::{MirrorBlock, PartState, join};
 use crate::error::CacheError;
 
 /// A mirror, by number.
@@ -15,14 +15,14 @@ pub(super) struct MirrorId(u64);
 
 /// An object of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ObjectId {
+pub(super) struct MirrorObjectId {
     pub(super) mirror: MirrorId,
     pub(super) key: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Object {
-    pub(super) blocks: Vec<Block>,
+pub(super) struct MirroredObject {
+    pub(super) blocks: Vec<MirrorBlock>,
     /// Readers.
     pub(super) holds: u64,
     /// Fetches that may still write its bytes.
@@ -33,13 +33,13 @@ pub(super) struct Object {
     pub(super) is_gone: bool,
 }
 
-impl Object {
+impl MirroredObject {
     fn spans(&self) -> impl Iterator<Item = Span> + '_ {
-        self.blocks.iter().map(Block::span)
+        self.blocks.iter().map(MirrorBlock::span)
     }
 
     /// The block that has all of a range.
-    pub(super) fn block_of(&mut self, range: Span) -> Option<&mut Block> {
+    pub(super) fn block_of(&mut self, range: Span) -> Option<&mut MirrorBlock> {
         self.blocks.iter_mut().find(|block| block.span().contains(range) && !range.is_empty())
     }
 }
@@ -48,7 +48,7 @@ impl Object {
 struct MirrorState {
     map: Arc<FileMap>,
     grain: u64,
-    objects: HashMap<u64, Object>,
+    objects: HashMap<u64, MirroredObject>,
     /// First byte of each block, to its last byte and object.
     blocks: BTreeMap<u64, (u64, u64)>,
     /// Parts that are arriving or complete in each grain that is charged.
@@ -59,8 +59,8 @@ struct MirrorState {
 
 /// Parts that left the tables. Their memory is given back next, then their room.
 #[derive(Debug)]
-pub(super) struct Eviction {
-    object: ObjectId,
+pub(super) struct EvictedParts {
+    object: MirrorObjectId,
     map: Arc<FileMap>,
     /// Joined.
     spans: Vec<Span>,
@@ -70,7 +70,7 @@ pub(super) struct Eviction {
     is_of_claim: bool,
 }
 
-impl Eviction {
+impl EvictedParts {
     /// Outside of the lock.
     pub(super) fn punch(&self) -> bool {
         self.spans.iter().all(|span| punch(&self.map, *span))
@@ -86,12 +86,12 @@ fn punch(map: &FileMap, span: Span) -> bool {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct CacheState {
     limit: u64,
     used: u64,
     mirrors: BTreeMap<MirrorId, MirrorState>,
     /// Objects without holds, the least recently used first.
-    idle: BTreeMap<u64, ObjectId>,
+    idle: BTreeMap<u64, MirrorObjectId>,
     /// Requests that wait for room, in the order of arrival.
     pub(super) waiters: VecDeque<u64>,
     next: u64,
@@ -99,16 +99,16 @@ pub(super) struct State {
 }
 
 /// What a request for parts finds.
-pub(super) enum Room {
+pub(super) enum PartsOutcome {
     /// All is charged; these parts are the caller's to bring.
     Claimed(Vec<Span>),
     /// Memory of these has to be given back first.
-    Evict(Vec<Eviction>),
+    Evict(Vec<EvictedParts>),
     /// Nothing can be evicted for it now.
     Full,
 }
 
-impl State {
+impl CacheState {
     pub(super) fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -168,7 +168,7 @@ impl State {
         self.mirrors.get(&id).map_or_else(Vec::new, |one| one.objects.keys().copied().collect())
     }
 
-    pub(super) fn object(&mut self, id: ObjectId) -> Option<&mut Object> {
+    pub(super) fn object(&mut self, id: MirrorObjectId) -> Option<&mut MirroredObject> {
         self.mirrors.get_mut(&id.mirror)?.objects.get_mut(&id.key)
     }
 
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Other objects with bytes in these blocks.
-    pub(super) fn overlapping(&self, id: ObjectId, blocks: &[Span]) -> Vec<(Span, u64)> {
+    pub(super) fn overlapping(&self, id: MirrorObjectId, blocks: &[Span]) -> Vec<(Span, u64)> {
         let Some(mirror) = self.mirrors.get(&id.mirror) else {
             return Vec::new();
         };
@@ -199,7 +199,7 @@ impl State {
 
     /// A new object, held once. The caller has checked that its blocks have bytes, lie in the map,
     /// and overlap nothing.
-    pub(super) fn insert(&mut self, id: ObjectId, blocks: &[Span]) {
+    pub(super) fn insert(&mut self, id: MirrorObjectId, blocks: &[Span]) {
         let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
             return;
         };
@@ -207,18 +207,19 @@ impl State {
             let last = block.offset.0 + (block.length.0 - 1);
             mirror.blocks.insert(block.offset.0, (last, id.key));
         }
-        let blocks = blocks.iter().copied().map(Block::new).collect();
-        let object = Object { blocks, holds: 1, claims: 0, idle_since: None, is_gone: false };
+        let blocks = blocks.iter().copied().map(MirrorBlock::new).collect();
+        let object =
+            MirroredObject { blocks, holds: 1, claims: 0, idle_since: None, is_gone: false };
         mirror.objects.insert(id.key, object);
     }
 
     /// Has it these blocks?
-    pub(super) fn has_blocks(&mut self, id: ObjectId, blocks: &[Span]) -> bool {
+    pub(super) fn has_blocks(&mut self, id: MirrorObjectId, blocks: &[Span]) -> bool {
         self.object(id).is_some_and(|object| object.spans().eq(blocks.iter().copied()))
     }
 
     /// One more reader.
-    pub(super) fn hold(&mut self, id: ObjectId) -> bool {
+    pub(super) fn hold(&mut self, id: MirrorObjectId) -> bool {
         let Some(object) = self.object(id).filter(|object| !object.is_gone) else {
             return false;
         };
@@ -230,7 +231,7 @@ impl State {
     }
 
     /// After a hold or a claim ended. What is returned has left, if it was deleted.
-    pub(super) fn settle(&mut self, id: ObjectId) -> Option<Eviction> {
+    pub(super) fn settle(&mut self, id: MirrorObjectId) -> Option<EvictedParts> {
         let since = self.number();
         let object = self.object(id)?;
         if object.holds > 0 || object.claims > 0 || object.idle_since.is_some() {
@@ -248,7 +249,7 @@ impl State {
     }
 
     /// Takes an object without holds out of the tables.
-    pub(super) fn take_out(&mut self, id: ObjectId) -> Option<Eviction> {
+    pub(super) fn take_out(&mut self, id: MirrorObjectId) -> Option<EvictedParts> {
         let mirror = self.mirrors.get_mut(&id.mirror)?;
         let object = mirror.objects.get(&id.key)?;
         if object.holds > 0 || object.claims > 0 {
@@ -266,11 +267,11 @@ impl State {
         let spans = join(parts.iter().copied());
         mirror.leaving.extend(&spans);
         let map = Arc::clone(&mirror.map);
-        Some(Eviction { object: id, map, spans, parts, is_of_claim: false })
+        Some(EvictedParts { object: id, map, spans, parts, is_of_claim: false })
     }
 
     /// The parts that a claim did not bring. They are arriving until their memory is given back.
-    pub(super) fn abandon(&mut self, id: ObjectId, claimed: &[Span]) -> Option<Eviction> {
+    pub(super) fn abandon(&mut self, id: MirrorObjectId, claimed: &[Span]) -> Option<EvictedParts> {
         let map = Arc::clone(&self.mirrors.get(&id.mirror)?.map);
         let object = self.object(id)?;
         let mut parts = Vec::new();
@@ -281,11 +282,11 @@ impl State {
             parts.extend(arriving.filter_map(|at| block.part(at)));
         }
         let spans = join(parts.iter().copied());
-        Some(Eviction { object: id, map, spans, parts, is_of_claim: true })
+        Some(EvictedParts { object: id, map, spans, parts, is_of_claim: true })
     }
 
     /// The memory of an eviction has been given back, or could not be and stays charged.
-    pub(super) fn forget(&mut self, eviction: &Eviction, is_punched: bool) {
+    pub(super) fn forget(&mut self, eviction: &EvictedParts, is_punched: bool) {
         let Some(mirror) = self.mirrors.get_mut(&eviction.object.mirror) else {
             return;
         };
@@ -331,10 +332,14 @@ impl State {
     ///
     /// Which parts are missing is decided here, under one lock with the charge: of two requests for
     /// a part one brings it.
-    pub(super) fn claim(&mut self, id: ObjectId, ranges: &[Span]) -> Result<Room, CacheError> {
+    pub(super) fn claim(
+        &mut self,
+        id: MirrorObjectId,
+        ranges: &[Span],
+    ) -> Result<PartsOutcome, CacheError> {
         let missing = self.missing(id, ranges)?;
         let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
-            return Ok(Room::Claimed(Vec::new()));
+            return Ok(PartsOutcome::Claimed(Vec::new()));
         };
         let grain = mirror.grain;
         let mut fresh: Vec<u64> = missing.iter().map(|part| part.offset.0 / grain).collect();
@@ -348,8 +353,8 @@ impl State {
         let free = self.limit.saturating_sub(self.used);
         if asked > free {
             return Ok(match self.evict(asked - free) {
-                evictions if evictions.is_empty() => Room::Full,
-                evictions => Room::Evict(evictions),
+                evictions if evictions.is_empty() => PartsOutcome::Full,
+                evictions => PartsOutcome::Evict(evictions),
             });
         }
         self.used += asked;
@@ -357,7 +362,7 @@ impl State {
             *mirror.grains.entry(part.offset.0 / grain).or_default() += 1;
         }
         let Some(object) = self.object(id) else {
-            return Ok(Room::Claimed(Vec::new()));
+            return Ok(PartsOutcome::Claimed(Vec::new()));
         };
         for part in &missing {
             if let Some(block) = object.block_of(*part) {
@@ -365,13 +370,13 @@ impl State {
             }
         }
         object.claims += 1;
-        Ok(Room::Claimed(missing))
+        Ok(PartsOutcome::Claimed(missing))
     }
 
     /// The parts of ranges that are neither complete nor arriving, in order, each once.
     pub(super) fn missing(
         &mut self,
-        id: ObjectId,
+        id: MirrorObjectId,
         ranges: &[Span],
     ) -> Result<Vec<Span>, CacheError> {
         let gone = CacheError::Gone { object: id.key };
@@ -391,7 +396,7 @@ impl State {
     /// How far ranges are: the worst state of their parts.
     pub(super) fn progress(
         &mut self,
-        id: ObjectId,
+        id: MirrorObjectId,
         ranges: &[Span],
     ) -> Result<PartState, CacheError> {
         let gone = CacheError::Gone { object: id.key };
@@ -412,7 +417,7 @@ impl State {
     }
 
     /// Takes idle objects out until so many bytes will be free: all that are needed, or none.
-    fn evict(&mut self, needed: u64) -> Vec<Eviction> {
+    fn evict(&mut self, needed: u64) -> Vec<EvictedParts> {
         let mut planned: HashMap<(MirrorId, u64), u64> = HashMap::new();
         let (mut freed, mut victims) = (0, Vec::new());
         for id in self.idle.values() {

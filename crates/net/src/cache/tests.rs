@@ -9,7 +9,7 @@ use farrow_memory::{FileMap, Length, Offset, Span};
 use proptest::prelude::*;
 use rustix::fs::MemfdFlags;
 
-use super::{Cache, Held, Mirror, Removal};
+use super::{Cache, Mirror, MirrorHold, RemoveOutcome};
 use crate::CHUNK_BYTES;
 use crate::error::CacheError;
 
@@ -38,7 +38,7 @@ fn setup(limit_chunks: u64) -> (Arc<Cache>, Arc<Mirror>) {
 }
 
 /// Brings all of an object, whose bytes are its key.
-fn fill(held: &Held, ranges: &[Span]) -> Result<(), CacheError> {
+fn fill(held: &MirrorHold, ranges: &[Span]) -> Result<(), CacheError> {
     let claim = held.claim(ranges, NO_TIME)?;
     for span in claim.spans().to_vec() {
         claim.put(span.offset, &vec![held.key() as u8; span.length.as_usize()])?;
@@ -177,7 +177,7 @@ fn neighbours_keep_their_bytes() {
     }
     assert_eq!(cache.stats().used, 2 * CHUNK_BYTES, "shared chunks count once");
     all[1] = None;
-    assert_eq!(mirror.remove(2), Removal::Removed);
+    assert_eq!(mirror.remove(2), RemoveOutcome::Removed);
     for (key, span) in (1..).zip(spans) {
         let expected = if key == 2 { 0 } else { key };
         assert!(bytes_of(&mirror, span).iter().all(|byte| *byte == expected), "object {key}");
@@ -185,7 +185,7 @@ fn neighbours_keep_their_bytes() {
     assert_eq!(cache.stats().used, 2 * CHUNK_BYTES);
     all.clear();
     for key in [1, 3, 4] {
-        assert_eq!(mirror.remove(key), Removal::Removed);
+        assert_eq!(mirror.remove(key), RemoveOutcome::Removed);
     }
     assert_eq!(cache.stats().used, 0);
     assert_eq!(mirror.map().committed().unwrap(), Length(0), "and so does the file");
@@ -200,12 +200,12 @@ fn a_new_object_replaces_deleted_ones_but_never_bytes_that_are_held() {
     assert!(matches!(refused, Err(CacheError::Overlap { other: 1, .. })), "{refused:?}");
     let other_blocks = mirror.insert(1, &[chunks(0, 3)], NO_TIME);
     assert!(matches!(other_blocks, Err(CacheError::OtherBlocks { object: 1 })));
-    assert_eq!(mirror.remove(1), Removal::InUse);
+    assert_eq!(mirror.remove(1), RemoveOutcome::InUse);
     assert!(mirror.hold(1).is_none(), "deleted");
     assert!(matches!(mirror.insert(1, &[chunks(0, 2)], NO_TIME), Err(CacheError::Gone { .. })));
     assert!(bytes_of(&mirror, chunks(0, 2)).iter().all(|byte| *byte == 1), "but held");
     drop(old);
-    assert_eq!(mirror.remove(1), Removal::Unknown);
+    assert_eq!(mirror.remove(1), RemoveOutcome::Unknown);
     let new = mirror.insert(2, &[chunks(1, 2)], NO_TIME).unwrap();
     assert!(!new.is_complete(&[chunks(1, 1)]).unwrap(), "nothing of the old one counts");
     assert!(mirror.insert(3, &[chunks(9, 2), chunks(10, 1)], NO_TIME).is_err(), "overlaps itself");
@@ -247,7 +247,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What a reader holds, with the bytes that it knows to be complete.
 struct Reader {
-    held: Held,
+    held: MirrorHold,
     block: Span,
     complete: Vec<Span>,
 }

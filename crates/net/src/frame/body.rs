@@ -33,7 +33,7 @@ pub(super) const HELLO_BYTES: usize = TICKET_BYTES + 8;
 
 /// What a connection is for. Small requests never wait behind bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum ConnectionClass {
     /// Opens, releases, notices and reads of some chunks.
     Small,
     /// Reads of many chunks.
@@ -44,21 +44,21 @@ pub enum Class {
 
 /// The first frame's body.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Hello {
+pub struct PeerHello {
     /// Ties the connection to the life of a member.
     pub ticket: Ticket,
     /// What the connection is for.
-    pub class: Class,
+    pub class: ConnectionClass,
 }
 
-impl Hello {
+impl PeerHello {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let class = match self.class {
-            Class::Small => 0,
-            Class::Bulk => 1,
-            Class::Push => 2,
+            ConnectionClass::Small => 0,
+            ConnectionClass::Bulk => 1,
+            ConnectionClass::Push => 2,
         };
         let mut bytes = self.ticket.as_bytes().to_vec();
         bytes.extend([class, 0, 0, 0, 0, 0, 0, 0]);
@@ -77,9 +77,9 @@ impl Hello {
                 left: bytes.len() as u64,
             }))?;
         let class = match rest {
-            [0, 0, 0, 0, 0, 0, 0, 0] => Class::Small,
-            [1, 0, 0, 0, 0, 0, 0, 0] => Class::Bulk,
-            [2, 0, 0, 0, 0, 0, 0, 0] => Class::Push,
+            [0, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Small,
+            [1, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Bulk,
+            [2, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Push,
             _ => {
                 let class = rest.first().copied().unwrap_or(0);
                 return Err(wrong(BodyError::Class { class, bytes: rest.len() as u64 }));
@@ -144,7 +144,7 @@ pub fn encode_ranges(ranges: &[Span]) -> Vec<u8> {
 /// [`READ_BYTES_MAX`] in all.
 pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
     let wrong = |error| FrameError::Body { what: "ranges", error };
-    let mut input = Input { rest: bytes };
+    let mut input = ByteReader { rest: bytes };
     let count = bytes.len() / RANGE_BYTES;
     if count == 0 || count > RANGES_MAX || !bytes.len().is_multiple_of(RANGE_BYTES) {
         let (bytes, max) = (bytes.len() as u64, RANGES_MAX as u64);
@@ -196,7 +196,7 @@ impl Opened {
     /// inline bytes that are neither none nor all.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let wrong = |error| FrameError::Body { what: "Opened", error };
-        let mut input = Input { rest: bytes };
+        let mut input = ByteReader { rest: bytes };
         let counts = [input.count(), input.count(), input.count()];
         let [blocks, entry, inline] = counts;
         let (blocks, entry, inline) =
@@ -243,11 +243,11 @@ impl Opened {
 }
 
 /// Bytes that are taken from the front.
-struct Input<'a> {
+struct ByteReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Input<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], BodyError> {
         let left = self.rest.len() as u64;
         let (taken, rest) = self

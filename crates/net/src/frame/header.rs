@@ -98,7 +98,7 @@ impl Op {
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// What it is.
     pub op: Op,
     /// The request it belongs to.
@@ -109,7 +109,7 @@ pub struct Header {
     pub length: u64,
 }
 
-impl Header {
+impl FrameHeader {
     /// A header for `length` bytes of body.
     #[must_use]
     pub const fn new(op: Op, id: u64, offset: u64, length: u64) -> Self {

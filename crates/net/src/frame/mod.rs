@@ -33,10 +33,10 @@ mod body;
 mod header;
 
 pub use body::{
-    Class, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode, Hello, INLINE_BYTES_MAX, Opened,
-    RANGES_MAX, READ_BYTES_MAX, decode_ranges, encode_ranges,
+    ConnectionClass, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode, INLINE_BYTES_MAX, Opened,
+    PeerHello, RANGES_MAX, READ_BYTES_MAX, decode_ranges, encode_ranges,
 };
-pub use header::{HEADER_BYTES, Header, OPEN_BYTES_MAX, Op, VERSION};
+pub use header::{FrameHeader, HEADER_BYTES, OPEN_BYTES_MAX, Op, VERSION};
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -60,14 +60,14 @@ pub fn behind(range: Span, length: Length) -> Option<Span> {
 /// The ranges that one request still expects, piece by piece and in order: whatever else arrives is
 /// a violation.
 #[derive(Debug, Clone)]
-pub struct Expected {
+pub struct ExpectedRanges {
     id: u64,
     /// In reverse, so that the next one is at the end.
     ranges: Vec<Span>,
     bytes: u64,
 }
 
-impl Expected {
+impl ExpectedRanges {
     /// Of a request that was sent, or announced, with these ranges.
     #[must_use]
     pub fn new(id: u64, ranges: &[Span]) -> Self {
@@ -104,7 +104,7 @@ impl Expected {
     ///
     /// # Errors
     /// [`FrameError::NotAsked`] with what was expected and what came.
-    pub fn check(&self, header: &Header) -> Result<Span, FrameError> {
+    pub fn check(&self, header: &FrameHeader) -> Result<Span, FrameError> {
         let found = Span::new(Offset(header.offset), Length(header.length));
         match self.next() {
             Some(piece) if header.id == self.id && found == piece => Ok(piece),

@@ -10,7 +10,7 @@ fn span(offset: u64, length: u64) -> Span {
 
 #[test]
 fn headers_have_the_documented_bytes() {
-    let header = Header::new(Op::Data, 0x0102, 0x0304, 5);
+    let header = FrameHeader::new(Op::Data, 0x0102, 0x0304, 5);
     let bytes = header.encode(b"bytes", true);
     assert_eq!(bytes[..4], [6, 1, 0, 0]);
     assert_eq!(
@@ -21,13 +21,13 @@ fn headers_have_the_documented_bytes() {
     whole[4..8].fill(0);
     let crc = crc32c::crc32c(&[&whole[..], b"bytes"].concat());
     assert_eq!(bytes[4..8], crc.to_le_bytes());
-    assert_eq!(Header::decode(&bytes, true), Ok(header));
+    assert_eq!(FrameHeader::decode(&bytes, true), Ok(header));
     assert_eq!(header.verify(&bytes, b"bytes"), Ok(()));
 }
 
 #[test]
 fn every_flipped_bit_is_found() {
-    let header = Header::new(Op::Data, 7, 4096, 64);
+    let header = FrameHeader::new(Op::Data, 7, 4096, 64);
     let body = [0x5A; 64];
     let bytes = header.encode(&body, true);
     for bit in 0..8 * (HEADER_BYTES + body.len()) {
@@ -36,7 +36,8 @@ fn every_flipped_bit_is_found() {
             Some(byte) => *byte ^= 1 << (bit % 8),
             None => body[bit / 8 - HEADER_BYTES] ^= 1 << (bit % 8),
         }
-        let passed = Header::decode(&bytes, true).and_then(|found| found.verify(&bytes, &body));
+        let passed =
+            FrameHeader::decode(&bytes, true).and_then(|found| found.verify(&bytes, &body));
         assert!(passed.is_err(), "bit {bit}");
     }
 }
@@ -44,9 +45,9 @@ fn every_flipped_bit_is_found() {
 #[test]
 fn headers_beyond_their_limits_are_refused_with_numbers() {
     let with = |op: u8, flags: u8, length: u64| {
-        let mut bytes = Header::new(Op::Data, 0, 0, length).encode(&[], false);
+        let mut bytes = FrameHeader::new(Op::Data, 0, 0, length).encode(&[], false);
         (bytes[0], bytes[1]) = (op, flags);
-        Header::decode(&bytes, false)
+        FrameHeader::decode(&bytes, false)
     };
     assert_eq!(with(0, 0, 1), Err(FrameError::UnknownOp { op: 0 }));
     assert_eq!(with(14, 0, 1), Err(FrameError::UnknownOp { op: 14 }));
@@ -59,25 +60,25 @@ fn headers_beyond_their_limits_are_refused_with_numbers() {
     for op in Op::ALL {
         let (min, max) = op.body_bytes();
         assert!(min <= max && max <= 8 << 20, "{op:?}");
-        let header = Header::new(op, 1, 2, max);
-        assert_eq!(Header::decode(&header.encode(&[], false), false), Ok(header));
+        let header = FrameHeader::new(op, 1, 2, max);
+        assert_eq!(FrameHeader::decode(&header.encode(&[], false), false), Ok(header));
     }
 }
 
 #[test]
 fn pieces_end_where_chunks_end() {
     let range = span(CHUNK_BYTES - 10, 6 * CHUNK_BYTES);
-    let mut expected = Expected::new(3, &[range, span(8 << 20, 1)]);
+    let mut expected = ExpectedRanges::new(3, &[range, span(8 << 20, 1)]);
     assert_eq!(expected.bytes(), 6 * CHUNK_BYTES + 1);
     let first = span(CHUNK_BYTES - 10, 3 * CHUNK_BYTES + 10);
     let pieces = [first, span(4 * CHUNK_BYTES, 3 * CHUNK_BYTES - 10), span(8 << 20, 1)];
     for piece in pieces {
-        let header = Header::new(Op::Data, 3, piece.offset.0, piece.length.0);
+        let header = FrameHeader::new(Op::Data, 3, piece.offset.0, piece.length.0);
         assert_eq!(expected.check(&header), Ok(piece));
         for wrong in [
-            Header { id: 4, ..header },
-            Header { offset: header.offset + 1, ..header },
-            Header { length: header.length + 1, ..header },
+            FrameHeader { id: 4, ..header },
+            FrameHeader { offset: header.offset + 1, ..header },
+            FrameHeader { length: header.length + 1, ..header },
         ] {
             assert!(matches!(expected.check(&wrong), Err(FrameError::NotAsked { .. })));
         }
@@ -132,12 +133,12 @@ fn opened_objects_come_back_whole_or_not_at_all() {
 #[test]
 fn hellos_name_a_class() {
     let ticket = Ticket::from_bytes([9; 32]);
-    for class in [Class::Small, Class::Bulk, Class::Push] {
-        let hello = Hello { ticket, class };
+    for class in [ConnectionClass::Small, ConnectionClass::Bulk, ConnectionClass::Push] {
+        let hello = PeerHello { ticket, class };
         let mut bytes = hello.encode();
-        assert!(Hello::decode(&bytes) == Ok(hello));
+        assert!(PeerHello::decode(&bytes) == Ok(hello));
         bytes[33] = 1;
-        assert!(Hello::decode(&bytes).is_err());
-        assert!(Hello::decode(&bytes[..31]).is_err());
+        assert!(PeerHello::decode(&bytes).is_err());
+        assert!(PeerHello::decode(&bytes[..31]).is_err());
     }
 }

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Shared;
-use super::connect::{Connection, dial};
-use super::fetch::{Fetch, Request};
+use super::PeerShared;
+use super::connect::{PeerConnection, dial};
+use super::fetch::{Fetch, FetchRequest};
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{Class, ErrorCode, Expected, Op, encode_ranges};
+use crate::frame::{ConnectionClass, ErrorCode, ExpectedRanges, Op, encode_ranges};
 use crate::source::HoldId;
 
 /// Bytes of requests that are on their way on one connection. They fit the buffers of both ends, so
@@ -29,31 +29,31 @@ const IDLE: Duration = Duration::from_secs(60);
 const MEASURE_BYTES: u64 = 16 << 20;
 
 #[derive(Default)]
-struct State {
-    requests: VecDeque<Request>,
+struct BulkState {
+    requests: VecDeque<FetchRequest>,
     closed: Option<NetError>,
 }
 
 /// Requests that no connection has sent.
 #[derive(Default)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<BulkState>,
     changed: Condvar,
 }
 
-enum Next {
-    Request(Request),
+enum NextWork {
+    Request(FetchRequest),
     Nothing,
     Closed,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BulkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Behind all others.
-    fn push(&self, shared: &Shared, requests: Vec<Request>) -> Result<(), NetError> {
+    fn push(&self, shared: &PeerShared, requests: Vec<FetchRequest>) -> Result<(), NetError> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
@@ -69,7 +69,7 @@ impl Queue {
     }
 
     /// Before all others: they were sent before.
-    fn put_back(&self, requests: impl DoubleEndedIterator<Item = Request>) {
+    fn put_back(&self, requests: impl DoubleEndedIterator<Item = FetchRequest>) {
         let mut state = self.lock();
         for request in requests.rev() {
             match &state.closed {
@@ -80,21 +80,21 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    fn take(&self, wait: Option<Duration>) -> Next {
+    fn take(&self, wait: Option<Duration>) -> NextWork {
         let mut state = self.lock();
         let begin = Instant::now();
         loop {
             if state.closed.is_some() {
-                return Next::Closed;
+                return NextWork::Closed;
             }
             while let Some(request) = state.requests.pop_front() {
                 if !request.fetch.has_failed() {
-                    return Next::Request(request);
+                    return NextWork::Request(request);
                 }
             }
             let left = wait.and_then(|wait| wait.checked_sub(begin.elapsed()));
             let Some(left) = left.filter(|left| !left.is_zero()) else {
-                return Next::Nothing;
+                return NextWork::Nothing;
             };
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -124,25 +124,25 @@ impl Queue {
 }
 
 /// Asks for all of a fetch.
-pub(super) fn fetch(shared: &Shared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
+pub(super) fn fetch(shared: &PeerShared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
     shared.queue.push(shared, fetch.requests(hold))
 }
 
 /// A thread of a peer, one of `threads`, until the queue is closed.
-pub(super) fn run(shared: &Shared, threads: usize) {
+pub(super) fn run(shared: &PeerShared, threads: usize) {
     let mut connection = None;
     loop {
         let request = match shared.queue.take(Some(IDLE)) {
-            Next::Request(request) => request,
-            Next::Nothing => {
+            NextWork::Request(request) => request,
+            NextWork::Nothing => {
                 // The peer closes what is idle; so is this one, and the next request makes another.
                 connection = None;
                 continue;
             }
-            Next::Closed => return,
+            NextWork::Closed => return,
         };
-        if connection.as_ref().is_none_or(|one: &Connection| one.socket.is_cut()) {
-            connection = match dial(shared, Class::Bulk) {
+        if connection.as_ref().is_none_or(|one: &PeerConnection| one.socket.is_cut()) {
+            connection = match dial(shared, ConnectionClass::Bulk) {
                 Ok(connection) => Some(connection),
                 Err(error) => {
                     let error = shared.dialer.error(shared, error);
@@ -153,7 +153,7 @@ pub(super) fn run(shared: &Shared, threads: usize) {
         }
         if let Some(of_stream) = &mut connection {
             let mut stream =
-                Stream { shared, threads, connection: of_stream, sent: VecDeque::new() };
+                BulkStream { shared, threads, connection: of_stream, sent: VecDeque::new() };
             if let Err(error) = stream.run(request) {
                 let sent = std::mem::take(&mut stream.sent);
                 of_stream.socket.cut(error.to_string());
@@ -169,24 +169,24 @@ pub(super) fn run(shared: &Shared, threads: usize) {
     }
 }
 
-struct Sent {
-    request: Request,
-    expected: Expected,
+struct SentRequest {
+    request: FetchRequest,
+    expected: ExpectedRanges,
     frame_bytes: usize,
 }
 
 /// A connection at work.
-struct Stream<'a> {
-    shared: &'a Shared,
+struct BulkStream<'a> {
+    shared: &'a PeerShared,
     threads: usize,
-    connection: &'a mut Connection,
+    connection: &'a mut PeerConnection,
     /// In the order in which their answers come.
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentRequest>,
 }
 
-impl Stream<'_> {
+impl BulkStream<'_> {
     /// Until every request that was sent is answered and no other waits.
-    fn run(&mut self, first: Request) -> Result<(), ConnectionError> {
+    fn run(&mut self, first: FetchRequest) -> Result<(), ConnectionError> {
         self.send(first)?;
         let (mut begin, mut bytes) = (Instant::now(), 0);
         while !self.sent.is_empty() {
@@ -211,18 +211,18 @@ impl Stream<'_> {
                 return Ok(());
             }
             match self.shared.queue.take(None) {
-                Next::Request(request) => self.send(request)?,
-                Next::Nothing | Next::Closed => return Ok(()),
+                NextWork::Request(request) => self.send(request)?,
+                NextWork::Nothing | NextWork::Closed => return Ok(()),
             }
         }
     }
 
-    fn send(&mut self, request: Request) -> Result<(), ConnectionError> {
+    fn send(&mut self, request: FetchRequest) -> Result<(), ConnectionError> {
         let id = self.shared.number();
         let (body, hold) = (encode_ranges(&request.ranges), request.hold.0);
-        let (expected, frame_bytes) = (Expected::new(id, &request.ranges), body.len());
+        let (expected, frame_bytes) = (ExpectedRanges::new(id, &request.ranges), body.len());
         // First into the list: if sending fails it is sent again.
-        self.sent.push_back(Sent { request, expected, frame_bytes });
+        self.sent.push_back(SentRequest { request, expected, frame_bytes });
         self.connection.writer.write_bytes(Op::Read, id, hold, &body)
     }
 

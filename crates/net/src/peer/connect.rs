@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Length;
 
-use super::Shared;
+use super::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{Class, Hello, Op, VERSION};
-use crate::records::{FrameReader, FrameWriter, Wire};
+use crate::frame::{ConnectionClass, Op, PeerHello, VERSION};
+use crate::records::{FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
 
 /// First pause after a failure; each further one is twice as long.
@@ -19,14 +19,14 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
 /// A connection that the peer has welcomed.
-pub(super) struct Connection {
+pub(super) struct PeerConnection {
     pub(super) socket: Arc<Socket>,
     pub(super) reader: FrameReader,
     pub(super) writer: FrameWriter,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectorState {
     lost: Option<String>,
     pause: Duration,
     /// No attempt before then.
@@ -37,12 +37,12 @@ struct State {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Dialer {
-    state: Mutex<State>,
+    state: Mutex<ConnectorState>,
     lost: Condvar,
 }
 
 impl Dialer {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl Dialer {
     }
 
     /// The error of the peer if it is lost, else this one.
-    pub(super) fn error(&self, shared: &Shared, error: ConnectionError) -> NetError {
+    pub(super) fn error(&self, shared: &PeerShared, error: ConnectionError) -> NetError {
         if self.is_lost() { self.lost_error(&shared.options.name) } else { shared.failed(error) }
     }
 
@@ -108,23 +108,26 @@ impl Dialer {
 }
 
 /// Connects, with the pause that is due.
-pub(super) fn dial(shared: &Shared, class: Class) -> Result<Connection, ConnectionError> {
+pub(super) fn dial(
+    shared: &PeerShared,
+    class: ConnectionClass,
+) -> Result<PeerConnection, ConnectionError> {
     shared.dialer.pause()?;
     let connection = attempt(shared, class);
     shared.dialer.on_outcome(connection.is_ok());
     connection
 }
 
-fn attempt(shared: &Shared, class: Class) -> Result<Connection, ConnectionError> {
+fn attempt(shared: &PeerShared, class: ConnectionClass) -> Result<PeerConnection, ConnectionError> {
     let options = &shared.options;
     let ticket = shared.control.ticket().map_err(ConnectionError::NotAdmitted)?;
     let stream = TcpStream::connect_timeout(&options.address, options.connect)?;
     let socket = Socket::new(stream, &options.socket)?;
     shared.dialer.register(&socket)?;
-    let Wire { mut reader, mut writer, .. } =
-        Wire::connect(&socket, &shared.credentials, &options.name)?;
+    let RecordStream { mut reader, mut writer, .. } =
+        RecordStream::connect(&socket, &shared.credentials, &options.name)?;
     let begin = Instant::now();
-    let hello = Hello { ticket, class }.encode();
+    let hello = PeerHello { ticket, class }.encode();
     writer.write_bytes(Op::Hello, 0, VERSION, &hello)?;
     let header = reader.header(options.socket.stall)?;
     let body = reader.body(&header)?;
@@ -148,5 +151,5 @@ fn attempt(shared: &Shared, class: Class) -> Result<Connection, ConnectionError>
     }
     shared.link().on_round_trip(begin.elapsed());
     shared.on_progress();
-    Ok(Connection { socket, reader, writer })
+    Ok(PeerConnection { socket, reader, writer })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
 
-use crate::cache::Claim;
+use crate::cache::FetchClaim;
 use crate::error::FrameError;
 
 /// A range of the peer's data section, and where its bytes go.
@@ -59,7 +59,7 @@ impl Placement {
 /// See the module.
 #[derive(Debug)]
 pub(super) enum Destination {
-    Mirror(Claim),
+    Mirror(FetchClaim),
     Placed(Placement),
 }
 

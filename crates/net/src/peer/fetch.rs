@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Span};
 
-use super::Shared;
+use super::PeerShared;
 use super::destination::Destination;
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{Expected, Header, RANGES_MAX, behind};
+use crate::frame::{ExpectedRanges, FrameHeader, RANGES_MAX, behind};
 use crate::records::FrameReader;
 use crate::source::HoldId;
 
@@ -30,7 +30,7 @@ const YIELDS_MAX: u32 = 100;
 const LOOK: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
-struct State {
+struct FetchState {
     requests_left: usize,
     bytes_done: u64,
     error: Option<NetError>,
@@ -40,22 +40,26 @@ struct State {
 /// long as a connection may still write them, also after the caller has given up.
 pub(super) struct Fetch {
     destination: Destination,
-    state: Mutex<State>,
+    state: Mutex<FetchState>,
     changed: Condvar,
 }
 
 /// What is asked for at once.
-pub(super) struct Request {
+pub(super) struct FetchRequest {
     pub(super) fetch: Arc<Fetch>,
     pub(super) hold: HoldId,
     pub(super) ranges: Vec<Span>,
     attempts: u32,
 }
 
-impl Request {
+impl FetchRequest {
     /// The same for what has not arrived, or `None` after the last attempt: then its fetch has
     /// failed for this reason.
-    pub(super) fn again(mut self, expected: Option<&Expected>, error: &NetError) -> Option<Self> {
+    pub(super) fn again(
+        mut self,
+        expected: Option<&ExpectedRanges>,
+        error: &NetError,
+    ) -> Option<Self> {
         self.attempts += 1;
         if let Some(expected) = expected {
             self.ranges = expected.rest();
@@ -72,13 +76,13 @@ impl Fetch {
         Arc::new(Self { destination, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FetchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Divides it into requests. They are counted as left.
-    pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<Request> {
-        let mut requests: Vec<Request> = Vec::new();
+    pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<FetchRequest> {
+        let mut requests: Vec<FetchRequest> = Vec::new();
         let mut bytes = 0;
         for span in self.destination.spans() {
             let mut rest = Some(*span);
@@ -89,7 +93,7 @@ impl Fetch {
                 let is_full = requests.last().is_none_or(|last| last.ranges.len() >= RANGES_MAX);
                 if is_full || bytes + length.0 > REQUEST_BYTES {
                     let (fetch, ranges) = (Arc::clone(self), Vec::new());
-                    requests.push(Request { fetch, hold, ranges, attempts: 0 });
+                    requests.push(FetchRequest { fetch, hold, ranges, attempts: 0 });
                     bytes = 0;
                 }
                 if let Some(last) = requests.last_mut() {
@@ -107,7 +111,7 @@ impl Fetch {
     pub(super) fn receive(
         &self,
         reader: &mut FrameReader,
-        header: &Header,
+        header: &FrameHeader,
         piece: Span,
     ) -> Result<(), ConnectionError> {
         let place = self.destination.place(piece).ok_or_else(|| {
@@ -147,7 +151,7 @@ impl Fetch {
     /// nothing has arrived from the peer for the length of its patience.
     pub(super) fn wait(
         self: &Arc<Self>,
-        shared: &Shared,
+        shared: &PeerShared,
         begin: Instant,
         time: Duration,
     ) -> Result<(), NetError> {
@@ -183,7 +187,7 @@ impl Fetch {
 
     fn wait_for_requests(
         &self,
-        shared: &Shared,
+        shared: &PeerShared,
         begin: Instant,
         time: Duration,
     ) -> Result<(), NetError> {

@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Length, Span};
 
-use crate::cache::Held;
+use crate::cache::MirrorHold;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{OPEN_BYTES_MAX, Op, Opened};
 use crate::records::Credentials;
 pub use crate::socket::SocketOptions;
 use crate::source::HoldId;
 use crate::ticket::Ticket;
-use crate::window::Link;
+use crate::window::LinkEstimate;
 use connect::Dialer;
 use destination::Destination;
 pub use destination::{Piece, Placement};
@@ -77,7 +77,7 @@ impl PeerOptions {
 }
 
 /// Requests of a peer object to its daemon, from threads of its own.
-pub trait Control: Send + Sync {
+pub trait DaemonControl: Send + Sync {
     /// A ticket for one connection, asked of the peer over the control channel. Returns within a
     /// limit of its own.
     ///
@@ -106,26 +106,26 @@ pub struct OpenedObject {
     pub opened: Opened,
 }
 
-struct Shared {
+struct PeerShared {
     options: PeerOptions,
     credentials: Credentials,
-    control: Arc<dyn Control>,
+    control: Arc<dyn DaemonControl>,
     dialer: Dialer,
     small: small::Small,
     queue: bulk::Queue,
-    pushes: push::Pool,
-    link: Mutex<Link>,
+    pushes: push::PushPool,
+    link: Mutex<LinkEstimate>,
     numbers: AtomicU64,
     /// Grows with everything that arrives: what waits for bytes behind others sees that they move.
     progress: AtomicU64,
 }
 
-impl Shared {
+impl PeerShared {
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
+    fn link(&self) -> MutexGuard<'_, LinkEstimate> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +150,7 @@ impl Shared {
 
 /// One peer. Dropping it ends its threads and connections.
 pub struct Peer {
-    shared: Arc<Shared>,
+    shared: Arc<PeerShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -168,18 +168,18 @@ impl Peer {
     pub fn start(
         options: PeerOptions,
         credentials: Credentials,
-        control: Arc<dyn Control>,
+        control: Arc<dyn DaemonControl>,
     ) -> Result<Self, ConnectionError> {
         let count = options.bulk_connections.max(1);
         // Holds of an earlier process of this node may still be known at the peer, by their numbers.
         let first_number = getrandom::u64()
             .map_err(|error| ConnectionError::Cut(format!("no random bytes: {error}")))?
             >> 1;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PeerShared {
             dialer: Dialer::default(),
             small: small::Small::default(),
             queue: bulk::Queue::default(),
-            pushes: push::Pool::new(options.push_connections.max(1)),
+            pushes: push::PushPool::new(options.push_connections.max(1)),
             link: Mutex::default(),
             numbers: AtomicU64::new(first_number),
             progress: AtomicU64::new(0),
@@ -204,7 +204,7 @@ impl Peer {
 
     /// The measured link.
     #[must_use]
-    pub fn link(&self) -> Link {
+    pub fn link(&self) -> LinkEstimate {
         self.shared.link().clone()
     }
 
@@ -244,7 +244,7 @@ impl Peer {
     /// [`NetError::Lost`], [`NetError::Deadline`]. Parts that had arrived stay.
     pub fn fetch(
         &self,
-        object: &Held,
+        object: &MirrorHold,
         hold: HoldId,
         ranges: &[Span],
         time: Duration,

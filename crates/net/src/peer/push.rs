@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 
-use super::Shared;
-use super::connect::{Connection, dial};
+use super::PeerShared;
+use super::connect::{PeerConnection, dial};
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{Class, ErrorCode, Header, Op, READ_BYTES_MAX, behind, encode_ranges, piece};
-use crate::records::Body;
+use crate::frame::{
+    ConnectionClass, ErrorCode, FrameHeader, Op, READ_BYTES_MAX, behind, encode_ranges, piece,
+};
+use crate::records::FrameBody;
 use crate::source::GrantId;
 
 /// Requests that are on their way before the first is acknowledged.
@@ -19,45 +21,45 @@ const AHEAD: usize = 4;
 const WAITERS_MAX: usize = 1024;
 
 #[derive(Default)]
-struct State {
-    free: Vec<Connection>,
+struct PushState {
+    free: Vec<PeerConnection>,
     used: usize,
     waiters: usize,
 }
 
 /// Connections for pushes.
-pub(super) struct Pool {
-    state: Mutex<State>,
+pub(super) struct PushPool {
+    state: Mutex<PushState>,
     changed: Condvar,
     connections_max: usize,
 }
 
 /// The right to use one connection of a pool.
-struct Place<'a>(&'a Pool);
+struct PoolPermit<'a>(&'a PushPool);
 
-impl Drop for Place<'_> {
+impl Drop for PoolPermit<'_> {
     fn drop(&mut self) {
         self.0.lock().used -= 1;
         self.0.changed.notify_one();
     }
 }
 
-impl Pool {
+impl PushPool {
     pub(super) fn new(connections_max: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), connections_max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(
         &self,
-        shared: &Shared,
+        shared: &PeerShared,
         begin: Instant,
         time: Duration,
         asked: Length,
-    ) -> Result<Place<'_>, NetError> {
+    ) -> Result<PoolPermit<'_>, NetError> {
         let peer = || shared.options.name.clone();
         let mut state = self.lock();
         if state.waiters >= WAITERS_MAX {
@@ -77,23 +79,23 @@ impl Pool {
         }
         state.waiters -= 1;
         state.used += 1;
-        Ok(Place(self))
+        Ok(PoolPermit(self))
     }
 }
 
-enum Failed {
+enum PushFailure {
     Connection(ConnectionError),
     Final(NetError),
 }
 
-impl From<ConnectionError> for Failed {
+impl From<ConnectionError> for PushFailure {
     fn from(error: ConnectionError) -> Self {
         Self::Connection(error)
     }
 }
 
 pub(super) fn push(
-    shared: &Shared,
+    shared: &PeerShared,
     grant: GrantId,
     map: &Arc<FileMap>,
     ranges: &[Span],
@@ -114,7 +116,7 @@ pub(super) fn push(
         let mut used = match connection.take() {
             Some(connection) => connection,
             None => {
-                let dialed = dial(shared, Class::Push);
+                let dialed = dial(shared, ConnectionClass::Push);
                 dialed.map_err(|error| shared.dialer.error(shared, error))?
             }
         };
@@ -126,12 +128,12 @@ pub(super) fn push(
                 drop(place);
                 return Ok(());
             }
-            Err(Failed::Final(error)) => {
+            Err(PushFailure::Final(error)) => {
                 used.socket.cut(error.to_string());
                 return Err(error);
             }
-            Err(Failed::Connection(_)) if is_old && !shared.dialer.is_lost() => is_old = false,
-            Err(Failed::Connection(error)) => {
+            Err(PushFailure::Connection(_)) if is_old && !shared.dialer.is_lost() => is_old = false,
+            Err(PushFailure::Connection(error)) => {
                 used.socket.cut(error.to_string());
                 return Err(shared.dialer.error(shared, error));
             }
@@ -162,10 +164,10 @@ fn divide(ranges: &[Span]) -> Vec<Vec<Span>> {
 }
 
 struct Push<'a> {
-    shared: &'a Shared,
+    shared: &'a PeerShared,
     grant: GrantId,
     map: &'a Arc<FileMap>,
-    connection: &'a mut Connection,
+    connection: &'a mut PeerConnection,
     begin: Instant,
     time: Duration,
     done: u64,
@@ -173,7 +175,7 @@ struct Push<'a> {
 }
 
 impl Push<'_> {
-    fn run(&mut self, requests: &[Vec<Span>]) -> Result<(), Failed> {
+    fn run(&mut self, requests: &[Vec<Span>]) -> Result<(), PushFailure> {
         let mut sent = std::collections::VecDeque::new();
         for ranges in requests {
             let id = self.shared.number();
@@ -191,11 +193,11 @@ impl Push<'_> {
         Ok(())
     }
 
-    fn check_time(&self) -> Result<(), Failed> {
+    fn check_time(&self) -> Result<(), PushFailure> {
         if self.begin.elapsed() < self.time {
             return Ok(());
         }
-        Err(Failed::Final(NetError::Deadline {
+        Err(PushFailure::Final(NetError::Deadline {
             peer: self.shared.options.name.clone(),
             done: Length(self.done),
             asked: self.asked,
@@ -203,15 +205,15 @@ impl Push<'_> {
         }))
     }
 
-    fn send(&mut self, id: u64, ranges: &[Span]) -> Result<(), Failed> {
+    fn send(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
         let writer = &mut self.connection.writer;
         writer.write_bytes(Op::Push, id, self.grant.0, &encode_ranges(ranges))?;
         for range in ranges {
             let mut rest = Some(*range);
             while let Some(range) = rest {
                 let piece = piece(range);
-                let header = Header::new(Op::Data, id, piece.offset.0, piece.length.0);
-                self.connection.writer.write(header, Body::Map(self.map, piece))?;
+                let header = FrameHeader::new(Op::Data, id, piece.offset.0, piece.length.0);
+                self.connection.writer.write(header, FrameBody::Map(self.map, piece))?;
                 rest = behind(range, piece.length);
                 self.check_time()?;
             }
@@ -219,7 +221,7 @@ impl Push<'_> {
         Ok(())
     }
 
-    fn acknowledged(&mut self, id: u64, ranges: &[Span]) -> Result<(), Failed> {
+    fn acknowledged(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
         let reader = &mut self.connection.reader;
         let header = reader.header(reader.stall())?;
         let body = reader.body(&header)?;
@@ -229,7 +231,7 @@ impl Push<'_> {
                 self.shared.on_progress();
                 Ok(())
             }
-            Op::Error if header.id == id => Err(Failed::Final(NetError::Refused {
+            Op::Error if header.id == id => Err(PushFailure::Final(NetError::Refused {
                 peer: self.shared.options.name.clone(),
                 code: ErrorCode::from_word(header.offset),
                 text: String::from_utf8_lossy(&body).into_owned(),
@@ -237,7 +239,7 @@ impl Push<'_> {
             op => {
                 let place = "where an acknowledgement is due";
                 let error = FrameError::Unexpected { op, id: header.id, place };
-                Err(Failed::Connection(error.into()))
+                Err(PushFailure::Connection(error.into()))
             }
         }
     }

@@ -7,11 +7,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::connect::{Connection, dial};
-use super::fetch::{Fetch, Request};
-use super::{OpenedObject, Shared};
+use super::connect::{PeerConnection, dial};
+use super::fetch::{Fetch, FetchRequest};
+use super::{OpenedObject, PeerShared};
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{Class, ErrorCode, Expected, Header, Op, Opened, encode_ranges};
+use crate::frame::{
+    ConnectionClass, ErrorCode, ExpectedRanges, FrameHeader, Op, Opened, encode_ranges,
+};
 use crate::records::{FrameReader, FrameWriter};
 use crate::socket::Socket;
 use crate::source::HoldId;
@@ -24,34 +26,34 @@ const OPEN_ATTEMPTS: usize = 3;
 
 enum Pending {
     Open,
-    Read(Box<(Request, Expected)>),
+    Read(Box<(FetchRequest, ExpectedRanges)>),
 }
 
 #[derive(Debug)]
-enum Answer {
+enum SmallAnswer {
     Opened(HoldId, Opened),
     Refused(ErrorCode, String),
 }
 
 #[derive(Default)]
-struct Table {
+struct PendingTable {
     pending: HashMap<u64, Pending>,
     /// Releases without an answer. They are not limited: there are no more than holds.
     releases: HashSet<u64>,
-    answers: HashMap<u64, Answer>,
+    answers: HashMap<u64, SmallAnswer>,
     ended: Option<Arc<ConnectionError>>,
 }
 
 /// One connection and what was asked on it.
-struct Live {
+struct SmallConnection {
     socket: Arc<Socket>,
     writer: Mutex<FrameWriter>,
-    table: Mutex<Table>,
+    table: Mutex<PendingTable>,
     changed: Condvar,
 }
 
-impl Live {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl SmallConnection {
+    fn table(&self) -> MutexGuard<'_, PendingTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,13 +66,13 @@ impl Live {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Small {
-    live: Mutex<Option<Arc<Live>>>,
+    live: Mutex<Option<Arc<SmallConnection>>>,
     /// Holds that have to end at the peer, until it has said that they have.
     releases: Mutex<BTreeSet<u64>>,
 }
 
 impl Small {
-    fn live(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+    fn live(&self) -> MutexGuard<'_, Option<Arc<SmallConnection>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,14 +87,14 @@ impl Small {
 }
 
 /// The connection, made if there is none.
-fn connection(shared: &Arc<Shared>) -> Result<Arc<Live>, ConnectionError> {
+fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, ConnectionError> {
     // Others wait here while one connects: no longer than a pause and an attempt.
     let mut live = shared.small.live();
     if let Some(live) = live.as_ref().filter(|live| !live.socket.is_cut()) {
         return Ok(Arc::clone(live));
     }
-    let Connection { socket, reader, writer } = dial(shared, Class::Small)?;
-    let fresh = Arc::new(Live {
+    let PeerConnection { socket, reader, writer } = dial(shared, ConnectionClass::Small)?;
+    let fresh = Arc::new(SmallConnection {
         socket,
         writer: Mutex::new(writer),
         table: Mutex::default(),
@@ -114,7 +116,11 @@ fn connection(shared: &Arc<Shared>) -> Result<Arc<Live>, ConnectionError> {
 }
 
 /// Notes a request before it is sent. Gives it back if the connection has ended or is full.
-fn begin(live: &Live, id: u64, pending: Pending) -> Result<(), (Pending, ConnectionError)> {
+fn begin(
+    live: &SmallConnection,
+    id: u64,
+    pending: Pending,
+) -> Result<(), (Pending, ConnectionError)> {
     let mut table = live.table();
     let count = table.pending.len();
     let reason = match &table.ended {
@@ -128,12 +134,12 @@ fn begin(live: &Live, id: u64, pending: Pending) -> Result<(), (Pending, Connect
     Err((pending, ConnectionError::Cut(reason)))
 }
 
-pub(super) fn open(shared: &Arc<Shared>, want: &[u8]) -> Result<OpenedObject, NetError> {
+pub(super) fn open(shared: &Arc<PeerShared>, want: &[u8]) -> Result<OpenedObject, NetError> {
     let mut attempt = 1;
     loop {
         match open_once(shared, want) {
-            Ok(Answer::Opened(hold, opened)) => return Ok(OpenedObject { hold, opened }),
-            Ok(Answer::Refused(code, text)) => {
+            Ok(SmallAnswer::Opened(hold, opened)) => return Ok(OpenedObject { hold, opened }),
+            Ok(SmallAnswer::Refused(code, text)) => {
                 let peer = shared.options.name.clone();
                 return Err(NetError::Refused { peer, code, text });
             }
@@ -145,7 +151,7 @@ pub(super) fn open(shared: &Arc<Shared>, want: &[u8]) -> Result<OpenedObject, Ne
     }
 }
 
-fn open_once(shared: &Arc<Shared>, want: &[u8]) -> Result<Answer, ConnectionError> {
+fn open_once(shared: &Arc<PeerShared>, want: &[u8]) -> Result<SmallAnswer, ConnectionError> {
     let live = connection(shared)?;
     let id = shared.number();
     // A new hold each time: whether the peer made the last one is not known.
@@ -154,8 +160,8 @@ fn open_once(shared: &Arc<Shared>, want: &[u8]) -> Result<Answer, ConnectionErro
     let begin = Instant::now();
     let answer = live.write(Op::Open, id, hold.0, want).and_then(|()| wait_for(&live, id));
     match &answer {
-        Ok(Answer::Opened(..)) => shared.link().on_round_trip(begin.elapsed()),
-        Ok(Answer::Refused(..)) => {}
+        Ok(SmallAnswer::Opened(..)) => shared.link().on_round_trip(begin.elapsed()),
+        Ok(SmallAnswer::Refused(..)) => {}
         Err(error) => {
             live.socket.cut(error.to_string());
             live.table().pending.remove(&id);
@@ -165,7 +171,7 @@ fn open_once(shared: &Arc<Shared>, want: &[u8]) -> Result<Answer, ConnectionErro
     answer
 }
 
-fn wait_for(live: &Live, id: u64) -> Result<Answer, ConnectionError> {
+fn wait_for(live: &SmallConnection, id: u64) -> Result<SmallAnswer, ConnectionError> {
     let (begin, time) = (Instant::now(), live.socket.stall());
     let mut table = live.table();
     loop {
@@ -182,7 +188,7 @@ fn wait_for(live: &Live, id: u64) -> Result<Answer, ConnectionError> {
     }
 }
 
-pub(super) fn release(shared: &Arc<Shared>, hold: HoldId) {
+pub(super) fn release(shared: &Arc<PeerShared>, hold: HoldId) {
     if shared.dialer.is_lost() {
         return;
     }
@@ -196,14 +202,18 @@ pub(super) fn release(shared: &Arc<Shared>, hold: HoldId) {
     }
 }
 
-fn send_release(shared: &Shared, live: &Live, hold: u64) -> Result<(), ConnectionError> {
+fn send_release(
+    shared: &PeerShared,
+    live: &SmallConnection,
+    hold: u64,
+) -> Result<(), ConnectionError> {
     let id = shared.number();
     live.table().releases.insert(id);
     live.write(Op::Release, id, hold, &[])
 }
 
 pub(super) fn acknowledge_gone(
-    shared: &Arc<Shared>,
+    shared: &Arc<PeerShared>,
     notice: u64,
     object: u64,
 ) -> Result<(), NetError> {
@@ -213,7 +223,7 @@ pub(super) fn acknowledge_gone(
 
 /// Asks for all of a small fetch.
 pub(super) fn fetch(
-    shared: &Arc<Shared>,
+    shared: &Arc<PeerShared>,
     fetch: &Arc<Fetch>,
     hold: HoldId,
 ) -> Result<(), NetError> {
@@ -224,7 +234,7 @@ pub(super) fn fetch(
 }
 
 /// Sends a request, again if it has to be. Its fetch hears of failures.
-fn send(shared: &Arc<Shared>, request: Request) {
+fn send(shared: &Arc<PeerShared>, request: FetchRequest) {
     let mut next = Some(request);
     while let Some(request) = next.take() {
         let failed = match connection(shared) {
@@ -240,10 +250,14 @@ fn send(shared: &Arc<Shared>, request: Request) {
 }
 
 /// Returns the request if it was not sent and no other thread sends it again.
-fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request, ConnectionError)> {
+fn send_once(
+    shared: &PeerShared,
+    live: &SmallConnection,
+    request: FetchRequest,
+) -> Option<(FetchRequest, ConnectionError)> {
     let (id, hold) = (shared.number(), request.hold.0);
     let body = encode_ranges(&request.ranges);
-    let expected = Expected::new(id, &request.ranges);
+    let expected = ExpectedRanges::new(id, &request.ranges);
     let (pending, error) = match begin(live, id, Pending::Read(Box::new((request, expected)))) {
         Ok(()) => {
             let error = live.write(Op::Read, id, hold, &body).err()?;
@@ -261,7 +275,7 @@ fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request,
 
 /// The thread of a connection. Reads that are pending at its end are sent again on the next one. The
 /// callers of pending opens repeat these themselves.
-fn receive_all(shared: &Arc<Shared>, live: &Live, mut reader: FrameReader) {
+fn receive_all(shared: &Arc<PeerShared>, live: &SmallConnection, mut reader: FrameReader) {
     let mut waits_since = None;
     let error = loop {
         let received = receive(shared, live, &mut reader, &mut waits_since);
@@ -289,8 +303,8 @@ fn receive_all(shared: &Arc<Shared>, live: &Live, mut reader: FrameReader) {
 }
 
 fn receive(
-    shared: &Arc<Shared>,
-    live: &Live,
+    shared: &Arc<PeerShared>,
+    live: &SmallConnection,
     reader: &mut FrameReader,
     waits_since: &mut Option<Instant>,
 ) -> Result<(), ConnectionError> {
@@ -342,7 +356,7 @@ fn receive(
                 let bounds = farrow_memory::BoundsError { offset, length, region: section };
                 return Err(bounds.into());
             }
-            on_answer(live, &header, Answer::Opened(HoldId(header.offset), opened))
+            on_answer(live, &header, SmallAnswer::Opened(HoldId(header.offset), opened))
         }
         Op::Error => {
             let text = String::from_utf8_lossy(&reader.body(&header)?).into_owned();
@@ -356,7 +370,7 @@ fn receive(
                 }
                 Some(open) => {
                     live.table().pending.insert(header.id, open);
-                    on_answer(live, &header, Answer::Refused(code, text))
+                    on_answer(live, &header, SmallAnswer::Refused(code, text))
                 }
                 None => Err(not_asked(&header)),
             }
@@ -365,16 +379,20 @@ fn receive(
     }
 }
 
-fn not_asked(header: &Header) -> ConnectionError {
+fn not_asked(header: &FrameHeader) -> ConnectionError {
     let place = "where no such answer is due";
     FrameError::Unexpected { op: header.op, id: header.id, place }.into()
 }
 
-fn on_answer(live: &Live, header: &Header, answer: Answer) -> Result<(), ConnectionError> {
+fn on_answer(
+    live: &SmallConnection,
+    header: &FrameHeader,
+    answer: SmallAnswer,
+) -> Result<(), ConnectionError> {
     let mut table = live.table();
     match table.pending.remove(&header.id) {
         // The hold has the number of its request.
-        Some(Pending::Open) if !matches!(&answer, Answer::Opened(hold, _) if hold.0 != header.id) =>
+        Some(Pending::Open) if !matches!(&answer, SmallAnswer::Opened(hold, _) if hold.0 != header.id) =>
         {
             table.answers.insert(header.id, answer);
             drop(table);
@@ -385,7 +403,11 @@ fn on_answer(live: &Live, header: &Header, answer: Answer) -> Result<(), Connect
     }
 }
 
-fn on_data(live: &Live, reader: &mut FrameReader, header: &Header) -> Result<(), ConnectionError> {
+fn on_data(
+    live: &SmallConnection,
+    reader: &mut FrameReader,
+    header: &FrameHeader,
+) -> Result<(), ConnectionError> {
     // Taken out while it is received, so that the lock is not held for a body.
     let Some(Pending::Read(mut pending)) = live.table().pending.remove(&header.id) else {
         return Err(not_asked(header));

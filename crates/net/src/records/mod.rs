@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::{FileMap, Length, Offset, Span};
 
 use crate::error::{ConnectionError, FrameError};
-use crate::frame::{HEADER_BYTES, Header};
+use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::socket::Socket;
 pub use tls::TlsIdentity;
 
@@ -40,13 +40,13 @@ impl Credentials {
 
 /// What follows the header of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Body<'a> {
+pub(crate) enum FrameBody<'a> {
     Bytes(&'a [u8]),
     /// Sealed bytes of a map.
     Map(&'a FileMap, Span),
 }
 
-impl<'a> Body<'a> {
+impl<'a> FrameBody<'a> {
     pub(crate) fn as_slice(self) -> Result<&'a [u8], ConnectionError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -56,7 +56,7 @@ impl<'a> Body<'a> {
 }
 
 /// The receiving half of a record layer.
-pub(crate) trait RecordReader: Send {
+pub(crate) trait RecordReceiver: Send {
     /// At least one byte, within the patience.
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError>;
 
@@ -65,14 +65,14 @@ pub(crate) trait RecordReader: Send {
 }
 
 /// The sending half of a record layer.
-pub(crate) trait RecordWriter: Send {
+pub(crate) trait RecordSender: Send {
     /// All of a header and the body behind it.
-    fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError>;
+    fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError>;
 }
 
 /// Frames from a record layer.
 pub(crate) struct FrameReader {
-    records: Box<dyn RecordReader>,
+    records: Box<dyn RecordReceiver>,
     socket: Arc<Socket>,
     is_checked: bool,
     last: [u8; HEADER_BYTES],
@@ -80,19 +80,19 @@ pub(crate) struct FrameReader {
 
 /// Frames to a record layer.
 pub(crate) struct FrameWriter {
-    records: Box<dyn RecordWriter>,
+    records: Box<dyn RecordSender>,
     is_checked: bool,
 }
 
 /// A connection that is ready for frames, and the name in the other side's certificate if it showed
 /// one.
-pub(crate) struct Wire {
+pub(crate) struct RecordStream {
     pub(crate) reader: FrameReader,
     pub(crate) writer: FrameWriter,
     pub(crate) certificate: Option<String>,
 }
 
-impl Wire {
+impl RecordStream {
     /// As the side that listens.
     pub(crate) fn accept(
         socket: &Arc<Socket>,
@@ -123,8 +123,8 @@ impl Wire {
 
     fn new(
         socket: &Arc<Socket>,
-        reader: Box<dyn RecordReader>,
-        writer: Box<dyn RecordWriter>,
+        reader: Box<dyn RecordReceiver>,
+        writer: Box<dyn RecordSender>,
         is_checked: bool,
         certificate: Option<String>,
     ) -> Self {
@@ -144,7 +144,7 @@ impl FrameReader {
     }
 
     /// The header of the next frame, whose first byte may take as long as `patience`.
-    pub(crate) fn header(&mut self, patience: Duration) -> Result<Header, ConnectionError> {
+    pub(crate) fn header(&mut self, patience: Duration) -> Result<FrameHeader, ConnectionError> {
         let mut bytes = [0; HEADER_BYTES];
         let mut done = self.records.read(&mut bytes, patience)?;
         let begin = Instant::now();
@@ -153,7 +153,7 @@ impl FrameReader {
             self.socket.check_frame_time(begin, HEADER_BYTES as u64)?;
         }
         self.last = bytes;
-        let header = Header::decode(&bytes, self.is_checked)?;
+        let header = FrameHeader::decode(&bytes, self.is_checked)?;
         if header.length == 0 {
             self.verify(&header, &[])?;
         }
@@ -161,7 +161,7 @@ impl FrameReader {
     }
 
     /// The body of the last header, in memory of its own.
-    pub(crate) fn body(&mut self, header: &Header) -> Result<Vec<u8>, ConnectionError> {
+    pub(crate) fn body(&mut self, header: &FrameHeader) -> Result<Vec<u8>, ConnectionError> {
         // The header was checked against the limit of its op.
         let mut body = vec![0; Length(header.length).as_usize()];
         let (mut done, begin) = (0, Instant::now());
@@ -177,7 +177,7 @@ impl FrameReader {
     /// be anything.
     pub(crate) fn body_into(
         &mut self,
-        header: &Header,
+        header: &FrameHeader,
         map: &FileMap,
         span: Span,
     ) -> Result<(), ConnectionError> {
@@ -194,14 +194,18 @@ impl FrameReader {
         Ok(())
     }
 
-    fn verify(&self, header: &Header, body: &[u8]) -> Result<(), FrameError> {
+    fn verify(&self, header: &FrameHeader, body: &[u8]) -> Result<(), FrameError> {
         if self.is_checked { header.verify(&self.last, body) } else { Ok(()) }
     }
 }
 
 impl FrameWriter {
     /// Sends a frame.
-    pub(crate) fn write(&mut self, header: Header, body: Body<'_>) -> Result<(), ConnectionError> {
+    pub(crate) fn write(
+        &mut self,
+        header: FrameHeader,
+        body: FrameBody<'_>,
+    ) -> Result<(), ConnectionError> {
         let head = match self.is_checked {
             true => header.encode(body.as_slice()?, true),
             false => header.encode(&[], false),
@@ -217,6 +221,6 @@ impl FrameWriter {
         offset: u64,
         body: &[u8],
     ) -> Result<(), ConnectionError> {
-        self.write(Header::new(op, id, offset, body.len() as u64), Body::Bytes(body))
+        self.write(FrameHeader::new(op, id, offset, body.len() as u64), FrameBody::Bytes(body))
     }
 }

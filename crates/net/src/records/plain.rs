@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farrow_memory::{FileMap, Span};
 
-use super::{Body, RecordReader, RecordWriter};
+use super::{FrameBody, RecordReceiver, RecordSender};
 use crate::error::ConnectionError;
 use crate::socket::{Pipe, Socket};
 
@@ -22,7 +22,7 @@ pub(super) fn halves(socket: &Arc<Socket>) -> (PlainReader, PlainWriter) {
     (reader, PlainWriter(Arc::clone(socket)))
 }
 
-impl RecordReader for PlainReader {
+impl RecordReceiver for PlainReader {
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError> {
         self.socket.read(into, patience)
     }
@@ -42,13 +42,13 @@ impl RecordReader for PlainReader {
     }
 }
 
-impl RecordWriter for PlainWriter {
-    fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError> {
+impl RecordSender for PlainWriter {
+    fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError> {
         match body {
-            Body::Bytes([]) => self.0.write_all(head),
+            FrameBody::Bytes([]) => self.0.write_all(head),
             // One call, and so one packet for a small frame.
-            Body::Bytes(bytes) => self.0.write_all(&[head, bytes].concat()),
-            Body::Map(map, span) => self.0.send_all(head, map, span),
+            FrameBody::Bytes(bytes) => self.0.write_all(&[head, bytes].concat()),
+            FrameBody::Map(map, span) => self.0.send_all(head, map, span),
         }
     }
 }

@@ -15,7 +15,7 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
 };
 
-use super::{Body, RecordReader, RecordWriter, Wire};
+use super::{FrameBody, RecordReceiver, RecordSender, RecordStream};
 use crate::error::ConnectionError;
 use crate::socket::Socket;
 
@@ -81,7 +81,7 @@ impl TlsIdentity {
         Ok(Self { client: Arc::new(client), server: Arc::new(server), member_of, server_name_of })
     }
 
-    pub(super) fn accept(&self, socket: &Arc<Socket>) -> Result<Wire, ConnectionError> {
+    pub(super) fn accept(&self, socket: &Arc<Socket>) -> Result<RecordStream, ConnectionError> {
         let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(tls)?;
         self.finish(socket, connection.into())
     }
@@ -90,7 +90,7 @@ impl TlsIdentity {
         &self,
         socket: &Arc<Socket>,
         peer: &str,
-    ) -> Result<Wire, ConnectionError> {
+    ) -> Result<RecordStream, ConnectionError> {
         let name = ServerName::try_from((self.server_name_of)(peer)).map_err(tls)?;
         let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(tls)?;
         let wire = self.finish(socket, connection.into())?;
@@ -107,7 +107,7 @@ impl TlsIdentity {
         &self,
         socket: &Arc<Socket>,
         mut connection: Connection,
-    ) -> Result<Wire, ConnectionError> {
+    ) -> Result<RecordStream, ConnectionError> {
         // A step is encrypted in one go.
         connection.set_buffer_limit(None);
         handshake(socket, &mut connection)?;
@@ -125,7 +125,7 @@ impl TlsIdentity {
             unread: 0..0,
         };
         let writer = TlsWriter { socket: Arc::clone(socket), connection, to_send: Vec::new() };
-        Ok(Wire::new(socket, Box::new(reader), Box::new(writer), false, Some(member)))
+        Ok(RecordStream::new(socket, Box::new(reader), Box::new(writer), false, Some(member)))
     }
 }
 
@@ -209,7 +209,7 @@ impl TlsReader {
     }
 }
 
-impl RecordReader for TlsReader {
+impl RecordReceiver for TlsReader {
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError> {
         self.read_with(patience, &mut |mut bytes| Ok(bytes.read(into)?))
     }
@@ -230,8 +230,8 @@ struct TlsWriter {
     to_send: Vec<u8>,
 }
 
-impl RecordWriter for TlsWriter {
-    fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError> {
+impl RecordSender for TlsWriter {
+    fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError> {
         let body = body.as_slice()?;
         // A small frame is one record and one packet.
         let (first, rest) = body.split_at(body.len().min(STEP_BYTES));

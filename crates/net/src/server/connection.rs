@@ -4,24 +4,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use farrow_memory::{FileMap, Span};
 
-use super::Shared;
-use super::registry::{Entry, SharedWriter};
+use super::ServerShared;
+use super::registry::{RegistryEntry, SharedWriter};
 use crate::error::{ConnectionError, FrameError};
 use crate::frame::{
-    Class, ERROR_TEXT_BYTES_MAX, ErrorCode, Expected, Header, Hello, Op, VERSION, behind,
-    decode_ranges, piece,
+    ConnectionClass, ERROR_TEXT_BYTES_MAX, ErrorCode, ExpectedRanges, FrameHeader, Op, PeerHello,
+    VERSION, behind, decode_ranges, piece,
 };
-use crate::records::{Body, FrameReader, FrameWriter, Wire};
+use crate::records::{FrameBody, FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
-use crate::source::{GrantId, HoldId, Member, Refusal};
+use crate::source::{GrantId, HoldId, MemberLife, SourceRefusal};
 
 /// Admits the connection and answers its requests until it ends.
 pub(super) fn serve(
-    shared: &Shared,
+    shared: &ServerShared,
     socket: &Arc<Socket>,
-    entry: &Entry,
+    entry: &RegistryEntry,
 ) -> Result<(), ConnectionError> {
-    let wire = Wire::accept(socket, &shared.credentials)?;
+    let wire = RecordStream::accept(socket, &shared.credentials)?;
     let (mut reader, certificate) = (wire.reader, wire.certificate);
     let writer = Arc::new(Mutex::new(wire.writer));
     let hello = read_hello(&mut reader)?;
@@ -39,13 +39,13 @@ pub(super) fn serve(
         Ok(member) => member,
         Err(error) => {
             let text = error.to_string();
-            refuse(&mut lock(&writer), 0, &Refusal::new(ErrorCode::Denied, text))?;
+            refuse(&mut lock(&writer), 0, &SourceRefusal::new(ErrorCode::Denied, text))?;
             return Err(error);
         }
     };
     let section = shared.source.map().length();
     lock(&writer).write_bytes(Op::Welcome, 0, VERSION, &section.0.to_le_bytes())?;
-    let mut session = Session { shared, socket, member, class: hello.class, reader, writer };
+    let mut session = PeerSession { shared, socket, member, class: hello.class, reader, writer };
     loop {
         let header = match session.reader.header(shared.options.idle) {
             // Nothing was asked for that long; the client connects again when it needs to.
@@ -62,7 +62,7 @@ fn lock(writer: &SharedWriter) -> std::sync::MutexGuard<'_, FrameWriter> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read_hello(reader: &mut FrameReader) -> Result<Hello, ConnectionError> {
+fn read_hello(reader: &mut FrameReader) -> Result<PeerHello, ConnectionError> {
     let patience = reader.stall();
     let header = reader.header(patience)?;
     if header.op != Op::Hello {
@@ -73,10 +73,14 @@ fn read_hello(reader: &mut FrameReader) -> Result<Hello, ConnectionError> {
         return Err(FrameError::Version { found: header.offset, expected: VERSION }.into());
     }
     let body = reader.body(&header)?;
-    Ok(Hello::decode(&body)?)
+    Ok(PeerHello::decode(&body)?)
 }
 
-fn refuse(writer: &mut FrameWriter, id: u64, refusal: &Refusal) -> Result<(), ConnectionError> {
+fn refuse(
+    writer: &mut FrameWriter,
+    id: u64,
+    refusal: &SourceRefusal,
+) -> Result<(), ConnectionError> {
     let mut end = refusal.text.len().min(ERROR_TEXT_BYTES_MAX as usize);
     while !refusal.text.is_char_boundary(end) {
         end -= 1;
@@ -85,26 +89,26 @@ fn refuse(writer: &mut FrameWriter, id: u64, refusal: &Refusal) -> Result<(), Co
     writer.write_bytes(Op::Error, id, refusal.code.to_word(), text.as_bytes())
 }
 
-struct Session<'a> {
-    shared: &'a Shared,
+struct PeerSession<'a> {
+    shared: &'a ServerShared,
     socket: &'a Arc<Socket>,
-    member: Member,
-    class: Class,
+    member: MemberLife,
+    class: ConnectionClass,
     reader: FrameReader,
     writer: SharedWriter,
 }
 
-impl Session<'_> {
-    fn on_frame(&mut self, header: Header) -> Result<(), ConnectionError> {
+impl PeerSession<'_> {
+    fn on_frame(&mut self, header: FrameHeader) -> Result<(), ConnectionError> {
         match (header.op, self.class) {
-            (Op::Open, Class::Small) => self.on_open(&header),
-            (Op::Read, Class::Small | Class::Bulk) => self.on_read(&header),
-            (Op::Push, Class::Push) => self.on_push(&header),
-            (Op::Release, Class::Small) => {
+            (Op::Open, ConnectionClass::Small) => self.on_open(&header),
+            (Op::Read, ConnectionClass::Small | ConnectionClass::Bulk) => self.on_read(&header),
+            (Op::Push, ConnectionClass::Push) => self.on_push(&header),
+            (Op::Release, ConnectionClass::Small) => {
                 self.shared.source.release(&self.member, HoldId(header.offset));
                 lock(&self.writer).write_bytes(Op::Released, header.id, header.offset, &[])
             }
-            (Op::GoneSeen, Class::Small) => {
+            (Op::GoneSeen, ConnectionClass::Small) => {
                 self.shared.source.gone_seen(&self.member, header.offset);
                 Ok(())
             }
@@ -115,13 +119,13 @@ impl Session<'_> {
         }
     }
 
-    fn on_open(&mut self, header: &Header) -> Result<(), ConnectionError> {
+    fn on_open(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
         let want = self.reader.body(header)?;
         let hold = HoldId(header.offset);
         let opened = self.shared.source.open(&self.member, hold, &want).and_then(|opened| {
             opened.encode().map_err(|error| {
                 self.shared.source.release(&self.member, hold);
-                Refusal::new(ErrorCode::Other, error.to_string())
+                SourceRefusal::new(ErrorCode::Other, error.to_string())
             })
         });
         let mut writer = lock(&self.writer);
@@ -132,7 +136,7 @@ impl Session<'_> {
         }
     }
 
-    fn on_read(&mut self, header: &Header) -> Result<(), ConnectionError> {
+    fn on_read(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
         let ranges = decode_ranges(&self.reader.body(header)?)?;
         let hold = HoldId(header.offset);
         let guard = self.shared.source.read(&self.member, hold, &ranges);
@@ -147,8 +151,8 @@ impl Session<'_> {
             while let Some(range) = rest {
                 let piece = piece(range);
                 let (offset, length) = (piece.offset.0, piece.length.0);
-                let head = Header::new(Op::Data, header.id, offset, length);
-                writer.write(head, Body::Map(map, piece))?;
+                let head = FrameHeader::new(Op::Data, header.id, offset, length);
+                writer.write(head, FrameBody::Map(map, piece))?;
                 rest = behind(range, piece.length);
                 if self.socket.is_cut() {
                     return Err(ConnectionError::Cut("cut while sending".into()));
@@ -160,11 +164,11 @@ impl Session<'_> {
 
     /// Receives straight into the heap, once the grant is checked. A refused push is read to its
     /// end, so that its client is told why.
-    fn on_push(&mut self, header: &Header) -> Result<(), ConnectionError> {
+    fn on_push(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
         let ranges = decode_ranges(&self.reader.body(header)?)?;
         let (id, grant) = (header.id, GrantId(header.offset));
         let refusal = match &self.shared.target {
-            None => Refusal::new(ErrorCode::Denied, "this node takes no pushes"),
+            None => SourceRefusal::new(ErrorCode::Denied, "this node takes no pushes"),
             Some(target) => match target.write(&self.member, grant, &ranges) {
                 Ok(_guard) => {
                     receive(&mut self.reader, id, &ranges, Some(target.map()))?;
@@ -190,7 +194,7 @@ fn receive(
     ranges: &[Span],
     map: Option<&Arc<FileMap>>,
 ) -> Result<(), ConnectionError> {
-    let mut expected = Expected::new(id, ranges);
+    let mut expected = ExpectedRanges::new(id, ranges);
     while !expected.is_done() {
         let header = reader.header(reader.stall())?;
         if header.op != Op::Data {

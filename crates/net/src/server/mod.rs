@@ -16,7 +16,7 @@ use crate::error::ConnectionError;
 use crate::records::Credentials;
 use crate::socket::Socket;
 pub use crate::socket::SocketOptions;
-use crate::source::{Member, PushTarget, Source};
+use crate::source::{MemberLife, PushTarget, Source};
 use crate::ticket::{Ticket, TicketError, Tickets};
 use registry::Registry;
 
@@ -56,7 +56,7 @@ pub struct StillRunning {
 }
 
 /// What the threads of a server share.
-struct Shared {
+struct ServerShared {
     options: ServerOptions,
     credentials: Credentials,
     source: Arc<dyn Source>,
@@ -66,20 +66,20 @@ struct Shared {
     started: Instant,
 }
 
-impl Shared {
+impl ServerShared {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 /// Serves a data section to peers.
-pub struct Server {
-    shared: Arc<Shared>,
+pub struct DataServer {
+    shared: Arc<ServerShared>,
     listener: Arc<TcpListener>,
     accepting: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl DataServer {
     /// Serves connections of a listener. Without a target pushes are refused.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Server {
         source: Arc<dyn Source>,
         target: Option<Arc<dyn PushTarget>>,
     ) -> Result<Self, ConnectionError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             registry: Registry::new(options.connections_max, options.connections_per_member_max),
             options,
             credentials,
@@ -120,7 +120,7 @@ impl Server {
     ///
     /// # Errors
     /// [`TicketError`].
-    pub fn issue_ticket(&self, member: &Member) -> Result<Ticket, TicketError> {
+    pub fn issue_ticket(&self, member: &MemberLife) -> Result<Ticket, TicketError> {
         let now_ms = self.shared.now_ms();
         let mut tickets = self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.issue(member, now_ms)
@@ -129,7 +129,7 @@ impl Server {
     /// Tells a member that an object was deleted. Returns whether there was a connection to tell it
     /// by; where there is none, the member's daemon asks again when it connects.
     #[must_use]
-    pub fn notify_gone(&self, member: &Member, object: u64) -> bool {
+    pub fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
         self.shared.registry.notify_gone(member, object)
     }
 
@@ -139,7 +139,7 @@ impl Server {
     ///
     /// # Errors
     /// [`StillRunning`] after `time`: nothing of that member may be reused yet.
-    pub fn cut(&self, member: &Member, time: Duration) -> Result<(), StillRunning> {
+    pub fn cut(&self, member: &MemberLife, time: Duration) -> Result<(), StillRunning> {
         self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner).revoke(member);
         self.shared.registry.cut(Some(member), &format!("{member} was cut off"), time)
     }
@@ -171,7 +171,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for DataServer {
     fn drop(&mut self) {
         if self.accepting.is_some()
             && let Err(error) = self.stop(self.shared.options.socket.stall)
@@ -181,7 +181,7 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept_all(listener: &TcpListener, shared: &Arc<ServerShared>) {
     while !shared.registry.is_closed() {
         match listener.accept() {
             Ok((stream, address)) => {
@@ -203,7 +203,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
 fn begin(
     stream: TcpStream,
     address: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerShared>,
 ) -> Result<(), ConnectionError> {
     let socket = Socket::new(stream, &shared.options.socket)?;
     let entry = shared.registry.enter(&socket)?;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::StillRunning;
 use crate::error::ConnectionError;
-use crate::frame::{Class, Op};
+use crate::frame::{ConnectionClass, Op};
 use crate::records::FrameWriter;
 use crate::socket::Socket;
-use crate::source::Member;
+use crate::source::MemberLife;
 
 /// Reasons that are remembered.
 const VIOLATIONS_MAX: usize = 64;
@@ -20,16 +20,16 @@ const UNADMITTED_MAX: usize = 64;
 /// A writer that the thread of a connection shares with notices.
 pub(super) type SharedWriter = Arc<Mutex<FrameWriter>>;
 
-struct Connection {
+struct ServedConnection {
     socket: Arc<Socket>,
-    member: Option<Member>,
+    member: Option<MemberLife>,
     /// Of small connections: notices go there.
     notices: Option<SharedWriter>,
 }
 
 #[derive(Default)]
 struct State {
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, ServedConnection>,
     next: u64,
     is_closed: bool,
     violations: VecDeque<String>,
@@ -43,7 +43,7 @@ pub(super) struct Registry {
 }
 
 /// A connection that counts. It leaves when its thread ends.
-pub(super) struct Entry {
+pub(super) struct RegistryEntry {
     state: Arc<(Mutex<State>, Condvar)>,
     number: u64,
 }
@@ -52,7 +52,7 @@ fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
     state.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Entry {
+impl Drop for RegistryEntry {
     fn drop(&mut self) {
         lock(&self.state).connections.remove(&self.number);
         self.state.1.notify_all();
@@ -65,7 +65,7 @@ impl Registry {
     }
 
     /// A connection whose member is not known yet.
-    pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<Entry, ConnectionError> {
+    pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<RegistryEntry, ConnectionError> {
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err(ConnectionError::Cut("the server stops".into()));
@@ -80,22 +80,22 @@ impl Registry {
         state.next += 1;
         let number = state.next;
         let socket = Arc::clone(socket);
-        state.connections.insert(number, Connection { socket, member: None, notices: None });
-        Ok(Entry { state: Arc::clone(&self.state), number })
+        state.connections.insert(number, ServedConnection { socket, member: None, notices: None });
+        Ok(RegistryEntry { state: Arc::clone(&self.state), number })
     }
 
     /// The connection belongs to a member from now on. `redeem` is called under the lock, so that a
     /// member that is cut off has either no ticket or a connection that is cut.
     pub(super) fn admit(
         &self,
-        entry: &Entry,
-        class: Class,
+        entry: &RegistryEntry,
+        class: ConnectionClass,
         writer: &SharedWriter,
-        redeem: impl FnOnce() -> Result<Member, ConnectionError>,
-    ) -> Result<Member, ConnectionError> {
+        redeem: impl FnOnce() -> Result<MemberLife, ConnectionError>,
+    ) -> Result<MemberLife, ConnectionError> {
         let mut state = lock(&self.state);
         let member = redeem()?;
-        let of_member = |one: &&Connection| one.member.as_ref() == Some(&member);
+        let of_member = |one: &&ServedConnection| one.member.as_ref() == Some(&member);
         let count = state.connections.values().filter(of_member).count();
         if count >= self.per_member_max {
             let max = self.per_member_max;
@@ -104,7 +104,7 @@ impl Registry {
         }
         if let Some(connection) = state.connections.get_mut(&entry.number) {
             connection.member = Some(member.clone());
-            connection.notices = (class == Class::Small).then(|| Arc::clone(writer));
+            connection.notices = (class == ConnectionClass::Small).then(|| Arc::clone(writer));
         }
         Ok(member)
     }
@@ -113,27 +113,27 @@ impl Registry {
     /// overtake those of this one.
     pub(super) fn replace_small(
         &self,
-        entry: &Entry,
-        member: &Member,
-        class: Class,
+        entry: &RegistryEntry,
+        member: &MemberLife,
+        class: ConnectionClass,
         time: Duration,
     ) -> Result<(), ConnectionError> {
-        if class != Class::Small {
+        if class != ConnectionClass::Small {
             return Ok(());
         }
-        let is_older = |number: u64, one: &Connection| {
+        let is_older = |number: u64, one: &ServedConnection| {
             number < entry.number && one.notices.is_some() && one.member.as_ref() == Some(member)
         };
         let ended = self.cut_where(is_older, "replaced by a newer connection", time);
         ended.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
     }
 
-    pub(super) fn notify_gone(&self, member: &Member, object: u64) -> bool {
+    pub(super) fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
         let (number, writers) = {
             let mut state = lock(&self.state);
             state.next += 1;
             let number = state.next;
-            let of_member = |one: &&Connection| one.member.as_ref() == Some(member);
+            let of_member = |one: &&ServedConnection| one.member.as_ref() == Some(member);
             let all = state.connections.values().filter(of_member);
             let writers: Vec<_> = all
                 .filter_map(|one| Some((one.notices.clone()?, Arc::clone(&one.socket))))
@@ -153,17 +153,18 @@ impl Registry {
     /// Cuts the connections of a member, or all, and waits until their threads have ended.
     pub(super) fn cut(
         &self,
-        member: Option<&Member>,
+        member: Option<&MemberLife>,
         reason: &str,
         time: Duration,
     ) -> Result<(), StillRunning> {
-        let is_meant = |_: u64, one: &Connection| member.is_none() || one.member.as_ref() == member;
+        let is_meant =
+            |_: u64, one: &ServedConnection| member.is_none() || one.member.as_ref() == member;
         self.cut_where(is_meant, reason, time)
     }
 
     fn cut_where(
         &self,
-        is_meant: impl Fn(u64, &Connection) -> bool,
+        is_meant: impl Fn(u64, &ServedConnection) -> bool,
         reason: &str,
         time: Duration,
     ) -> Result<(), StillRunning> {

@@ -11,14 +11,14 @@ use crate::frame::{ErrorCode, Opened};
 
 /// One life of a node as a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Member {
+pub struct MemberLife {
     /// Its name.
     pub name: String,
     /// Its incarnation.
     pub incarnation: u64,
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for MemberLife {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (incarnation {})", self.name, self.incarnation)
     }
@@ -36,14 +36,14 @@ pub struct GrantId(pub u64);
 /// A request is refused. The connection stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} ({code:?})")]
-pub struct Refusal {
+pub struct SourceRefusal {
     /// What kind of error.
     pub code: ErrorCode,
     /// For a human; cut at [`crate::frame::ERROR_TEXT_BYTES_MAX`].
     pub text: String,
 }
 
-impl Refusal {
+impl SourceRefusal {
     /// A refusal with its text.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
@@ -66,7 +66,8 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// [`Refusal`], which the peer is told.
-    fn open(&self, member: &Member, hold: HoldId, want: &[u8]) -> Result<Opened, Refusal>;
+    fn open(&self, member: &MemberLife, hold: HoldId, want: &[u8])
+    -> Result<Opened, SourceRefusal>;
 
     /// Allows ranges to be sent: each lies within one block of the object of that hold, and the hold
     /// is of that member. On memory that is not coherent it also refreshes them. The ranges stay
@@ -74,13 +75,18 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// [`Refusal`], which the peer is told.
-    fn read(&self, member: &Member, hold: HoldId, ranges: &[Span]) -> Result<Guard, Refusal>;
+    fn read(
+        &self,
+        member: &MemberLife,
+        hold: HoldId,
+        ranges: &[Span],
+    ) -> Result<Guard, SourceRefusal>;
 
     /// The member needs the hold no more. An unknown one is ignored: it may have ended before.
-    fn release(&self, member: &Member, hold: HoldId);
+    fn release(&self, member: &MemberLife, hold: HoldId);
 
     /// No reader of the member finds the object any more: the answer to a notice.
-    fn gone_seen(&self, member: &Member, object: u64);
+    fn gone_seen(&self, member: &MemberLife, object: u64);
 }
 
 /// Grants that peers may fill.
@@ -93,12 +99,22 @@ pub trait PushTarget: Send + Sync {
     ///
     /// # Errors
     /// [`Refusal`], which the peer is told.
-    fn write(&self, member: &Member, grant: GrantId, ranges: &[Span]) -> Result<Guard, Refusal>;
+    fn write(
+        &self,
+        member: &MemberLife,
+        grant: GrantId,
+        ranges: &[Span],
+    ) -> Result<Guard, SourceRefusal>;
 
     /// Every byte of the ranges is in memory. On memory that is not coherent it publishes them. The
     /// guard still lives.
     ///
     /// # Errors
     /// [`Refusal`], which the peer is told instead of the acknowledgement.
-    fn written(&self, member: &Member, grant: GrantId, ranges: &[Span]) -> Result<(), Refusal>;
+    fn written(
+        &self,
+        member: &MemberLife,
+        grant: GrantId,
+        ranges: &[Span],
+    ) -> Result<(), SourceRefusal>;
 }

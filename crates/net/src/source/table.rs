@@ -5,24 +5,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farrow_memory::{FileMap, Length, Span};
 
-use super::{GrantId, Guard, HoldId, Member, PushTarget, Refusal, Source};
+use super::{GrantId, Guard, HoldId, MemberLife, PushTarget, Source, SourceRefusal};
 use crate::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
 
 /// Objects by key, holds and grants by member.
 #[derive(Debug)]
 pub struct TableSource {
     map: Arc<FileMap>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SourceState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SourceState {
     objects: HashMap<u64, Vec<Span>>,
-    holds: BTreeMap<(Member, HoldId), u64>,
-    grants: HashMap<GrantId, (Member, Span)>,
+    holds: BTreeMap<(MemberLife, HoldId), u64>,
+    grants: HashMap<GrantId, (MemberLife, Span)>,
     written: HashMap<GrantId, Vec<Span>>,
     guards: usize,
-    seen: Vec<(Member, u64)>,
+    seen: Vec<(MemberLife, u64)>,
 }
 
 impl TableSource {
@@ -32,7 +32,7 @@ impl TableSource {
         Arc::new(Self { map, state: Arc::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SourceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,12 +47,12 @@ impl TableSource {
     }
 
     /// Lets a member fill a range.
-    pub fn grant(&self, grant: GrantId, member: &Member, span: Span) {
+    pub fn grant(&self, grant: GrantId, member: &MemberLife, span: Span) {
         self.lock().grants.insert(grant, (member.clone(), span));
     }
 
     /// Holds and grants of a member end: after [`crate::server::Server::cut`].
-    pub fn forget(&self, member: &Member) {
+    pub fn forget(&self, member: &MemberLife) {
         let mut state = self.lock();
         state.holds.retain(|(of, _), _| of != member);
         state.grants.retain(|_, (of, _)| of != member);
@@ -78,17 +78,17 @@ impl TableSource {
 
     /// Answers to notices.
     #[must_use]
-    pub fn seen(&self) -> Vec<(Member, u64)> {
+    pub fn seen(&self) -> Vec<(MemberLife, u64)> {
         self.lock().seen.clone()
     }
 
-    fn guard(&self, state: &mut State) -> Guard {
+    fn guard(&self, state: &mut SourceState) -> Guard {
         state.guards += 1;
         Box::new(TableGuard(Arc::clone(&self.state)))
     }
 }
 
-struct TableGuard(Arc<Mutex<State>>);
+struct TableGuard(Arc<Mutex<SourceState>>);
 
 impl Drop for TableGuard {
     fn drop(&mut self) {
@@ -107,8 +107,13 @@ impl Source for TableSource {
         &self.map
     }
 
-    fn open(&self, member: &Member, hold: HoldId, want: &[u8]) -> Result<Opened, Refusal> {
-        let refused = |text: String| Refusal::new(ErrorCode::NotFound, text);
+    fn open(
+        &self,
+        member: &MemberLife,
+        hold: HoldId,
+        want: &[u8],
+    ) -> Result<Opened, SourceRefusal> {
+        let refused = |text: String| SourceRefusal::new(ErrorCode::NotFound, text);
         let want = want.try_into().map_err(|_| refused(format!("want of {} B", want.len())))?;
         let key = u64::from_le_bytes(want);
         let mut state = self.lock();
@@ -116,7 +121,7 @@ impl Source for TableSource {
         let blocks = blocks.ok_or_else(|| refused(format!("no object {key}")))?;
         if state.holds.contains_key(&(member.clone(), hold)) {
             let text = format!("{member} has a hold {} already", hold.0);
-            return Err(Refusal::new(ErrorCode::Other, text));
+            return Err(SourceRefusal::new(ErrorCode::Other, text));
         }
         let total: Length = Length(blocks.iter().map(|block| block.length.0).sum());
         let mut inline = Vec::new();
@@ -130,26 +135,31 @@ impl Source for TableSource {
         Ok(Opened { blocks, entry: key.to_le_bytes().to_vec(), inline })
     }
 
-    fn read(&self, member: &Member, hold: HoldId, ranges: &[Span]) -> Result<Guard, Refusal> {
+    fn read(
+        &self,
+        member: &MemberLife,
+        hold: HoldId,
+        ranges: &[Span],
+    ) -> Result<Guard, SourceRefusal> {
         let mut state = self.lock();
         let Some(key) = state.holds.get(&(member.clone(), hold)).copied() else {
             let text = format!("{member} has no hold {}", hold.0);
-            return Err(Refusal::new(ErrorCode::NotHeld, text));
+            return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         };
         let blocks = state.objects.get(&key).map(Vec::as_slice).unwrap_or_default();
         let outside = |range: &&Span| !blocks.iter().any(|block| block.contains(**range));
         if let Some(range) = ranges.iter().find(outside) {
             let text = format!("{range} does not lie in a block of object {key}");
-            return Err(Refusal::new(ErrorCode::NotHeld, text));
+            return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         }
         Ok(self.guard(&mut state))
     }
 
-    fn release(&self, member: &Member, hold: HoldId) {
+    fn release(&self, member: &MemberLife, hold: HoldId) {
         self.lock().holds.remove(&(member.clone(), hold));
     }
 
-    fn gone_seen(&self, member: &Member, object: u64) {
+    fn gone_seen(&self, member: &MemberLife, object: u64) {
         self.lock().seen.push((member.clone(), object));
     }
 }
@@ -159,23 +169,33 @@ impl PushTarget for TableSource {
         &self.map
     }
 
-    fn write(&self, member: &Member, grant: GrantId, ranges: &[Span]) -> Result<Guard, Refusal> {
+    fn write(
+        &self,
+        member: &MemberLife,
+        grant: GrantId,
+        ranges: &[Span],
+    ) -> Result<Guard, SourceRefusal> {
         let mut state = self.lock();
         let span = match state.grants.get(&grant) {
             Some((of, span)) if of == member => *span,
             _ => {
                 let text = format!("{member} has no grant {}", grant.0);
-                return Err(Refusal::new(ErrorCode::NotHeld, text));
+                return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
             }
         };
         if let Some(range) = ranges.iter().find(|range| !span.contains(**range)) {
             let text = format!("{range} does not lie in grant {} of {span}", grant.0);
-            return Err(Refusal::new(ErrorCode::NotHeld, text));
+            return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         }
         Ok(self.guard(&mut state))
     }
 
-    fn written(&self, _: &Member, grant: GrantId, ranges: &[Span]) -> Result<(), Refusal> {
+    fn written(
+        &self,
+        _: &MemberLife,
+        grant: GrantId,
+        ranges: &[Span],
+    ) -> Result<(), SourceRefusal> {
         self.lock().written.entry(grant).or_default().extend(ranges);
         Ok(())
     }

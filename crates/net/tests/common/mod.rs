@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
-use farrow_net::cache::{Cache, Held, Mirror};
-use farrow_net::peer::{Control, OpenedObject, Peer, PeerOptions, SocketOptions};
+use farrow_net::cache::{Cache, Mirror, MirrorHold};
+use farrow_net::peer::{DaemonControl, OpenedObject, Peer, PeerOptions, SocketOptions};
 use farrow_net::records::Credentials;
-use farrow_net::server::{Server, ServerOptions};
+use farrow_net::server::{DataServer, ServerOptions};
 use farrow_net::source::table::{TableSource, want};
-use farrow_net::source::{Member, PushTarget, Source};
+use farrow_net::source::{MemberLife, PushTarget, Source};
 use farrow_net::ticket::Ticket;
 use rustix::fs::MemfdFlags;
 
@@ -50,7 +50,7 @@ pub fn options(stall: Duration) -> SocketOptions {
 pub struct Home {
     pub map: Arc<FileMap>,
     pub source: Arc<TableSource>,
-    pub server: Arc<Server>,
+    pub server: Arc<DataServer>,
     pub address: SocketAddr,
 }
 
@@ -63,7 +63,8 @@ impl Home {
         let options = ServerOptions { socket: options(stall), ..ServerOptions::default() };
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let pushes: Arc<dyn PushTarget> = Arc::clone(&source) as _;
-        let server = Server::start(listener, options, credentials, reads, Some(pushes)).unwrap();
+        let server =
+            DataServer::start(listener, options, credentials, reads, Some(pushes)).unwrap();
         Self { map, source, server: Arc::new(server), address }
     }
 
@@ -78,13 +79,13 @@ impl Home {
 
 /// The control channel of a member, to a server in this process.
 pub struct TestControl {
-    pub server: Mutex<Arc<Server>>,
-    pub member: Member,
+    pub server: Mutex<Arc<DataServer>>,
+    pub member: MemberLife,
     pub gone: Mutex<Vec<(u64, u64)>>,
     pub is_expelled: Mutex<bool>,
 }
 
-impl Control for TestControl {
+impl DaemonControl for TestControl {
     fn ticket(&self) -> Result<Ticket, String> {
         if *self.is_expelled.lock().unwrap() {
             return Err(format!("{} is not a member", self.member));
@@ -97,8 +98,8 @@ impl Control for TestControl {
     }
 }
 
-pub fn member(name: &str) -> Member {
-    Member { name: name.to_owned(), incarnation: 1 }
+pub fn member(name: &str) -> MemberLife {
+    MemberLife { name: name.to_owned(), incarnation: 1 }
 }
 
 pub struct Reader {
@@ -137,7 +138,7 @@ impl Reader {
     }
 
     /// Opens an object and puts it into the mirror.
-    pub fn open(&self, key: u64) -> (OpenedObject, Held) {
+    pub fn open(&self, key: u64) -> (OpenedObject, MirrorHold) {
         let opened = self.peer.open(&want(key)).unwrap();
         let held = self.mirror.insert(key, &opened.opened.blocks, LONG).unwrap();
         (opened, held)

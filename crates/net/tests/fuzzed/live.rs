@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use farrow_net::CHUNK_BYTES;
-use farrow_net::frame::{Class, HEADER_BYTES, Header, Hello, Op, Opened, VERSION};
+use farrow_net::frame::{
+    ConnectionClass, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, VERSION,
+};
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
@@ -43,10 +45,11 @@ impl Victim {
         let grant = span(SECTION - 2 * CHUNK_BYTES, CHUNK_BYTES);
         self.home.source.grant(GrantId(1), &liar, grant);
         let mut stream = TcpStream::connect(self.home.address).unwrap();
-        let class = [Class::Small, Class::Bulk, Class::Push][usize::from(dice.byte()) % 3];
+        let class = [ConnectionClass::Small, ConnectionClass::Bulk, ConnectionClass::Push]
+            [usize::from(dice.byte()) % 3];
         let ticket = self.home.server.issue_ticket(&liar).unwrap();
-        let hello = Hello { ticket, class }.encode();
-        let head = Header::new(Op::Hello, 0, VERSION, hello.len() as u64).encode(&hello, true);
+        let hello = PeerHello { ticket, class }.encode();
+        let head = FrameHeader::new(Op::Hello, 0, VERSION, hello.len() as u64).encode(&hello, true);
         stream.write_all(&[&head[..], &hello].concat()).unwrap();
         let mut welcome = [0; HEADER_BYTES + 8];
         stream.read_exact(&mut welcome).unwrap();
@@ -136,7 +139,7 @@ fn answer(mut stream: TcpStream, script: &[u8]) -> std::io::Result<()> {
     loop {
         let mut head = [0; HEADER_BYTES];
         stream.read_exact(&mut head)?;
-        let header = Header::decode(&head, true).map_err(std::io::Error::other)?;
+        let header = FrameHeader::decode(&head, true).map_err(std::io::Error::other)?;
         let mut body = vec![0; header.length as usize];
         stream.read_exact(&mut body)?;
         let (op, offset, body) = match header.op {
@@ -153,7 +156,7 @@ fn answer(mut stream: TcpStream, script: &[u8]) -> std::io::Result<()> {
                 continue;
             }
         };
-        let head = Header::new(op, header.id, offset, body.len() as u64).encode(&body, true);
+        let head = FrameHeader::new(op, header.id, offset, body.len() as u64).encode(&body, true);
         stream.write_all(&[&head[..], &body].concat())?;
     }
 }

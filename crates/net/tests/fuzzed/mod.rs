@@ -9,8 +9,8 @@ pub mod live;
 
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::{
-    Class, Expected, HEADER_BYTES, Header, Hello, Op, Opened, RANGES_MAX, READ_BYTES_MAX, behind,
-    decode_ranges, encode_ranges, piece,
+    ConnectionClass, ExpectedRanges, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, RANGES_MAX,
+    READ_BYTES_MAX, behind, decode_ranges, encode_ranges, piece,
 };
 use farrow_net::{CHUNK_BYTES, PIECE_BYTES_MAX};
 
@@ -80,7 +80,8 @@ impl Dice<'_> {
         let at = self.span().offset.0;
         let offset = self.pick(&[at, at, 1, id, made_up]);
         let body = self.body(op);
-        let mut bytes = Header::new(op, id, offset, body.len() as u64).encode(&body, true).to_vec();
+        let mut bytes =
+            FrameHeader::new(op, id, offset, body.len() as u64).encode(&body, true).to_vec();
         bytes.extend(&body);
         match self.byte() % 16 {
             0 => {
@@ -99,11 +100,11 @@ impl Dice<'_> {
 pub fn decode(data: &[u8]) {
     if let Some((head, body)) = data.split_first_chunk::<HEADER_BYTES>() {
         for is_checked in [true, false] {
-            if let Ok(header) = Header::decode(head, is_checked) {
+            if let Ok(header) = FrameHeader::decode(head, is_checked) {
                 let (min, max) = header.op.body_bytes();
                 assert!((min..=max).contains(&header.length));
                 let again = header.encode(body, is_checked);
-                assert_eq!(Header::decode(&again, is_checked), Ok(header));
+                assert_eq!(FrameHeader::decode(&again, is_checked), Ok(header));
                 if is_checked {
                     assert_eq!(header.verify(&again, body), Ok(()));
                     assert_eq!(header.verify(head, body).is_ok(), *head == again);
@@ -123,24 +124,27 @@ pub fn decode(data: &[u8]) {
         let total: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
         assert!(inline == 0 || inline == total);
     }
-    if let Ok(hello) = Hello::decode(data) {
+    if let Ok(hello) = PeerHello::decode(data) {
         assert_eq!(hello.encode(), data);
-        assert!(matches!(hello.class, Class::Small | Class::Bulk | Class::Push));
+        assert!(matches!(
+            hello.class,
+            ConnectionClass::Small | ConnectionClass::Bulk | ConnectionClass::Push
+        ));
     }
 }
 
 /// Pieces of any ranges are all of their bytes, in order, and nothing else is taken for them.
 fn arrive(ranges: &[Span]) {
-    let mut expected = Expected::new(1, ranges);
+    let mut expected = ExpectedRanges::new(1, ranges);
     for range in ranges {
         let mut at = range.offset.0;
         while at < range.offset.0 + range.length.0 {
             let next = expected.next().unwrap();
             assert_eq!(next.offset.0, at);
             assert!(next.length.0 > 0 && next.length.0 <= PIECE_BYTES_MAX);
-            let header = Header::new(Op::Data, 1, next.offset.0, next.length.0);
+            let header = FrameHeader::new(Op::Data, 1, next.offset.0, next.length.0);
             assert_eq!(expected.check(&header), Ok(next));
-            assert!(expected.check(&Header { id: 2, ..header }).is_err());
+            assert!(expected.check(&FrameHeader { id: 2, ..header }).is_err());
             expected.advance();
             at += next.length.0;
         }

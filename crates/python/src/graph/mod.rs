@@ -8,8 +8,8 @@ mod segments;
 pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
 
 use farrow_graph::{
-    Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, PatternSettings,
-    Settings, State, StatisticsSettings,
+    Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Measure, Mode, PatternKind,
+    PatternSettings, Settings, StatisticsSettings,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
@@ -387,7 +387,7 @@ impl GraphEngine {
 
     #[doc = doc!("GraphEngine.state")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let State { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
+        let GraphState { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
             self.lock().state();
         let all = PyDict::new(py);
         all.set_item("ids", ids.map(|ids| PyArray1::from_vec(py, ids)))?;
@@ -416,7 +416,7 @@ impl GraphEngine {
         let columns: Result<_, _> =
             columns.iter().map(|one| one.as_slice().map(<[f64]>::to_vec)).collect();
         let ids = if get("ids")?.is_none() { None } else { Some(whole("ids")?) };
-        let state = State {
+        let state = GraphState {
             ids,
             sources: whole("sources")?,
             targets: whole("targets")?,
@@ -446,7 +446,7 @@ impl GraphEngine {
         all.set_item("now", stats.now)?;
         all.set_item("rows", stats.rows)?;
         let cut_short = PyDict::new(py);
-        for (kind, count) in Kind::ALL.iter().zip(stats.cut_short) {
+        for (kind, count) in PatternKind::ALL.iter().zip(stats.cut_short) {
             cut_short.set_item(kind.name(), count)?;
         }
         all.set_item("cut_short", cut_short)?;

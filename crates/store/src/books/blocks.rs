@@ -19,18 +19,18 @@ pub(crate) struct Block {
     /// Sealed objects whose primary block it is.
     pub(crate) objects: u32,
     /// The account it goes to.
-    pub(crate) owner: Account,
+    pub(crate) owner: ClientAccount,
 }
 
 /// A client, never used again for another one in the life of a home. In the order of namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct ClientAccount {
     pub(crate) namespace: NamespaceId,
     /// 0: all clients of the namespace that went.
     pub(crate) client: u32,
 }
 
-impl Account {
+impl ClientAccount {
     /// All clients of a namespace that went.
     pub(crate) const fn gone(namespace: NamespaceId) -> Self {
         Self { namespace, client: 0 }
@@ -61,7 +61,7 @@ pub(crate) struct Blocks {
     sealed_bytes: u64,
     retiring_bytes: u64,
     /// Of clients that are there, and of all that went.
-    usage: BTreeMap<Account, Usage>,
+    usage: BTreeMap<ClientAccount, Usage>,
 }
 
 impl Blocks {
@@ -104,7 +104,7 @@ impl Blocks {
     }
 
     /// One sealed object more is made of `run`. A new block goes to the account of `owner`.
-    pub(crate) fn seal(&mut self, run: Run, part: Part, owner: Account) {
+    pub(crate) fn seal(&mut self, run: Run, part: BlockRole, owner: ClientAccount) {
         let is_new = !self.map.contains_key(&run.start);
         let fresh = Block { end: run.end, sealed: 0, retiring: 0, objects: 0, owner };
         let block = self.map.entry(run.start).or_insert(fresh);
@@ -115,7 +115,7 @@ impl Blocks {
             }
         }
         block.sealed += 1;
-        let objects = u32::from(part == Part::Primary);
+        let objects = u32::from(part == BlockRole::Primary);
         block.objects += objects;
         let owner = block.owner;
         if is_new {
@@ -125,11 +125,11 @@ impl Blocks {
     }
 
     /// One object made of `run` is no longer sealed, but retiring.
-    pub(crate) fn retire(&mut self, run: Run, part: Part) -> Result<(), NoBlock> {
+    pub(crate) fn retire(&mut self, run: Run, part: BlockRole) -> Result<(), NoBlock> {
         let block = self.map.get_mut(&run.start).ok_or(NoBlock(run))?;
         block.sealed = block.sealed.checked_sub(1).ok_or(NoBlock(run))?;
         block.retiring += 1;
-        let objects = u32::from(part == Part::Primary);
+        let objects = u32::from(part == BlockRole::Primary);
         block.objects = block.objects.checked_sub(objects).ok_or(NoBlock(run))?;
         if block.sealed == 0 {
             self.sealed_bytes -= run.len();
@@ -157,16 +157,16 @@ impl Blocks {
     }
 
     /// A client went: what it made goes to the account of all that went from its namespace.
-    pub(crate) fn disown(&mut self, owner: Account) {
+    pub(crate) fn disown(&mut self, owner: ClientAccount) {
         if let Some(usage) = self.usage.remove(&owner) {
-            let gone = self.usage.entry(Account::gone(owner.namespace)).or_default();
+            let gone = self.usage.entry(ClientAccount::gone(owner.namespace)).or_default();
             gone.bytes.0 += usage.bytes.0;
             gone.objects += usage.objects;
         }
     }
 
     /// What an account has in blocks.
-    pub(crate) fn usage(&self, owner: Account) -> Usage {
+    pub(crate) fn usage(&self, owner: ClientAccount) -> Usage {
         self.usage.get(&owner).copied().unwrap_or_default()
     }
 
@@ -183,14 +183,14 @@ impl Blocks {
 
     /// The sum of the accounts of a namespace.
     pub(crate) fn usage_of_namespace(&self, namespace: NamespaceId) -> Usage {
-        let last = Account { namespace, client: u32::MAX };
-        let accounts = self.usage.range(Account::gone(namespace)..=last);
+        let last = ClientAccount { namespace, client: u32::MAX };
+        let accounts = self.usage.range(ClientAccount::gone(namespace)..=last);
         accounts.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
     }
 
     /// The account of a block: that of its owner, or of all that went.
-    fn account(&mut self, owner: Account) -> &mut Usage {
-        let gone = Account::gone(owner.namespace);
+    fn account(&mut self, owner: ClientAccount) -> &mut Usage {
+        let gone = ClientAccount::gone(owner.namespace);
         let owner = if self.usage.contains_key(&owner) { owner } else { gone };
         self.usage.entry(owner).or_default()
     }
@@ -202,7 +202,7 @@ impl Blocks {
 
 /// What a block is to an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum BlockRole {
     /// The one that its entry names: each object has one.
     Primary,
     /// One of its list.
@@ -217,25 +217,25 @@ pub(crate) struct NoBlock(pub(crate) Run);
 mod tests {
     use super::*;
 
-    fn account(client: u32) -> Account {
-        Account { namespace: NamespaceId(7), client }
+    fn account(client: u32) -> ClientAccount {
+        ClientAccount { namespace: NamespaceId(7), client }
     }
 
     #[test]
     fn a_block_lives_as_long_as_an_object_needs_it() {
         let run = Run { start: 128, end: 512 };
         let mut blocks = Blocks::default();
-        blocks.seal(run, Part::Primary, account(3));
-        blocks.seal(run, Part::Primary, account(3));
+        blocks.seal(run, BlockRole::Primary, account(3));
+        blocks.seal(run, BlockRole::Primary, account(3));
         assert!(blocks.is_block(run) && !blocks.is_block(Run { start: 128, end: 256 }));
-        blocks.retire(run, Part::Primary).unwrap();
+        blocks.retire(run, BlockRole::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
-        blocks.retire(run, Part::Primary).unwrap();
+        blocks.retire(run, BlockRole::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (0, 384));
-        assert!(blocks.retire(run, Part::Primary).is_err());
-        blocks.seal(run, Part::Primary, account(3));
+        assert!(blocks.retire(run, BlockRole::Primary).is_err());
+        blocks.seal(run, BlockRole::Primary, account(3));
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
-        blocks.retire(run, Part::Primary).unwrap();
+        blocks.retire(run, BlockRole::Primary).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(true));
@@ -249,25 +249,25 @@ mod tests {
         let (first, second) = (account(1), account(2));
         let usage = |bytes, objects| Usage { bytes: Length(bytes), objects };
         let mut blocks = Blocks::default();
-        blocks.seal(run, Part::Primary, first);
-        blocks.seal(run, Part::Extra, second);
-        blocks.seal(other, Part::Primary, second);
+        blocks.seal(run, BlockRole::Primary, first);
+        blocks.seal(run, BlockRole::Extra, second);
+        blocks.seal(other, BlockRole::Primary, second);
         assert_eq!(blocks.usage(first), usage(384, 1));
         assert_eq!(blocks.usage(second), usage(128, 1));
         blocks.disown(first);
         assert_eq!(
-            (blocks.usage(first), blocks.usage(Account::gone(NamespaceId(7)))),
+            (blocks.usage(first), blocks.usage(ClientAccount::gone(NamespaceId(7)))),
             (usage(0, 0), usage(384, 1))
         );
-        blocks.retire(run, Part::Primary).unwrap();
-        assert_eq!(blocks.usage(Account::gone(NamespaceId(7))), usage(384, 0));
-        blocks.retire(run, Part::Extra).unwrap();
+        blocks.retire(run, BlockRole::Primary).unwrap();
+        assert_eq!(blocks.usage(ClientAccount::gone(NamespaceId(7))), usage(384, 0));
+        blocks.retire(run, BlockRole::Extra).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(true));
         assert_eq!(blocks.usage_of_namespace(NamespaceId(7)), blocks.usage_of_all());
         assert_eq!(blocks.usage_of_namespace(NamespaceId(6)), usage(0, 0));
         assert_eq!(
-            (blocks.usage(Account::gone(NamespaceId(7))), blocks.usage_of_all()),
+            (blocks.usage(ClientAccount::gone(NamespaceId(7))), blocks.usage_of_all()),
             (usage(0, 0), usage(128, 1))
         );
     }

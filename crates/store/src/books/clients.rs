@@ -22,7 +22,7 @@ pub struct Joined {
 
 /// The node on which a client runs that is not of the home's own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Guest {
+pub struct RemoteClient {
     /// What the daemon knows that node by, in all lives of both.
     pub node: u64,
 }
@@ -39,7 +39,7 @@ pub struct Newcomer {
     /// The namespace it is to be in.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
-    pub guest: Option<Guest>,
+    pub guest: Option<RemoteClient>,
 }
 
 /// A client as the table tells of it.
@@ -59,7 +59,7 @@ pub struct ClientRecord {
     /// The namespace it is in.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
-    pub guest: Option<Guest>,
+    pub guest: Option<RemoteClient>,
 }
 
 const STATE_WORD: u64 = 0;
@@ -93,7 +93,7 @@ impl ClientTable {
                 uid: (words[1] >> 32) as u32,
                 nonce: words[3],
                 namespace: NamespaceId(words[4] as u16),
-                guest: (words[4] >> 16 & 1 == 1).then_some(Guest { node: words[5] }),
+                guest: (words[4] >> 16 & 1 == 1).then_some(RemoteClient { node: words[5] }),
             };
             table.joined.push((words[0] != FREE).then_some(record));
             match words[0] {

@@ -5,7 +5,7 @@ use farrow_memory::{Offset, Span};
 use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::format::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
 use crate::format::header::SLOTS_USED;
 use crate::format::ids::{RegionUid, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
@@ -66,7 +66,7 @@ impl Directory {
         let words = entry.encode();
         let (first, rest) = words.split_at(1);
         let record = EntryRecord { directory: self, slot };
-        seqlock::fill(&record, sequence.with(State::Writing).0, rest)?;
+        seqlock::fill(&record, sequence.with(EntryState::Writing).0, rest)?;
         failpoint!("seal.words");
         record.store_first(first[0])?;
         failpoint!("seal.published");
@@ -80,9 +80,9 @@ impl Directory {
 
     /// Write an object of this life anew, which nobody holds. It is coming back until the last
     /// store, which brings it into `state`.
-    pub(crate) fn replace(&self, entry: &Entry, state: State) -> Result<(), StoreError> {
+    pub(crate) fn replace(&self, entry: &Entry, state: EntryState) -> Result<(), StoreError> {
         let slot = entry.id.slot();
-        let opened = self.sequence(slot)?.with(State::Restoring);
+        let opened = self.sequence(slot)?.with(EntryState::Restoring);
         let words = entry.encode();
         let (_, rest) = words.split_at(1);
         let record = EntryRecord { directory: self, slot };
@@ -113,7 +113,7 @@ impl Directory {
                 self.set_sequence(slot, next)?;
                 self.found_free(slot, next);
             }
-            None => self.set_sequence(slot, sequence.with(State::Free))?,
+            None => self.set_sequence(slot, sequence.with(EntryState::Free))?,
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ impl EntryArea {
         // Of the very last life, state free means closed.
         self.set_life(
             number,
-            life.next_life().unwrap_or(life.with(crate::format::entry::State::Free)),
+            life.next_life().unwrap_or(life.with(crate::format::entry::EntryState::Free)),
         )?;
         if self.forward(number)? != 0 {
             failpoint!("life.ended");

@@ -8,7 +8,7 @@ use crate::format::ids::{NamespaceId, ObjectId};
 
 /// An object that may go: sealed, not held, not pinned, not kept for its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Candidate {
+pub struct EvictionCandidate {
     /// The object.
     pub id: ObjectId,
     /// When it was last used: the later of its seal and its last get, nanoseconds since 1970.
@@ -31,7 +31,7 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
 
     /// A number by which candidates go: the least first, and of equals the lower id. A candidate
     /// without a number stays.
-    fn rank(&self, candidate: &Candidate) -> Option<u64>;
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64>;
 }
 
 /// What was not used for the longest time goes first.
@@ -47,7 +47,7 @@ impl EvictionPolicy for Lru {
         true
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         Some(candidate.last_use_ns)
     }
 }
@@ -66,7 +66,7 @@ impl EvictionPolicy for ByHand {
         false
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         Lru.rank(candidate)
     }
 }
@@ -89,7 +89,7 @@ impl EvictionPolicy for Within<'_> {
         self.policy.is_automatic()
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         if candidate.namespace == self.namespace { self.policy.rank(candidate) } else { None }
     }
 }

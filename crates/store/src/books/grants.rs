@@ -28,7 +28,7 @@ struct Grant {
 
 /// A record as found in the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundGrant {
     pub(crate) record: u32,
     pub(crate) client: u32,
     pub(crate) run: Run,
@@ -56,7 +56,7 @@ pub(crate) struct Grants {
 
 impl Grants {
     /// The grants that [`Grants::read`] found, made disjoint.
-    pub(crate) fn new(control: Control, layout: Layout, in_use: &[Found]) -> Self {
+    pub(crate) fn new(control: Control, layout: Layout, in_use: &[FoundGrant]) -> Self {
         let mut is_used = vec![false; layout.grants_max as usize];
         for found in in_use {
             if let Some(used) = is_used.get_mut(found.record as usize) {
@@ -76,14 +76,14 @@ impl Grants {
     }
 
     /// All records that say they are in use.
-    pub(crate) fn read(control: &Control, layout: &Layout) -> Result<Vec<Found>, StoreError> {
+    pub(crate) fn read(control: &Control, layout: &Layout) -> Result<Vec<FoundGrant>, StoreError> {
         let mut all = Vec::new();
         for record in 0..layout.grants_max {
             let at = word_of(layout.grants, GRANT_BYTES, record, 0);
             let [owner, start, end, _]: [u64; 4] = control.load_record(at)?;
             if let Some(client) = owner.checked_sub(1) {
                 let client = u32::try_from(client).unwrap_or(u32::MAX);
-                all.push(Found { record, client, run: Run { start, end } });
+                all.push(FoundGrant { record, client, run: Run { start, end } });
             }
         }
         Ok(all)
@@ -91,7 +91,11 @@ impl Grants {
 
     /// Make the record in the region say `run`, or nothing if it is empty. By one store if one end
     /// stays where it is.
-    pub(crate) fn mend(control: &Control, layout: &Layout, to: Found) -> Result<(), StoreError> {
+    pub(crate) fn mend(
+        control: &Control,
+        layout: &Layout,
+        to: FoundGrant,
+    ) -> Result<(), StoreError> {
         let word = |word| word_of(layout.grants, GRANT_BYTES, to.record, word);
         if to.run.len() == 0 {
             return control.store(word(OWNER_WORD), 0);
@@ -271,7 +275,7 @@ impl Grants {
         if known != found.len() || known + self.free.len() != self.layout.grants_max as usize {
             return Err(format!("{known} grants are known, {} are in the table", found.len()));
         }
-        for Found { record, client, run } in found {
+        for FoundGrant { record, client, run } in found {
             let grant = self.by_client.get(&client).and_then(|grants| grants.get(&run.start));
             if grant != Some(&Grant { end: run.end, record }) {
                 return Err(format!("grant record {record} of client {client} is {run:?}"));

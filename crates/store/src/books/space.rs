@@ -425,12 +425,12 @@ mod tests {
     }
 
     /// One byte of state a grain: the plainest thing that is right.
-    struct Model {
+    struct SpaceModel {
         taken: Vec<bool>,
         base: u64,
     }
 
-    impl Model {
+    impl SpaceModel {
         fn set(&mut self, run: Run, to: bool) {
             for at in (run.start..run.end).step_by(GRAIN as usize) {
                 let grain = &mut self.taken[((at - self.base) / GRAIN) as usize];
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ModelStep {
         Allocate {
             length: u64,
             alignment: u64,
@@ -474,13 +474,13 @@ mod tests {
         Rebuild,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = ModelStep> {
         prop_oneof![
             4 => (1..6 * UNIT, prop::sample::select(vec![1, UNIT, 4 * UNIT, 8 * UNIT]))
-                .prop_map(|(length, alignment)| Step::Allocate { length, alignment }),
+                .prop_map(|(length, alignment)| ModelStep::Allocate { length, alignment }),
             4 => any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>()
-                .prop_map(|(n, from, grains)| Step::Free { n, from, grains }),
-            1 => Just(Step::Rebuild),
+                .prop_map(|(n, from, grains)| ModelStep::Free { n, from, grains }),
+            1 => Just(ModelStep::Rebuild),
         ]
     }
 
@@ -490,11 +490,11 @@ mod tests {
             let all = run(UNIT * 5, UNIT * 5 + UNIT * 40 + 5 * GRAIN);
             let mut space = SpaceAllocator::new(all, GRAIN, UNIT).unwrap();
             let mut model =
-                Model { taken: vec![false; (all.len() / GRAIN) as usize], base: all.start };
+                SpaceModel { taken: vec![false; (all.len() / GRAIN) as usize], base: all.start };
             let mut taken: Vec<Run> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Allocate { length, alignment } => {
+                    ModelStep::Allocate { length, alignment } => {
                         let fits = model.largest() >= length.next_multiple_of(UNIT);
                         let got = space.allocate(length, alignment);
                         prop_assert_eq!(got.is_some(), fits);
@@ -505,7 +505,7 @@ mod tests {
                             taken.push(got);
                         }
                     }
-                    Step::Free { n, from, grains } if !taken.is_empty() => {
+                    ModelStep::Free { n, from, grains } if !taken.is_empty() => {
                         let whole = taken.swap_remove(n.index(taken.len()));
                         let total = (whole.len() / GRAIN) as usize;
                         let from = from.index(total);
@@ -521,8 +521,8 @@ mod tests {
                             }
                         }
                     }
-                    Step::Free { .. } => {}
-                    Step::Rebuild => {
+                    ModelStep::Free { .. } => {}
+                    ModelStep::Rebuild => {
                         let mut sorted = taken.clone();
                         sorted.sort_unstable();
                         space = SpaceAllocator::with_occupied(all, GRAIN, UNIT, sorted).unwrap();

@@ -26,8 +26,8 @@ use crate::client::hold_table::{Held, HoldTable};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::{encode, is_open, life_of};
-use crate::format::entry::{Entry, State};
-use crate::format::header::Header;
+use crate::format::entry::{Entry, EntryState};
+use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, NamespaceId, ObjectId};
 use crate::home::SealRequest;
 use crate::seqlock::{self, RecordWriter};
@@ -66,9 +66,9 @@ struct Books {
 }
 
 /// The words of one entry.
-struct EntryWords<'a>(WordsMut<'a>);
+struct EntryWriter<'a>(WordsMut<'a>);
 
-impl RecordWriter for EntryWords<'_> {
+impl RecordWriter for EntryWriter<'_> {
     type Error = StoreError;
 
     fn store_first(&self, word: u64) -> Result<(), StoreError> {
@@ -89,7 +89,7 @@ fn stored(is_stored: bool) -> Result<(), StoreError> {
 #[derive(Debug)]
 pub struct EntryTable {
     region: Arc<Region>,
-    header: Header,
+    header: RegionHeader,
     client: ClientSlot,
     pid: u32,
     state: Mutex<Books>,
@@ -101,7 +101,7 @@ impl EntryTable {
     /// # Errors
     /// [`StoreError::Format`] if `region` is none.
     pub fn new(region: Arc<Region>, client: ClientSlot, pid: u32) -> Result<Self, StoreError> {
-        let header = Header::read(&region)?;
+        let header = RegionHeader::read(&region)?;
         Ok(Self { region, header, client, pid, state: Mutex::default() })
     }
 
@@ -245,8 +245,8 @@ impl EntryTable {
     fn write(&self, alias: &Alias, span: Span, entry: &Entry) -> Result<(), StoreError> {
         let sealed = encode(entry);
         let (first, rest) = sealed.split_at(1);
-        let record = EntryWords(alias.words_mut(span)?);
-        seqlock::fill(&record, entry.sequence().with(State::Writing).0, rest)?;
+        let record = EntryWriter(alias.words_mut(span)?);
+        seqlock::fill(&record, entry.sequence().with(EntryState::Writing).0, rest)?;
         self.region.publish_if_node_local(span)?;
         failpoint!(client "own.filled");
         record.store_first(first[0])?;

@@ -53,11 +53,11 @@ use crate::books::control::word_of;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::life_of;
-use crate::format::entry::{Entry, SEQUENCE_WORD, Sequence, State};
-use crate::format::header::Header;
+use crate::format::entry::{Entry, EntryState, SEQUENCE_WORD, Sequence};
+use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
-use crate::hazard::{self, Wish};
+use crate::hazard::{self, ClaimRequest};
 
 mod batch;
 
@@ -76,7 +76,7 @@ const MARK_KEPT: u64 = 64;
 
 /// One slot of a hold block, which may hold a claim.
 #[derive(Debug)]
-struct Place {
+struct HoldSlot {
     /// The block, mapped writable.
     block: Arc<Alias>,
     /// Which block of the table.
@@ -94,7 +94,7 @@ struct BlockCounts {
 
 /// An object this client holds.
 #[derive(Debug)]
-struct Claim {
+struct HoldClaim {
     sequence: Sequence,
     /// 0: only children of this process may still use it.
     count: u64,
@@ -102,29 +102,29 @@ struct Claim {
     since: u64,
     /// The last fork before it was let go, while the count is 0.
     until: u64,
-    place: Place,
+    place: HoldSlot,
 }
 
-impl Claim {
-    fn new(sequence: Sequence, since: u64, place: Place) -> Self {
+impl HoldClaim {
+    fn new(sequence: Sequence, since: u64, place: HoldSlot) -> Self {
         Self { sequence, count: 1, since, until: since, place }
     }
 }
 
 /// What is shared by all shards: one short lock when an object is first claimed or last let go.
 #[derive(Debug, Default)]
-struct Pool {
-    free: Vec<Place>,
+struct HoldPool {
+    free: Vec<HoldSlot>,
     blocks: Vec<BlockCounts>,
 }
 
-type Claims = HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>;
+type ClaimMap = HashMap<u32, HoldClaim, BuildHasherDefault<SlotHasher>>;
 
 /// Claims on the slots of one shard, and a few slots of blocks that are ready for more.
 #[derive(Debug, Default)]
 struct Shard {
-    claims: Claims,
-    spare: Vec<Place>,
+    claims: ClaimMap,
+    spare: Vec<HoldSlot>,
     /// Slots whose claims are kept for children.
     inherited: Vec<u32>,
 }
@@ -135,7 +135,7 @@ pub struct HoldTable {
     region: Arc<Region>,
     layout: Layout,
     shards: [Mutex<Shard>; SHARDS],
-    pool: Mutex<Pool>,
+    pool: Mutex<HoldPool>,
     is_abandoned: AtomicBool,
 }
 
@@ -146,7 +146,7 @@ impl HoldTable {
     /// [`StoreError::Format`] if `region` is none, [`StoreError::BadSpan`] for a block that is not
     /// one, [`StoreError::Map`] if a block cannot be mapped writable.
     pub fn new(region: Arc<Region>, blocks: &[Span]) -> Result<Self, StoreError> {
-        let layout = Header::read(&region)?.layout;
+        let layout = RegionHeader::read(&region)?.layout;
         let table = Self {
             region,
             layout,
@@ -183,14 +183,18 @@ impl HoldTable {
         pool.blocks.push(BlockCounts::default());
         // The last one in is the first one out: low slots are used first.
         let indexes = (0..self.layout.hold_slots()).rev();
-        pool.free.extend(indexes.map(|index| Place { block: Arc::clone(&block), number, index }));
+        pool.free.extend(indexes.map(|index| HoldSlot {
+            block: Arc::clone(&block),
+            number,
+            index,
+        }));
         Ok(())
     }
 
     /// How many objects are held.
     #[must_use]
     pub fn len(&self) -> usize {
-        let used = |claims: &Claims| claims.values().filter(|claim| claim.count > 0).count();
+        let used = |claims: &ClaimMap| claims.values().filter(|claim| claim.count > 0).count();
         self.shards.iter().map(|shard| used(&lock(shard).claims)).sum()
     }
 
@@ -230,7 +234,7 @@ impl HoldTable {
     fn expected(&self, entry: &Entry) -> Sequence {
         match self.layout.client_entry(entry.id.slot()) {
             // The home says whether it is still there, not the client that wrote the entry.
-            Some(_) => Sequence::new(entry.id.generation(), State::Free),
+            Some(_) => Sequence::new(entry.id.generation(), EntryState::Free),
             None => entry.sequence(),
         }
     }
@@ -256,7 +260,7 @@ impl HoldTable {
         };
         match self.claim(&place, slot, sequence) {
             Ok(true) => {
-                shard.claims.insert(slot.0, Claim::new(sequence, since, place));
+                shard.claims.insert(slot.0, HoldClaim::new(sequence, since, place));
                 Ok(true)
             }
             other => {
@@ -267,7 +271,7 @@ impl HoldTable {
     }
 
     /// Steps 2 to 4 of the reader.
-    fn claim(&self, place: &Place, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
+    fn claim(&self, place: &HoldSlot, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         let words = ClaimWords { table: self, place, slot };
         hazard::claim(words, claim_on(slot), sequence.0)
     }
@@ -337,7 +341,7 @@ impl HoldTable {
         let mut left = Vec::new();
         for slot in std::mem::take(&mut shard.inherited) {
             // A claim in use again is let go like any other.
-            let Some(Claim { count: 0, since, until, .. }) = shard.claims.get(&slot) else {
+            let Some(HoldClaim { count: 0, since, until, .. }) = shard.claims.get(&slot) else {
                 continue;
             };
             if fork::is_inherited(*since, *until) {
@@ -352,7 +356,7 @@ impl HoldTable {
 
     /// Take a free slot of the pool, or one that another shard keeps, and raise the mark of its
     /// block over it. The caller holds the lock of a shard, so others are only tried.
-    fn take_place(&self) -> Result<Place, StoreError> {
+    fn take_place(&self) -> Result<HoldSlot, StoreError> {
         let mut pool = lock(&self.pool);
         if let Some(place) = pool.take()? {
             return Ok(place);
@@ -366,7 +370,7 @@ impl HoldTable {
     }
 
     /// Keep a slot in the shard, or put it back into the pool.
-    fn give_back(&self, shard: &mut Shard, place: Place) {
+    fn give_back(&self, shard: &mut Shard, place: HoldSlot) {
         if let Some(place) = shard.keep(place) {
             lock(&self.pool).put(place);
         }
@@ -415,9 +419,9 @@ fn claim_on(slot: Slot) -> u64 {
     u64::from(slot.0) + 1
 }
 
-impl Pool {
+impl HoldPool {
     /// A free slot, with the mark of its block over it.
-    fn take(&mut self) -> Result<Option<Place>, StoreError> {
+    fn take(&mut self) -> Result<Option<HoldSlot>, StoreError> {
         let Some(place) = self.free.pop() else {
             return Ok(None);
         };
@@ -433,7 +437,7 @@ impl Pool {
     }
 
     /// A slot that is free again. A block of which all are back needs no scan.
-    fn put(&mut self, place: Place) {
+    fn put(&mut self, place: HoldSlot) {
         if let Some(counts) = self.blocks.get_mut(place.number) {
             counts.in_use = counts.in_use.saturating_sub(1);
             if counts.in_use == 0 && counts.mark > MARK_KEPT && place.store_word(0, 0).is_ok() {
@@ -446,7 +450,7 @@ impl Pool {
 
 impl Shard {
     /// Keeps a slot, if it keeps more at all; else it is returned.
-    fn keep(&mut self, place: Place) -> Option<Place> {
+    fn keep(&mut self, place: HoldSlot) -> Option<HoldSlot> {
         if self.spare.len() >= SPARE_MAX || place.index >= MARK_KEPT {
             return Some(place);
         }
@@ -455,7 +459,7 @@ impl Shard {
     }
 
     /// Keeps a slot, or puts it back into the pool.
-    fn give_back(&mut self, pool: &mut Pool, place: Place) {
+    fn give_back(&mut self, pool: &mut HoldPool, place: HoldSlot) {
         if let Some(place) = self.keep(place) {
             pool.put(place);
         }
@@ -465,7 +469,7 @@ impl Shard {
 /// What a claim is made with: a slot of a hold block, and the word of the object's life.
 struct ClaimWords<'a> {
     table: &'a HoldTable,
-    place: &'a Place,
+    place: &'a HoldSlot,
     slot: Slot,
 }
 
@@ -482,13 +486,13 @@ impl hazard::Claim for ClaimWords<'_> {
         self.table.sequence(self.slot).map(|sequence| sequence.0)
     }
 
-    fn bring_out(wishes: &[Wish<Self>]) -> Result<(), StoreError> {
+    fn bring_out(wishes: &[ClaimRequest<Self>]) -> Result<(), StoreError> {
         let Some(region) = remote(wishes) else { return Ok(()) };
         let claims = wishes.iter().map(|wish| wish.reader.place.span_of(wish.reader.place.word()));
         Ok(region.publish_all(&claims.collect::<Vec<_>>())?)
     }
 
-    fn bring_in(wishes: &[Wish<Self>]) -> Result<(), StoreError> {
+    fn bring_in(wishes: &[ClaimRequest<Self>]) -> Result<(), StoreError> {
         let Some(region) = remote(wishes) else { return Ok(()) };
         let lives = wishes.iter().map(|wish| wish.reader.table.life_span(wish.reader.slot));
         Ok(region.refresh_all(&lives.collect::<Vec<_>>())?)
@@ -496,12 +500,12 @@ impl hazard::Claim for ClaimWords<'_> {
 }
 
 /// The region of these claims, where its home is on another node and memory is not coherent.
-fn remote<'a>(wishes: &[Wish<ClaimWords<'a>>]) -> Option<&'a Region> {
+fn remote<'a>(wishes: &[ClaimRequest<ClaimWords<'a>>]) -> Option<&'a Region> {
     let region = &*wishes.first()?.reader.table.region;
     region.is_remote().then_some(region)
 }
 
-impl Place {
+impl HoldSlot {
     fn store(&self, value: u64) -> Result<(), StoreError> {
         self.store_word(self.word(), value)
     }

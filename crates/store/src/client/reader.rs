@@ -17,11 +17,13 @@ use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::format::entry::{
-    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, REPLICA_ORIGIN_BYTES, Sequence, State,
+    ENTRY_WORDS, Entry, EntryState, NAME_LENGTH_WORD, NAME_WORD, REPLICA_ORIGIN_BYTES, Sequence,
     decode_list, decode_origin,
 };
 use crate::format::hash::NameHash;
-use crate::format::header::{Header, INDEX_TURN, REPLICAS_UNTIL, SLOTS_USED, WATCHED, watched_bit};
+use crate::format::header::{
+    INDEX_TURN, REPLICAS_UNTIL, RegionHeader, SLOTS_USED, WATCHED, watched_bit,
+};
 use crate::format::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
@@ -38,7 +40,7 @@ const ROUNDS_MAX: u32 = 64;
 #[derive(Clone, Debug)]
 pub struct Reader {
     region: Arc<Region>,
-    header: Header,
+    header: RegionHeader,
     namespace: NamespaceId,
     /// Its name.
     namespace_name: Arc<str>,
@@ -48,7 +50,7 @@ pub struct Reader {
 
 /// One line of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct DirectoryItem {
     /// The object.
     pub entry: Entry,
     /// Its name.
@@ -65,7 +67,7 @@ pub struct Listed {
 }
 
 /// A name as it lies in the region.
-enum Named {
+enum StoredName {
     Name(String),
     /// It has another hash than the entry says, or is not UTF-8.
     Damaged,
@@ -73,7 +75,7 @@ enum Named {
 
 /// A block of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct BlockLocation {
     /// Where it lies.
     pub block: Span,
     /// Where it lay at seal: what the descriptor says counts from there.
@@ -118,7 +120,7 @@ impl Reader {
     /// # Errors
     /// [`FormatError`], by what is wrong.
     pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
-        let header = Header::read(&region)?;
+        let header = RegionHeader::read(&region)?;
         let refreshed = Arc::default();
         let namespace_name = "".into();
         Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name, refreshed })
@@ -365,8 +367,8 @@ impl Reader {
 
     fn place_of(&self, sequence: Sequence, slot: Slot) -> Whereabouts {
         match sequence.state() {
-            State::Sealed => Whereabouts::InMemory,
-            State::Leaving | State::Spilled | State::Restoring => {
+            EntryState::Sealed => Whereabouts::InMemory,
+            EntryState::Leaving | EntryState::Spilled | EntryState::Restoring => {
                 Whereabouts::Away(ObjectId::new(self.header.uid, sequence.generation(), slot))
             }
             _ => Whereabouts::Nowhere,
@@ -451,8 +453,8 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::blocks`].
-    pub fn places(&self, entry: &Entry) -> Result<Vec<Place>, StoreError> {
-        let mut places = vec![Place { block: entry.primary, origin: entry.primary }];
+    pub fn places(&self, entry: &Entry) -> Result<Vec<BlockLocation>, StoreError> {
+        let mut places = vec![BlockLocation { block: entry.primary, origin: entry.primary }];
         if entry.extra_count == 0 && !entry.is_relocated {
             return Ok(places);
         }
@@ -468,7 +470,7 @@ impl Reader {
             return Err(StoreError::BlockListDamaged { id: entry.id, stored, computed });
         }
         let (extra, origins) = decode_list(&bytes, entry, self.layout()).map_err(corrupt)?;
-        places.extend(extra.into_iter().map(|block| Place { block, origin: block }));
+        places.extend(extra.into_iter().map(|block| BlockLocation { block, origin: block }));
         for (place, offset) in places.iter_mut().zip(origins) {
             place.origin.offset = offset;
         }
@@ -517,7 +519,7 @@ impl Reader {
             Some(_) => self.is_still(&directory, entry)?,
             None => {
                 let now = self.sequence(&directory, entry.id.slot(), Ordering::Relaxed)?;
-                now == entry.sequence() || now == entry.sequence().with(State::Leaving)
+                now == entry.sequence() || now == entry.sequence().with(EntryState::Leaving)
             }
         };
         if !is_there {
@@ -534,7 +536,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if an entry cannot be right.
-    pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, StoreError> {
+    pub fn list(&self, prefix: &str) -> Result<Vec<DirectoryItem>, StoreError> {
         let mut all = Vec::new();
         let mut take = |listed| {
             all.push(listed);
@@ -558,7 +560,7 @@ impl Reader {
         from: u64,
         steps: u64,
         prefix: &str,
-        take: &mut dyn FnMut(Listed) -> bool,
+        take: &mut dyn FnMut(DirectoryItem) -> bool,
     ) -> Result<Option<u64>, StoreError> {
         let directory = self.region.words(self.layout().directory)?;
         let objects_max = u64::from(self.layout().objects_max);
@@ -584,7 +586,7 @@ impl Reader {
         directory: &Words<'_>,
         slot: Slot,
         prefix: &str,
-    ) -> Result<Option<Listed>, StoreError> {
+    ) -> Result<Option<DirectoryItem>, StoreError> {
         for _ in 0..ROUNDS_MAX {
             let look = match self.look(directory, slot) {
                 // It is of no use to anybody, and no reason not to list the others.
@@ -609,15 +611,15 @@ impl Reader {
                         continue;
                     };
                     let (name, is_damaged) = match named {
-                        Named::Name(name) => (own_name(&name).to_owned(), false),
-                        Named::Damaged => (String::new(), true),
+                        StoredName::Name(name) => (own_name(&name).to_owned(), false),
+                        StoredName::Damaged => (String::new(), true),
                     };
                     if !name.starts_with(prefix) {
                         return Ok(None);
                     }
                     let name = Some(name).filter(|name| !name.is_empty());
                     let listed = self.listed(entry, name, is_spilled)?;
-                    return Ok(Some(Listed { is_name_damaged: is_damaged, ..listed }));
+                    return Ok(Some(DirectoryItem { is_name_damaged: is_damaged, ..listed }));
                 }
             }
         }
@@ -631,7 +633,7 @@ impl Reader {
         from: u64,
         end: u64,
         prefix: &str,
-        take: &mut dyn FnMut(Listed) -> bool,
+        take: &mut dyn FnMut(DirectoryItem) -> bool,
     ) -> Result<Option<u64>, StoreError> {
         if !prefix.is_empty() {
             return Ok(None);
@@ -670,7 +672,7 @@ impl Reader {
         entry: Entry,
         name: Option<String>,
         is_spilled: bool,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<DirectoryItem, StoreError> {
         let slot = entry.id.slot();
         // What a client sealed by itself is pinned only once the home has taken it over.
         let is_pinned = slot.0 < self.layout().objects_max && {
@@ -679,7 +681,7 @@ impl Reader {
         };
         let last_use_ns = stamp(&self.region, self.layout(), slot).max(entry.sealed_at_ns);
         let is_name_damaged = false;
-        Ok(Listed { entry, name, is_pinned, last_use_ns, is_spilled, is_name_damaged })
+        Ok(DirectoryItem { entry, name, is_pinned, last_use_ns, is_spilled, is_name_damaged })
     }
 
     /// The name of an object in its namespace; none if it has none, or is not there any more.
@@ -692,7 +694,7 @@ impl Reader {
         }
         let directory = self.region.words(self.layout().directory)?;
         Ok(match self.stable_name(&directory, entry)? {
-            Some(Named::Name(name)) if !name.is_empty() => Some(own_name(&name).to_owned()),
+            Some(StoredName::Name(name)) if !name.is_empty() => Some(own_name(&name).to_owned()),
             _ => None,
         })
     }
@@ -728,20 +730,26 @@ impl Reader {
     fn look_once(&self, entry: Words<'_>, slot: Slot) -> Result<Look, StoreError> {
         let is_object = |word| {
             let state = Sequence(word).state();
-            matches!(state, State::Sealed | State::Leaving | State::Spilled | State::Restoring)
+            matches!(
+                state,
+                EntryState::Sealed
+                    | EntryState::Leaving
+                    | EntryState::Spilled
+                    | EntryState::Restoring
+            )
         };
-        let copied = seqlock::copy::<ENTRY_WORDS>(&EntryWords(entry), is_object);
+        let copied = seqlock::copy::<ENTRY_WORDS>(&EntryReader(entry), is_object);
         match copied.ok_or_else(|| StoreError::unreachable_word("directory", slot.0.into()))? {
             Copied::Other => Ok(Look::None),
             Copied::Changed => Ok(Look::Changed),
             // Its other words are being written.
-            Copied::Words(words) if Sequence(words[0]).state() == State::Restoring => {
+            Copied::Words(words) if Sequence(words[0]).state() == EntryState::Restoring => {
                 Ok(Look::Changed)
             }
             Copied::Words(words) => Entry::decode(&words, self.header.uid, slot, self.layout())
                 .map(|entry| match Sequence(words[0]).state() {
-                    State::Sealed => Look::Sealed(entry),
-                    state => Look::Away(entry, state == State::Spilled),
+                    EntryState::Sealed => Look::Sealed(entry),
+                    state => Look::Away(entry, state == EntryState::Spilled),
                 })
                 .map_err(|reason| StoreError::Corrupt { slot, reason }),
         }
@@ -768,10 +776,10 @@ impl Reader {
         };
         let life = life_of(life_word());
         let to = lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default();
-        if to != 0 && matches!(life.state(), State::Free | State::Leaving) {
+        if to != 0 && matches!(life.state(), EntryState::Free | EntryState::Leaving) {
             let to = ObjectId { hi: self.header.uid.0, lo: to };
             // Until the new entry is sealed the old one is good.
-            if life.state() == State::Leaving || self.is_sealed(to)? {
+            if life.state() == EntryState::Leaving || self.is_sealed(to)? {
                 return Ok(LocalLook::Moved(life.generation(), to));
             }
         }
@@ -781,9 +789,9 @@ impl Reader {
         let span = layout.client_entry_span(number);
         self.region.refresh_if_node_local(span)?;
         let entry = self.region.words(span)?;
-        let sequence = life.with(State::Sealed).0;
+        let sequence = life.with(EntryState::Sealed).0;
         let is_still = || life_of(life_word()) == life;
-        let Some(words) = seqlock::copy_in_life(&EntryWords(entry), sequence, is_still) else {
+        let Some(words) = seqlock::copy_in_life(&EntryReader(entry), sequence, is_still) else {
             return Ok(LocalLook::None);
         };
         let slot = layout.client_slot(number);
@@ -816,7 +824,7 @@ impl Reader {
         }
         let directory = self.region.words(self.layout().directory)?;
         let sequence = self.sequence(&directory, id.slot(), Ordering::Acquire)?;
-        Ok(sequence.state() == State::Sealed && sequence.generation() == id.generation())
+        Ok(sequence.state() == EntryState::Sealed && sequence.generation() == id.generation())
     }
 
     /// Whether an object has this name. The bytes may be another's by now, so the entry is looked
@@ -844,23 +852,24 @@ impl Reader {
         &self,
         directory: &Words<'_>,
         entry: &Entry,
-    ) -> Result<Option<Named>, StoreError> {
+    ) -> Result<Option<StoredName>, StoreError> {
         if entry.name.is_empty() {
-            return Ok(Some(Named::Name(String::new())));
+            return Ok(Some(StoredName::Name(String::new())));
         }
         let mut bytes = vec![0; entry.name.length.0 as usize];
         self.region.refresh_if_remote(entry.name)?;
         self.region.copy_out(entry.name.offset, &mut bytes)?;
         fence(Ordering::Acquire);
         let now = self.sequence(directory, entry.id.slot(), Ordering::Relaxed)?;
-        let is_there = !matches!(now.state(), State::Free | State::Writing | State::Retiring);
+        let is_there =
+            !matches!(now.state(), EntryState::Free | EntryState::Writing | EntryState::Retiring);
         if !is_there || now.generation() != entry.id.generation() {
             return Ok(None);
         }
         if NameHash::of(self.header.key, &bytes).0 != entry.name_hash {
-            return Ok(Some(Named::Damaged));
+            return Ok(Some(StoredName::Damaged));
         }
-        Ok(Some(String::from_utf8(bytes).map_or(Named::Damaged, Named::Name)))
+        Ok(Some(String::from_utf8(bytes).map_or(StoredName::Damaged, StoredName::Name)))
     }
 
     fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {
@@ -874,7 +883,7 @@ impl Reader {
         self.region
             .refresh_if_remote(Span::new(self.entry_span(entry.id.slot()).offset, Length(8)))?;
         let is_still =
-            words.and_then(|words| seqlock::is_still(&EntryWords(words), entry.sequence().0));
+            words.and_then(|words| seqlock::is_still(&EntryReader(words), entry.sequence().0));
         is_still.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))
     }
 
@@ -937,9 +946,9 @@ fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result
 }
 
 /// The words of one entry, wherever it lies.
-struct EntryWords<'a>(Words<'a>);
+struct EntryReader<'a>(Words<'a>);
 
-impl RecordReader for EntryWords<'_> {
+impl RecordReader for EntryReader<'_> {
     fn first(&self, order: Ordering) -> Option<u64> {
         self.0.load(0, order)
     }

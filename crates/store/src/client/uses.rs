@@ -16,7 +16,7 @@ use farrow_memory::{Alias, Length, Region, Span};
 
 use crate::books::control::word_of;
 use crate::error::StoreError;
-use crate::format::header::Header;
+use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
 use crate::format::layout::{Layout, USE_BYTES};
 
@@ -37,7 +37,7 @@ impl UseStamps {
     /// # Errors
     /// [`StoreError::Format`] if `region` is none, [`StoreError::Map`] if it cannot be mapped.
     pub fn new(region: &Arc<Region>) -> Result<Self, StoreError> {
-        let layout = Header::read(region)?.layout;
+        let layout = RegionHeader::read(region)?.layout;
         if region.is_remote() {
             return Ok(Self { table: None });
         }

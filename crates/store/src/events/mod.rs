@@ -212,17 +212,17 @@ impl RingRead for Mapped<'_> {
         let at = Offset(self.events.offset.0.saturating_add(first as u64 * 8));
         // A place outside of the region is found out by the loads.
         let _ = self.region.refresh_if_remote(Span::new(at, Length(EVENT_BYTES)));
-        Place { ring: &self.ring, first }
+        ReadSlot { ring: &self.ring, first }
     }
 }
 
 /// The words of one place.
-struct Place<'a> {
+struct ReadSlot<'a> {
     ring: &'a Words<'a>,
     first: usize,
 }
 
-impl RecordReader for Place<'_> {
+impl RecordReader for ReadSlot<'_> {
     fn first(&self, order: Ordering) -> Option<u64> {
         self.ring.load(self.first, order)
     }

@@ -18,12 +18,12 @@ pub(crate) struct EventRing {
 }
 
 /// The words of one place.
-struct Place<'a> {
+struct WriteSlot<'a> {
     ring: &'a EventRing,
     first: usize,
 }
 
-impl RecordWriter for Place<'_> {
+impl RecordWriter for WriteSlot<'_> {
     type Error = StoreError;
 
     fn store_first(&self, word: u64) -> Result<(), StoreError> {
@@ -40,7 +40,7 @@ impl RingWrite for EventRing {
     type Error = StoreError;
 
     fn place(&self, first: usize) -> impl RecordWriter<Error = StoreError> {
-        Place { ring: self, first }
+        WriteSlot { ring: self, first }
     }
 
     fn store_head(&self, head: u64) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use crate::books::control::word_of;
-use crate::format::entry::{Entry, EntryFault, Sequence, State};
+use crate::format::entry::{Entry, EntryFault, EntryState, Sequence};
 use crate::format::hash::crc_of_words;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::format::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
@@ -27,7 +27,7 @@ pub(crate) fn life_of(word: u64) -> Sequence {
 
 /// Whether an object may be in this life. The last life is never used: it has no next one.
 pub(crate) fn is_open(life: Sequence) -> bool {
-    life.state() == State::Free && life.next_life().is_some()
+    life.state() == EntryState::Free && life.next_life().is_some()
 }
 
 impl Layout {
@@ -84,7 +84,7 @@ pub(crate) fn decode(
     layout: &Layout,
 ) -> Result<Entry, EntryFault> {
     let sequence = Sequence(words[0]);
-    if sequence != Sequence::new(sequence.generation(), State::Sealed) {
+    if sequence != Sequence::new(sequence.generation(), EntryState::Sealed) {
         return Err("not sealed");
     }
     if checksum(words) != words[CHECKSUM_WORD] {
@@ -195,9 +195,11 @@ mod tests {
     #[test]
     fn the_last_life_is_never_open() {
         assert!(is_open(life_of(0)) && life_of(0).generation() == Generation(1));
-        let last = Sequence::new(Generation(u32::MAX), State::Free);
-        assert!(!is_open(last) && is_open(Sequence::new(Generation(u32::MAX - 1), State::Free)));
-        assert!(!is_open(Sequence::new(Generation(1), State::Retiring)));
+        let last = Sequence::new(Generation(u32::MAX), EntryState::Free);
+        assert!(
+            !is_open(last) && is_open(Sequence::new(Generation(u32::MAX - 1), EntryState::Free))
+        );
+        assert!(!is_open(Sequence::new(Generation(1), EntryState::Retiring)));
     }
 
     proptest! {
@@ -212,7 +214,7 @@ mod tests {
                 words[1] = (words[1] % 8) | ((words[1] >> 32 & 0xfff) << 32);
             }
             if fix {
-                words[0] = Sequence(words[0] & 0x7_ffff_ffff).with(State::Sealed).0;
+                words[0] = Sequence(words[0] & 0x7_ffff_ffff).with(EntryState::Sealed).0;
                 words[CHECKSUM_WORD] = checksum(&words);
             }
             if let Ok(entry) = decode(&words, UID, layout.client_slot(3), &layout) {

@@ -36,7 +36,7 @@ pub(crate) const ORIGIN_BYTES: u64 = 8;
 
 /// What the sequence word of an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     /// No object; the generation is the one the next object gets.
     Free,
     /// Being written: its other words mean nothing.
@@ -63,37 +63,41 @@ pub(crate) struct Sequence(pub(crate) u64);
 
 impl Sequence {
     /// The first generation; 0 would make the never-used word look like a free one.
-    pub(crate) const FIRST: Self = Self::new(Generation(1), State::Free);
+    pub(crate) const FIRST: Self = Self::new(Generation(1), EntryState::Free);
 
-    pub(crate) const fn new(generation: Generation, state: State) -> Self {
+    pub(crate) const fn new(generation: Generation, state: EntryState) -> Self {
         Self::resident(generation, 0, state)
     }
 
     /// After `residency` returns into memory, at most 2^29 - 1.
-    pub(crate) const fn resident(generation: Generation, residency: u32, state: State) -> Self {
+    pub(crate) const fn resident(
+        generation: Generation,
+        residency: u32,
+        state: EntryState,
+    ) -> Self {
         let state = match state {
-            State::Free => 0,
-            State::Writing => 1,
-            State::Sealed => 2,
-            State::Spilled => 3,
-            State::Retiring => 4,
-            State::Leaving => 5,
-            State::Restoring => 6,
-            State::Unknown => 7,
+            EntryState::Free => 0,
+            EntryState::Writing => 1,
+            EntryState::Sealed => 2,
+            EntryState::Spilled => 3,
+            EntryState::Retiring => 4,
+            EntryState::Leaving => 5,
+            EntryState::Restoring => 6,
+            EntryState::Unknown => 7,
         };
         Self((residency as u64) << RESIDENCY_SHIFT | (generation.0 as u64) << 3 | state)
     }
 
-    pub(crate) const fn state(self) -> State {
+    pub(crate) const fn state(self) -> EntryState {
         match self.0 & 7 {
-            0 => State::Free,
-            1 => State::Writing,
-            2 => State::Sealed,
-            3 => State::Spilled,
-            4 => State::Retiring,
-            5 => State::Leaving,
-            6 => State::Restoring,
-            _ => State::Unknown,
+            0 => EntryState::Free,
+            1 => EntryState::Writing,
+            2 => EntryState::Sealed,
+            3 => EntryState::Spilled,
+            4 => EntryState::Retiring,
+            5 => EntryState::Leaving,
+            6 => EntryState::Restoring,
+            _ => EntryState::Unknown,
         }
     }
 
@@ -107,13 +111,13 @@ impl Sequence {
         (self.0 >> RESIDENCY_SHIFT) as u32
     }
 
-    pub(crate) const fn with(self, state: State) -> Self {
+    pub(crate) const fn with(self, state: EntryState) -> Self {
         Self::resident(self.generation(), self.residency(), state)
     }
 
     /// Free, in the next life. None after the last one: such a slot is never used again.
     pub(crate) fn next_life(self) -> Option<Self> {
-        self.generation().0.checked_add(1).map(|g| Self::new(Generation(g), State::Free))
+        self.generation().0.checked_add(1).map(|g| Self::new(Generation(g), EntryState::Free))
     }
 }
 
@@ -225,7 +229,7 @@ impl Entry {
 
     /// The word of the directory while this entry stands there, sealed.
     pub(crate) fn sequence(&self) -> Sequence {
-        Sequence::resident(self.id.generation(), self.residency, State::Sealed)
+        Sequence::resident(self.id.generation(), self.residency, EntryState::Sealed)
     }
 
     /// The words of this entry, as published.
@@ -270,9 +274,9 @@ impl Entry {
         let sequence = Sequence(words[0]);
         let generation = sequence.generation();
         let mut published = *words;
-        published[0] = sequence.with(State::Sealed).0;
+        published[0] = sequence.with(EntryState::Sealed).0;
         let state = sequence.state();
-        if state != State::Restoring && checksum(&published) != words[CHECKSUM_WORD] {
+        if state != EntryState::Restoring && checksum(&published) != words[CHECKSUM_WORD] {
             return Err("checksum differs");
         }
         let kind = ObjectKind::from_u8((words[1] & 0xff) as u8).ok_or("unknown kind")?;
@@ -301,7 +305,7 @@ impl Entry {
         if entry.id != ObjectId::new(uid, generation, slot) {
             return Err("id is not of this slot");
         }
-        if matches!(state, State::Spilled | State::Restoring) {
+        if matches!(state, EntryState::Spilled | EntryState::Restoring) {
             entry.validate_name(layout)?;
         } else {
             entry.validate(layout)?;
@@ -493,13 +497,13 @@ mod tests {
     #[test]
     fn sequences_say_life_and_state() {
         for state in [
-            State::Free,
-            State::Writing,
-            State::Sealed,
-            State::Spilled,
-            State::Retiring,
-            State::Leaving,
-            State::Restoring,
+            EntryState::Free,
+            EntryState::Writing,
+            EntryState::Sealed,
+            EntryState::Spilled,
+            EntryState::Retiring,
+            EntryState::Leaving,
+            EntryState::Restoring,
         ] {
             let sequence = Sequence::resident(Generation(u32::MAX), (1 << 29) - 1, state);
             assert_eq!((sequence.state(), sequence.generation().0), (state, u32::MAX));
@@ -508,9 +512,9 @@ mod tests {
         }
         assert_eq!(Sequence(0).generation(), Generation(0));
         assert_ne!(Sequence::FIRST, Sequence(0));
-        let next = Sequence::resident(Generation(1), 9, State::Retiring).next_life().unwrap();
+        let next = Sequence::resident(Generation(1), 9, EntryState::Retiring).next_life().unwrap();
         assert_eq!(next.residency(), 0);
-        assert_eq!((next.state(), next.generation().0), (State::Free, 2));
+        assert_eq!((next.state(), next.generation().0), (EntryState::Free, 2));
     }
 
     #[test]
@@ -519,7 +523,7 @@ mod tests {
         let entry = entry(&layout);
         let mut words = entry.encode();
         assert_eq!(Entry::decode(&words, UID, Slot(3), &layout), Ok(entry));
-        words[0] = Sequence(words[0]).with(State::Retiring).0;
+        words[0] = Sequence(words[0]).with(EntryState::Retiring).0;
         assert_eq!(Entry::decode(&words, UID, Slot(3), &layout), Ok(entry));
         for bit in 3..ENTRY_WORDS * 64 {
             let mut bad = words;
@@ -593,7 +597,7 @@ mod tests {
             let layout = layout();
             let mut words = words;
             if fix {
-                words[0] = Sequence(words[0] & 0xffff_ffff).with(State::Sealed).0;
+                words[0] = Sequence(words[0] & 0xffff_ffff).with(EntryState::Sealed).0;
                 words[2] = UID.0;
                 words[3] = u64::from(Sequence(words[0]).generation().0) << 32 | 3;
                 words[CHECKSUM_WORD] = checksum(&words);

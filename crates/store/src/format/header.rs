@@ -45,14 +45,14 @@ pub fn watched_bit(namespace: NamespaceId) -> u64 {
 
 /// What the first page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RegionHeader {
     pub(crate) uid: RegionUid,
     pub(crate) key: HashKey,
     pub(crate) created_at_ns: u64,
     pub(crate) layout: Layout,
 }
 
-impl Header {
+impl RegionHeader {
     pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
         let layout = &self.layout;
         let mut words = [0; HEADER_WORDS];
@@ -210,8 +210,8 @@ mod tests {
     use crate::format::options::RegionOptions;
     use proptest::prelude::*;
 
-    fn header() -> Header {
-        Header {
+    fn header() -> RegionHeader {
+        RegionHeader {
             uid: RegionUid(1),
             key: HashKey([2, 3]),
             created_at_ns: 4,
@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn a_header_survives_and_no_bit_of_it_may_change() {
         let words = header().encode();
-        assert_eq!(Header::decode(&words), Ok(header()));
+        assert_eq!(RegionHeader::decode(&words), Ok(header()));
         for bit in 0..HEADER_WORDS * 64 {
             let mut bad = words;
             bad[bit / 64] ^= 1 << (bit % 64);
-            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+            assert!(RegionHeader::decode(&bad).is_err(), "bit {bit}");
         }
     }
 
@@ -241,24 +241,27 @@ mod tests {
         let words = header().encode();
         let mut other = words;
         other[0] = 0;
-        assert_eq!(Header::decode(&other), Err(FormatError::BadMagic { found: 0 }));
+        assert_eq!(RegionHeader::decode(&other), Err(FormatError::BadMagic { found: 0 }));
         let mut other = words;
         other[1] += 1;
         let expected = Err(FormatError::OtherVersion { found: 4, known: 3 });
-        assert_eq!(Header::decode(&other), expected);
-        assert_eq!(Header::decode(&signed(other)), expected);
+        assert_eq!(RegionHeader::decode(&other), expected);
+        assert_eq!(RegionHeader::decode(&signed(other)), expected);
         let mut other = words;
         other[2] += 1;
-        assert!(matches!(Header::decode(&other), Err(FormatError::Checksum { .. })));
+        assert!(matches!(RegionHeader::decode(&other), Err(FormatError::Checksum { .. })));
         let mut other = words;
         other[TABLES_WORD] = other[TABLES_WORD + 2];
-        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::Overlap { .. })));
+        assert!(matches!(RegionHeader::decode(&signed(other)), Err(FormatError::Overlap { .. })));
         let mut other = words;
         other[9] = 1 << 40;
-        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::OutOfRange { .. })));
+        assert!(matches!(
+            RegionHeader::decode(&signed(other)),
+            Err(FormatError::OutOfRange { .. })
+        ));
         let mut other = words;
         other[TABLES_WORD] += 64;
-        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::Misplaced { .. })));
+        assert!(matches!(RegionHeader::decode(&signed(other)), Err(FormatError::Misplaced { .. })));
     }
 
     #[test]
@@ -283,7 +286,7 @@ mod tests {
                 words[at] = value;
             }
             words[1] = FORMAT_VERSION.into();
-            let _ = Header::decode(&signed(words));
+            let _ = RegionHeader::decode(&signed(words));
         }
     }
 }

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::blocks::{Account, Usage};
+use crate::books::blocks::{ClientAccount, Usage};
 use crate::books::clients::{ClientRecord, ClientSlot};
 use crate::format::entry::Entry;
 use crate::format::ids::NamespaceId;
 
 /// The account of each client that is there.
 #[derive(Debug)]
-pub(super) struct Accounts {
-    of_client: BTreeMap<u32, (Account, u32)>,
+pub(super) struct ClientAccounts {
+    of_client: BTreeMap<u32, (ClientAccount, u32)>,
     next: u32,
 }
 
-impl Accounts {
+impl ClientAccounts {
     /// One for each client that a former home left.
     pub(super) fn new<'a>(clients: impl Iterator<Item = &'a ClientRecord>) -> Self {
         let mut accounts = Self { of_client: BTreeMap::new(), next: 1 };
@@ -30,28 +30,28 @@ impl Accounts {
     }
 
     pub(super) fn open(&mut self, client: ClientSlot, pid: u32, namespace: NamespaceId) {
-        let account = Account { namespace, client: self.next };
+        let account = ClientAccount { namespace, client: self.next };
         self.of_client.insert(client.0, (account, pid));
         // After 2^32 clients accounts are used again; 0 stays that of all that went.
         self.next = self.next.checked_add(1).unwrap_or(1);
     }
 
-    pub(super) fn close(&mut self, client: ClientSlot) -> Option<Account> {
+    pub(super) fn close(&mut self, client: ClientSlot) -> Option<ClientAccount> {
         self.of_client.remove(&client.0).map(|(account, _)| account)
     }
 
     /// The account of a client of this namespace, if it is there.
-    pub(super) fn of(&self, client: u32, namespace: NamespaceId) -> Account {
+    pub(super) fn of(&self, client: u32, namespace: NamespaceId) -> ClientAccount {
         let account = self.of_client.get(&client).map(|(account, _)| *account);
         let same = account.filter(|account| account.namespace == namespace);
-        same.unwrap_or(Account::gone(namespace))
+        same.unwrap_or(ClientAccount::gone(namespace))
     }
 
     /// The account of the process that made an object, if it is still that client.
-    pub(super) fn of_creator(&self, entry: &Entry) -> Account {
+    pub(super) fn of_creator(&self, entry: &Entry) -> ClientAccount {
         match self.of_client.get(&entry.creator) {
             Some((_, pid)) if *pid == entry.creator_pid => self.of(entry.creator, entry.namespace),
-            _ => Account::gone(entry.namespace),
+            _ => ClientAccount::gone(entry.namespace),
         }
     }
 }

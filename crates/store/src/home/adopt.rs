@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Span};
 
-use super::accounts::Accounts;
+use super::accounts::ClientAccounts;
 use super::adopt_local;
 use super::adopt_names::NameCheck;
-use super::keep::{self, Kept};
+use super::keep::{self, Retained};
 use super::local::Locals;
 use super::reserved::Reserved;
-use super::settle::{Candidate, Fate, settle_grants};
+use super::settle::{Fate, KeepCandidate, settle_grants};
 use super::{Home, Unfinished};
-use crate::books::blocks::{Account, Blocks};
+use crate::books::blocks::{Blocks, ClientAccount};
 use crate::books::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::books::control::Control;
 use crate::books::directory::Directory;
@@ -30,9 +30,9 @@ use crate::books::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
-use crate::format::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_list};
+use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
-use crate::format::header::{Header, INDEX_TURN, LIFE, SLOTS_USED};
+use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
 use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
@@ -69,8 +69,8 @@ pub struct AdoptReport {
 
 /// All entries, by what they are.
 #[derive(Default)]
-struct Survey {
-    candidates: Vec<Candidate>,
+struct EntrySurvey {
+    candidates: Vec<KeepCandidate>,
     /// Out of memory, and whether it was coming back.
     spilled: Vec<(Entry, bool)>,
     free: Vec<(Slot, Sequence)>,
@@ -97,7 +97,7 @@ impl Home {
         is_new: bool,
         unfinished: Option<&Unfinished>,
     ) -> Result<(Self, AdoptReport), StoreError> {
-        let header = Header::read(control.region())?;
+        let header = RegionHeader::read(control.region())?;
         let layout = header.layout;
         let life = control.load(LIFE)?.saturating_add(u64::from(!is_new));
         control.store(LIFE, life)?;
@@ -105,7 +105,7 @@ impl Home {
         let used = control.load(SLOTS_USED)?.min(layout.objects_max.into()) as u32;
         let mut directory = Directory::new(control.clone(), layout, header.uid, used);
         let clients = ClientTable::open(control.clone(), layout)?;
-        let accounts = Accounts::new(clients.records());
+        let accounts = ClientAccounts::new(clients.records());
         let (namespaces, damaged) = NamespaceTable::open(control.clone(), layout)?;
         let mut survey = survey_entries(&control, &header, &directory, &accounts)?;
         let damaged = damaged.into_iter().map(|reason| Dropped { id: None, reason });
@@ -113,7 +113,7 @@ impl Home {
         let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
 
         let area = EntryArea::open(control.clone(), layout, &known)?;
-        let Survey { candidates, dropped, .. } = &mut survey;
+        let EntrySurvey { candidates, dropped, .. } = &mut survey;
         let locals =
             adopt_local::survey(&area, &directory, &header, &accounts, candidates, dropped)?;
 
@@ -140,8 +140,12 @@ impl Home {
         }
         failpoint!("adopt.entries");
 
-        let has_object =
-            |slot| Ok(matches!(directory.sequence(slot)?.state(), State::Sealed | State::Spilled));
+        let has_object = |slot| {
+            Ok(matches!(
+                directory.sequence(slot)?.state(),
+                EntryState::Sealed | EntryState::Spilled
+            ))
+        };
         let pins = Pins::open(control.clone(), layout, has_object)?;
         let mut home = Self {
             pins,
@@ -160,7 +164,7 @@ impl Home {
             directory,
             extras: staying.extras,
             retiring: staying.retiring,
-            kept: Kept::default(),
+            kept: Retained::default(),
             locals: Locals::new(area),
             accounts,
             namespaces,
@@ -219,7 +223,8 @@ impl Home {
     ) -> Result<Vec<(NameHash, Slot)>, StoreError> {
         let mut names = Vec::new();
         for slot in (0..directory.used()).map(Slot).filter(|slot| Some(*slot) != except) {
-            if matches!(directory.sequence(slot)?.state(), State::Sealed | State::Spilled) {
+            if matches!(directory.sequence(slot)?.state(), EntryState::Sealed | EntryState::Spilled)
+            {
                 let entry = directory.entry(slot)?;
                 if !entry.name.is_empty() {
                     names.push((NameHash(entry.name_hash), slot));
@@ -233,11 +238,11 @@ impl Home {
 /// Read every entry that was ever used.
 fn survey_entries(
     control: &Control,
-    header: &Header,
+    header: &RegionHeader,
     directory: &Directory,
-    accounts: &Accounts,
-) -> Result<Survey, StoreError> {
-    let mut survey = Survey::default();
+    accounts: &ClientAccounts,
+) -> Result<EntrySurvey, StoreError> {
+    let mut survey = EntrySurvey::default();
     survey.candidates.reserve_exact(directory.used() as usize);
     // One call instead of a fault for each page. Without it the faults do the same.
     let used = Length(u64::from(directory.used()) * ENTRY_BYTES);
@@ -254,12 +259,12 @@ fn survey_entries(
         }
         let sequence = Sequence(copy[0]);
         match sequence.state() {
-            State::Free => survey.free.push((slot, sequence)),
-            State::Writing => {
+            EntryState::Free => survey.free.push((slot, sequence)),
+            EntryState::Writing => {
                 survey.unfinished += 1;
                 survey.void.push(slot);
             }
-            State::Sealed | State::Leaving | State::Retiring => {
+            EntryState::Sealed | EntryState::Leaving | EntryState::Retiring => {
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
                     Ok(entry) => survey.candidates.push(candidate(
                         control,
@@ -272,13 +277,13 @@ fn survey_entries(
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }
-            state @ (State::Spilled | State::Restoring) => {
+            state @ (EntryState::Spilled | EntryState::Restoring) => {
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
-                    Ok(entry) => survey.spilled.push((entry, state == State::Restoring)),
+                    Ok(entry) => survey.spilled.push((entry, state == EntryState::Restoring)),
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }
-            State::Unknown => drop_entry(&mut survey, slot, "unknown state"),
+            EntryState::Unknown => drop_entry(&mut survey, slot, "unknown state"),
         }
     }
     Ok(survey)
@@ -287,7 +292,7 @@ fn survey_entries(
 /// Store the fate of every object, and sort out what the books need of those that stay.
 fn store_fates(
     directory: &mut Directory,
-    candidates: Vec<Candidate>,
+    candidates: Vec<KeepCandidate>,
     mut void: Vec<Slot>,
 ) -> Result<Staying, StoreError> {
     let mut staying = Staying::default();
@@ -301,13 +306,13 @@ fn store_fates(
             }
             Fate::Retiring => {
                 let sequence = directory.sequence(slot)?;
-                directory.set_sequence(slot, sequence.with(State::Retiring))?;
+                directory.set_sequence(slot, sequence.with(EntryState::Retiring))?;
                 staying.retiring.insert(slot.0);
             }
             Fate::Sealed => {
                 let sequence = directory.sequence(slot)?;
-                if sequence.state() == State::Leaving {
-                    directory.set_sequence(slot, sequence.with(State::Sealed))?;
+                if sequence.state() == EntryState::Leaving {
+                    directory.set_sequence(slot, sequence.with(EntryState::Sealed))?;
                 }
                 staying.objects += 1;
                 if !candidate.name.is_empty() {
@@ -333,7 +338,7 @@ fn stay_spilled(
 ) -> Result<(), StoreError> {
     for (entry, is_torn) in spilled {
         if *is_torn {
-            directory.replace(&entry.nowhere(), State::Spilled)?;
+            directory.replace(&entry.nowhere(), EntryState::Spilled)?;
         }
         let slot = entry.id.slot();
         if !entry.name.is_empty() {
@@ -344,7 +349,7 @@ fn stay_spilled(
     Ok(())
 }
 
-fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {
+fn drop_entry(survey: &mut EntrySurvey, slot: Slot, reason: &str) {
     survey.dropped.push(Dropped { id: None, reason: format!("slot {}: {reason}", slot.0) });
     survey.void.push(slot);
 }
@@ -353,13 +358,13 @@ fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {
 /// list an object is of no use; it retires with the one block that is known.
 fn candidate(
     control: &Control,
-    header: &Header,
+    header: &RegionHeader,
     entry: &Entry,
-    account: Account,
-    state: State,
+    account: ClientAccount,
+    state: EntryState,
     dropped: &mut Vec<Dropped>,
-) -> Result<Candidate, StoreError> {
-    let mut candidate = Candidate {
+) -> Result<KeepCandidate, StoreError> {
+    let mut candidate = KeepCandidate {
         id: entry.id,
         slot: entry.id.slot(),
         primary: run_of(entry.primary).unwrap_or(Run { start: 0, end: 0 }),
@@ -372,7 +377,7 @@ fn candidate(
         is_local: false,
         // One that was about to leave stays: nobody has been told that it went. Of a replica nobody
         // knows whether its origin is still there.
-        fate: match state == State::Retiring || entry.is_replica {
+        fate: match state == EntryState::Retiring || entry.is_replica {
             true => Fate::Retiring,
             false => Fate::Sealed,
         },
@@ -415,7 +420,7 @@ fn occupy(
 /// entry and its name, and tombstones go.
 fn open_names(
     control: &Control,
-    header: &Header,
+    header: &RegionHeader,
     names: Vec<(Span, NameHash, Slot)>,
     is_new: bool,
 ) -> Result<Names, StoreError> {

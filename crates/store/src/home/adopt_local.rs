@@ -6,20 +6,20 @@ use std::collections::BTreeSet;
 use farrow_memory::Span;
 
 use super::Home;
-use super::accounts::Accounts;
+use super::accounts::ClientAccounts;
 use super::adopt::Dropped;
-use super::settle::{Candidate, Fate, settle_blocks};
-use crate::books::blocks::{Account, Block};
+use super::settle::{Fate, KeepCandidate, settle_blocks};
+use crate::books::blocks::{Block, ClientAccount};
 use crate::books::directory::Directory;
 use crate::books::entry_area::EntryArea;
-use crate::books::grants::{Found, Grants, run_of};
+use crate::books::grants::{FoundGrant, Grants, run_of};
 use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
-use crate::format::entry::{Sequence, State};
+use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::NameHash;
-use crate::format::header::Header;
+use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, ObjectId, Slot};
 
 /// Creator of an object whose client went: nobody's grants may overlap it.
@@ -39,9 +39,9 @@ pub(super) struct LocalSurvey {
 pub(super) fn survey(
     area: &EntryArea,
     directory: &Directory,
-    header: &Header,
-    accounts: &Accounts,
-    candidates: &mut Vec<Candidate>,
+    header: &RegionHeader,
+    accounts: &ClientAccounts,
+    candidates: &mut Vec<KeepCandidate>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<LocalSurvey, StoreError> {
     let mut survey = LocalSurvey::default();
@@ -51,13 +51,14 @@ pub(super) fn survey(
         let account = accounts.of(creator, area.namespace_of_page(page));
         for (number, words) in area.entries(page, &words) {
             let life = area.life(number)?;
-            if life.state() == State::Leaving || (is_open(life) && area.forward(number)? != 0) {
+            if life.state() == EntryState::Leaving || (is_open(life) && area.forward(number)? != 0)
+            {
                 let to = ObjectId { hi: header.uid.0, lo: area.forward(number)? };
                 if is_live(directory, to)? {
                     survey.moved.push((number, to));
                     continue;
                 }
-                if life.state() == State::Leaving {
+                if life.state() == EntryState::Leaving {
                     survey.void.push(number);
                     continue;
                 }
@@ -68,7 +69,7 @@ pub(super) fn survey(
                 Ok(None) => {}
                 Err(reason) => {
                     // What retires was told to be gone already.
-                    if life.state() != State::Retiring {
+                    if life.state() != EntryState::Retiring {
                         let reason = format!("client entry {number}: {reason}");
                         dropped.push(Dropped { id: None, reason });
                     }
@@ -82,26 +83,28 @@ pub(super) fn survey(
 
 /// What an entry is, if its life says that it may be something.
 fn candidate(
-    header: &Header,
+    header: &RegionHeader,
     life: Sequence,
     number: u32,
     words: &[u64; CLIENT_ENTRY_WORDS],
-    (creator, account): (u32, Account),
-) -> Result<Option<Candidate>, &'static str> {
+    (creator, account): (u32, ClientAccount),
+) -> Result<Option<KeepCandidate>, &'static str> {
     let slot = header.layout.client_slot(number);
     let fate = match life.state() {
-        State::Free if !is_open(life) || Sequence(words[0]) != life.with(State::Sealed) => {
+        EntryState::Free
+            if !is_open(life) || Sequence(words[0]) != life.with(EntryState::Sealed) =>
+        {
             return Ok(None);
         }
-        State::Free => Fate::Sealed,
-        State::Retiring => Fate::Retiring,
+        EntryState::Free => Fate::Sealed,
+        EntryState::Retiring => Fate::Retiring,
         _ => return Err("unknown state"),
     };
     let entry = decode(words, header.uid, slot, &header.layout)?;
     if entry.id.generation() != life.generation() {
         return Err("another life");
     }
-    Ok(Some(Candidate {
+    Ok(Some(KeepCandidate {
         id: entry.id,
         slot,
         primary: run_of(entry.primary).ok_or("its block leaves 64 bits")?,
@@ -122,7 +125,8 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
         return Ok(false);
     }
     let sequence = directory.sequence(id.slot())?;
-    let is_empty = matches!(sequence.state(), State::Free | State::Writing | State::Unknown);
+    let is_empty =
+        matches!(sequence.state(), EntryState::Free | EntryState::Writing | EntryState::Unknown);
     Ok(sequence.generation() == id.generation() && !is_empty)
 }
 
@@ -130,8 +134,8 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
 /// that there are records for it before it published the last of them, which must not be used up
 /// for objects that clients have sealed by themselves.
 fn take_off_told(
-    candidates: &mut [Candidate],
-    found: &[Found],
+    candidates: &mut [KeepCandidate],
+    found: &[FoundGrant],
     grants: &mut Grants,
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
@@ -149,8 +153,8 @@ fn take_off_told(
 /// client for which no grant record is left stay what they were before the home heard of them: a
 /// part of its grant. The home looks at them again when it next looks for such.
 pub(super) fn settle_all(
-    candidates: &mut [Candidate],
-    found: &[Found],
+    candidates: &mut [KeepCandidate],
+    found: &[FoundGrant],
     grants: &mut Grants,
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
@@ -179,7 +183,7 @@ pub(super) fn settle_all(
         };
         let mut has_changed = false;
         let of_client =
-            |c: &&mut Candidate| c.is_local && c.creator == client && c.fate == Fate::Sealed;
+            |c: &&mut KeepCandidate| c.is_local && c.creator == client && c.fate == Fate::Sealed;
         for candidate in candidates.iter_mut().filter(of_client) {
             if is_granted(candidate.primary) {
                 candidate.fate = Fate::Later;
@@ -197,7 +201,7 @@ impl Home {
     /// Store the fate of every client entry, and note those that stay.
     pub(super) fn keep_locals(
         &mut self,
-        candidates: Vec<Candidate>,
+        candidates: Vec<KeepCandidate>,
         survey: LocalSurvey,
     ) -> Result<(), StoreError> {
         let mut void = survey.void;
@@ -210,7 +214,7 @@ impl Home {
                     continue;
                 }
                 Fate::Retiring => {
-                    self.locals.area.set_life(number, life.with(State::Retiring))?;
+                    self.locals.area.set_life(number, life.with(EntryState::Retiring))?;
                     self.retiring.insert(candidate.slot.0);
                 }
                 Fate::Sealed => self.objects += 1,
@@ -226,7 +230,7 @@ impl Home {
                 continue;
             }
             let life = self.locals.area.life(number)?;
-            self.locals.area.set_life(number, life.with(State::Leaving))?;
+            self.locals.area.set_life(number, life.with(EntryState::Leaving))?;
             let before: Slot = self.layout().client_slot(number);
             self.note_taken(before, to.slot());
             self.locals.area.enter(number);

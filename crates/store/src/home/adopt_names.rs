@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use farrow_memory::Span;
 
 use super::adopt::Dropped;
-use super::settle::{Candidate, Fate};
+use super::settle::{Fate, KeepCandidate};
 use crate::books::control::Control;
 use crate::books::directory::Directory;
 use crate::books::names::name_run;
 use crate::error::StoreError;
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::{HashKey, NameHash};
 use crate::format::layout::Layout;
 use crate::format::options::NAME_GRAIN_BYTES;
@@ -43,7 +43,7 @@ impl<'a> NameCheck<'a> {
     pub(super) fn check_all(
         &mut self,
         directory: &Directory,
-        candidates: &mut [Candidate],
+        candidates: &mut [KeepCandidate],
         spilled: &mut [(Entry, bool)],
     ) -> Result<(), StoreError> {
         for candidate in candidates.iter_mut() {
@@ -55,7 +55,7 @@ impl<'a> NameCheck<'a> {
                 self.unnamed.push(Dropped { id: Some(candidate.id), reason });
                 (candidate.name, candidate.name_hash) = (Span::default(), NameHash(0));
                 let entry = directory.entry(candidate.slot)?;
-                directory.replace(&entry.unnamed(), State::Sealed)?;
+                directory.replace(&entry.unnamed(), EntryState::Sealed)?;
             }
         }
         for (entry, is_torn) in spilled.iter_mut().filter(|(entry, _)| !entry.name.is_empty()) {

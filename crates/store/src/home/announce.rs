@@ -7,7 +7,7 @@ use super::Home;
 use crate::books::names::own_name;
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::header::WATCHED;
 use crate::format::ids::Slot;
 
@@ -93,7 +93,8 @@ impl Home {
     /// The same for an object that a client sealed by itself: only its end is told of.
     fn is_made_local(&self, event: &Event) -> Result<bool, StoreError> {
         let life = self.locals.area.life(self.number_of(event.id.slot())?)?;
-        let is_there = life.generation() == event.id.generation() && life.state() == State::Free;
+        let is_there =
+            life.generation() == event.id.generation() && life.state() == EntryState::Free;
         let is_end = matches!(event.kind, EventKind::Deleted | EventKind::Evicted);
         Ok(is_end && !is_there)
     }
@@ -111,11 +112,11 @@ impl Home {
         let is_there = sequence.generation() == event.id.generation();
         Ok(match event.kind {
             EventKind::Sealed | EventKind::Restored => {
-                is_there && sequence.state() == State::Sealed
+                is_there && sequence.state() == EntryState::Sealed
             }
-            EventKind::Spilled => is_there && sequence.state() == State::Spilled,
+            EventKind::Spilled => is_there && sequence.state() == EntryState::Spilled,
             EventKind::Deleted | EventKind::Evicted => {
-                !is_there || matches!(sequence.state(), State::Retiring | State::Free)
+                !is_there || matches!(sequence.state(), EntryState::Retiring | EntryState::Free)
             }
         })
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Home;
 use crate::books::grants::span_of;
 use crate::books::space::Run;
-use crate::format::entry::State;
+use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 
 impl Home {
@@ -63,34 +63,34 @@ impl Home {
             let sequence = self.directory.sequence(slot).map_err(text)?;
             let state = sequence.state();
             let is_used = slot.0 < self.directory.used();
-            let is_free = state == State::Free && is_used && sequence.next_life().is_some();
+            let is_free = state == EntryState::Free && is_used && sequence.next_life().is_some();
             let is_known = match state {
-                State::Free => is_used || sequence.0 == 0,
-                State::Sealed | State::Retiring | State::Spilled => is_used,
+                EntryState::Free => is_used || sequence.0 == 0,
+                EntryState::Sealed | EntryState::Retiring | EntryState::Spilled => is_used,
                 _ => false,
             };
             if !is_known
                 || is_free != free.contains(&slot.0)
-                || (state == State::Retiring) != self.retiring.contains(&slot.0)
-                || (state == State::Spilled) != self.spilled.contains_key(&slot.0)
+                || (state == EntryState::Retiring) != self.retiring.contains(&slot.0)
+                || (state == EntryState::Spilled) != self.spilled.contains_key(&slot.0)
             {
                 return Err(format!("slot {} is {state:?} and in another book", slot.0));
             }
-            if state == State::Free {
+            if state == EntryState::Free {
                 continue;
             }
             let entry = self.directory.entry(slot).map_err(text)?;
-            if state == State::Spilled {
+            if state == EntryState::Spilled {
                 names += u64::from(!entry.name.is_empty());
                 self.check_name_of(slot)?;
                 continue;
             }
             for run in self.runs_of(slot, &entry).map_err(text)? {
                 let count = counts.entry(run).or_default();
-                count.0 += u32::from(state == State::Sealed);
-                count.1 += u32::from(state == State::Retiring);
+                count.0 += u32::from(state == EntryState::Sealed);
+                count.1 += u32::from(state == EntryState::Retiring);
             }
-            if state == State::Sealed {
+            if state == EntryState::Sealed {
                 sealed += 1;
                 names += u64::from(!entry.name.is_empty());
                 self.check_name_of(slot)?;

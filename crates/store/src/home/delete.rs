@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::blocks::{NoBlock, Part};
+use crate::books::blocks::{BlockRole, NoBlock};
 use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
@@ -105,7 +105,7 @@ impl Home {
         if is_told {
             self.draft_event_of(why, entry)?;
         }
-        self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
+        self.directory.set_sequence(slot, sequence.with(EntryState::Retiring))?;
         failpoint!("delete.retiring");
         self.free_name(entry)?;
         if is_told {
@@ -130,7 +130,7 @@ impl Home {
 
     /// The blocks of an object, the primary one first, wait for its end.
     pub(super) fn retire_blocks(&mut self, runs: &[Run]) -> Result<(), StoreError> {
-        let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
+        let parts = std::iter::once(BlockRole::Primary).chain(std::iter::repeat(BlockRole::Extra));
         for (run, part) in runs.iter().zip(parts) {
             self.blocks.retire(*run, part).map_err(unknown_block)?;
         }

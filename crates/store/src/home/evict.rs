@@ -11,13 +11,13 @@ use farrow_memory::{Length, Span};
 
 use super::{Home, Room};
 use crate::books::blocks::Block;
-use crate::books::eviction::{Candidate, Evicted, EvictionPolicy, Need};
+use crate::books::eviction::{Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::books::space::Run;
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
 
@@ -26,7 +26,7 @@ const ROUNDS_MAX: u32 = 4;
 
 /// A candidate with what it has.
 pub(super) struct Choice {
-    pub(super) candidate: Candidate,
+    pub(super) candidate: EvictionCandidate,
     pub(super) rank: u64,
     pub(super) runs: Vec<Run>,
     /// Its name in the region; empty if it has none.
@@ -127,7 +127,10 @@ impl Home {
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn candidates(&self, policy: &dyn EvictionPolicy) -> Result<Vec<Candidate>, StoreError> {
+    pub fn candidates(
+        &self,
+        policy: &dyn EvictionPolicy,
+    ) -> Result<Vec<EvictionCandidate>, StoreError> {
         let (mut choices, _) = self.choices(policy)?;
         choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
         Ok(choices.into_iter().map(|choice| choice.candidate).collect())
@@ -153,11 +156,11 @@ impl Home {
             return Ok(false);
         }
         let sequence = self.directory.sequence(slot)?;
-        self.directory.set_sequence(slot, sequence.with(State::Leaving))?;
+        self.directory.set_sequence(slot, sequence.with(EntryState::Leaving))?;
         failpoint!("evict.leaving");
         if hazard::claims_left(&Scan(|| self.is_held(slot)))? {
             failpoint!("evict.held");
-            self.directory.set_sequence(slot, sequence.with(State::Sealed))?;
+            self.directory.set_sequence(slot, sequence.with(EntryState::Sealed))?;
             return Ok(false);
         }
         failpoint!("evict.scanned");
@@ -197,14 +200,14 @@ impl Home {
             let Some(sealed) = self.blocks_if_sealed(slot)? else {
                 continue;
             };
-            let Sealed { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
+            let SealedEntry { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
             // A stamp that is yet to come is somebody's mistake.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
             let used_at = used_at.max(self.restored_at.get(&slot.0).copied().unwrap_or_default());
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
             let last_use_ns = used_at.max(sealed_at_ns);
-            let candidate = Candidate { id, last_use_ns, bytes, namespace, is_replica };
+            let candidate = EvictionCandidate { id, last_use_ns, bytes, namespace, is_replica };
             let Some(rank) = policy.rank(&candidate) else { continue };
             for run in &runs {
                 if let Some(sharers) = self.blocks.get(*run).map(sharers).filter(|n| *n > 1) {
@@ -244,7 +247,7 @@ impl Home {
     }
 
     /// What is to be known of a slot, if there is a sealed object in it.
-    fn blocks_if_sealed(&self, slot: Slot) -> Result<Option<Sealed>, StoreError> {
+    fn blocks_if_sealed(&self, slot: Slot) -> Result<Option<SealedEntry>, StoreError> {
         if let Some(number) = self.layout().client_entry(slot) {
             let run = self.locals.blocks.get(&slot.0).copied().flatten();
             let Some(run) = run.filter(|_| !self.retiring.contains(&slot.0)) else {
@@ -255,20 +258,20 @@ impl Home {
             let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
             let namespace = self.locals.area.namespace_of(number);
             let (runs, name, is_replica) = (vec![run], Span::default(), false);
-            return Ok(Some(Sealed { id, namespace, is_replica, sealed_at_ns, runs, name }));
+            return Ok(Some(SealedEntry { id, namespace, is_replica, sealed_at_ns, runs, name }));
         }
-        if self.directory.sequence(slot)?.state() != State::Sealed {
+        if self.directory.sequence(slot)?.state() != EntryState::Sealed {
             return Ok(None);
         }
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
         let Entry { id, namespace, is_replica, sealed_at_ns, name, .. } = entry;
-        Ok(Some(Sealed { id, namespace, is_replica, sealed_at_ns, runs, name }))
+        Ok(Some(SealedEntry { id, namespace, is_replica, sealed_at_ns, runs, name }))
     }
 }
 
 /// What is to be known of a sealed object.
-struct Sealed {
+struct SealedEntry {
     id: ObjectId,
     namespace: NamespaceId,
     is_replica: bool,

@@ -9,7 +9,7 @@ use super::Home;
 use crate::books::clients::ClientSlot;
 use crate::books::cluster;
 use crate::error::StoreError;
-use crate::format::entry::State;
+use crate::format::entry::EntryState;
 use crate::format::ids::{ObjectId, Target};
 
 /// Books of a home beyond those in its region.
@@ -101,7 +101,8 @@ impl Home {
         self.find(Target::Id(id)).is_ok()
             || self.retiring.contains(&id.slot().0)
                 && self.directory.sequence(id.slot()).is_ok_and(|sequence| {
-                    sequence.generation() == id.generation() && sequence.state() == State::Retiring
+                    sequence.generation() == id.generation()
+                        && sequence.state() == EntryState::Retiring
                 })
     }
 }

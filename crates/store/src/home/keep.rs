@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
-use super::settle::{Candidate, Fate};
+use super::settle::{Fate, KeepCandidate};
 use crate::books::clients::ClientSlot;
 use crate::format::ids::{ObjectId, Slot};
 
@@ -21,14 +21,14 @@ const RECENT_NS: u64 = 10_000_000_000;
 
 /// Which objects are treated as held, and for whom.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Retained {
     /// By slot.
     owners: BTreeMap<u32, ClientSlot>,
     /// Slots that are in there only because the home before was killed.
     in_doubt: BTreeMap<ClientSlot, BTreeSet<u32>>,
 }
 
-impl Kept {
+impl Retained {
     pub(super) fn contains(&self, slot: u32) -> bool {
         self.owners.contains_key(&slot)
     }
@@ -90,8 +90,8 @@ impl Home {
 }
 
 /// What each client that is there has sealed last.
-pub(super) fn sealed_last(candidates: &[Candidate]) -> Vec<(Slot, ClientSlot)> {
-    let in_use = |one: &&Candidate| {
+pub(super) fn sealed_last(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
+    let in_use = |one: &&KeepCandidate| {
         one.account.client != 0 && matches!(one.fate, Fate::Sealed | Fate::Retiring)
     };
     let mut last = BTreeMap::new();
@@ -99,7 +99,7 @@ pub(super) fn sealed_last(candidates: &[Candidate]) -> Vec<(Slot, ClientSlot)> {
         let last = last.entry(one.creator).or_insert(one.sealed_at_ns);
         *last = one.sealed_at_ns.max(*last);
     }
-    let is_recent = |one: &&Candidate| {
+    let is_recent = |one: &&KeepCandidate| {
         let last = last.get(&one.creator).copied().unwrap_or_default();
         last - one.sealed_at_ns.min(last) <= RECENT_NS
     };

@@ -11,7 +11,7 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::books::blocks::{Account, Part};
+use crate::books::blocks::{BlockRole, ClientAccount};
 use crate::books::clients::ClientSlot;
 use crate::books::entry_area::EntryArea;
 use crate::books::grants::{run_of, span_of};
@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
-use crate::format::entry::{Entry, Sequence, State};
+use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::{Deleted, home::outside};
 
@@ -49,7 +49,7 @@ impl Locals {
 }
 
 /// An entry that is sealed in the life that is open, and not in the books.
-struct Claim {
+struct LocalEntry {
     number: u32,
     /// The block, if the entry can be right.
     run: Option<Run>,
@@ -179,10 +179,10 @@ impl Home {
         let unknown = Entry { namespace, ..Entry::bytes(id, span_of(run)) };
         let entry = self.find_local(id).unwrap_or(unknown);
         self.draft_event(EventKind::Deleted, &entry, "")?;
-        self.locals.area.set_life(number, life.with(State::Retiring))?;
+        self.locals.area.set_life(number, life.with(EntryState::Retiring))?;
         failpoint!("local.retiring");
         self.publish_event()?;
-        self.blocks.retire(run, Part::Primary).map_err(unknown_block)?;
+        self.blocks.retire(run, BlockRole::Primary).map_err(unknown_block)?;
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
         Ok(Deleted { id, freed_now: false, was_spilled: false, bytes: Length(run.len()) })
@@ -211,7 +211,7 @@ impl Home {
     /// Take one object into the books, or end the life of an entry that is none.
     pub(super) fn register_one(&mut self, number: u32) -> Result<(), StoreError> {
         let words = self.locals.area.read_entry(number)?;
-        let Some(Claim { run, .. }) = self.claim(number, &words)? else {
+        let Some(LocalEntry { run, .. }) = self.claim(number, &words)? else {
             return Ok(());
         };
         let client = self.locals.area.client_of(number);
@@ -235,8 +235,8 @@ impl Home {
             let words = self.locals.area.read_page(page)?;
             for (number, words) in self.locals.area.entries(page, &words) {
                 match self.claim(number, words)? {
-                    Some(Claim { run: Some(run), .. }) => found.push((run, number)),
-                    Some(Claim { run: None, number }) => refused.push(number),
+                    Some(LocalEntry { run: Some(run), .. }) => found.push((run, number)),
+                    Some(LocalEntry { run: None, number }) => refused.push(number),
                     None => {}
                 }
             }
@@ -263,10 +263,10 @@ impl Home {
         &self,
         number: u32,
         words: &[u64; CLIENT_ENTRY_WORDS],
-    ) -> Result<Option<Claim>, StoreError> {
+    ) -> Result<Option<LocalEntry>, StoreError> {
         let life = self.locals.area.life(number)?;
         let slot = self.layout().client_slot(number);
-        let is_sealed = Sequence(words[0]) == life.with(State::Sealed);
+        let is_sealed = Sequence(words[0]) == life.with(EntryState::Sealed);
         if !is_sealed || !is_open(life) || self.locals.is_known(slot) {
             return Ok(None);
         }
@@ -277,7 +277,7 @@ impl Home {
         }
         let is_same_life = |entry: &Entry| entry.id.generation() == life.generation();
         let run = entry.ok().filter(is_same_life).and_then(|entry| run_of(entry.primary));
-        Ok(Some(Claim { number, run }))
+        Ok(Some(LocalEntry { number, run }))
     }
 
     /// An object is in the books from here on.
@@ -285,8 +285,8 @@ impl Home {
         let client = self.locals.area.client_of(number);
         let namespace = self.locals.area.namespace_of(number);
         let of_client = client.map(|client| self.accounts.of(client, namespace));
-        let owner = of_client.unwrap_or(Account::gone(namespace));
-        self.blocks.seal(run, Part::Primary, owner);
+        let owner = of_client.unwrap_or(ClientAccount::gone(namespace));
+        self.blocks.seal(run, BlockRole::Primary, owner);
         self.locals.blocks.insert(self.layout().client_slot(number).0, Some(run));
         self.locals.area.enter(number);
         self.objects += 1;
@@ -299,7 +299,7 @@ impl Home {
         let slot = self.layout().client_slot(number);
         let client = self.locals.area.client_of(number);
         tracing::warn!(slot = slot.0, ?client, "an entry claims what is not its client's");
-        self.locals.area.set_life(number, life.with(State::Retiring))?;
+        self.locals.area.set_life(number, life.with(EntryState::Retiring))?;
         failpoint!("local.refused");
         self.locals.blocks.insert(slot.0, None);
         self.locals.area.enter(number);
@@ -341,9 +341,9 @@ impl Home {
             let life = locals.area.life(number).map_err(text)?;
             let is_retiring = self.retiring.contains(&slot);
             let is_right = match (locals.blocks.get(&slot), life.state()) {
-                (Some(Some(_)), State::Free) => !is_retiring && is_open(life),
-                (Some(_), State::Retiring) => is_retiring,
-                (None, State::Leaving) => !is_retiring,
+                (Some(Some(_)), EntryState::Free) => !is_retiring && is_open(life),
+                (Some(_), EntryState::Retiring) => is_retiring,
+                (None, EntryState::Leaving) => !is_retiring,
                 _ => false,
             };
             if !is_right {

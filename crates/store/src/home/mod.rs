@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use farrow_memory::{FabricKind, Length, Offset, Region};
 
-use accounts::Accounts;
+use accounts::ClientAccounts;
 pub use adopt::{AdoptReport, Dropped};
 pub use delete::{Deleted, Reclaimed};
 pub use inherit::Unfinished;
@@ -59,16 +59,16 @@ use crate::events::EventRing;
 use crate::failpoint;
 use crate::format::entry::Entry;
 use crate::format::hash::HashKey;
-use crate::format::header::{Header, MAGIC_MAKING};
+use crate::format::header::{MAGIC_MAKING, RegionHeader};
 use crate::format::ids::{ObjectId, RegionUid, Slot};
 use crate::format::layout::Layout;
 use crate::format::options::RegionOptions;
 #[cfg(test)]
 use crate::tests::poison;
-use keep::Kept;
+use keep::Retained;
 use local::Locals;
 use reserved::Reserved;
-use restore::Loading;
+use restore::Restoring;
 
 /// A region opened by the one process that may change it.
 ///
@@ -99,7 +99,7 @@ use restore::Loading;
 #[derive(Debug)]
 pub struct Home {
     control: Control,
-    header: Header,
+    header: RegionHeader,
     life: u64,
     clients: ClientTable,
     holds: HoldArea,
@@ -117,7 +117,7 @@ pub struct Home {
     /// Slots of objects that wait for their last hold to go.
     retiring: BTreeSet<u32>,
     /// Slots of objects whose creator goes on using their memory and has not held them yet.
-    kept: Kept,
+    kept: Retained,
     /// Objects that clients have sealed by themselves.
     locals: Locals,
     /// Objects that may not be evicted.
@@ -127,12 +127,12 @@ pub struct Home {
     /// Slots of objects that are out of memory, with the bytes that their users see.
     spilled: BTreeMap<u32, u64>,
     /// Memory for objects that are coming back.
-    loading: BTreeMap<ObjectId, Loading>,
+    loading: BTreeMap<ObjectId, Restoring>,
     /// When objects came back: a use, of which nobody else has left a stamp yet.
     restored_at: BTreeMap<u32, u64>,
     /// Sealed objects.
     objects: u32,
-    accounts: Accounts,
+    accounts: ClientAccounts,
     namespaces: NamespaceTable,
     /// Bytes that became free since this home was opened.
     freed_bytes: u64,
@@ -155,7 +155,7 @@ impl Home {
         now_ns: u64,
     ) -> Result<Self, StoreError> {
         let layout = Layout::new(options)?;
-        let header = Header {
+        let header = RegionHeader {
             uid: RegionUid(random()?),
             key: HashKey([random()?, random()?]),
             created_at_ns: now_ns,
@@ -164,7 +164,7 @@ impl Home {
         Self::create_as(region, header)
     }
 
-    pub(crate) fn create_as(region: Arc<Region>, header: Header) -> Result<Self, StoreError> {
+    pub(crate) fn create_as(region: Arc<Region>, header: RegionHeader) -> Result<Self, StoreError> {
         header.compare(region.geometry())?;
         let control = Control::new(region);
         let first_word = control.load(Offset(0))?;

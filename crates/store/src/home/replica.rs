@@ -11,9 +11,9 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use super::restore::Loading;
-use crate::books::blocks::{Account, Part};
-use crate::books::eviction::{Candidate, EvictionPolicy};
+use super::restore::Restoring;
+use crate::books::blocks::{BlockRole, ClientAccount};
+use crate::books::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::books::grants::span_of;
 use crate::books::names::{check_full_name, own_name};
 use crate::error::StoreError;
@@ -55,7 +55,7 @@ impl EvictionPolicy for ReplicasFirst {
         true
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         candidate.is_replica.then_some(candidate.last_use_ns)
     }
 }
@@ -78,7 +78,7 @@ impl Home {
         if self.is_loading(head.id) {
             return Err(StoreError::BadRequest { reason: "the replica is being brought already" });
         }
-        self.take_blocks(head, true, Account::gone(namespace))
+        self.take_blocks(head, true, ClientAccount::gone(namespace))
     }
 
     /// The blocks of a replica have their bytes: it is an object from here on.
@@ -99,13 +99,13 @@ impl Home {
         }
         let id = published?;
         self.now_ns = now_ns;
-        let Some(Loading { runs, .. }) = self.take_loading(origin) else {
+        let Some(Restoring { runs, .. }) = self.take_loading(origin) else {
             return Ok(id);
         };
-        let owner = Account::gone(seal.namespace);
+        let owner = ClientAccount::gone(seal.namespace);
         if let Some(primary) = runs.first().copied() {
-            self.blocks.seal(primary, Part::Primary, owner);
-            self.blocks.retire(primary, Part::Extra).map_err(unknown_block)?;
+            self.blocks.seal(primary, BlockRole::Primary, owner);
+            self.blocks.retire(primary, BlockRole::Extra).map_err(unknown_block)?;
             self.blocks.release(primary).map_err(unknown_block)?;
         }
         if runs.len() > 1 {

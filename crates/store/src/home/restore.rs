@@ -9,13 +9,13 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::books::blocks::{Account, Part};
+use crate::books::blocks::{BlockRole, ClientAccount};
 use crate::books::grants::span_of;
 use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{
-    EXTRA_BYTES, Entry, ORIGIN_BYTES, REPLICA_ORIGIN_BYTES, State, encode_extra,
+    EXTRA_BYTES, Entry, EntryState, ORIGIN_BYTES, REPLICA_ORIGIN_BYTES, encode_extra,
 };
 use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
@@ -23,7 +23,7 @@ use crate::format::spill_file::SpillHead;
 
 /// Memory for an object that is coming back.
 #[derive(Debug)]
-pub(super) struct Loading {
+pub(super) struct Restoring {
     pub(super) head: SpillHead,
     /// The primary block first.
     pub(super) runs: Vec<Run>,
@@ -66,7 +66,7 @@ impl Home {
         &mut self,
         head: &SpillHead,
         is_replica: bool,
-        owner: Account,
+        owner: ClientAccount,
     ) -> Result<Vec<Span>, StoreError> {
         let wrong = |reason| StoreError::BadRequest { reason };
         let too_long = || wrong("the object is too long");
@@ -91,12 +91,12 @@ impl Home {
             })
             .collect();
         for run in &runs {
-            self.blocks.seal(*run, Part::Extra, owner);
+            self.blocks.seal(*run, BlockRole::Extra, owner);
         }
         let blocks = runs.iter().zip(&head.origins);
         let blocks = blocks.map(|(run, origin)| Span::new(Offset(run.start), origin.length));
         let blocks = blocks.collect();
-        self.loading.insert(head.id, Loading { head: head.clone(), runs });
+        self.loading.insert(head.id, Restoring { head: head.clone(), runs });
         Ok(blocks)
     }
 
@@ -122,18 +122,18 @@ impl Home {
         };
         let slot = id.slot();
         self.draft_event_of(EventKind::Restored, &entry)?;
-        self.directory.replace(&entry, State::Sealed)?;
+        self.directory.replace(&entry, EntryState::Sealed)?;
         self.publish_event()?;
         self.spilled.remove(&slot.0);
         self.restored_at.insert(slot.0, self.now_ns);
         self.objects += 1;
-        let Some(Loading { runs, .. }) = self.loading.remove(&id) else {
+        let Some(Restoring { runs, .. }) = self.loading.remove(&id) else {
             return Ok(());
         };
         if let Some(primary) = runs.first().copied() {
             let owner = self.accounts.of_creator(&entry);
-            self.blocks.seal(primary, Part::Primary, owner);
-            self.blocks.retire(primary, Part::Extra).map_err(unknown_block)?;
+            self.blocks.seal(primary, BlockRole::Primary, owner);
+            self.blocks.retire(primary, BlockRole::Extra).map_err(unknown_block)?;
             self.blocks.release(primary).map_err(unknown_block)?;
         }
         if runs.len() > 1 {
@@ -147,11 +147,11 @@ impl Home {
     /// # Errors
     /// The books are wrong.
     pub fn abort_restore(&mut self, id: ObjectId) -> Result<(), StoreError> {
-        let Some(Loading { runs, .. }) = self.loading.remove(&id) else {
+        let Some(Restoring { runs, .. }) = self.loading.remove(&id) else {
             return Ok(());
         };
         for run in runs {
-            self.blocks.retire(run, Part::Extra).map_err(unknown_block)?;
+            self.blocks.retire(run, BlockRole::Extra).map_err(unknown_block)?;
             self.release_block(run)?;
         }
         Ok(())
@@ -166,11 +166,11 @@ impl Home {
         self.loading.contains_key(&id)
     }
 
-    pub(super) fn loading(&self, id: ObjectId) -> Option<&Loading> {
+    pub(super) fn loading(&self, id: ObjectId) -> Option<&Restoring> {
         self.loading.get(&id)
     }
 
-    pub(super) fn take_loading(&mut self, id: ObjectId) -> Option<Loading> {
+    pub(super) fn take_loading(&mut self, id: ObjectId) -> Option<Restoring> {
         self.loading.remove(&id)
     }
 
@@ -188,7 +188,7 @@ impl Home {
     ) -> Result<Entry, StoreError> {
         let entry = self.spilled_entry(id)?;
         let missing = || StoreError::NotFound { what: Target::Id(id).to_string() };
-        let Loading { head, runs } = self.loading.get(&id).ok_or_else(missing)?;
+        let Restoring { head, runs } = self.loading.get(&id).ok_or_else(missing)?;
         let spans: Vec<Span> = runs.iter().copied().map(span_of).collect();
         let (primary, extra) = spans.split_first().ok_or_else(missing)?;
         let residency = entry.residency + 1;

@@ -16,7 +16,7 @@ use crate::books::names::name_run;
 use crate::books::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventKind;
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::options::HUGE_GRANT_BYTES;
 
@@ -209,7 +209,7 @@ impl Home {
                     for entry in leaving {
                         let slot = entry.id.slot();
                         let sequence = self.directory.sequence(slot)?;
-                        self.directory.set_sequence(slot, sequence.with(State::Sealed))?;
+                        self.directory.set_sequence(slot, sequence.with(EntryState::Sealed))?;
                     }
                     return refused.map(|_| false);
                 }

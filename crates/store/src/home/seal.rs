@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use crate::books::blocks::Part;
+use crate::books::blocks::BlockRole;
 use crate::books::clients::{ClientRecord, ClientSlot};
 use crate::books::directory::Vacancy;
 use crate::books::grants::{Carving, run_of};
@@ -64,7 +64,7 @@ impl<'a> SealRequest<'a> {
 }
 
 /// Everything that was checked, so that from here on nothing but the memory itself can fail.
-struct Plan {
+struct SealPlan {
     vacancy: Vacancy,
     entry: Entry,
     primary: Run,
@@ -112,9 +112,9 @@ impl Home {
         self.grants.carve(client.0, &plan.carving)?;
         failpoint!("seal.carved");
         let owner = self.accounts.of(client.0, plan.entry.namespace);
-        self.blocks.seal(plan.primary, Part::Primary, owner);
+        self.blocks.seal(plan.primary, BlockRole::Primary, owner);
         for run in &plan.extra {
-            self.blocks.seal(*run, Part::Extra, owner);
+            self.blocks.seal(*run, BlockRole::Extra, owner);
         }
         if !plan.extra.is_empty() {
             self.extras.insert(slot.0, plan.extra);
@@ -138,7 +138,7 @@ impl Home {
     ) -> Result<Option<ObjectId>, StoreError> {
         let pid = self.clients.get(client)?.pid;
         for slot in (0..self.directory.used()).map(Slot) {
-            if self.directory.sequence(slot)?.state() != crate::format::entry::State::Sealed {
+            if self.directory.sequence(slot)?.state() != crate::format::entry::EntryState::Sealed {
                 continue;
             }
             let entry = self.directory.entry(slot)?;
@@ -180,7 +180,7 @@ impl Home {
         client: ClientSlot,
         request: &SealRequest<'_>,
         now_ns: u64,
-    ) -> Result<Plan, StoreError> {
+    ) -> Result<SealPlan, StoreError> {
         let ClientRecord { pid: creator_pid, namespace, .. } = *self.present(client)?;
         if let Some(name) = request.name {
             self.check_name_for(client, name, request.is_reserved)?;
@@ -216,7 +216,7 @@ impl Home {
             self.names.check_room(Length(name.len() as u64))?;
         }
         entry.id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
-        Ok(Plan { vacancy, entry, primary, extra, carving })
+        Ok(SealPlan { vacancy, entry, primary, extra, carving })
     }
 
     /// Whether the list behind the descriptor is the one in the request: the next home reads it.
@@ -297,7 +297,7 @@ impl Home {
                 (id.slot(), Some(id))
             }
         };
-        if self.directory.sequence(slot)?.state() != crate::format::entry::State::Sealed {
+        if self.directory.sequence(slot)?.state() != crate::format::entry::EntryState::Sealed {
             return Err(not_found());
         }
         let entry = self.directory.entry(slot)?;

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use farrow_memory::{Offset, Span};
 
 use super::adopt::Dropped;
-use crate::books::blocks::{Account, Block};
+use crate::books::blocks::{Block, ClientAccount};
 use crate::books::control::Control;
-use crate::books::grants::{Found, Grants};
+use crate::books::grants::{FoundGrant, Grants};
 use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::format::hash::NameHash;
@@ -37,7 +37,7 @@ pub(super) enum Fate {
 
 /// An object that may be kept.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct KeepCandidate {
     pub(super) id: ObjectId,
     pub(super) slot: Slot,
     pub(super) primary: Run,
@@ -47,13 +47,13 @@ pub(super) struct Candidate {
     pub(super) sealed_at_ns: u64,
     pub(super) creator: u32,
     /// Its client, if that is still there.
-    pub(super) account: Account,
+    pub(super) account: ClientAccount,
     /// Its entry is one that a client wrote.
     pub(super) is_local: bool,
     pub(super) fate: Fate,
 }
 
-impl Candidate {
+impl KeepCandidate {
     /// Give up all but the primary block, and with it the object. It retires instead of going at
     /// once, for somebody may be reading it.
     pub(super) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
@@ -67,15 +67,15 @@ impl Candidate {
 
 /// One claim on a range. Order: by place, then by weight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
+struct RangeClaim {
     run: Run,
-    weight: (Source, u64, u32),
+    weight: (ClaimSource, u64, u32),
     index: usize,
 }
 
 /// Who says so: the first is believed most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum ClaimSource {
     Directory,
     List,
     ClientEntry,
@@ -87,9 +87,9 @@ pub(super) fn settle_grants(
     layout: &Layout,
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
-) -> Result<Vec<Found>, StoreError> {
+) -> Result<Vec<FoundGrant>, StoreError> {
     let mut found = Grants::read(control, layout)?;
-    let mut report = |found: &Found, reason: &str| {
+    let mut report = |found: &FoundGrant, reason: &str| {
         let reason = format!("grant {} of client {}: {reason}", found.record, found.client);
         dropped.push(Dropped { id: None, reason });
     };
@@ -136,8 +136,8 @@ pub(super) fn settle_grants(
 
 /// Find the blocks of all objects, disjoint and in order. Objects that cannot be kept lose theirs.
 pub(super) fn settle_blocks(
-    candidates: &mut [Candidate],
-    grants: &[Found],
+    candidates: &mut [KeepCandidate],
+    grants: &[FoundGrant],
     dropped: &mut Vec<Dropped>,
 ) -> Result<Vec<(u64, Block)>, StoreError> {
     for candidate in candidates.iter_mut() {
@@ -170,23 +170,28 @@ pub(super) fn settle_blocks(
 }
 
 /// Grants that share a byte with `run`.
-fn overlapping(grants: &[Found], run: Run) -> impl Iterator<Item = &Found> {
+fn overlapping(grants: &[FoundGrant], run: Run) -> impl Iterator<Item = &FoundGrant> {
     let first = grants.partition_point(|grant| grant.run.end <= run.start);
     let from = grants.get(first..).unwrap_or_default();
     from.iter().take_while(move |grant| grant.run.start < run.end)
 }
 
-fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
+fn sorted_claims(candidates: &[KeepCandidate]) -> Vec<RangeClaim> {
     let mut claims = Vec::with_capacity(candidates.len());
     for (index, candidate) in candidates.iter().enumerate() {
         if matches!(candidate.fate, Fate::Gone | Fate::Later) {
             continue;
         }
         let weight = |source| (source, candidate.sealed_at_ns, candidate.slot.0);
-        let source = if candidate.is_local { Source::ClientEntry } else { Source::Directory };
-        claims.push(Claim { run: candidate.primary, weight: weight(source), index });
+        let source =
+            if candidate.is_local { ClaimSource::ClientEntry } else { ClaimSource::Directory };
+        claims.push(RangeClaim { run: candidate.primary, weight: weight(source), index });
         let extra = candidate.extra.iter();
-        claims.extend(extra.map(|run| Claim { run: *run, weight: weight(Source::List), index }));
+        claims.extend(extra.map(|run| RangeClaim {
+            run: *run,
+            weight: weight(ClaimSource::List),
+            index,
+        }));
     }
     claims.sort_unstable();
     claims
@@ -194,7 +199,7 @@ fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
 
 /// Candidates that lose a range to a weightier claim, and whether it is their primary block.
 /// Claims of the very same range share it.
-fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
+fn losers(claims: &[RangeClaim]) -> BTreeSet<(usize, bool)> {
     let mut losers = BTreeSet::new();
     let mut groups = claims.chunk_by(|a, b| a.run == b.run);
     let Some(mut kept) = groups.next() else {
@@ -209,7 +214,7 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
             continue;
         }
         let loser = if first.weight <= second.weight { group } else { kept };
-        losers.extend(loser.iter().map(|claim| (claim.index, claim.weight.0 != Source::List)));
+        losers.extend(loser.iter().map(|claim| (claim.index, claim.weight.0 != ClaimSource::List)));
         if first.weight > second.weight {
             kept = group;
         }
@@ -218,7 +223,7 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
 }
 
 /// Blocks from claims that do not overlap unless they are equal.
-fn join(claims: &[Claim], candidates: &[Candidate]) -> Vec<(u64, Block)> {
+fn join(claims: &[RangeClaim], candidates: &[KeepCandidate]) -> Vec<(u64, Block)> {
     let mut blocks: Vec<(u64, Block)> = Vec::with_capacity(claims.len());
     for claim in claims {
         let Some(candidate) = candidates.get(claim.index) else {
@@ -231,7 +236,7 @@ fn join(claims: &[Claim], candidates: &[Candidate]) -> Vec<(u64, Block)> {
             blocks.push((claim.run.start, block));
         }
         if let Some((_, block)) = blocks.last_mut() {
-            let is_primary = claim.weight.0 != Source::List;
+            let is_primary = claim.weight.0 != ClaimSource::List;
             block.objects += u32::from(is_sealed && is_primary);
             if is_sealed {
                 block.sealed += 1;
@@ -271,8 +276,8 @@ mod tests {
         Run { start: start * 128, end: end * 128 }
     }
 
-    fn candidate(slot: u32, age: u64, primary: Run, extra: &[Run]) -> Candidate {
-        Candidate {
+    fn candidate(slot: u32, age: u64, primary: Run, extra: &[Run]) -> KeepCandidate {
+        KeepCandidate {
             id: ObjectId { hi: 1, lo: slot.into() },
             slot: Slot(slot),
             primary,
@@ -281,13 +286,13 @@ mod tests {
             name_hash: NameHash(0),
             sealed_at_ns: age,
             creator: 0,
-            account: Account::default(),
+            account: ClientAccount::default(),
             is_local: false,
             fate: Fate::Sealed,
         }
     }
 
-    fn settle(candidates: &mut [Candidate]) -> (Vec<(u64, u32, u32)>, usize) {
+    fn settle(candidates: &mut [KeepCandidate]) -> (Vec<(u64, u32, u32)>, usize) {
         let mut dropped = Vec::new();
         let blocks = settle_blocks(candidates, &[], &mut dropped).unwrap();
         let blocks = blocks.iter().map(|(s, b)| (s / 128, b.sealed, b.retiring)).collect();
@@ -334,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_list_that_claims_anothers_grant_loses() {
-        let grant = Found { record: 0, client: 7, run: run(8, 16) };
+        let grant = FoundGrant { record: 0, client: 7, run: run(8, 16) };
         let mut all = [candidate(0, 1, run(0, 1), &[run(15, 17)])];
         let mut dropped = Vec::new();
         let blocks = settle_blocks(&mut all, &[grant], &mut dropped).unwrap();

@@ -13,7 +13,7 @@ use crate::books::grants::span_of;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::format::entry::{Entry, State, decode_list};
+use crate::format::entry::{Entry, EntryState, decode_list};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::spill_file::SpillHead;
 
@@ -90,7 +90,7 @@ impl Home {
         let runs = self.runs_of(slot, &entry)?;
         self.draft_event_of(EventKind::Spilled, &entry)?;
         let sequence = self.directory.sequence(slot)?;
-        self.directory.set_sequence(slot, sequence.with(State::Spilled))?;
+        self.directory.set_sequence(slot, sequence.with(EntryState::Spilled))?;
         failpoint!("spill.spilled");
         self.publish_event()?;
         self.extras.remove(&slot.0);

@@ -7,7 +7,7 @@ use farrow_memory::Length;
 use super::Home;
 use crate::books::space::Run;
 use crate::error::StoreError;
-use crate::format::entry::State;
+use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 
@@ -166,7 +166,10 @@ impl Home {
             if let Some(run) = self.locals.blocks.get(&slot.0) {
                 runs.extend(run.filter(is_sealed));
             } else if slot.0 < self.directory.used()
-                && matches!(self.directory.sequence(slot)?.state(), State::Sealed | State::Retiring)
+                && matches!(
+                    self.directory.sequence(slot)?.state(),
+                    EntryState::Sealed | EntryState::Retiring
+                )
             {
                 let entry = self.directory.entry(slot)?;
                 runs.extend(self.runs_of(slot, &entry)?.into_iter().filter(is_sealed));

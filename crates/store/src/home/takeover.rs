@@ -7,7 +7,7 @@
 use super::Home;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::format::entry::{Entry, State};
+use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 
 impl Home {
@@ -34,7 +34,7 @@ impl Home {
         self.events.forget_draft()?;
         failpoint!("takeover.silent");
         self.directory.publish(vacancy, &Entry { id: new, ..entry })?;
-        self.locals.area.set_life(number, life.with(State::Leaving))?;
+        self.locals.area.set_life(number, life.with(EntryState::Leaving))?;
         failpoint!("takeover.moved");
         self.locals.blocks.remove(&id.slot().0);
         self.note_taken(id.slot(), new.slot());

@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::{check, must_break};
-use crate::hazard::{self, Claim, Claims, Wish};
+use crate::hazard::{self, Claim, ClaimRequest, Claims};
 
 const SEALED: u64 = 10;
 const RETIRING: u64 = 11;
@@ -96,7 +96,7 @@ fn read(shared: &Shared) {
 
 /// Two objects with one fence.
 fn read_both(both: [&Shared; 2]) {
-    let wish = |reader| Wish { reader, claim: CLAIM, expected: SEALED, is_there: false };
+    let wish = |reader| ClaimRequest { reader, claim: CLAIM, expected: SEALED, is_there: false };
     let mut wishes = both.map(wish);
     let Ok(()) = hazard::claim_many(&mut wishes);
     wishes.iter().filter(|wish| wish.is_there).for_each(|wish| use_and_let_go(wish.reader));

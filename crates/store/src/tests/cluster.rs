@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use farrow_memory::Access;
 
 use super::support::{Client, World, small};
-use crate::{CLUSTER_BYTES_MAX, Guest, Home, NamespaceId, Newcomer, StoreError, failpoints};
+use crate::{CLUSTER_BYTES_MAX, Home, NamespaceId, Newcomer, RemoteClient, StoreError, failpoints};
 
 struct Killed;
 
@@ -88,7 +88,7 @@ fn more_than_fits_is_refused_and_changes_nothing() {
 fn a_client_of_another_node_is_known_as_such_after_a_restart() {
     let world = World::new(small());
     let mut home = world.create();
-    let guest = Some(Guest { node: u64::MAX });
+    let guest = Some(RemoteClient { node: u64::MAX });
     let namespace = NamespaceId::DEFAULT;
     let newcomer = Newcomer { pid: 5, start_time: 6, uid: 7, namespace, guest };
     let slot = home.client_join_as(&newcomer).unwrap().client;

@@ -4,7 +4,7 @@ use farrow_memory::{Length, Span};
 
 use super::support::{Client, World, part, small, table};
 use crate::books::control::{Control, word_of};
-use crate::format::entry::{Sequence, State};
+use crate::format::entry::{EntryState, Sequence};
 use crate::format::layout::ENTRY_BYTES;
 use crate::{
     ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target,
@@ -202,7 +202,7 @@ fn one_that_was_leaving_when_the_home_was_killed_stays() {
     let control = Control::new(world.map(farrow_memory::Access::Home));
     let at = word_of(home.layout().directory, ENTRY_BYTES, ids[0].slot().0, 0);
     let sealed = Sequence(control.load(at).unwrap());
-    control.store(at, sealed.with(State::Leaving).0).unwrap();
+    control.store(at, sealed.with(EntryState::Leaving).0).unwrap();
     let reader = &client.reader;
     // Nobody can hold it for the moment, but it is there, and listed.
     assert!(reader.hold(&client.holds, Target::Name("0")).unwrap().is_none());

@@ -6,7 +6,7 @@ use farrow_memory::{Access, Length, Offset, Span};
 
 use super::support::{Client, World, part, table};
 use crate::format::hash::HashKey;
-use crate::format::header::Header;
+use crate::format::header::RegionHeader;
 use crate::{
     FormatError, Home, Layout, NamespaceId, NamespaceOptions, ObjectId, Reader, RegionOptions,
     RegionUid, SealRequest, StoreError, Target,
@@ -36,7 +36,7 @@ fn options() -> RegionOptions {
 /// a deleted object, one that the client sealed by itself, the rest of an extent, and a namespace
 /// with an object and a client in it.
 fn make(world: &World) -> (Home, Client) {
-    let header = Header {
+    let header = RegionHeader {
         uid: RegionUid(0x1122_3344_5566_7788),
         key: HashKey([0x0101, 0x0202]),
         created_at_ns: 1_000,

@@ -8,9 +8,9 @@ use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Offset};
 
 use super::support::{Client, World, small};
-use crate::format::entry::{Sequence, State};
+use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::{HashKey, NameHash};
-use crate::format::header::{Header, INDEX_TURN};
+use crate::format::header::{INDEX_TURN, RegionHeader};
 use crate::{Generation, Home, Layout, RegionOptions, RegionUid, SealRequest, StoreError, Target};
 
 #[test]
@@ -21,7 +21,7 @@ fn a_slot_is_given_up_when_its_generations_are_used_up() {
     drop(home);
     // Two lives are left to slot 0: it is free in the last but one that is used.
     let region = world.map(Access::Home);
-    let word = Sequence::new(Generation(u32::MAX - 1), State::Free).0;
+    let word = Sequence::new(Generation(u32::MAX - 1), EntryState::Free).0;
     region.write(directory.offset, &word.to_le_bytes()).unwrap();
     region.write(Offset(768), &1u64.to_le_bytes()).unwrap();
     let mut home = world.adopt();
@@ -45,7 +45,7 @@ fn a_name_index_full_of_tombstones_is_built_anew_while_others_read() {
     let world = World::new(small());
     let key = HashKey([5, 6]);
     let layout = Layout::new(&small()).unwrap();
-    let header = Header { uid: RegionUid(9), key, created_at_ns: 0, layout };
+    let header = RegionHeader { uid: RegionUid(9), key, created_at_ns: 0, layout };
     let mut home = Home::create_as(world.map(Access::Home), header).unwrap();
     let client = Client::join(&world, &mut home).unwrap();
     let turn = || {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::support::{Client, World, part, small, table};
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
-use crate::format::entry::{Sequence, State};
+use crate::format::entry::{EntryState, Sequence};
 use crate::{
     Entry, Generation, Home, Metadata, ObjectId, RegionOptions, SealRequest, StoreError, Target,
 };
@@ -184,7 +184,7 @@ fn a_client_that_is_killed_between_two_stores_leaves_no_object() {
     let sealed = encode(&entry);
     for stored in 0..=CLIENT_ENTRY_WORDS {
         let mut words = [0; CLIENT_ENTRY_WORDS];
-        words[0] = Sequence(sealed[0]).with(State::Writing).0;
+        words[0] = Sequence(sealed[0]).with(EntryState::Writing).0;
         for (word, value) in words.iter_mut().zip(sealed).skip(1).take(stored) {
             *word = value;
         }
@@ -324,7 +324,7 @@ fn an_entry_is_given_up_when_its_lives_are_used_up() {
     let home = world.create();
     let life = home.layout().life(0, 0);
     drop(home);
-    let word = Sequence::new(Generation(u32::MAX - 1), State::Free).0;
+    let word = Sequence::new(Generation(u32::MAX - 1), EntryState::Free).0;
     world.map(Access::Home).write(life, &word.to_le_bytes()).unwrap();
     let mut home = world.adopt();
     let (a, extent) = member(&world, &mut home);

@@ -18,8 +18,9 @@ use super::spill::File;
 use super::support::{Client, World, part, table};
 use crate::failpoints;
 use crate::{
-    ClientSlot, EventCursor, EventKind, Held, Home, Listed, Lru, Namespace, NamespaceOptions, Need,
-    ObjectId, SealRequest, Seen, StoreError, StoreStats, Target, UseStamps, Whereabouts, full_name,
+    ClientSlot, DirectoryItem, EventCursor, EventKind, Held, Home, Lru, Namespace,
+    NamespaceOptions, Need, ObjectId, SealRequest, Seen, StoreError, StoreStats, Target, UseStamps,
+    Whereabouts, full_name,
 };
 
 const GRAIN: u64 = 128;
@@ -793,7 +794,7 @@ impl Model {
     }
 
     /// What is there, in all namespaces.
-    fn list(&self) -> Vec<Listed> {
+    fn list(&self) -> Vec<DirectoryItem> {
         let home = self.home.as_ref().unwrap();
         let in_one = |one: &Namespace| {
             self.world.reader().in_namespace(one.id, &one.options.name).list("").unwrap()

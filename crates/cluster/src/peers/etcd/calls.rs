@@ -1,10 +1,12 @@
 //! The calls of etcd that are used, in terms of membership.
 
-use farrow_membership::etcd::{Change, Found, LeaseId, Reply, Request, Revision, Snapshot};
+use farrow_membership::etcd::{
+    Change, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, LeaseId, Revision,
+};
 use futures_util::stream;
 use tonic::Status;
 
-use super::channel::Connected;
+use super::channel::OpenChannel;
 use super::keys::Keys;
 use crate::peers::etcd_pb::compare::TargetUnion;
 use crate::peers::etcd_pb::kv_client::KvClient;
@@ -23,35 +25,39 @@ const KEYS_MAX: i64 = 4096;
 const EQUAL: i32 = 0;
 const MOD: i32 = 2;
 
-pub(super) async fn call(to: &Connected, keys: &Keys, request: Request) -> Result<Reply, Status> {
+pub(super) async fn call(
+    to: &OpenChannel,
+    keys: &Keys,
+    request: EtcdRequest,
+) -> Result<EtcdReply, Status> {
     match request {
-        Request::Look { since } => look(to, keys, since).await,
-        Request::Change(change) => change_all(to, keys, change).await,
-        Request::Grant { ttl_s } => {
+        EtcdRequest::Look { since } => look(to, keys, since).await,
+        EtcdRequest::Change(change) => change_all(to, keys, change).await,
+        EtcdRequest::Grant { ttl_s } => {
             let ttl = i64::try_from(ttl_s).unwrap_or(i64::MAX);
             let mut client = LeaseClient::with_origin(to.live.clone(), to.origin.clone());
             let granted = client.lease_grant(to.request(LeaseGrantRequest { ttl })).await?;
             let granted = granted.into_inner();
             match granted.error.is_empty() {
-                true => Ok(Reply::Granted { lease: LeaseId(granted.id) }),
+                true => Ok(EtcdReply::Granted { lease: LeaseId(granted.id) }),
                 false => Err(Status::failed_precondition(granted.error)),
             }
         }
-        Request::KeepAlive { lease } => {
+        EtcdRequest::KeepAlive { lease } => {
             let once = LeaseKeepAliveRequest { id: lease.0 };
             let once = stream::once(async move { once });
             let mut client = LeaseClient::with_origin(to.live.clone(), to.origin.clone());
             let mut answers = client.lease_keep_alive(to.request(once)).await?.into_inner();
             let answer = answers.message().await?;
             let answer = answer.ok_or_else(|| Status::unavailable("no answer"))?;
-            Ok(Reply::KeptAlive { is_there: answer.ttl > 0 })
+            Ok(EtcdReply::KeptAlive { is_there: answer.ttl > 0 })
         }
     }
 }
 
 /// Both reads in one transaction: of one revision, and, since nothing in it is written, by a read
 /// that a quorum confirms.
-async fn look(to: &Connected, keys: &Keys, since: Revision) -> Result<Reply, Status> {
+async fn look(to: &OpenChannel, keys: &Keys, since: Revision) -> Result<EtcdReply, Status> {
     let (key, range_end) = keys.range();
     let limit = KEYS_MAX;
     let listed = RangeRequest { key, range_end, limit, keys_only: true, min_mod_revision: 0 };
@@ -77,16 +83,16 @@ async fn look(to: &Connected, keys: &Keys, since: Revision) -> Result<Reply, Sta
     let found = |one: KeyValue| {
         let (key, revision) = name(&one)?;
         let lease = (one.lease != 0).then_some(LeaseId(one.lease));
-        Some(Found { key, revision, lease, value: one.value })
+        Some(FoundKey { key, revision, lease, value: one.value })
     };
-    Ok(Reply::Looked(Snapshot {
+    Ok(EtcdReply::Looked(EtcdSnapshot {
         revision: Revision(header.revision),
         keys: listed.kvs.iter().filter_map(name).collect(),
         changed: changed.kvs.into_iter().filter_map(found).collect(),
     }))
 }
 
-async fn change_all(to: &Connected, keys: &Keys, change: Change) -> Result<Reply, Status> {
+async fn change_all(to: &OpenChannel, keys: &Keys, change: Change) -> Result<EtcdReply, Status> {
     let compare = change.expected.iter().map(|(key, revision)| Compare {
         result: EQUAL,
         target: MOD,
@@ -104,7 +110,7 @@ async fn change_all(to: &Connected, keys: &Keys, change: Change) -> Result<Reply
     let request = TxnRequest { compare: compare.collect(), success: puts.chain(deletes).collect() };
     let mut client = KvClient::with_origin(to.live.clone(), to.origin.clone());
     let done = client.txn(to.request(request)).await?.into_inner();
-    Ok(Reply::Changed { is_done: done.succeeded })
+    Ok(EtcdReply::Changed { is_done: done.succeeded })
 }
 
 fn op(request: Op) -> RequestOp {

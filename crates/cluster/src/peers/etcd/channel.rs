@@ -22,7 +22,7 @@ use crate::peers::error::{StartError, shorten};
 use crate::peers::etcd_pb::AuthenticateRequest;
 use crate::peers::etcd_pb::auth_client::AuthClient;
 use crate::peers::limits::PeerTimes;
-use crate::peers::link::{Live, REST_MAX, REST_MIN, handshake};
+use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
 use crate::peers::tls::{ALPN, Wire, check_key_is_private, unusable};
 
 /// Longest password that is read from a file.
@@ -30,7 +30,7 @@ const PASSWORD_BYTES_MAX: usize = 4096;
 
 /// A call without an answer of use.
 #[derive(Debug, Clone)]
-pub(super) struct Failure {
+pub(super) struct EtcdFailure {
     /// Etcd did answer: with no.
     pub(super) is_answer: bool,
     pub(super) reason: String,
@@ -38,13 +38,13 @@ pub(super) struct Failure {
 
 /// A connection that stands.
 #[derive(Debug, Clone)]
-pub(super) struct Connected {
-    pub(super) live: Live,
+pub(super) struct OpenChannel {
+    pub(super) live: LiveConnection,
     pub(super) origin: Uri,
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl Connected {
+impl OpenChannel {
     /// A request in the name of this node's user.
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
@@ -56,34 +56,34 @@ impl Connected {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    connected: Option<Connected>,
+struct ChannelState {
+    connected: Option<OpenChannel>,
     /// Counts connections.
     generation: u64,
     /// Which endpoint is tried first.
     at: usize,
     failures: u32,
-    failed: Option<(Instant, Failure)>,
+    failed: Option<(Instant, EtcdFailure)>,
 }
 
 /// See the module.
-pub(super) struct Channel {
+pub(super) struct EtcdChannel {
     endpoints: Vec<PeerAddress>,
     tls: Option<TlsConnector>,
     user: Option<(String, String)>,
     is_plaintext_allowed: bool,
     times: PeerTimes,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
-impl fmt::Debug for Channel {
+impl fmt::Debug for EtcdChannel {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel").field("endpoints", &self.endpoints).finish_non_exhaustive()
     }
 }
 
-impl Channel {
+impl EtcdChannel {
     pub(super) fn new(config: &EtcdConfig, times: PeerTimes) -> Result<Self, StartError> {
         let EtcdConfig { place, tls, user, is_plaintext_allowed } = config;
         let tls = match (place.is_tls, tls) {
@@ -104,7 +104,7 @@ impl Channel {
     }
 
     /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
-    pub(super) async fn connection(self: &Arc<Self>) -> Result<(Connected, u64), Failure> {
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<(OpenChannel, u64), EtcdFailure> {
         let channel = Arc::clone(self);
         let attempt = tokio::spawn(async move {
             let mut state = channel.state.lock().await;
@@ -124,7 +124,10 @@ impl Channel {
         attempt.await.unwrap_or_else(|error| Err(unreachable(error)))
     }
 
-    async fn connect_to_any(&self, state: &mut State) -> Result<(Connected, u64), Failure> {
+    async fn connect_to_any(
+        &self,
+        state: &mut ChannelState,
+    ) -> Result<(OpenChannel, u64), EtcdFailure> {
         let count = self.endpoints.len();
         let mut failures = Vec::with_capacity(count);
         for step in 0..count {
@@ -139,7 +142,7 @@ impl Channel {
                 Ok(connected) => {
                     let generation = state.generation + 1;
                     let connected = Some(connected);
-                    *state = State { connected, generation, at, failures: 0, failed: None };
+                    *state = ChannelState { connected, generation, at, failures: 0, failed: None };
                     break;
                 }
                 Err(failure) => failures.push((endpoint, failure)),
@@ -153,7 +156,7 @@ impl Channel {
             .map(|(endpoint, failure)| format!("{endpoint}: {}", failure.reason))
             .collect();
         let is_answer = !failures.is_empty() && failures.iter().all(|(_, one)| one.is_answer);
-        let failure = Failure { is_answer, reason: reasons.join("; ") };
+        let failure = EtcdFailure { is_answer, reason: reasons.join("; ") };
         state.connected = None;
         state.failures = state.failures.saturating_add(1);
         state.failed = Some((Instant::now(), failure.clone()));
@@ -172,13 +175,13 @@ impl Channel {
         }
     }
 
-    async fn connect(&self, endpoint: &PeerAddress) -> Result<Connected, Failure> {
+    async fn connect(&self, endpoint: &PeerAddress) -> Result<OpenChannel, EtcdFailure> {
         let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
         let mut last = unreachable("the name has no address");
         for to in found.await.map_err(unreachable)? {
             if self.tls.is_none() && !to.ip().is_loopback() && !self.is_plaintext_allowed {
                 let reason = StartError::EtcdPlaintext { address: endpoint.to_string() };
-                last = Failure { is_answer: true, reason: reason.to_string() };
+                last = EtcdFailure { is_answer: true, reason: reason.to_string() };
                 continue;
             }
             let stream = match TcpStream::connect(to).await {
@@ -193,7 +196,7 @@ impl Channel {
         Err(last)
     }
 
-    async fn speak(&self, stream: TcpStream, to: &PeerAddress) -> Result<Connected, Failure> {
+    async fn speak(&self, stream: TcpStream, to: &PeerAddress) -> Result<OpenChannel, EtcdFailure> {
         let _ = stream.set_nodelay(true);
         let wire: Box<dyn Wire> = match &self.tls {
             Some(tls) => {
@@ -206,11 +209,11 @@ impl Channel {
         let sender = handshake(wire, &self.times, to.to_string(), Arc::clone(&ended))
             .await
             .map_err(unreachable)?;
-        let live = Live { sender, peer: None, ended };
+        let live = LiveConnection { sender, peer: None, ended };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let authority = PeerAddress { name: None, ..to.clone() };
         let origin: Uri = format!("{scheme}://{authority}").parse().map_err(unreachable)?;
-        let mut connected = Connected { live, origin, token: None };
+        let mut connected = OpenChannel { live, origin, token: None };
         if let Some((name, password)) = &self.user {
             connected.token = Some(authenticate(&connected, name, password).await?);
         }
@@ -219,17 +222,18 @@ impl Channel {
 }
 
 async fn authenticate(
-    to: &Connected,
+    to: &OpenChannel,
     name: &str,
     password: &str,
-) -> Result<MetadataValue<Ascii>, Failure> {
+) -> Result<MetadataValue<Ascii>, EtcdFailure> {
     let (name, password) = (name.to_owned(), password.to_owned());
     let mut client = AuthClient::with_origin(to.live.clone(), to.origin.clone());
     let request = AuthenticateRequest { name: name.clone(), password };
-    let answer = client.authenticate(Request::new(request)).await.map_err(|status| Failure {
-        is_answer: is_answer(&status),
-        reason: format!("user {name}: {}", shorten(status.message())),
-    })?;
+    let answer =
+        client.authenticate(Request::new(request)).await.map_err(|status| EtcdFailure {
+            is_answer: is_answer(&status),
+            reason: format!("user {name}: {}", shorten(status.message())),
+        })?;
     MetadataValue::try_from(answer.into_inner().token).map_err(unreachable)
 }
 
@@ -261,8 +265,8 @@ pub(super) fn reason_of(status: &Status) -> String {
     format!("no answer, the connection ended: {}", shorten(&last.to_string()))
 }
 
-fn unreachable(reason: impl fmt::Display) -> Failure {
-    Failure { is_answer: false, reason: shorten(&reason.to_string()) }
+fn unreachable(reason: impl fmt::Display) -> EtcdFailure {
+    EtcdFailure { is_answer: false, reason: shorten(&reason.to_string()) }
 }
 
 fn read_user(user: &EtcdUser) -> Result<(String, String), StartError> {

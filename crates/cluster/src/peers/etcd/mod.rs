@@ -13,21 +13,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use farrow_membership::etcd::{Reply, Request, Revision};
+use farrow_membership::etcd::{EtcdReply, EtcdRequest, Revision};
 use futures_util::{StreamExt, stream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
 use super::PeerEvent;
+use super::backlog::{EventQueue, Left};
 use super::error::{StartError, shorten};
 use super::etcd_pb::watch_client::WatchClient;
 use super::etcd_pb::watch_request::RequestUnion;
 use super::etcd_pb::{WatchCreateRequest, WatchRequest};
-use super::limits::{PeerTimes, Place};
+use super::limits::{PeerTimes, Permit};
 use super::link::{REST_MAX, REST_MIN};
-use super::queue::{EventQueue, Left};
-use channel::{Channel, Failure};
+use channel::{EtcdChannel, EtcdFailure};
 use keys::Keys;
 
 pub use place::EtcdPlace;
@@ -74,7 +74,7 @@ pub struct EtcdUser {
 pub(super) struct Etcd {
     place: EtcdPlace,
     keys: Keys,
-    channel: Arc<Channel>,
+    channel: Arc<EtcdChannel>,
     deadline: Duration,
     events: Arc<EventQueue>,
     /// One word of a change waits at a time.
@@ -91,7 +91,7 @@ impl Etcd {
         Ok(Self {
             place: config.place.clone(),
             keys: Keys::below(&config.place.prefix),
-            channel: Arc::new(Channel::new(config, times)?),
+            channel: Arc::new(EtcdChannel::new(config, times)?),
             deadline: lease / 4,
             events,
             words: Arc::new(Semaphore::new(1)),
@@ -105,7 +105,7 @@ impl Etcd {
         let etcd = Arc::clone(self);
         runtime.spawn(async move {
             let until = Instant::now() + PROBE_MAX;
-            let request = Request::Look { since: Revision(0) };
+            let request = EtcdRequest::Look { since: Revision(0) };
             let mut result = etcd.try_ask(request.clone(), PROBE_MAX).await;
             // Etcd may be starting too.
             while result.as_ref().is_err_and(|failure| !failure.is_answer)
@@ -122,22 +122,26 @@ impl Etcd {
         }
     }
 
-    pub(super) async fn ask(self: Arc<Self>, id: u64, request: Request) {
+    pub(super) async fn ask(self: Arc<Self>, id: u64, request: EtcdRequest) {
         // A write waits for a disk, and at one endpoint for another one.
         let deadline = match &request {
-            Request::Look { .. } | Request::KeepAlive { .. } => self.deadline,
-            Request::Grant { .. } | Request::Change(_) => self.deadline * 2,
+            EtcdRequest::Look { .. } | EtcdRequest::KeepAlive { .. } => self.deadline,
+            EtcdRequest::Grant { .. } | EtcdRequest::Change(_) => self.deadline * 2,
         };
         let reply = match self.try_ask(request, deadline).await {
             Ok(reply) => reply,
-            Err(Failure { reason, .. }) => {
-                Reply::Failed { reason: format!("{}: {reason}", self.place) }
+            Err(EtcdFailure { reason, .. }) => {
+                EtcdReply::Failed { reason: format!("{}: {reason}", self.place) }
             }
         };
         self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
     }
 
-    async fn try_ask(&self, request: Request, deadline: Duration) -> Result<Reply, Failure> {
+    async fn try_ask(
+        &self,
+        request: EtcdRequest,
+        deadline: Duration,
+    ) -> Result<EtcdReply, EtcdFailure> {
         let call = async {
             let (live, generation) = self.channel.connection().await?;
             let result = calls::call(&live, &self.keys, request).await;
@@ -150,7 +154,7 @@ impl Etcd {
             Err(_) => {
                 self.channel.discard(None).await;
                 let reason = format!("no answer within {} ms", deadline.as_millis());
-                return Err(Failure { is_answer: false, reason });
+                return Err(EtcdFailure { is_answer: false, reason });
             }
         };
         match result {
@@ -160,7 +164,7 @@ impl Etcd {
                 if !is_answer {
                     self.channel.discard(Some(generation)).await;
                 }
-                Err(Failure { is_answer, reason: channel::reason_of(&status) })
+                Err(EtcdFailure { is_answer, reason: channel::reason_of(&status) })
             }
         }
     }
@@ -178,9 +182,9 @@ impl Etcd {
         }
     }
 
-    async fn watch_once(&self) -> Result<(), Failure> {
+    async fn watch_once(&self) -> Result<(), EtcdFailure> {
         let failed =
-            |status: Status| Failure { is_answer: false, reason: shorten(status.message()) };
+            |status: Status| EtcdFailure { is_answer: false, reason: shorten(status.message()) };
         let (live, _) = self.channel.connection().await?;
         let (key, range_end) = self.keys.range();
         let create = RequestUnion::CreateRequest(WatchCreateRequest { key, range_end });
@@ -190,7 +194,7 @@ impl Etcd {
         let mut client = WatchClient::with_origin(live.live.clone(), live.origin.clone());
         let opening = client.watch(live.request(requests));
         let Ok(opened) = tokio::time::timeout(REST_MAX, opening).await else {
-            return Err(Failure { is_answer: false, reason: "no watch in time".to_owned() });
+            return Err(EtcdFailure { is_answer: false, reason: "no watch in time".to_owned() });
         };
         let mut changes = opened.map_err(failed)?.into_inner();
         while let Some(change) = changes.message().await.map_err(failed)? {
@@ -198,14 +202,14 @@ impl Etcd {
             if change.canceled {
                 // Compacted away, say: the look that follows finds what it missed.
                 let reason = shorten(&change.cancel_reason);
-                return Err(Failure { is_answer: true, reason });
+                return Err(EtcdFailure { is_answer: true, reason });
             }
         }
         Ok(())
     }
 
     fn say_changed(&self) {
-        if let Some(place) = Place::take(&self.words) {
+        if let Some(place) = Permit::take(&self.words) {
             self.events.push_with(Left::Event(PeerEvent::EtcdChanged), vec![place]);
         }
     }

@@ -88,7 +88,7 @@ fn more_questions_than_are_allowed_are_refused_and_places_come_back() {
 fn to_end_waits_for_nobody() {
     let (a, mut b) = (Node::new("a"), Node::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
-    a.peers.open_seat(SeatId::outgoing(1), &b.address(), PROCESS).unwrap();
+    a.peers.open_seat(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();
     b.asked();
     let (seat, ..) = b.opened();
     drop(a);
@@ -112,6 +112,8 @@ fn plain_text_is_for_loopback_and_only_when_asked_for() {
     a.peers.ask(1, &"192.0.2.1:7000".parse().unwrap(), Bytes::new(), LIMIT).unwrap();
     let error = a.answered(1).unwrap_err();
     assert!(matches!(error, PeerError::NotSecured { .. }), "{error}");
-    a.peers.open_seat(SeatId::outgoing(1), &"192.0.2.1:7000".parse().unwrap(), PROCESS).unwrap();
-    assert_eq!(a.ended(SeatId::outgoing(1)).0, None);
+    a.peers
+        .open_seat(RemoteSessionId::outgoing(1), &"192.0.2.1:7000".parse().unwrap(), PROCESS)
+        .unwrap();
+    assert_eq!(a.ended(RemoteSessionId::outgoing(1)).0, None);
 }

@@ -21,7 +21,7 @@ fn open(version: u32, from: &str) -> Kind {
 }
 
 /// The status with which a seat with these frames ends.
-async fn seat(calls: &mut NodeClient<Live>, kinds: Vec<Option<Kind>>) -> Option<Status> {
+async fn seat(calls: &mut NodeClient<LiveConnection>, kinds: Vec<Option<Kind>>) -> Option<Status> {
     let frames = kinds.into_iter().map(|kind| Frame { kind });
     match calls.seat(stream::iter(frames)).await {
         Ok(answer) => {

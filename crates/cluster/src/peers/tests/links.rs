@@ -65,7 +65,7 @@ fn alert(name: &str) -> PeersOptions {
 fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
     let (mut a, mut b) = (Node::with(alert("a")), Node::with(alert("b")));
     let wall = Wall::before(&a);
-    let seat = SeatId::outgoing(1);
+    let seat = RemoteSessionId::outgoing(1);
     b.peers.open_seat(seat, &wall.address, PROCESS).unwrap();
     let (at_a, ..) = a.opened();
     b.peers.ask(1, &wall.address, Bytes::new(), LIMIT).unwrap();

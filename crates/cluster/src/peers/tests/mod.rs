@@ -3,7 +3,7 @@
 mod calls;
 mod hostile;
 mod links;
-mod seats;
+mod remote_sessions;
 mod tls;
 
 use std::io;
@@ -15,10 +15,10 @@ use farrow_memory::sync::AtomicU64;
 use prost::bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::calls::Client;
-use super::link::{Lane, Link, Live};
+use super::backlog::EventQueue;
+use super::calls::PeerClient;
+use super::link::{Lane, LiveConnection, PeerLink};
 use super::pb::node_client::NodeClient;
-use super::queue::EventQueue;
 use super::*;
 
 /// A test that waits for so long has failed.
@@ -113,7 +113,7 @@ impl Node {
         .1
     }
 
-    fn opened(&mut self) -> (SeatId, NodeName, SeatProcess) {
+    fn opened(&mut self) -> (RemoteSessionId, NodeName, RemoteProcess) {
         self.next(|event| match event {
             PeerEvent::SeatOpened { seat, from, process } => Some((*seat, from.clone(), *process)),
             _ => None,
@@ -121,7 +121,7 @@ impl Node {
         .1
     }
 
-    fn ended(&mut self, seat: SeatId) -> (Option<bool>, String) {
+    fn ended(&mut self, seat: RemoteSessionId) -> (Option<bool>, String) {
         self.next(|event| match event {
             PeerEvent::SeatEnded { seat: of, is_process_gone, reason } if *of == seat => {
                 Some((*is_process_gone, reason.clone()))
@@ -131,7 +131,7 @@ impl Node {
         .1
     }
 
-    fn data(&mut self, seat: SeatId) -> SeatBytes {
+    fn data(&mut self, seat: RemoteSessionId) -> RemoteSessionBytes {
         let is_data = |event: &PeerEvent| matches!(event, PeerEvent::SeatData { seat: of, .. } if *of == seat);
         match self.next(|event| is_data(event).then_some(())).0 {
             PeerEvent::SeatData { bytes, .. } => bytes,
@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// Bytes of a seat up to a count.
-    fn read(&mut self, seat: SeatId, count: usize) -> Vec<u8> {
+    fn read(&mut self, seat: RemoteSessionId, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
             bytes.extend_from_slice(&self.data(seat).bytes);
@@ -157,7 +157,7 @@ impl Node {
     }
 }
 
-const PROCESS: SeatProcess = SeatProcess { pid: 42, start_time: 4242, uid: 1000 };
+const PROCESS: RemoteProcess = RemoteProcess { pid: 42, start_time: 4242, uid: 1000 };
 
 /// Bytes in which a piece that is lost, doubled or moved shows.
 fn pattern(from: usize, count: usize) -> Vec<u8> {
@@ -171,8 +171,8 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// A client with no manners: the calls as they are, with any content.
 struct Raw {
-    client: Arc<Client>,
-    link: Arc<Link>,
+    client: Arc<PeerClient>,
+    link: Arc<PeerLink>,
 }
 
 impl Raw {
@@ -183,15 +183,15 @@ impl Raw {
     fn with(options: PeersOptions, to: &str) -> Self {
         let tls = tls::choose_tls(&options);
         let events = Arc::new(EventQueue::new(1).unwrap());
-        let link = Arc::new(Link::new(to.parse().unwrap(), &options.limits));
+        let link = Arc::new(PeerLink::new(to.parse().unwrap(), &options.limits));
         let PeersOptions { name, limits, times, .. } = options;
         let incarnation = AtomicU64::new(0);
         let failures = Arc::default();
-        let client = Client { name, incarnation, limits, times, tls, events, failures };
+        let client = PeerClient { name, incarnation, limits, times, tls, events, failures };
         Self { client: Arc::new(client), link }
     }
 
-    async fn calls(&self) -> Result<NodeClient<Live>, PeerError> {
+    async fn calls(&self) -> Result<NodeClient<LiveConnection>, PeerError> {
         Ok(self.link.connection(&self.client, Lane::Work).await?.client())
     }
 }

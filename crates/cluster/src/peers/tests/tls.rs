@@ -62,7 +62,7 @@ fn certified_nodes_speak_and_the_answer_says_who() {
     }
     a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told().0.as_str(), "a");
-    let seat = SeatId::outgoing(1);
+    let seat = RemoteSessionId::outgoing(1);
     a.peers.open_seat(seat, &b.address(), PROCESS).unwrap();
     a.peers.send(seat, pattern(0, 3 << 20).into()).unwrap();
     let (at_b, ..) = b.opened();

@@ -1,8 +1,10 @@
 //! The seam between the two ways of agreeing on who is in the cluster and the rest of a node: both
 //! take time and news in, and hand out views, reach and leases.
 
-use farrow_membership::etcd::{EtcdMembership, Output as EtcdOutput, Reply};
-use farrow_membership::{Incarnation, Kept, Letter, Membership, Options, Output, Sender, View};
+use farrow_membership::etcd::{EtcdMembership, EtcdOutput, EtcdReply};
+use farrow_membership::{
+    Incarnation, Membership, Message, Options, Output, PersistentState, Sender, View,
+};
 
 use super::{Cluster, JoinError, PeerAction};
 use crate::protocol::Action;
@@ -46,7 +48,8 @@ impl Agreement {
     ) -> Result<Self, JoinError> {
         Ok(match kind {
             AgreementKind::Embedded => {
-                let kept = kept.and_then(|bytes| postcard::from_bytes::<Kept>(bytes).ok());
+                let kept =
+                    kept.and_then(|bytes| postcard::from_bytes::<PersistentState>(bytes).ok());
                 Self::Embedded(Box::new(Membership::new(options, kept, now_ms)?))
             }
             AgreementKind::Etcd => {
@@ -55,11 +58,11 @@ impl Agreement {
         })
     }
 
-    pub(super) fn handle(&mut self, letter: Letter, now_ms: u64) -> Vec<Outcome> {
+    pub(super) fn handle(&mut self, letter: Message, now_ms: u64) -> Vec<Outcome> {
         self.with_embedded(|membership, out| membership.handle(letter, now_ms, out))
     }
 
-    pub(super) fn etcd_answered(&mut self, id: u64, reply: Reply, now_ms: u64) -> Vec<Outcome> {
+    pub(super) fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64) -> Vec<Outcome> {
         self.with_etcd(|membership, out| membership.answered(id, reply, now_ms, out))
     }
 
@@ -161,7 +164,7 @@ impl Agreement {
 
 impl NodeState {
     /// Etcd answered; [`PeerAction::AskEtcd`] gave the number.
-    pub fn etcd_answered(&mut self, id: u64, reply: Reply, now_ms: u64, out: &mut Vec<Action>) {
+    pub fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<Action>) {
         self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
     }
 

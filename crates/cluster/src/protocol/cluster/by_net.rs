@@ -2,13 +2,13 @@
 //! is asked of them.
 
 use farrow_membership::View;
-use farrow_net::source::Member;
+use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::lookups::because;
-use super::neighbours::Neighbour;
-use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
+use super::mapped_peers::MappedPeer;
+use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 
@@ -42,7 +42,7 @@ impl NodeState {
             })
             .collect();
         for (node, incarnation) in due {
-            let about = Asked::DataAddress { node: node.clone(), incarnation };
+            let about = PendingQuestion::DataAddress { node: node.clone(), incarnation };
             if !self.ask_node(&node, &Question::DataAddress, about, out) {
                 let none = Err("it is no member".to_owned());
                 self.data_address_answered((&node, incarnation), none, now_ms, out);
@@ -148,7 +148,7 @@ impl NodeState {
     /// Names of the members whose objects are brought by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
         let all = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
-        let is_by_net = |one: &Neighbour| one.by_net.is_some() && !one.is_lost();
+        let is_by_net = |one: &MappedPeer| one.by_net.is_some() && !one.is_lost();
         let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
     }
@@ -183,7 +183,7 @@ impl NodeState {
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
         let mut others = self.cluster.as_ref()?.neighbours.values();
-        let is_home = |one: &&Neighbour| {
+        let is_home = |one: &&MappedPeer| {
             one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
         };
         others.find(is_home)?.check_usable().err()
@@ -212,7 +212,7 @@ impl NodeState {
         number: u64,
         out: &mut Vec<Action>,
     ) {
-        let about = Asked::Ticket { node: node.to_owned(), number };
+        let about = PendingQuestion::Ticket { node: node.to_owned(), number };
         let question = Question::Ticket { life: self.home.life() };
         if !self.ask_node_within(node, &question, about, TICKET_MS_MAX, out) {
             let result = Err(format!("{node} is no member"));
@@ -221,14 +221,14 @@ impl NodeState {
     }
 
     /// Whether this life of a member goes on.
-    pub(in crate::protocol) fn is_in_life(&self, member: &Member) -> bool {
+    pub(in crate::protocol) fn is_in_life(&self, member: &MemberLife) -> bool {
         self.neighbour_in_life(&member.name, member.incarnation).is_some()
     }
 
     /// Tells a member that an object is gone; false if that is not possible now.
     pub(in crate::protocol) fn ask_gone(
         &mut self,
-        member: &Member,
+        member: &MemberLife,
         id: ObjectId,
         out: &mut Vec<Action>,
     ) -> bool {
@@ -236,7 +236,7 @@ impl NodeState {
             return false;
         }
         let question = Question::Gone { objects: vec![id.lo] };
-        let about = Asked::Gone { member: member.clone(), id };
+        let about = PendingQuestion::Gone { member: member.clone(), id };
         self.ask_node(&member.name, &question, about, out)
     }
 
@@ -250,7 +250,7 @@ impl NodeState {
     ) -> bool {
         let Some(cluster) = &self.cluster else { return false };
         let timeout_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
-        let about = Asked::Delete { node: node.to_owned(), which };
+        let about = PendingQuestion::Delete { node: node.to_owned(), which };
         self.ask_node_within(node, &question, about, timeout_ms, out)
     }
 

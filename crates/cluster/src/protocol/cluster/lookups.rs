@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_wire::{ReplyBody, WireError};
 
 use super::questions::NAMES_MAX;
-use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
+use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::protocol::admission::answer_to;
 use crate::protocol::{Action, SessionId};
 
@@ -17,7 +17,7 @@ const LOOKUP_MS_MAX: u64 = 3_000;
 
 /// A client waits to hear whether an object has a name.
 #[derive(Debug)]
-struct Lookup {
+struct NameLookup {
     session: SessionId,
     seq: u64,
     /// Nodes that have not answered.
@@ -30,7 +30,7 @@ struct Lookup {
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     next: u64,
-    all: BTreeMap<u64, Lookup>,
+    all: BTreeMap<u64, NameLookup>,
 }
 
 impl NodeState {
@@ -59,10 +59,10 @@ impl NodeState {
         let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
         let timeout_ms = patience_ms.min(LOOKUP_MS_MAX);
         let waiting = unread.iter().cloned().collect();
-        cluster.lookups.all.insert(lookup, Lookup { session, seq, waiting, silent: None });
+        cluster.lookups.all.insert(lookup, NameLookup { session, seq, waiting, silent: None });
         for node in unread {
             let question = Question::Has { names: vec![full.to_owned()] };
-            let about = Asked::Has { lookup, node: node.clone() };
+            let about = PendingQuestion::Has { lookup, node: node.clone() };
             if !self.ask_node_within(&node, &question, about, timeout_ms, out) {
                 self.lookup_answered(lookup, &node, Err("it is no member now".to_owned()), out);
             }
@@ -117,7 +117,7 @@ impl NodeState {
             // Its memory may have been mapped meanwhile: the client looks there next time.
             Ok(Answer::Has(has)) if has.contains(&true) && is_by_net => {
                 let all = cluster.lookups.all.remove(&lookup);
-                if let Some(Lookup { session, seq, .. }) = all {
+                if let Some(NameLookup { session, seq, .. }) = all {
                     let body = Ok(ReplyBody::FoundLost(Some(node.to_owned())));
                     out.push(answer_to(session, seq, body));
                 }
@@ -136,7 +136,8 @@ impl NodeState {
         if found.is_none() && !one.waiting.is_empty() {
             return;
         }
-        let Some(Lookup { session, seq, silent, .. }) = cluster.lookups.all.remove(&lookup) else {
+        let Some(NameLookup { session, seq, silent, .. }) = cluster.lookups.all.remove(&lookup)
+        else {
             return;
         };
         let body = match found.or(silent) {

@@ -5,45 +5,45 @@
 
 mod agreement;
 mod by_net;
-mod guests;
 mod lookups;
+mod mapped_peers;
 mod names;
-mod neighbours;
 mod not_joined;
-mod numbers;
 mod offer;
 mod questions;
+mod remote_clients;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod waits;
 
-pub(crate) use guests::node_key;
+pub(crate) use remote_clients::node_key;
 
 use std::collections::BTreeMap;
 
 use farrow_membership::naming::{self, Naming};
 use farrow_membership::{
-    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
+    Epoch, Incarnation, Message, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
 };
-use farrow_net::source::Member;
+use farrow_net::source::MemberLife;
 use farrow_store::{ClientSlot, ObjectId};
 
 pub use agreement::AgreementKind;
-pub use neighbours::NeighbourMemory;
-pub use numbers::ClusterNumbers;
-pub use offer::{Offer, Way};
+pub use mapped_peers::MappablePeer;
+pub use offer::{MemoryRoute, Offer};
 use questions::NAMES_MAX;
 pub use questions::{Answer, Question};
+pub use stats::ClusterNumbers;
 
 use super::node::NodeState;
 use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
 use crate::net::NetAction;
 use agreement::{Agreement, Outcome};
-use farrow_wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
+use farrow_wire::{Hello, Listen, MemberInfo, Members, ReplyBody, RequestBody, WireError};
 use lookups::{Lookups, because};
+use mapped_peers::MappedPeer;
 use names::Parked;
-use neighbours::Neighbour;
 use not_joined::NotJoined;
 use offer::info_of;
 use waits::Awaited;
@@ -165,7 +165,7 @@ pub enum PeerAction {
         /// Names the question.
         id: u64,
         /// What.
-        request: etcd::Request,
+        request: etcd::EtcdRequest,
     },
     /// Drop from this machine's caches what is written back of these parts of a mapped region.
     Clean {
@@ -191,7 +191,7 @@ pub enum JoinError {
 
 /// What a question that is under way is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) enum Asked {
+pub(in crate::protocol) enum PendingQuestion {
     /// The protocol for names repeats by itself.
     Naming,
     /// Whether the process of the client in that place is there.
@@ -235,7 +235,7 @@ pub(in crate::protocol) enum Asked {
     /// Whether a member has dropped its replica of an object.
     Gone {
         /// Which.
-        member: Member,
+        member: MemberLife,
         /// Which object.
         id: ObjectId,
     },
@@ -283,19 +283,19 @@ pub(in crate::protocol) struct Cluster {
     naming: Naming,
     incarnation: u64,
     has_lease: bool,
-    neighbours: BTreeMap<String, Neighbour>,
+    neighbours: BTreeMap<String, MappedPeer>,
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
     not_joined: NotJoined,
     /// It was in a view since this daemon began.
     was_member: bool,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, PendingQuestion>,
     next_token: u64,
     /// Guests without a connection, each with when its node is asked again.
-    watched: BTreeMap<ClientSlot, guests::Watched>,
+    watched: BTreeMap<ClientSlot, remote_clients::Watched>,
     /// Guests that went, and whose nodes have not cleaned up behind them.
-    dirty: BTreeMap<ClientSlot, guests::Dirty>,
+    dirty: BTreeMap<ClientSlot, remote_clients::Dirty>,
     /// What other nodes have to hear of and did not.
     untold: Vec<Untold>,
     /// Clients have to be told.
@@ -371,7 +371,7 @@ impl NodeState {
         if self.cluster.is_none() {
             return;
         }
-        let Ok(letter) = postcard::from_bytes::<Letter>(body) else {
+        let Ok(letter) = postcard::from_bytes::<Message>(body) else {
             tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
             return;
         };
@@ -395,10 +395,12 @@ impl NodeState {
         let membership = Some(cluster.membership.next_deadline_ms());
         let naming = Some(cluster.naming.next_deadline_ms()).filter(|at| *at < u64::MAX);
         let parked = cluster.parked.next_deadline_ms();
-        let watched = cluster.watched.values().filter_map(guests::Watched::next_deadline_ms).min();
-        let dirty = cluster.dirty.values().filter_map(guests::Dirty::next_deadline_ms).min();
+        let watched =
+            cluster.watched.values().filter_map(remote_clients::Watched::next_deadline_ms).min();
+        let dirty =
+            cluster.dirty.values().filter_map(remote_clients::Dirty::next_deadline_ms).min();
         let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        let by_net = cluster.neighbours.values().filter_map(Neighbour::ask_by_net_at_ms).min();
+        let by_net = cluster.neighbours.values().filter_map(MappedPeer::ask_by_net_at_ms).min();
         let all = [membership, naming, parked, watched, dirty, untold, by_net];
         all.into_iter().flatten().min()
     }
@@ -423,7 +425,7 @@ impl NodeState {
             return true;
         };
         let asked = cluster.asked.values().filter_map(|about| match about {
-            Asked::Told { question, .. } => Some(question),
+            PendingQuestion::Told { question, .. } => Some(question),
             _ => None,
         });
         let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
@@ -533,15 +535,25 @@ impl NodeState {
         }
     }
 
-    fn perform_naming(&mut self, outputs: Vec<naming::Output>, now_ms: u64, out: &mut Vec<Action>) {
+    fn perform_naming(
+        &mut self,
+        outputs: Vec<naming::NameOutput>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         for output in outputs {
             match output {
-                naming::Output::Send { to, message } => {
+                naming::NameOutput::Send { to, message } => {
                     if let Some(to) = self.name_of(to) {
-                        self.ask_node(&to, &Question::Naming(message), Asked::Naming, out);
+                        self.ask_node(
+                            &to,
+                            &Question::Naming(message),
+                            PendingQuestion::Naming,
+                            out,
+                        );
                     }
                 }
-                naming::Output::Answer { ticket, results } => {
+                naming::NameOutput::Answer { ticket, results } => {
                     self.names_granted(ticket, &results, now_ms, out);
                 }
             }
@@ -558,7 +570,7 @@ impl NodeState {
         &mut self,
         node: &str,
         question: &Question,
-        about: Asked,
+        about: PendingQuestion,
         out: &mut Vec<Action>,
     ) -> bool {
         let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
@@ -571,7 +583,7 @@ impl NodeState {
         &mut self,
         node: &str,
         question: &Question,
-        about: Asked,
+        about: PendingQuestion,
         out: &mut Vec<Action>,
     ) -> bool {
         let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
@@ -583,7 +595,7 @@ impl NodeState {
         &mut self,
         node: &str,
         question: &Question,
-        about: Asked,
+        about: PendingQuestion,
         timeout_ms: u64,
         out: &mut Vec<Action>,
     ) -> bool {
@@ -632,28 +644,28 @@ impl NodeState {
         }
         match (about, answer) {
             // By now another client may have that place.
-            (Asked::Watch(slot, peer), Ok(Answer::IsThere(false)))
+            (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
                 if self.orphans.get(&slot) == Some(&peer) =>
             {
                 self.guest_gone(slot, now_ms);
             }
-            (Asked::Watch(slot, _), _) => self.watch_later(slot, now_ms),
-            (Asked::Family(slot), Ok(Answer::IsThere(is_there))) => {
+            (PendingQuestion::Watch(slot, _), _) => self.watch_later(slot, now_ms),
+            (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
                 self.family_answered(slot, Some(is_there), now_ms);
             }
-            (Asked::Family(slot), _) => self.family_answered(slot, None, now_ms),
-            (Asked::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
-            (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
-            (Asked::Await(node), Ok(Answer::Sealed(names))) => {
+            (PendingQuestion::Family(slot), _) => self.family_answered(slot, None, now_ms),
+            (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
+            (PendingQuestion::Clean(slot), _) => self.clean_later(slot, now_ms),
+            (PendingQuestion::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
-            (Asked::Has { lookup, node }, answer) => {
+            (PendingQuestion::Has { lookup, node }, answer) => {
                 self.lookup_answered(lookup, &node, answer, out);
             }
-            (Asked::DataAddress { node, incarnation }, answer) => {
+            (PendingQuestion::DataAddress { node, incarnation }, answer) => {
                 self.data_address_answered((&node, incarnation), answer, now_ms, out);
             }
-            (Asked::Ticket { node, number }, answer) => {
+            (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {
                     Ok(Answer::Ticket(ticket)) => Ok(ticket),
                     Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
@@ -661,11 +673,11 @@ impl NodeState {
                 };
                 out.push(Action::Net(NetAction::Ticket { number, result }));
             }
-            (Asked::Gone { member, id }, answer) => {
+            (PendingQuestion::Gone { member, id }, answer) => {
                 let is_done = matches!(answer, Ok(Answer::Done));
                 self.gone_answered(&member, id, is_done, now_ms, out);
             }
-            (Asked::Delete { node, which }, answer) => {
+            (PendingQuestion::Delete { node, which }, answer) => {
                 let result = match answer {
                     Ok(Answer::Deleted(result)) => result,
                     Ok(Answer::No(why)) | Err(why) => Err(because(&self.unreachable(&node), &why)),
@@ -673,20 +685,28 @@ impl NodeState {
                 };
                 self.delete_answered(which, result, out);
             }
-            (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
-            (Asked::Sync(number), Ok(Answer::No(why))) => self.sync_refused(number, why, now_ms),
-            (Asked::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
+            (PendingQuestion::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
+            (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
+                self.sync_refused(number, why, now_ms)
+            }
+            (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
                 self.handed_over((&node, epoch), Some(names), now_ms, out);
             }
-            (Asked::HandOver { node, epoch }, _) => {
+            (PendingQuestion::HandOver { node, epoch }, _) => {
                 self.handed_over((&node, epoch), None, now_ms, out);
             }
-            (Asked::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
+            (PendingQuestion::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
                 if now_ms < until_ms && !self.is_of_old_epoch(&question) =>
             {
                 cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
             }
-            (Asked::Naming | Asked::Told { .. } | Asked::Await(_) | Asked::Sync(_), _) => {}
+            (
+                PendingQuestion::Naming
+                | PendingQuestion::Told { .. }
+                | PendingQuestion::Await(_)
+                | PendingQuestion::Sync(_),
+                _,
+            ) => {}
         }
     }
 
@@ -785,7 +805,8 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let until_ms = now_ms.saturating_add(TELL_MS_MAX);
-        let about = Asked::Told { node: node.to_owned(), question: question.clone(), until_ms };
+        let about =
+            PendingQuestion::Told { node: node.to_owned(), question: question.clone(), until_ms };
         self.ask_node(node, &question, about, out);
     }
 
@@ -800,7 +821,8 @@ impl NodeState {
             if self.is_of_old_epoch(&question) {
                 continue;
             }
-            let about = Asked::Told { node: node.clone(), question: question.clone(), until_ms };
+            let about =
+                PendingQuestion::Told { node: node.clone(), question: question.clone(), until_ms };
             self.ask_node(&node, &question, about, out);
         }
     }
@@ -835,12 +857,12 @@ impl NodeState {
     }
 
     /// What clients are told of the nodes, and `Nodes` is answered with.
-    pub(in crate::protocol) fn roster(&self) -> Roster {
+    pub(in crate::protocol) fn roster(&self) -> Members {
         let Some(cluster) = &self.cluster else {
-            return Roster::default();
+            return Members::default();
         };
         let view = cluster.membership.view();
-        let own = RosterNode {
+        let own = MemberInfo {
             number: view
                 .and_then(|view| view.members.iter().find(|one| one.name == cluster.options.name))
                 .map_or(0, |one| one.number.get()),
@@ -855,11 +877,11 @@ impl NodeState {
             why_not: String::new(),
             capacity: self.home.layout().heap.length.0,
         };
-        let mut nodes: Vec<RosterNode> =
-            cluster.neighbours.values().map(Neighbour::report).collect();
+        let mut nodes: Vec<MemberInfo> =
+            cluster.neighbours.values().map(MappedPeer::report).collect();
         nodes.push(own);
         nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
-        Roster {
+        Members {
             cluster: view.map_or(0, |view| view.cluster.0),
             epoch: view.map_or(0, |view| view.epoch.0),
             has_lease: cluster.has_lease,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
-use farrow_membership::naming::{self, Refusal};
+use farrow_membership::naming::{self, NameRefusal};
 use farrow_store::{ClientSlot, ObjectId, own_name};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
-use super::neighbours::{is_name_known, unread};
+use super::mapped_peers::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
@@ -22,7 +22,7 @@ const NAME_COST_BYTES: usize = 512;
 
 /// A request that waits for its names.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingForNames {
     session: SessionId,
     slot: ClientSlot,
     seq: u64,
@@ -35,7 +35,7 @@ struct Waiting {
 /// What waits until authorities know that names are not in flight any more: they would tell others that
 /// the names are taken when they are free again.
 #[derive(Debug)]
-struct Indebted {
+struct PendingNameRelease {
     session: SessionId,
     slot: ClientSlot,
     seq: u64,
@@ -57,10 +57,10 @@ enum Then {
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     next_ticket: u64,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingForNames>,
     /// Not asked for yet: this node has no lease.
-    asleep: Vec<Waiting>,
-    indebted: Vec<Indebted>,
+    asleep: Vec<WaitingForNames>,
+    indebted: Vec<PendingNameRelease>,
     /// Reserved by clients of this node's memory.
     reserved: Vec<String>,
     /// Some of them may be reserved no more.
@@ -132,12 +132,16 @@ impl NodeState {
             // An authority that says nothing for so long is excluded, and the next one knows nothing.
             let deadline_ms = now_ms.saturating_add(lease_ms);
             let then = Then::Serve(body);
-            let delete = Indebted { session, slot, seq, names, deadline_ms, then };
+            let delete = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
             cluster.parked.indebted.push(delete);
             return Ok(());
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
-        self.ask_names(Waiting { session, slot, seq, body, names, deadline_ms }, now_ms, out);
+        self.ask_names(
+            WaitingForNames { session, slot, seq, body, names, deadline_ms },
+            now_ms,
+            out,
+        );
         Ok(())
     }
 
@@ -179,11 +183,11 @@ impl NodeState {
         let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
             return;
         };
-        let is_due = |one: &mut Indebted| {
+        let is_due = |one: &mut PendingNameRelease| {
             one.deadline_ms <= now_ms || !one.names.iter().any(|name| naming.owes(name))
         };
-        let due: Vec<Indebted> = parked.indebted.extract_if(.., is_due).collect();
-        for Indebted { session, slot, seq, then, .. } in due {
+        let due: Vec<PendingNameRelease> = parked.indebted.extract_if(.., is_due).collect();
+        for PendingNameRelease { session, slot, seq, then, .. } in due {
             match then {
                 Then::Serve(body) => self.serve_parked((session, slot, seq), body, now_ms, out),
                 Then::Answer(body) => out.push(answer_to(session, seq, body)),
@@ -205,7 +209,7 @@ impl NodeState {
         }
     }
 
-    fn ask_names(&mut self, waiting: Waiting, now_ms: u64, out: &mut Vec<Action>) {
+    fn ask_names(&mut self, waiting: WaitingForNames, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -238,7 +242,7 @@ impl NodeState {
                     self.ask_names(waiting, now_ms, out);
                 }
                 None => {
-                    let Waiting { session, slot, seq, body, .. } = waiting;
+                    let WaitingForNames { session, slot, seq, body, .. } = waiting;
                     self.serve_parked((session, slot, seq), body, now_ms, out);
                 }
             }
@@ -251,15 +255,15 @@ impl NodeState {
         };
         let Cluster { naming, neighbours, parked, membership, .. } = &mut **cluster;
         let asleep = std::mem::take(&mut parked.asleep);
-        let (late, asleep): (Vec<Waiting>, _) =
+        let (late, asleep): (Vec<WaitingForNames>, _) =
             asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
         parked.asleep = asleep;
         naming.set_unread(unread(neighbours, membership.view()));
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
         let mut outputs = Vec::new();
         naming.tick(now_ms, &exists, &mut outputs);
-        for Waiting { session, seq, .. } in late {
-            let error = self.refusal_error("", &Refusal::NoLease);
+        for WaitingForNames { session, seq, .. } in late {
+            let error = self.refusal_error("", &NameRefusal::NoLease);
             out.push(answer_to(session, seq, Err(error)));
         }
         self.perform_naming(outputs, now_ms, out);
@@ -309,7 +313,7 @@ impl NodeState {
     pub(super) fn names_granted(
         &mut self,
         ticket: u64,
-        results: &[Result<(), Refusal>],
+        results: &[Result<(), NameRefusal>],
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
@@ -320,7 +324,7 @@ impl NodeState {
             return;
         };
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
-        if refusals.any(|why| *why == Refusal::NoLease) && now_ms < waiting.deadline_ms {
+        if refusals.any(|why| *why == NameRefusal::NoLease) && now_ms < waiting.deadline_ms {
             let names = waiting.names.iter().zip(results).filter(|(_, result)| result.is_ok());
             let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
             cluster.naming.settle(names);
@@ -330,7 +334,7 @@ impl NodeState {
             .filter(|(_, result)| result.is_ok())
             .map(|(name, _)| name.clone())
             .collect();
-        let refused: BTreeMap<&str, &Refusal> = (waiting.names.iter().zip(results))
+        let refused: BTreeMap<&str, &NameRefusal> = (waiting.names.iter().zip(results))
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();
         let is_there = (self.sessions.get(&waiting.session))
@@ -346,7 +350,7 @@ impl NodeState {
     /// when it is answered.
     fn answer_granted(
         &mut self,
-        waiting: &Waiting,
+        waiting: &WaitingForNames,
         mut granted: Vec<String>,
         body: Result<ReplyBody, WireError>,
         now_ms: u64,
@@ -357,19 +361,19 @@ impl NodeState {
         };
         // One that has an object now is taken, whatever its authority thinks.
         granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
-        let Waiting { session, slot, seq, .. } = *waiting;
+        let WaitingForNames { session, slot, seq, .. } = *waiting;
         if granted.is_empty() {
             return out.push(answer_to(session, seq, body));
         }
         let (names, then) = (granted, Then::Answer(body));
         let deadline_ms = now_ms.saturating_add(options.lease_ms);
-        parked.indebted.push(Indebted { session, slot, seq, names, deadline_ms, then });
+        parked.indebted.push(PendingNameRelease { session, slot, seq, names, deadline_ms, then });
     }
 
     fn serve_granted(
         &mut self,
-        waiting: &Waiting,
-        refused: &BTreeMap<&str, &Refusal>,
+        waiting: &WaitingForNames,
+        refused: &BTreeMap<&str, &NameRefusal>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
@@ -435,7 +439,7 @@ impl NodeState {
     pub(super) fn handle_naming(
         &mut self,
         from: &Member,
-        message: naming::Message,
+        message: naming::NameMessage,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
@@ -454,20 +458,20 @@ impl NodeState {
         self.serve_indebted(now_ms, out);
     }
 
-    fn refusal_error(&self, full: &str, why: &Refusal) -> WireError {
+    fn refusal_error(&self, full: &str, why: &NameRefusal) -> WireError {
         let node = self.own_name();
         match why {
-            Refusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
-            Refusal::TooMany { limit } => {
+            NameRefusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
+            NameRefusal::TooMany { limit } => {
                 WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
             }
-            Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-            Refusal::NotAllowed { .. } => WireError::NotGranted {
+            NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
+            NameRefusal::NotAllowed { .. } => WireError::NotGranted {
                 node,
                 namespace: namespace_in(full).to_owned(),
                 right: Rights::WRITE.to_string(),
             },
-            Refusal::Unread { node: lost } => self
+            NameRefusal::Unread { node: lost } => self
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
             why => WireError::CutOff { node, reason: why.to_string() },

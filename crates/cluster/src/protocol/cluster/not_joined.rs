@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use farrow_membership::{Body, ClashError, Letter};
-use farrow_wire::{Reach, RosterNode};
+use farrow_membership::{Body, ClashError, Message};
+use farrow_wire::{MemberInfo, Reach};
 
 use super::offer::lease_ms_in;
 use super::{NodeState, Outcome};
@@ -77,7 +77,7 @@ impl NodeState {
     }
 
     /// A node with another lease may not join: each counts on the lease of all others.
-    pub(super) fn refuse_lease(&mut self, letter: &Letter, now_ms: u64) -> Option<Vec<Outcome>> {
+    pub(super) fn refuse_lease(&mut self, letter: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
         let Body::Ask { info, .. } = &letter.body else {
             return None;
         };
@@ -99,7 +99,7 @@ impl NodeState {
     }
 
     /// Nodes that this one is to join and that are no members, each with why not.
-    pub(super) fn not_joined(&self) -> Vec<RosterNode> {
+    pub(super) fn not_joined(&self) -> Vec<MemberInfo> {
         let Some(cluster) = &self.cluster else {
             return Vec::new();
         };
@@ -111,11 +111,11 @@ impl NodeState {
         let absent =
             absent.filter_map(|address| Some((address, cluster.not_joined.why_not.get(address)?)));
         absent
-            .map(|(address, why)| RosterNode {
+            .map(|(address, why)| MemberInfo {
                 address: address.clone(),
                 reach: Reach::NotJoined,
                 why_not: why.clone(),
-                ..RosterNode::default()
+                ..MemberInfo::default()
             })
             .collect()
     }

@@ -9,7 +9,7 @@ pub const OFFER_BYTES_MAX: usize = 1024 - 10;
 
 /// One way to the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum MemoryRoute {
     /// Files of a tmpfs, for nodes of the same machine.
     Shm {
         /// Their folder.
@@ -51,7 +51,7 @@ pub struct Offer {
     /// Address at which every process should map it.
     pub base: u64,
     /// The best way first.
-    pub ways: Vec<Way>,
+    pub ways: Vec<MemoryRoute>,
 }
 
 impl Offer {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn an_offer_survives_and_a_long_one_is_refused() {
-        let way = Way::Shm { dir: "/dev/shm".into(), name: "farrow".into() };
+        let way = MemoryRoute::Shm { dir: "/dev/shm".into(), name: "farrow".into() };
         let offer = Offer {
             host: "h".into(),
             region_uid: 1,

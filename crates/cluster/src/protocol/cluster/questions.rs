@@ -4,7 +4,7 @@ use farrow_membership::naming;
 use farrow_wire::{WireError, WireSpan, WireTarget};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::sync::{Kept, SyncQuestion};
+use crate::protocol::sync::{NameState, SyncQuestion};
 
 /// Most names in one question.
 pub const NAMES_MAX: usize = 8192;
@@ -13,7 +13,7 @@ pub const NAMES_MAX: usize = 8192;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// Of the protocol that keeps names unique.
-    Naming(naming::Message),
+    Naming(naming::NameMessage),
     /// About barriers and flags.
     Sync(SyncQuestion),
     /// Is this process of the node asked still there? Answered when it has gone, or after a while.
@@ -87,7 +87,7 @@ pub enum Answer {
     /// To `Has`: for each name whether an object has it.
     Has(Vec<bool>),
     /// To `SyncQuestion::HandOver`: names, in full, and what was kept under them. None: that is all.
-    HandedOver(Vec<(String, Kept)>),
+    HandedOver(Vec<(String, NameState)>),
     /// To `DataAddress`; `None`: there is none.
     DataAddress(Option<String>),
     /// To `Ticket`.

@@ -9,13 +9,14 @@ use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Region};
 use farrow_store::{
-    Guest, Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, StoreError, Target,
+    Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, RemoteClient, StoreError,
+    Target,
 };
 use farrow_wire::{
     NodeStats, PROTOCOL_VERSION, Reach, Request, SealItem, Welcome, WireSpan, WireTarget,
 };
 
-use super::guests::AGAIN_MS;
+use super::remote_clients::AGAIN_MS;
 use super::*;
 use crate::protocol::span;
 
@@ -196,7 +197,7 @@ impl World {
     fn connect(
         &mut self,
         pid: u32,
-        guest: Option<Guest>,
+        guest: Option<RemoteClient>,
         resume: Option<&Welcome>,
     ) -> Result<(SessionId, Welcome), WireError> {
         self.sessions += 1;
@@ -437,7 +438,7 @@ impl World {
                     let fabric = Arc::clone(&self.fabrics[of]);
                     let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
                     let reader = Reader::open(Arc::new(region)).unwrap();
-                    let memory = NeighbourMemory { fabric, reader };
+                    let memory = MappablePeer { fabric, reader };
                     self.nodes[number].mapped(&node, Ok(memory));
                 }
                 PeerAction::WatchProcess { token, pid, .. } if self.is_slow => {
@@ -466,8 +467,8 @@ impl World {
     }
 }
 
-fn of_b() -> Guest {
-    Guest { node: node_key("b") }
+fn of_b() -> RemoteClient {
+    RemoteClient { node: node_key("b") }
 }
 
 fn is_watch(question: &Question) -> bool {
@@ -605,7 +606,8 @@ fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended()
         let (connected, mut lonely, mut dead) =
             (world.far_reader(60), world.far_reader(61), world.far_reader(62));
         // One of a third node, which is nobody's business here.
-        let (third, _) = world.connect(60, Some(Guest { node: node_key("c") }), None).unwrap();
+        let (third, _) =
+            world.connect(60, Some(RemoteClient { node: node_key("c") }), None).unwrap();
         world.grant(third, GRANTED).unwrap();
         world.nodes[0].closed(third, true, world.now_ms);
         world.disconnect(&lonely);

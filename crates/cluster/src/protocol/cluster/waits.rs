@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_wire::Rights;
 
 use super::questions::NAMES_MAX;
-use super::{Answer, Asked, NodeState, Question};
+use super::{Answer, NodeState, PendingQuestion, Question};
 use crate::protocol::Action;
 use crate::protocol::admission::answer_to;
 use crate::protocol::waits::Wait;
@@ -52,7 +52,7 @@ impl NodeState {
     fn await_at(&mut self, node: &str, names: Vec<String>, out: &mut Vec<Action>) {
         for names in names.chunks(NAMES_MAX) {
             let question = Question::Await { names: names.to_vec() };
-            self.ask_node(node, &question, Asked::Await(node.to_owned()), out);
+            self.ask_node(node, &question, PendingQuestion::Await(node.to_owned()), out);
         }
     }
 

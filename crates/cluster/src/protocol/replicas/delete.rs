@@ -3,8 +3,8 @@
 use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 
-use super::Waiter;
-use super::gone::{Asker, Withdrawal};
+use super::DeleteWaiter;
+use super::invalidate::{DeleteOrigin, Withdrawal};
 use crate::protocol::admission::answer_to;
 use crate::protocol::cluster::{Answer, Question, answer_peer};
 use crate::protocol::convert::{store_error, store_target};
@@ -14,7 +14,7 @@ use crate::protocol::{Action, SessionId};
 /// A delete of which a part is other nodes' to do, or to allow.
 #[derive(Debug)]
 pub(super) struct Forwarded {
-    pub(super) waiter: Waiter,
+    pub(super) waiter: DeleteWaiter,
     targets: Vec<WireTarget>,
     results: Vec<Result<(), WireError>>,
     /// Parts that are not done.
@@ -23,7 +23,7 @@ pub(super) struct Forwarded {
 
 /// A delete for another node that waits until the name's authority knows that the name was taken.
 #[derive(Debug)]
-pub(super) struct Indebted {
+pub(super) struct PendingDelete {
     token: u64,
     from: String,
     target: WireTarget,
@@ -56,7 +56,7 @@ impl NodeState {
         let (mut places, mut here, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let mut left = 0;
         for (place, full) in own {
-            let mut withdrawal = Withdrawal::new(Asker::Client(number, place), full);
+            let mut withdrawal = Withdrawal::new(DeleteOrigin::Client(number, place), full);
             if self.withdraw_elsewhere(&mut withdrawal, now_ms, out) {
                 places.push(place);
                 ids.extend(withdrawal.ids);
@@ -81,7 +81,7 @@ impl NodeState {
         if left == 0 && far.is_empty() {
             return Ok(Some(ReplyBody::Deleted(self.with_what_is_lost(&full, results))));
         }
-        let waiter = Waiter { session, seq };
+        let waiter = DeleteWaiter { session, seq };
         let forwarded = Forwarded { waiter, targets: full, results, left };
         self.forward((number, forwarded), slot, targets, far, out);
         Ok(None)
@@ -209,7 +209,7 @@ impl NodeState {
             let (from, target) = (from.to_owned(), target.clone());
             // An authority that says nothing for so long is excluded.
             let until_ms = now_ms.saturating_add(self.net_patience_ms());
-            self.replicas.indebted.push(Indebted { token, from, target, until_ms });
+            self.replicas.indebted.push(PendingDelete { token, from, target, until_ms });
             return None;
         }
         self.delete_free(token, from, target, now_ms, out)
@@ -226,7 +226,7 @@ impl NodeState {
         if let Err(error) = self.check_delete_for(from, target) {
             return Some(Answer::Deleted(Err(error)));
         }
-        let withdrawal = Withdrawal::new(Asker::Node(token), target.clone());
+        let withdrawal = Withdrawal::new(DeleteOrigin::Node(token), target.clone());
         self.go_on_to_delete(withdrawal, now_ms, out);
         None
     }
@@ -238,7 +238,7 @@ impl NodeState {
                 self.replicas.indebted.push(one);
                 continue;
             }
-            let Indebted { token, from, target, .. } = one;
+            let PendingDelete { token, from, target, .. } = one;
             if let Some(answer) = self.delete_free(token, &from, &target, now_ms, out) {
                 out.push(answer_peer(token, &answer));
             }

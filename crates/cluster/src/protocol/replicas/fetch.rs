@@ -11,7 +11,7 @@ use farrow_store::{
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError, WireTarget};
 
 use super::{FetchKey, FetchWaiter, Replica, Replicas};
-use crate::net::wish::{Brought, Wish};
+use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::admission::answer_to;
@@ -58,7 +58,7 @@ pub(super) struct Opening {
 
 /// An object that is brought.
 #[derive(Debug)]
-pub(super) struct Loading {
+pub(super) struct Fetching {
     pub(super) node: String,
     pub(super) hold: u64,
     pub(super) head: SpillHead,
@@ -82,25 +82,25 @@ pub(super) struct Loading {
     pub(super) deadline_ms: u64,
 }
 
-pub(in crate::protocol) fn wish_of(target: &WireTarget) -> Wish {
+pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
     match target {
-        WireTarget::Name(full) => Wish::Name(full.clone()),
-        WireTarget::Id(hi, lo) => Wish::Id(*hi, *lo),
+        WireTarget::Name(full) => NetQuery::Name(full.clone()),
+        WireTarget::Id(hi, lo) => NetQuery::Id(*hi, *lo),
     }
 }
 
 /// An object of this node that stands for one of another node.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Local {
+pub(super) enum LocalReplica {
     Whole(ObjectId),
     Part(ObjectId),
 }
 
-fn fetched(found: Option<Local>) -> ReplyBody {
+fn fetched(found: Option<LocalReplica>) -> ReplyBody {
     match found {
         None => ReplyBody::Fetched(None),
-        Some(Local::Whole(id)) => ReplyBody::Fetched(Some((id.hi, id.lo))),
-        Some(Local::Part(id)) => ReplyBody::FetchedPart((id.hi, id.lo)),
+        Some(LocalReplica::Whole(id)) => ReplyBody::Fetched(Some((id.hi, id.lo))),
+        Some(LocalReplica::Part(id)) => ReplyBody::FetchedPart((id.hi, id.lo)),
     }
 }
 
@@ -133,23 +133,23 @@ impl NodeState {
 
     /// What is known of an object without asking other nodes: its replica or that of the part, or that none
     /// can have it.
-    fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<Local>> {
+    fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<LocalReplica>> {
         // Without the lease replicas may be of objects that are gone: clients do not use them.
         let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
         let whole = match &key.wish {
-            Wish::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
-            Wish::Name(full) => self.named_replica(full),
-            Wish::List { .. } => None,
+            NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
+            NetQuery::Name(full) => self.named_replica(full),
+            NetQuery::List { .. } => None,
         };
         let part = || {
             let part = key.extent.part()?;
             let origin = match &key.wish {
-                Wish::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
-                Wish::Name(_) | Wish::List { .. } => *self.replicas.named_parts.get(key)?,
+                NetQuery::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
+                NetQuery::Name(_) | NetQuery::List { .. } => *self.replicas.named_parts.get(key)?,
             };
             self.replica_of(origin, Some(part))
         };
-        let known = whole.map(Local::Whole).or_else(|| part().map(Local::Part));
+        let known = whole.map(LocalReplica::Whole).or_else(|| part().map(LocalReplica::Part));
         known
             .filter(|_| is_current)
             .map(Some)
@@ -157,10 +157,10 @@ impl NodeState {
     }
 
     /// Nodes that may have an object.
-    fn nodes_with(&self, wish: &Wish) -> Vec<String> {
+    fn nodes_with(&self, wish: &NetQuery) -> Vec<String> {
         match wish {
-            Wish::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
-            Wish::Name(_) | Wish::List { .. } => self.net_nodes(),
+            NetQuery::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
+            NetQuery::Name(_) | NetQuery::List { .. } => self.net_nodes(),
         }
     }
 
@@ -336,8 +336,9 @@ impl NodeState {
         let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
         let FetchKey { wish, extent } = opening.key;
         let part = extent.part().cloned();
-        let whole = self.replica_of(origin, None).map(Local::Whole);
-        let known = whole.or_else(|| self.replica_of(origin, part.as_ref()).map(Local::Part));
+        let whole = self.replica_of(origin, None).map(LocalReplica::Whole);
+        let known =
+            whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
         if known.is_some() || self.replicas.loading.contains_key(&origin) {
             // Somebody else was faster.
             out.push(Action::Net(NetAction::Release { node, hold }));
@@ -351,7 +352,7 @@ impl NodeState {
             return;
         }
         let (name, namespace) = match &wish {
-            Wish::Name(full) => {
+            NetQuery::Name(full) => {
                 let own = own_name(full);
                 let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0'));
                 let namespace = self.home.namespace(namespace.unwrap_or(""));
@@ -361,10 +362,10 @@ impl NodeState {
                     _ => (None, NamespaceId::DEFAULT),
                 }
             }
-            Wish::Id(..) | Wish::List { .. } => (None, NamespaceId::DEFAULT),
+            NetQuery::Id(..) | NetQuery::List { .. } => (None, NamespaceId::DEFAULT),
         };
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
-        let loading = Loading {
+        let loading = Fetching {
             node,
             hold,
             head,
@@ -555,7 +556,7 @@ impl NodeState {
                 let replica = Replica { local, node, bytes };
                 if let (Some(full), Some(part)) = (part_of, &part) {
                     let key =
-                        FetchKey { wish: Wish::Name(full), extent: Extent::Part(part.clone()) };
+                        FetchKey { wish: NetQuery::Name(full), extent: Extent::Part(part.clone()) };
                     self.replicas.named_parts.insert(key, origin);
                 }
                 self.replicas.by_origin.insert((origin, part), replica);
@@ -573,7 +574,7 @@ impl NodeState {
     /// another node has one of its name by now.
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Loading { node, hold, mut waiters, later, .. } = loading;
+        let Fetching { node, hold, mut waiters, later, .. } = loading;
         self.find_by_net_again(&node, now_ms);
         out.push(Action::Net(NetAction::Release { node, hold }));
         waiters.extend(later);
@@ -620,9 +621,10 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Loading { node, hold, waiters, later, part, .. } = loading;
+        let Fetching { node, hold, waiters, later, part, .. } = loading;
         out.push(Action::Net(NetAction::Release { node, hold }));
-        let local = |id| if part.is_some() { Local::Part(id) } else { Local::Whole(id) };
+        let local =
+            |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };
         answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), out);
         self.fetch_anew(later, now_ms, out);
     }

@@ -4,8 +4,8 @@ use farrow_net::frame::Opened;
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError};
 
-use super::Waiter;
-use crate::net::wish::Wish;
+use super::DeleteWaiter;
+use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault, listing};
 use crate::protocol::admission::answer_to;
 use crate::protocol::convert::{limit, store_error};
@@ -36,9 +36,9 @@ impl NodeState {
         let namespace = self.home.namespace_of(slot).map_err(store_error)?;
         let namespace = namespace.options.name.clone();
         let token = self.replicas.token();
-        let want = Wish::List { namespace, prefix, from }.encode();
+        let want = NetQuery::List { namespace, prefix, from }.encode();
         out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
-        self.replicas.listings.insert(token, Waiter { session, seq });
+        self.replicas.listings.insert(token, DeleteWaiter { session, seq });
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 
 mod delete;
 mod fetch;
-mod gone;
+mod invalidate;
 mod listings;
 
 use std::collections::BTreeMap;
@@ -22,19 +22,19 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::{Length, Span};
-use farrow_store::{Candidate, EvictionPolicy, ObjectId, StoreError};
+use farrow_store::{EvictionCandidate, EvictionPolicy, ObjectId, StoreError};
 use farrow_wire::{Extent, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, ReplyBody, WireError};
 
 use super::admission::answer_to;
 use super::convert::limit;
 use super::node::NodeState;
 use super::{Action, SessionId};
-use crate::net::wish::Wish;
+use crate::net::query::NetQuery;
 use crate::net::{Interests, NetAction, NetEvent, Rules};
-use delete::{Forwarded, Indebted};
+use delete::{Forwarded, PendingDelete};
 pub(super) use fetch::wish_of;
-use fetch::{Loading, Opening, ROOM_MS_MAX};
-use gone::{Leaving, Withdrawal};
+use fetch::{Fetching, Opening, ROOM_MS_MAX};
+use invalidate::{Leaving, Withdrawal};
 
 /// When the process of the place among the clients began by which threads read for other nodes: no
 /// process began then. It is in the region, so that the next life knows of it.
@@ -56,12 +56,12 @@ impl fmt::Debug for Port {
 /// What a client wants brought. Clients that want the same share one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FetchKey {
-    wish: Wish,
+    wish: NetQuery,
     extent: Extent,
 }
 
 impl FetchKey {
-    pub(super) fn new(wish: Wish, extent: Extent) -> Result<Self, WireError> {
+    pub(super) fn new(wish: NetQuery, extent: Extent) -> Result<Self, WireError> {
         let columns = extent.part().and_then(|part| part.columns.as_deref()).unwrap_or_default();
         limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
         let bytes = columns.iter().map(String::len).sum();
@@ -87,7 +87,7 @@ pub(super) struct FetchWaiter {
 
 /// A client that waits for a delete.
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct DeleteWaiter {
     session: SessionId,
     seq: u64,
 }
@@ -105,7 +105,7 @@ pub(super) struct Replicas {
     port: Option<Port>,
     next: u64,
     openings: BTreeMap<u64, Opening>,
-    loading: BTreeMap<ObjectId, Loading>,
+    loading: BTreeMap<ObjectId, Fetching>,
     /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
     by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
     /// The objects whose parts were found by name.
@@ -121,9 +121,9 @@ pub(super) struct Replicas {
     leaving: BTreeMap<ObjectId, Leaving>,
     withdrawals: Vec<Withdrawal>,
     /// Clients that wait for pages of lists.
-    listings: BTreeMap<u64, Waiter>,
+    listings: BTreeMap<u64, DeleteWaiter>,
     forwarded: BTreeMap<u64, Forwarded>,
-    indebted: Vec<Indebted>,
+    indebted: Vec<PendingDelete>,
     fetched_total: u64,
     fetched_bytes_total: u64,
 }
@@ -241,7 +241,7 @@ impl EvictionPolicy for WithoutReplicated<'_> {
         self.policy.is_automatic()
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         let is_elsewhere = self.replicas.is_elsewhere(candidate.id);
         if is_elsewhere { None } else { self.policy.rank(candidate) }
     }
@@ -260,7 +260,7 @@ impl EvictionPolicy for Replicated<'_> {
         true
     }
 
-    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         let is_elsewhere = self.0.replicas.is_elsewhere(candidate.id);
         if is_elsewhere { self.0.policy.rank(candidate) } else { None }
     }

@@ -17,7 +17,7 @@ use farrow_wire::{ReplyBody, Rights, SyncAsk, WireError};
 use serde::{Deserialize, Serialize};
 
 use moves::Moves;
-pub use table::{Kept, PARTIES_MAX, Party, Told, Waiter};
+pub use table::{NameState, PARTIES_MAX, Party, WaitOutcome, Waiter};
 use table::{Outcomes, SyncTable};
 
 use super::admission::answer_to;
@@ -25,7 +25,7 @@ use super::convert::limit;
 use super::grants::namespace_in;
 use super::node::NodeState;
 use super::{Action, SessionId};
-use crate::protocol::cluster::{Answer, Asked, Question};
+use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 
 /// Most waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
@@ -69,7 +69,7 @@ pub enum SyncQuestion {
         /// Names the request there.
         number: u64,
         /// What.
-        told: Told,
+        told: WaitOutcome,
     },
     /// A client of the asking node ended.
     Left {
@@ -88,7 +88,7 @@ pub enum SyncQuestion {
         /// The name, in full.
         name: String,
         /// What.
-        kept: Kept,
+        kept: NameState,
         /// Of the view of the asking node: in another one it counts for nothing.
         epoch: Epoch,
     },
@@ -108,7 +108,7 @@ pub enum SyncQuestion {
 }
 
 #[derive(Debug)]
-struct Wait {
+struct SyncWait {
     session: SessionId,
     seq: u64,
     name: String,
@@ -128,7 +128,7 @@ struct Wait {
 #[derive(Debug, Default)]
 pub(super) struct Sync {
     table: SyncTable,
-    waits: BTreeMap<u64, Wait>,
+    waits: BTreeMap<u64, SyncWait>,
     next_number: u64,
     /// Clients that came to a barrier, wherever it is kept.
     parties: BTreeSet<SessionId>,
@@ -148,7 +148,7 @@ impl Sync {
         number
     }
 
-    fn add(&mut self, wait: Wait) -> u64 {
+    fn add(&mut self, wait: SyncWait) -> u64 {
         let number = self.fresh_number();
         self.waits.insert(number, wait);
         number
@@ -176,7 +176,8 @@ impl NodeState {
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
         let keeper = self.authority_name(&name);
         let (again_at_ms, refusal) = (None, None);
-        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, refusal };
+        let wait =
+            SyncWait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, refusal };
         let number = self.sync.add(wait);
         self.ask_keeper(number, now_ms, out);
         Ok(())
@@ -194,7 +195,7 @@ impl NodeState {
             number
         } else {
             // What the earlier one still has to say is about the old number.
-            self.sync.add(Wait { keeper, ..wait })
+            self.sync.add(SyncWait { keeper, ..wait })
         };
         self.ask_keeper(number, now_ms, out);
     }
@@ -219,7 +220,7 @@ impl NodeState {
             return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
-        if !self.ask_node(&keeper, &question, Asked::Sync(number), out) {
+        if !self.ask_node(&keeper, &question, PendingQuestion::Sync(number), out) {
             let reason = "it keeps that name, and is not known any more".to_owned();
             self.sync_failed(number, reason, out);
         }
@@ -269,8 +270,8 @@ impl NodeState {
             }
             SyncAsk::SetFlags { set, clear } => {
                 let told = match table.set_flags(name, set, clear, &mut outcomes) {
-                    Ok(value) => Told::Flags { value, is_met: true },
-                    Err(reason) => Told::Refused(reason),
+                    Ok(value) => WaitOutcome::Flags { value, is_met: true },
+                    Err(reason) => WaitOutcome::Refused(reason),
                 };
                 outcomes.push((waiter, told));
             }
@@ -294,23 +295,25 @@ impl NodeState {
     }
 
     /// What became of a client's request.
-    fn sync_told(&mut self, number: u64, told: Told, now_ms: u64, out: &mut Vec<Action>) {
+    fn sync_told(&mut self, number: u64, told: WaitOutcome, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
         let name = own_name(&wait.name).to_owned();
         let body = match told {
-            Told::Moved => {
+            WaitOutcome::Moved => {
                 // A new number: should the name come back to that node, this one is known there.
                 let reason = format!("{:?} keeps the name no more", wait.keeper);
                 let number = self.sync.add(wait);
                 return self.sync_refused(number, reason, now_ms);
             }
-            Told::Released => Ok(ReplyBody::Done),
-            Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
-            Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
-            Told::Refused(reason) => Err(WireError::Invalid(reason)),
-            Told::NotGranted => Err(WireError::NotGranted {
+            WaitOutcome::Released => Ok(ReplyBody::Done),
+            WaitOutcome::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
+            WaitOutcome::Broken { who, reason } => {
+                Err(WireError::BarrierBroken { name, who, reason })
+            }
+            WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
+            WaitOutcome::NotGranted => Err(WireError::NotGranted {
                 node: self.own_name(),
                 namespace: namespace_in(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
@@ -331,7 +334,7 @@ impl NodeState {
     fn end_wait(
         &mut self,
         number: u64,
-        why: impl FnOnce(&Wait) -> WireError,
+        why: impl FnOnce(&SyncWait) -> WireError,
         out: &mut Vec<Action>,
     ) {
         if let Some(wait) = self.sync.waits.remove(&number) {
@@ -388,7 +391,7 @@ impl NodeState {
                 self.sync.table.is_new(from, number);
                 if !self.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
-                    self.tell_outcomes(vec![(waiter, Told::NotGranted)], now_ms, out);
+                    self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], now_ms, out);
                 } else if name.len() <= NAME_BYTES_MAX as usize {
                     self.do_sync(from, &name, &ask, (number, client, pid), now_ms, out);
                 }

@@ -20,9 +20,9 @@ use farrow_membership::{Epoch, Incarnation, Member, View};
 use farrow_store::NAME_BYTES_MAX;
 use farrow_wire::{Rights, SyncAsk};
 
-use super::table::{Kept, NAMES_MAX, Outcomes, Party};
+use super::table::{NAMES_MAX, NameState, Outcomes, Party};
 use super::{NodeState, Question, SyncQuestion};
-use crate::protocol::cluster::{Answer, Asked};
+use crate::protocol::cluster::{Answer, PendingQuestion};
 use crate::protocol::convert::limit;
 use crate::protocol::{Action, SessionId};
 
@@ -37,7 +37,7 @@ const COST_BYTES: usize = 32;
 
 /// A member that has not said yet that all it kept for this node has come.
 #[derive(Debug)]
-struct Source {
+struct MoveSource {
     /// The last name that came from it.
     after: Option<String>,
     /// Asked again then; `None`: an answer is under way.
@@ -47,7 +47,7 @@ struct Source {
 /// Faults that the tests must notice.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mutant {
+pub(super) enum MoveMutant {
     /// It answers before all has come.
     AnswersAtOnce,
     /// It answers for flags without the lease.
@@ -63,15 +63,15 @@ pub(super) struct Moves {
     epoch: Option<Epoch>,
     /// The members of that view, each with its life.
     members: BTreeSet<(String, Incarnation)>,
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<String, MoveSource>,
     /// By the node that keeps it now, and by name.
-    set_aside: BTreeMap<String, BTreeMap<String, Kept>>,
+    set_aside: BTreeMap<String, BTreeMap<String, NameState>>,
     /// What nodes that leave sent, with the node that keeps it by the view.
-    inherited: BTreeMap<String, (String, Kept)>,
+    inherited: BTreeMap<String, (String, NameState)>,
     /// What this node, which leaves, has sent. It changes no more.
-    sent: BTreeMap<String, Kept>,
+    sent: BTreeMap<String, NameState>,
     #[cfg(test)]
-    pub(super) mutant: Option<Mutant>,
+    pub(super) mutant: Option<MoveMutant>,
 }
 
 impl Moves {
@@ -92,7 +92,7 @@ impl Moves {
         let is_next = self.epoch.is_some_and(|epoch| epoch.next() == view.epoch);
         let is_source =
             |one: &&(String, Incarnation)| one.0 != own && (!is_next || self.members.contains(one));
-        let source = || Source { after: None, again_at_ms: Some(now_ms) };
+        let source = || MoveSource { after: None, again_at_ms: Some(now_ms) };
         let sources = members.iter().filter(is_source);
         self.sources = sources.map(|(name, _)| (name.clone(), source())).collect();
         self.epoch = Some(view.epoch);
@@ -101,7 +101,7 @@ impl Moves {
 
     fn check_epoch(&self, epoch: Epoch) -> Result<(), String> {
         #[cfg(test)]
-        if self.mutant == Some(Mutant::HandsOverInAnyEpoch) {
+        if self.mutant == Some(MoveMutant::HandsOverInAnyEpoch) {
             return Ok(());
         }
         match self.epoch {
@@ -112,7 +112,7 @@ impl Moves {
     }
 
     /// The next names for a node; none: it has all. All up to `after` came there.
-    fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, Kept)> {
+    fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, NameState)> {
         let Some(kept) = self.set_aside.get_mut(node) else {
             return Vec::new();
         };
@@ -149,12 +149,12 @@ impl NodeState {
         // of, wherever they meet.
         let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
         #[cfg(test)]
-        let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(Mutant::NeedsNoLease);
+        let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(MoveMutant::NeedsNoLease);
         if is_for_flags && !self.may_keep_flags() {
             return Err(format!("{:?} has no lease", self.own_name()));
         }
         #[cfg(test)]
-        if self.sync.moves.mutant == Some(Mutant::AnswersAtOnce) {
+        if self.sync.moves.mutant == Some(MoveMutant::AnswersAtOnce) {
             return Ok(());
         }
         match self.sync.moves.sources.keys().next() {
@@ -206,7 +206,7 @@ impl NodeState {
     }
 
     /// To the table, or to what is set aside for the node that keeps it.
-    fn bring(&mut self, name: String, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
+    fn bring(&mut self, name: String, kept: NameState, now_ms: u64, out: &mut Vec<Action>) {
         let keeper = self.authority_name(&name);
         if keeper == self.own_name() {
             self.take_over(&name, kept, now_ms, out);
@@ -231,7 +231,7 @@ impl NodeState {
             .collect();
         for (node, after) in due {
             let question = Question::Sync(SyncQuestion::HandOver { epoch, after });
-            let about = Asked::HandOver { node: node.clone(), epoch };
+            let about = PendingQuestion::HandOver { node: node.clone(), epoch };
             if !self.ask_within_lease(&node, &question, about, out) {
                 self.ask_source_later(&node, now_ms);
             }
@@ -264,7 +264,7 @@ impl NodeState {
     pub(in crate::protocol) fn handed_over(
         &mut self,
         (node, epoch): (&str, Epoch),
-        names: Option<Vec<(String, Kept)>>,
+        names: Option<Vec<(String, NameState)>>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
@@ -319,7 +319,7 @@ impl NodeState {
         &mut self,
         (from, number, epoch): (&str, u64, Epoch),
         name: String,
-        kept: Kept,
+        kept: NameState,
     ) -> Result<(), String> {
         self.check_stays()?;
         self.sync.moves.check_epoch(epoch)?;
@@ -371,7 +371,7 @@ impl NodeState {
         &mut self,
         heir: &str,
         name: String,
-        kept: Kept,
+        kept: NameState,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
@@ -397,7 +397,7 @@ impl NodeState {
     }
 
     /// Keeps from now on what another node kept.
-    fn take_over(&mut self, name: &str, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
+    fn take_over(&mut self, name: &str, kept: NameState, now_ms: u64, out: &mut Vec<Action>) {
         let mut outcomes = Outcomes::new();
         if let Err(error) = self.sync.table.take_over(name, kept, &mut outcomes) {
             tracing::warn!(name, error, "what another node kept is not taken");

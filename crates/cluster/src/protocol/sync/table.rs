@@ -47,7 +47,7 @@ impl Party {
 
 /// What becomes of a wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Told {
+pub enum WaitOutcome {
     /// All parties came.
     Released,
     /// They will not.
@@ -111,14 +111,14 @@ pub struct SyncTable {
 
 /// What goes along when another node is to keep a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct NameState {
     /// The flags.
     pub flags: u64,
     /// Who passed the barrier the last time.
     pub members: Vec<Party>,
 }
 
-impl Kept {
+impl NameState {
     /// Nothing that another node would have to know?
     pub fn is_empty(&self) -> bool {
         self.flags == 0 && self.members.is_empty()
@@ -134,7 +134,7 @@ impl Kept {
 }
 
 /// Who is told what.
-pub type Outcomes = Vec<(Waiter, Told)>;
+pub type Outcomes = Vec<(Waiter, WaitOutcome)>;
 
 impl SyncTable {
     /// Whether the request of another node came before.
@@ -171,11 +171,11 @@ impl SyncTable {
     ) {
         if parties == 0 || parties > PARTIES_MAX {
             let reason = format!("a barrier of {parties} parties: 1 to {PARTIES_MAX} are possible");
-            return out.push((waiter, Told::Refused(reason)));
+            return out.push((waiter, WaitOutcome::Refused(reason)));
         }
         if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
             let reason = format!("too many barriers: the limit is {NAMES_MAX}");
-            return out.push((waiter, Told::Refused(reason)));
+            return out.push((waiter, WaitOutcome::Refused(reason)));
         }
         let barrier = self.barriers.entry(name.to_owned()).or_default();
         if barrier.arrived.is_empty() {
@@ -184,7 +184,7 @@ impl SyncTable {
         if barrier.parties != parties {
             let others = barrier.parties;
             let reason = format!("{parties} parties at a barrier where others wait for {others}");
-            return out.push((waiter, Told::Refused(reason)));
+            return out.push((waiter, WaitOutcome::Refused(reason)));
         }
         barrier.arrived.push(Arrived { waiter, party, deadline_ms });
         if barrier.arrived.len() < parties as usize {
@@ -192,7 +192,7 @@ impl SyncTable {
         }
         let arrived = std::mem::take(&mut barrier.arrived);
         barrier.members = arrived.iter().map(|one| one.party.clone()).collect();
-        out.extend(arrived.into_iter().map(|one| (one.waiter, Told::Released)));
+        out.extend(arrived.into_iter().map(|one| (one.waiter, WaitOutcome::Released)));
     }
 
     /// Clients ended, or their node is lost: nobody waits for them.
@@ -254,7 +254,7 @@ impl SyncTable {
         flags.waits.retain(|wait| {
             let is_met = value & wait.mask == wait.mask;
             if is_met {
-                out.push((wait.waiter.clone(), Told::Flags { value, is_met }));
+                out.push((wait.waiter.clone(), WaitOutcome::Flags { value, is_met }));
             }
             !is_met
         });
@@ -273,11 +273,11 @@ impl SyncTable {
     ) {
         let flags = match self.flags_of(name) {
             Ok(flags) => flags,
-            Err(reason) => return out.push((waiter, Told::Refused(reason))),
+            Err(reason) => return out.push((waiter, WaitOutcome::Refused(reason))),
         };
         let value = flags.value;
         if value & mask == mask {
-            return out.push((waiter, Told::Flags { value, is_met: true }));
+            return out.push((waiter, WaitOutcome::Flags { value, is_met: true }));
         }
         flags.waits.push(FlagWait { waiter, mask, deadline_ms });
     }
@@ -300,13 +300,13 @@ impl SyncTable {
     }
 
     /// Another node keeps a name now: what it has to know.
-    pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> Kept {
+    pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> NameState {
         let barrier = self.barriers.remove(name).unwrap_or_default();
         let flags = self.flags.remove(name).unwrap_or_default();
         let waiters = barrier.arrived.into_iter().map(|one| one.waiter);
         let waiters = waiters.chain(flags.waits.into_iter().map(|wait| wait.waiter));
-        out.extend(waiters.map(|waiter| (waiter, Told::Moved)));
-        Kept { flags: flags.value, members: barrier.members.into_iter().collect() }
+        out.extend(waiters.map(|waiter| (waiter, WaitOutcome::Moved)));
+        NameState { flags: flags.value, members: barrier.members.into_iter().collect() }
     }
 
     /// Takes over what another node kept under a name, before anybody is answered here for it. What
@@ -315,7 +315,12 @@ impl SyncTable {
     /// # Errors
     ///
     /// Too many names.
-    pub fn take_over(&mut self, name: &str, kept: Kept, out: &mut Outcomes) -> Result<(), String> {
+    pub fn take_over(
+        &mut self,
+        name: &str,
+        kept: NameState,
+        out: &mut Outcomes,
+    ) -> Result<(), String> {
         self.set_flags(name, kept.flags, 0, out)?;
         if kept.members.is_empty() {
             return Ok(());
@@ -367,7 +372,7 @@ impl SyncTable {
             flags.waits.retain(|wait| {
                 let is_over = wait.deadline_ms <= now_ms;
                 if is_over {
-                    out.push((wait.waiter.clone(), Told::Flags { value, is_met: false }));
+                    out.push((wait.waiter.clone(), WaitOutcome::Flags { value, is_met: false }));
                 }
                 !is_over
             });
@@ -384,7 +389,7 @@ impl SyncTable {
 impl Barrier {
     fn break_up(&mut self, who: &str, reason: &str, out: &mut Outcomes) {
         for one in std::mem::take(&mut self.arrived) {
-            let told = Told::Broken { who: who.to_owned(), reason: reason.to_owned() };
+            let told = WaitOutcome::Broken { who: who.to_owned(), reason: reason.to_owned() };
             out.push((one.waiter, told));
         }
     }
@@ -417,7 +422,7 @@ mod tests {
             assert_eq!(arrive(&mut table, 2, round * 10 + 1, 9), []);
             let out = arrive(&mut table, 2, round * 10 + 2, 9);
             let told: Vec<_> = out.iter().map(|(to, told)| (to.number % 10, told)).collect();
-            assert_eq!(told, [(1, &Told::Released), (2, &Told::Released)]);
+            assert_eq!(told, [(1, &WaitOutcome::Released), (2, &WaitOutcome::Released)]);
         }
     }
 
@@ -429,7 +434,8 @@ mod tests {
         assert_eq!(arrive(&mut table, 2, 11, 9), []);
         let mut out = Vec::new();
         table.leave(|one| one.client == 2, "it ended", &mut out);
-        let told = Told::Broken { who: "process 2 of node a".into(), reason: "it ended".into() };
+        let told =
+            WaitOutcome::Broken { who: "process 2 of node a".into(), reason: "it ended".into() };
         assert_eq!(out, [(waiter(11), told)]);
         // It is forgotten: two others may pass.
         assert_eq!(arrive(&mut table, 2, 21, 9), []);
@@ -442,14 +448,14 @@ mod tests {
         arrive(&mut table, 3, 1, 9);
         arrive(&mut table, 3, 2, 5);
         let refused = arrive(&mut table, 4, 3, 9);
-        assert!(matches!(&refused[..], [(_, Told::Refused(_))]), "{refused:?}");
+        assert!(matches!(&refused[..], [(_, WaitOutcome::Refused(_))]), "{refused:?}");
         let mut out = Vec::new();
         table.tick(4, &mut out);
         assert_eq!(out, []);
         table.tick(5, &mut out);
         assert_eq!(out.len(), 2);
         for (_, told) in out {
-            let Told::Broken { who, reason } = told else { panic!("{told:?}") };
+            let WaitOutcome::Broken { who, reason } = told else { panic!("{told:?}") };
             assert_eq!(who, "process 2 of node a");
             assert_eq!(reason, "its time is over: 2 of 3 parties came");
         }
@@ -468,13 +474,14 @@ mod tests {
         table.give_up(&waiter(3), &mut out);
         assert_eq!(out, []);
         table.give_up(&waiter(1), &mut out);
-        let told = Told::Broken { who: "process 1 of node a".into(), reason: "it gave up".into() };
+        let told =
+            WaitOutcome::Broken { who: "process 1 of node a".into(), reason: "it gave up".into() };
         assert_eq!(out, [(waiter(11), told)]);
         out.clear();
         assert_eq!(table.set_flags("f", 1, 0, &mut out), Ok(1));
         table.arrive("y", 3, waiter(21), party(3), 9, &mut out);
         let told: Vec<_> = out.iter().map(|(to, told)| (to.number, told)).collect();
-        assert_eq!(told, [2, 12, 21].map(|number| (number, &Told::Released)));
+        assert_eq!(told, [2, 12, 21].map(|number| (number, &WaitOutcome::Released)));
     }
 
     #[test]
@@ -515,8 +522,8 @@ mod tests {
         let mut out = Vec::new();
         table.wait_flags("b", 0b100, waiter(3), 9, &mut out);
         assert_eq!(table.set_flags("b", 0b11, 0, &mut out), Ok(0b11));
-        assert_eq!(table.move_away("b", &mut out), Kept { flags: 0b11, members: vec![] });
-        assert_eq!(out, [1, 2, 3].map(|number| (waiter(number), Told::Moved)));
+        assert_eq!(table.move_away("b", &mut out), NameState { flags: 0b11, members: vec![] });
+        assert_eq!(out, [1, 2, 3].map(|number| (waiter(number), WaitOutcome::Moved)));
         assert_eq!(table.names().count(), 0);
         assert!(table.move_away("b", &mut Vec::new()).is_empty());
     }
@@ -529,12 +536,12 @@ mod tests {
         assert_eq!(table.set_flags("f", 0b1, 0, &mut out), Ok(0b1));
         assert_eq!(out, []);
         assert_eq!(table.set_flags("f", 0b10, 0, &mut out), Ok(0b11));
-        assert_eq!(out, [(waiter(1), Told::Flags { value: 0b11, is_met: true })]);
+        assert_eq!(out, [(waiter(1), WaitOutcome::Flags { value: 0b11, is_met: true })]);
         out.clear();
         assert_eq!(table.set_flags("f", 0, 0b1, &mut out), Ok(0b10));
         table.wait_flags("f", 0b1, waiter(2), 9, &mut out);
         table.tick(9, &mut out);
-        assert_eq!(out, [(waiter(2), Told::Flags { value: 0b10, is_met: false })]);
+        assert_eq!(out, [(waiter(2), WaitOutcome::Flags { value: 0b10, is_met: false })]);
         assert_eq!(table.set_flags("f", 0, u64::MAX, &mut out), Ok(0));
         assert!(table.flags.is_empty(), "nothing is left of flags that are all clear");
     }
@@ -562,7 +569,7 @@ mod tests {
                                 b.arrived.iter().any(|one| one.waiter.number == *number)
                             })
                     }).collect();
-                    out.extend(gone.into_iter().map(|n| (waiter(n), Told::Released)));
+                    out.extend(gone.into_iter().map(|n| (waiter(n), WaitOutcome::Released)));
                 }
             }
             table.tick(u64::MAX, &mut out);

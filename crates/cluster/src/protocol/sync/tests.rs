@@ -9,7 +9,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
 
-use super::moves::Mutant;
+use super::moves::MoveMutant;
 use super::*;
 use crate::protocol::PeerIdentity;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
@@ -51,7 +51,7 @@ struct World {
     dice: Option<u64>,
     replies: Vec<(usize, u64, Result<ReplyBody, WireError>)>,
     next_seq: u64,
-    mutant: Option<Mutant>,
+    mutant: Option<MoveMutant>,
 }
 
 fn home(number: usize) -> Home {
@@ -65,7 +65,7 @@ fn home(number: usize) -> Home {
 
 impl World {
     /// So many nodes of one cluster, each with a client.
-    fn new(count: usize, mutant: Option<Mutant>) -> Self {
+    fn new(count: usize, mutant: Option<MoveMutant>) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
             now_ms: 0,
@@ -293,7 +293,7 @@ fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
 }
 
 /// The words that were answered by the keeper of the view before, or from nothing.
-fn moved_words(mutant: Option<Mutant>) -> (Vec<u64>, World) {
+fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     let mut world = World::new(2, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
     world.go_on(LEASE_MS);
@@ -328,7 +328,7 @@ fn a_new_keeper_does_not_answer_before_it_has_what_was_kept() {
 
 #[test]
 fn a_keeper_that_does_not_wait_is_found() {
-    moved_words(Some(Mutant::AnswersAtOnce));
+    moved_words(Some(MoveMutant::AnswersAtOnce));
 }
 
 /// What waits for a member that hands nothing over ends with an error, and in time.
@@ -350,7 +350,7 @@ fn what_waits_for_a_member_that_does_not_hand_over_ends_in_time() {
 
 /// A node that hears nobody: the others keep its words from nothing, as is documented, and it answers
 /// its own client for none of them.
-fn answers_of_a_node_that_is_cut_off(mutant: Option<Mutant>) -> usize {
+fn answers_of_a_node_that_is_cut_off(mutant: Option<MoveMutant>) -> usize {
     let mut world = World::new(3, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(0, word, 1, 0)).collect();
     world.go_on(LEASE_MS);
@@ -376,13 +376,13 @@ fn a_node_that_is_cut_off_answers_for_no_flags() {
 
 #[test]
 fn a_node_that_answers_without_a_lease_is_found() {
-    assert!(answers_of_a_node_that_is_cut_off(Some(Mutant::NeedsNoLease)) > 0);
+    assert!(answers_of_a_node_that_is_cut_off(Some(MoveMutant::NeedsNoLease)) > 0);
 }
 
 /// Nodes come and go in good order and one client after another changes flags: each change is made
 /// once, on top of the one before; one whose keeper left before its answer was heard may have been
 /// made, or not. The first answer that is wrong.
-fn run(seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
+fn run(seed: u64, mutant: Option<MoveMutant>) -> Result<u64, String> {
     let mut world = World::new(2, mutant);
     world.dice = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut known = vec![BTreeSet::from([0_u64]); WORDS as usize];
@@ -434,7 +434,7 @@ fn changes_are_made_once_in_order_while_nodes_come_and_go() {
 
 #[test]
 fn the_simulator_finds_what_it_should() {
-    for mutant in [Mutant::AnswersAtOnce, Mutant::HandsOverInAnyEpoch] {
+    for mutant in [MoveMutant::AnswersAtOnce, MoveMutant::HandsOverInAnyEpoch] {
         let found = (1..=40).find_map(|seed| run(seed, Some(mutant)).err());
         assert!(found.is_some(), "{mutant:?} is not found");
     }

@@ -6,7 +6,7 @@
 //! some class are too few, all lists of the end move together.
 
 use super::{
-    Arena, CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, ListHandle, PLACE_BITS,
+    CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, ListArena, ListHandle, PLACE_BITS,
     capacity, copy,
 };
 use crate::edge::Stamp;
@@ -22,7 +22,7 @@ const SHRUNK_MIN: usize = if cfg!(debug_assertions) { 16 } else { 1024 };
 const REMEMBERED: usize = 2;
 
 /// Counts of blocks by class of short lists.
-type Blocks = [usize; CLASS_LARGE as usize];
+type BlocksByClass = [usize; CLASS_LARGE as usize];
 
 /// Entries of a block, by form of the shortest lists; 0 for other forms. A table, because a branch
 /// on the class could not be predicted.
@@ -57,7 +57,7 @@ impl ListHandle {
     }
 }
 
-impl<T: Stamp> Arena<T> {
+impl<T: Stamp> ListArena<T> {
     /// Entries in free blocks.
     fn free_room(&self) -> usize {
         let short = self.free.iter().zip(CAPACITIES).map(|(free, room)| free.len() * room);
@@ -100,7 +100,7 @@ impl<T: Stamp> Arena<T> {
             let is_moved = list.ends_behind(behind) & !is_together(*list);
             forms[list.number_of_form()] += usize::from(is_moved);
         }
-        let mut wanted = Blocks::default();
+        let mut wanted = BlocksByClass::default();
         for (count, (class, _)) in forms.into_iter().zip(FORMS) {
             if (1..CLASS_MARKED).contains(&class) {
                 wanted[usize::from(class)] += count;
@@ -178,8 +178,8 @@ impl<T: Stamp> Arena<T> {
     /// The free blocks before `end` that stay free if `wanted` blocks of each class are taken;
     /// classes with too few take longer blocks. Class 0 counts blocks cut from free runs. None:
     /// there are too few.
-    fn spare(&self, wanted: &Blocks, end: usize) -> Option<Blocks> {
-        let mut spare = Blocks::default();
+    fn spare(&self, wanted: &BlocksByClass, end: usize) -> Option<BlocksByClass> {
+        let mut spare = BlocksByClass::default();
         for (class, free) in self.free.iter().enumerate().skip(1) {
             let is_before = |&&at: &&u32| at as usize + CAPACITIES[class] <= end;
             spare[class] = free.iter().filter(is_before).count();
@@ -199,7 +199,7 @@ impl<T: Stamp> Arena<T> {
         self.runs.cut(end as u32);
         for class in 1..self.free.len() {
             let room = CAPACITIES[class];
-            let Arena { free, runs, .. } = self;
+            let ListArena { free, runs, .. } = self;
             free[class].retain(|&at| {
                 let at = at as usize;
                 if at < end && end < at + room {
@@ -212,7 +212,7 @@ impl<T: Stamp> Arena<T> {
 
     /// A free block of a class, else of the next longer class with a spare one, else cut from a
     /// free run.
-    fn block_for(&mut self, class: usize, spare: &mut Blocks) -> Option<usize> {
+    fn block_for(&mut self, class: usize, spare: &mut BlocksByClass) -> Option<usize> {
         if let Some(at) = self.free[class].pop() {
             return Some(at as usize);
         }
@@ -230,7 +230,7 @@ impl<T: Stamp> Arena<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arena, Entry, ListHandle};
+    use super::super::{EdgeEntry, ListArena, ListHandle};
     use super::FREE_KEPT;
     use proptest::prelude::*;
 
@@ -240,7 +240,7 @@ mod tests {
         fn lists_are_what_they_were(
             steps in prop::collection::vec((0..60usize, 0..7u8, any::<bool>()), 1..1500),
         ) {
-            let mut arena = Arena::<u32>::default();
+            let mut arena = ListArena::<u32>::default();
             let mut lists = [ListHandle::default(); 60];
             let mut models: Vec<Vec<(u32, u32)>> = vec![Vec::new(); 60];
             for (seq, (which, kind, is_even)) in (0u32..).zip(steps) {
@@ -256,7 +256,7 @@ mod tests {
                         prop_assert!(arena.remove(list, time, seq));
                     }
                     _ => {
-                        arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
+                        arena.insert(list, EdgeEntry { time: seq, other: 7, seq }).unwrap();
                         model.push((seq, seq));
                     }
                 }
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn what_many_lists_leave_goes_back() {
         for length in [1, 2, 4, 7, 40, 300] {
-            let mut arena = Arena::<u32>::default();
+            let mut arena = ListArena::<u32>::default();
             let mut lists = vec![ListHandle::default(); 4000];
             for seq in 0..length {
                 for list in &mut lists {
-                    arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
+                    arena.insert(list, EdgeEntry { time: seq, other: 7, seq }).unwrap();
                 }
             }
             let full = arena.bytes();

@@ -6,7 +6,7 @@
 
 mod compaction;
 mod free_runs;
-use crate::edge::{Entry, NO_ACCOUNT};
+use crate::edge::{EdgeEntry, NO_ACCOUNT};
 
 use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve, reserve_exact};
@@ -130,7 +130,7 @@ fn large_capacity(len: usize) -> usize {
 const FEW: usize = 4;
 
 /// Copies entries to another place.
-fn copy<T: Copy>(entries: &mut [Entry<T>], from: usize, to: usize, len: usize) {
+fn copy<T: Copy>(entries: &mut [EdgeEntry<T>], from: usize, to: usize, len: usize) {
     if len > FEW {
         entries.copy_within(from..from + len, to);
         return;
@@ -141,7 +141,7 @@ fn copy<T: Copy>(entries: &mut [Entry<T>], from: usize, to: usize, len: usize) {
 }
 
 /// Moves the entries behind one forward by one, over it.
-fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
+fn shift<T: Copy>(entries: &mut [EdgeEntry<T>], at: usize) {
     if entries.len() > FEW {
         entries.copy_within(at + 1.., at);
         return;
@@ -152,7 +152,7 @@ fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
 }
 
 /// The position of one edge's entry. Most edges are looked up when they are the oldest.
-fn position<T: Stamp>(live: &[Entry<T>], time: T, seq: u32) -> Option<usize> {
+fn position<T: Stamp>(live: &[EdgeEntry<T>], time: T, seq: u32) -> Option<usize> {
     if live.first()?.seq == seq {
         return Some(0);
     }
@@ -162,8 +162,8 @@ fn position<T: Stamp>(live: &[Entry<T>], time: T, seq: u32) -> Option<usize> {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Arena<T> {
-    entries: Vec<Entry<T>>,
+pub(crate) struct ListArena<T> {
+    entries: Vec<EdgeEntry<T>>,
     /// Free blocks by class of short lists.
     free: [Vec<u32>; CLASS_LARGE as usize],
     /// Free room that long lists left.
@@ -172,19 +172,19 @@ pub(crate) struct Arena<T> {
     stuck: usize,
 }
 
-impl<T: Stamp> Arena<T> {
-    pub(crate) fn get(&self, list: ListHandle) -> &[Entry<T>] {
+impl<T: Stamp> ListArena<T> {
+    pub(crate) fn get(&self, list: ListHandle) -> &[EdgeEntry<T>] {
         let ListLocation { start, len, .. } = self.place(list);
         self.entries.get(start..start + len).unwrap_or_default()
     }
 
-    fn get_mut(&mut self, list: ListHandle) -> &mut [Entry<T>] {
+    fn get_mut(&mut self, list: ListHandle) -> &mut [EdgeEntry<T>] {
         let ListLocation { start, len, .. } = self.place(list);
         self.entries.get_mut(start..start + len).unwrap_or_default()
     }
 
     /// The first entries at a short list's place, if its form tells the length, and that length.
-    pub(crate) fn few(&self, list: ListHandle) -> Option<(&[Entry<T>; FEW], usize)> {
+    pub(crate) fn few(&self, list: ListHandle) -> Option<(&[EdgeEntry<T>; FEW], usize)> {
         let (class, len) = list.form();
         let some = self.entries.get(list.at() as usize..)?.first_chunk()?;
         (class < CLASS_MARKED).then_some((some, usize::from(len)))
@@ -247,7 +247,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The first entry of a list.
-    fn first(&self, list: ListHandle) -> Option<&Entry<T>> {
+    fn first(&self, list: ListHandle) -> Option<&EdgeEntry<T>> {
         let at = list.at() as usize;
         if list.is_large() {
             let dead = self.entries.get(at)?.seq as usize;
@@ -258,8 +258,13 @@ impl<T: Stamp> Arena<T> {
 
     /// The entry of one edge. `head` says that entries are in order of arrival, none older than
     /// that.
-    pub(crate) fn find(&self, list: ListHandle, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
-        let is_it = |one: &&Entry<T>| one.seq == seq;
+    pub(crate) fn find(
+        &self,
+        list: ListHandle,
+        seq: u32,
+        head: Option<u32>,
+    ) -> Option<EdgeEntry<T>> {
+        let is_it = |one: &&EdgeEntry<T>| one.seq == seq;
         // Edges leave at the old end or, when they are taken back, at the new one.
         if let Some(oldest) = self.first(list).filter(is_it) {
             return Some(*oldest);
@@ -269,7 +274,8 @@ impl<T: Stamp> Arena<T> {
         let found = match (at_end, head) {
             (Some(one), _) => Some(one),
             (None, Some(head)) => {
-                let is_older = |one: &Entry<T>| one.seq.wrapping_sub(head) < seq.wrapping_sub(head);
+                let is_older =
+                    |one: &EdgeEntry<T>| one.seq.wrapping_sub(head) < seq.wrapping_sub(head);
                 all.get(all.partition_point(is_older)).filter(is_it)
             }
             (None, None) => all.iter().find(is_it),
@@ -281,7 +287,7 @@ impl<T: Stamp> Arena<T> {
     pub(crate) fn insert(
         &mut self,
         list: &mut ListHandle,
-        entry: Entry<T>,
+        entry: EdgeEntry<T>,
     ) -> Result<(), OutOfMemory> {
         let (start, len) = self.make_room(list)?;
         let live = &mut self.entries[start..=start + len];
@@ -387,9 +393,9 @@ impl<T: Stamp> Arena<T> {
         let (start, end) = (at + usize::from(class >= CLASS_LARGE), at + room);
         if class >= CLASS_LARGE {
             let time = T::from_offset(len as u64);
-            self.entries[at] = Entry { time, other: room as u32, seq: 0 };
+            self.entries[at] = EdgeEntry { time, other: room as u32, seq: 0 };
         } else if class >= CLASS_MARKED {
-            let unused = Entry { other: NO_ACCOUNT, ..Entry::default() };
+            let unused = EdgeEntry { other: NO_ACCOUNT, ..EdgeEntry::default() };
             self.entries[start + len..end].fill(unused);
         }
         ListLocation { class, at, start, len, end }
@@ -423,7 +429,7 @@ impl<T: Stamp> Arena<T> {
     /// block that fits.
     pub(crate) fn append(
         &mut self,
-        entries: &[Entry<T>],
+        entries: &[EdgeEntry<T>],
         other: impl Fn(u32) -> u32,
     ) -> Result<ListHandle, OutOfMemory> {
         let len = entries.len();
@@ -435,7 +441,7 @@ impl<T: Stamp> Arena<T> {
         let at = self.allocate(room)?;
         let start = self.prepare(at, class, room, len).start;
         for (to, one) in self.entries[start..start + len].iter_mut().zip(entries) {
-            *to = Entry { other: other(one.other), ..*one };
+            *to = EdgeEntry { other: other(one.other), ..*one };
         }
         Ok(ListHandle::new(at, class, len))
     }
@@ -447,13 +453,13 @@ impl<T: Stamp> Arena<T> {
         }
         let at = self.entries.len();
         if at + room > 1 << PLACE_BITS {
-            return Err(OutOfMemory { bytes: (at + room) * size_of::<Entry<T>>() });
+            return Err(OutOfMemory { bytes: (at + room) * size_of::<EdgeEntry<T>>() });
         }
         if self.entries.capacity() - at < room {
             // Growth is small: doubling would leave half of a large graph empty.
             reserve_exact(&mut self.entries, room.max(at / 32).max(1024))?;
         }
-        self.entries.resize(at + room, Entry::default());
+        self.entries.resize(at + room, EdgeEntry::default());
         Ok(at as u32)
     }
 
@@ -475,18 +481,18 @@ impl<T: Stamp> Arena<T> {
         self,
         lists: &[ListHandle],
         change: impl Fn(T) -> S,
-    ) -> Arena<S> {
+    ) -> ListArena<S> {
         // The header's length is not a time.
         let long = lists.iter().copied().filter(|list| list.is_large());
         let long: Vec<(ListHandle, ListLocation)> =
             long.map(|list| (list, self.place(list))).collect();
-        let entries = self.entries.into_iter().map(|Entry { time, other, seq }| Entry {
+        let entries = self.entries.into_iter().map(|EdgeEntry { time, other, seq }| EdgeEntry {
             time: change(time),
             other,
             seq,
         });
         let mut arena =
-            Arena { entries: entries.collect(), free: self.free, runs: self.runs, stuck: 0 };
+            ListArena { entries: entries.collect(), free: self.free, runs: self.runs, stuck: 0 };
         for (mut list, place) in long {
             arena.set_len(&mut list, place, place.len);
         }
@@ -494,7 +500,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry<T>>()
+        self.entries.capacity() * size_of::<EdgeEntry<T>>()
             + self.free.iter().map(|free| free.capacity() * size_of::<u32>()).sum::<usize>()
             + self.runs.bytes()
     }
@@ -502,7 +508,9 @@ impl<T: Stamp> Arena<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, CLASS_LARGE, Entry, ListHandle, SMALL_MAX, capacity, large_capacity};
+    use super::{
+        CLASS_LARGE, EdgeEntry, ListArena, ListHandle, SMALL_MAX, capacity, large_capacity,
+    };
     use proptest::prelude::*;
 
     #[test]
@@ -515,9 +523,9 @@ mod tests {
     #[test]
     fn a_long_list_that_keeps_its_length_stays_where_it_is() {
         for length in [17, 40, 63, 200, 511, 1000, 20_000] {
-            let mut arena = Arena::<u32>::default();
+            let mut arena = ListArena::<u32>::default();
             let mut list = ListHandle::default();
-            let entry = |seq| Entry { time: seq, other: 7, seq };
+            let entry = |seq| EdgeEntry { time: seq, other: 7, seq };
             (0..length).for_each(|seq| arena.insert(&mut list, entry(seq)).unwrap());
             let mut moves = 0;
             for seq in length..5 * length {
@@ -533,7 +541,7 @@ mod tests {
 
     #[test]
     fn long_lists_that_grow_and_shrink_leave_little_room_unused() {
-        let mut arena = Arena::<u32>::default();
+        let mut arena = ListArena::<u32>::default();
         let mut lists = [ListHandle::default(); 200];
         let mut oldest = [0; 200];
         let (mut seq, mut live_max) = (0, 0);
@@ -542,11 +550,11 @@ mod tests {
                 // Each list has busy and quiet days of its own, with up to some thousands of edges.
                 let wanted = (at * 37 + round * 911) % (10 + at * 20);
                 while arena.get(*list).len() < wanted {
-                    arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
+                    arena.insert(list, EdgeEntry { time: seq, other: 7, seq }).unwrap();
                     seq += 1;
                 }
                 while arena.get(*list).len() > wanted {
-                    let Entry { time, seq, .. } = arena.get(*list)[0];
+                    let EdgeEntry { time, seq, .. } = arena.get(*list)[0];
                     assert!(arena.remove(list, time, seq) && seq >= oldest[at]);
                     oldest[at] = seq;
                 }
@@ -564,7 +572,7 @@ mod tests {
         /// Lists beside each other keep their entries, sorted, through any changes.
         #[test]
         fn lists_equal_sorted_vectors(steps in prop::collection::vec((0..4usize, 0..50u32, any::<bool>()), 1..400)) {
-            let mut arena = Arena::<u32>::default();
+            let mut arena = ListArena::<u32>::default();
             let mut lists = [ListHandle::default(); 4];
             let mut models: [Vec<(u32, u32)>; 4] = Default::default();
             for (seq, (which, time, is_removal)) in (0u32..).zip(steps) {
@@ -574,7 +582,7 @@ mod tests {
                     prop_assert!(arena.remove(list, time, seq));
                     prop_assert!(!arena.remove(list, time, seq));
                 } else {
-                    arena.insert(list, Entry { time, other: 7, seq }).unwrap();
+                    arena.insert(list, EdgeEntry { time, other: 7, seq }).unwrap();
                     model.push((time, seq));
                     model.sort_unstable();
                 }

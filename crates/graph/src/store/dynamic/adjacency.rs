@@ -1,7 +1,7 @@
 //! What searches ask of the newest edges.
 
 use super::DynamicGraph;
-use crate::edge::{Adjacency, Entry, ListCut, Side, Stamp, Visibility};
+use crate::edge::{Adjacency, EdgeEntry, ListCut, Side, Stamp, Visibility};
 
 impl<T: Stamp> DynamicGraph<T> {
     /// The entries of a window. Where edges arrived in order, exactly the visible ones; otherwise
@@ -12,7 +12,7 @@ impl<T: Stamp> DynamicGraph<T> {
         side: Side,
         (from, to): (T, T),
         view: Visibility<T>,
-    ) -> &[Entry<T>] {
+    ) -> &[EdgeEntry<T>] {
         let half = self.half(side);
         if !self.is_ordered() {
             return half.span(account, |one| one.time < from, |one| one.time > to);
@@ -21,7 +21,7 @@ impl<T: Stamp> DynamicGraph<T> {
             Some(last) if self.is_draining() => from.max(T::after(last)),
             _ => from,
         };
-        let is_early = |from: T| move |one: Entry<T>| one.time < from;
+        let is_early = |from: T| move |one: EdgeEntry<T>| one.time < from;
         match view.cut((from, to)) {
             ListCut::Times(from, to) => half.span(account, is_early(from), |one| one.time > to),
             ListCut::Arrivals(from) => {
@@ -44,7 +44,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         }
     }
 
-    fn has_dropped(&self, entry: Entry<T>) -> bool {
+    fn has_dropped(&self, entry: EdgeEntry<T>) -> bool {
         (self.head as u32).wrapping_sub(entry.seq).cast_signed() > 0
     }
 
@@ -70,7 +70,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>> {
+    ) -> impl Iterator<Item = EdgeEntry<T>> {
         let is_exact = self.is_ordered();
         let inside = self.window(account, side, window, view).iter().copied();
         inside.filter(move |one| is_exact || (view.sees(*one) && !self.is_hidden(*one)))
@@ -82,7 +82,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>> {
+    ) -> impl Iterator<Item = EdgeEntry<T>> {
         let is_exact = self.is_ordered();
         let inside = self.window(account, side, window, view).iter().rev().copied();
         inside.filter(move |one| is_exact || (view.sees(*one) && !self.is_hidden(*one)))
@@ -94,7 +94,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> Option<&[Entry<T>]> {
+    ) -> Option<&[EdgeEntry<T>]> {
         self.is_ordered().then(|| self.window(account, side, window, view))
     }
 
@@ -105,7 +105,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         window: (T, T),
         view: Visibility<T>,
         most: usize,
-        into: &mut Vec<Entry<T>>,
+        into: &mut Vec<EdgeEntry<T>>,
     ) -> bool {
         if !self.is_ordered() {
             into.extend(self.ascending(account, side, window, view));
@@ -157,7 +157,7 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         }
     }
 
-    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+    fn loops(&self, account: u32) -> impl Iterator<Item = EdgeEntry<T>> {
         let all = self.loops.get(account);
         all.iter().copied().filter(|one| !self.is_hidden(*one))
     }

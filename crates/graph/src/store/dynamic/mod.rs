@@ -6,7 +6,7 @@ mod sealing;
 #[cfg(test)]
 mod tests;
 use super::self_loops::SelfLoops;
-use crate::edge::{NO_ACCOUNT, Record, Removal, Side};
+use crate::edge::{EdgeRecord, EdgeRemoval, NO_ACCOUNT, Side};
 
 use super::adjacency_lists::{AdjacencyLists, EdgeBits, REMOVED_TOGETHER, TOUCHED};
 use super::arena::LENGTH_MAX;
@@ -24,7 +24,7 @@ pub(crate) const EDGES_MAX: usize = LENGTH_MAX;
 /// An edge that arrived after a later one.
 #[derive(Clone, Copy, Debug)]
 struct LateEdge<T> {
-    record: Record<T>,
+    record: EdgeRecord<T>,
     /// The latest time of an earlier edge.
     front: T,
 }
@@ -156,12 +156,12 @@ impl<T: Stamp> DynamicGraph<T> {
         &mut self,
         count: usize,
         edge: impl Fn(usize) -> (i64, i64, T) + Sync,
-        found: &mut Vec<Record<T>>,
+        found: &mut Vec<EdgeRecord<T>>,
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), OutOfMemory> {
         found.clear();
         reserve(found, count)?;
-        let unknown = Record { source: NO_ACCOUNT, target: NO_ACCOUNT, time: T::default() };
+        let unknown = EdgeRecord { source: NO_ACCOUNT, target: NO_ACCOUNT, time: T::default() };
         found.resize(count, unknown);
         if count > 1 {
             let accounts = &self.accounts;
@@ -172,7 +172,7 @@ impl<T: Stamp> DynamicGraph<T> {
         }
         for at in 0..count {
             let (source, target, time) = edge(at);
-            let Record { source: known_source, target: known_target, .. } = found[at];
+            let EdgeRecord { source: known_source, target: known_target, .. } = found[at];
             found[at] = unknown;
             found[at].time = time;
             let ends = self.intern_one(source, known_source).and_then(|account| {
@@ -234,7 +234,7 @@ impl<T: Stamp> DynamicGraph<T> {
     /// Without memory nothing changes.
     pub(crate) fn insert(
         &mut self,
-        records: &[Record<T>],
+        records: &[EdgeRecord<T>],
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<u64, OutOfMemory> {
         let number = self.next();
@@ -289,7 +289,7 @@ impl<T: Stamp> DynamicGraph<T> {
     pub(crate) fn rewind(&mut self, checkpoint: StoreCheckpoint<T>) {
         for number in (checkpoint.next..self.next()).rev() {
             if let Some(record) = self.record(number) {
-                self.remove_all(&[Removal { record, seq: number as u32 }], None);
+                self.remove_all(&[EdgeRemoval { record, seq: number as u32 }], None);
             }
         }
         // Records of removed edges leave at the old end by themselves. If no edge is left, all
@@ -301,7 +301,11 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Removes edges; passes over those that are not there.
-    pub(crate) fn remove_all(&mut self, removals: &[Removal<T>], pool: Option<&rayon::ThreadPool>) {
+    pub(crate) fn remove_all(
+        &mut self,
+        removals: &[EdgeRemoval<T>],
+        pool: Option<&rayon::ThreadPool>,
+    ) {
         for piece in removals.chunks(REMOVED_TOGETHER) {
             let mut chosen = EdgeBits::NONE;
             for (at, one) in piece.iter().enumerate() {
@@ -339,7 +343,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// The edge at a place of the records, if it is alive.
-    fn at(&self, place: usize) -> Option<Record<T>> {
+    fn at(&self, place: usize) -> Option<EdgeRecord<T>> {
         if self.records.are_whole() {
             return self.records.whole(place);
         }
@@ -351,7 +355,7 @@ impl<T: Stamp> DynamicGraph<T> {
         } else {
             self.out.find(source, seq, head)
         }?;
-        Some(Record { source, target: entry.other, time: entry.time })
+        Some(EdgeRecord { source, target: entry.other, time: entry.time })
     }
 
     /// Reads ahead for a scan of records from a sequence number on. Returns the first number
@@ -373,8 +377,8 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// The removal of an edge that is alive.
-    pub(crate) fn removal(&self, number: u64) -> Option<Removal<T>> {
-        Some(Removal { record: self.record(number)?, seq: number as u32 })
+    pub(crate) fn removal(&self, number: u64) -> Option<EdgeRemoval<T>> {
+        Some(EdgeRemoval { record: self.record(number)?, seq: number as u32 })
     }
 
     /// The sequence number that ends in `seq`, of an edge in the graph.
@@ -383,7 +387,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// An edge that is alive, by sequence number.
-    pub(crate) fn record(&self, number: u64) -> Option<Record<T>> {
+    pub(crate) fn record(&self, number: u64) -> Option<EdgeRecord<T>> {
         let Some(place) = number.checked_sub(self.head) else {
             return self.late.as_ref()?.get(&number).map(|late| late.record);
         };
@@ -391,12 +395,12 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// The edges that are alive, in order of arrival, without `late_edges`.
-    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, EdgeRecord<T>)> {
         self.records_from(self.head)
     }
 
     /// The edges that are alive from a sequence number on.
-    pub(crate) fn records_from(&self, number: u64) -> impl Iterator<Item = (u64, Record<T>)> {
+    pub(crate) fn records_from(&self, number: u64) -> impl Iterator<Item = (u64, EdgeRecord<T>)> {
         let from = number.saturating_sub(self.head) as usize;
         (self.head + from as u64..).zip(from..self.records.len()).filter_map(move |(number, at)| {
             if (at - from).is_multiple_of(TOUCHED) {

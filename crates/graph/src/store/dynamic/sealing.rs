@@ -1,12 +1,12 @@
 //! Sealed edges, which segments hold too, and late edges, which no segment takes.
 
 use super::{DynamicGraph, LateEdge, SealedBoundary};
-use crate::edge::{Entry, Record, Stamp};
+use crate::edge::{EdgeEntry, EdgeRecord, Stamp};
 use crate::memory::or_abort;
 
 impl<T: Stamp> DynamicGraph<T> {
     /// Adds a late edge before all records; `front` is the latest time of an earlier edge.
-    pub(crate) fn insert_late(&mut self, number: u64, record: Record<T>, front: T) {
+    pub(crate) fn insert_late(&mut self, number: u64, record: EdgeRecord<T>, front: T) {
         let head = self.head;
         self.head = number;
         or_abort(self.insert(&[record], None));
@@ -68,12 +68,12 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Whether a segment shows an edge in this store's stead.
-    pub(super) fn is_hidden(&self, entry: Entry<T>) -> bool {
+    pub(super) fn is_hidden(&self, entry: EdgeEntry<T>) -> bool {
         self.is_draining() && self.is_sealed(self.number(entry.seq))
     }
 
     /// The `late_edges`, and those that will be once the sealed edges are drained.
-    pub(crate) fn unsealed(&self) -> impl Iterator<Item = (u64, Record<T>, T)> {
+    pub(crate) fn unsealed(&self) -> impl Iterator<Item = (u64, EdgeRecord<T>, T)> {
         let end = self.sealed.next.max(self.head);
         let late = self.late.iter().flat_map(move |late| late.range(..end));
         late.map(|(&number, late)| (number, late.record, late.front))
@@ -81,7 +81,7 @@ impl<T: Stamp> DynamicGraph<T> {
 
     /// The late edges before all records: sequence number, record, and the latest time of an
     /// earlier edge.
-    pub(crate) fn late_edges(&self) -> impl Iterator<Item = (u64, Record<T>, T)> {
+    pub(crate) fn late_edges(&self) -> impl Iterator<Item = (u64, EdgeRecord<T>, T)> {
         let late = self.late.iter().flat_map(|late| late.range(..self.head));
         late.map(|(&number, late)| (number, late.record, late.front))
     }
@@ -96,7 +96,7 @@ impl<T: Stamp> DynamicGraph<T> {
     pub(crate) fn prefix(
         &self,
         is_over: impl Fn(T) -> bool,
-    ) -> impl Iterator<Item = Option<Record<T>>> {
+    ) -> impl Iterator<Item = Option<EdgeRecord<T>>> {
         let all = (self.head..).zip(0..self.records.len());
         let all = all.map(|(number, at)| self.at(at).filter(|_| !self.is_late(number)));
         all.take_while(move |one| one.is_none_or(|record| !is_over(record.time)))

@@ -1,6 +1,6 @@
 //! A store that gives memory back holds what it held.
 
-use super::{Adjacency, DynamicGraph, Removal, Side};
+use super::{Adjacency, DynamicGraph, EdgeRemoval, Side};
 use crate::edge::Visibility;
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ proptest! {
             add(&mut graph, &[(key(source), key(target), number as u32 / 2 + time)]);
             // Some edges leave, at the old end and elsewhere.
             let leaving = if kind == 0 { graph.head() } else { number.saturating_sub(30) };
-            let leaving = graph.record(leaving).map(|record| Removal { record, seq: leaving as u32 });
+            let leaving = graph.record(leaving).map(|record| EdgeRemoval { record, seq: leaving as u32 });
             if let Some(removal) = leaving.filter(|_| kind != 2) {
                 graph.remove_all(&[removal], None);
             }

@@ -2,7 +2,7 @@
 
 use super::HybridGraph;
 use super::walk::EntryWalk;
-use crate::edge::{Adjacency, Entry, Side, Stamp, Visibility};
+use crate::edge::{Adjacency, EdgeEntry, Side, Stamp, Visibility};
 use crate::segment::ListKind;
 
 /// Accounts whose rows are read together.
@@ -16,7 +16,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         self.dynamic.is_ordered()
     }
 
-    fn has_dropped(&self, entry: Entry<T>) -> bool {
+    fn has_dropped(&self, entry: EdgeEntry<T>) -> bool {
         if self.dynamic.is_sealed(self.dynamic.number(entry.seq)) {
             // Older edges are hidden, even if their segment is still there.
             entry.time < self.floor
@@ -49,7 +49,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>> {
+    ) -> impl Iterator<Item = EdgeEntry<T>> {
         let newest = self.dynamic.ascending(account, side, window, view);
         let sealed = || self.older::<false>(account, side, window, view);
         let sealed = (!self.parts.is_empty()).then(sealed);
@@ -62,7 +62,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> impl Iterator<Item = Entry<T>> {
+    ) -> impl Iterator<Item = EdgeEntry<T>> {
         let newest = self.dynamic.descending(account, side, window, view);
         let sealed = || self.older::<true>(account, side, window, view);
         let sealed = (!self.parts.is_empty()).then(sealed);
@@ -75,7 +75,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         side: Side,
         window: (T, T),
         view: Visibility<T>,
-    ) -> Option<&[Entry<T>]> {
+    ) -> Option<&[EdgeEntry<T>]> {
         if self.parts.is_empty() { self.dynamic.slice(account, side, window, view) } else { None }
     }
 
@@ -86,7 +86,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         window: (T, T),
         view: Visibility<T>,
         most: usize,
-        into: &mut Vec<Entry<T>>,
+        into: &mut Vec<EdgeEntry<T>>,
     ) -> bool {
         if self.parts.is_empty() {
             return self.dynamic.gather(account, side, window, view, most, into);
@@ -191,7 +191,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
             + self.sealed_count(account, side, window, view)
     }
 
-    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+    fn loops(&self, account: u32) -> impl Iterator<Item = EdgeEntry<T>> {
         let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
         let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts() };
         let sealed = parts.iter().flat_map(move |part| {

@@ -1,6 +1,6 @@
 //! One account's entries from segments and from the newest edges, as one walk.
 
-use crate::edge::{Entry, Stamp};
+use crate::edge::{EdgeEntry, Stamp};
 use std::iter::Peekable;
 
 /// Entries of segments and the newest ones, in order of time or, if `BACKWARD`, against it.
@@ -15,8 +15,8 @@ pub(super) enum EntryWalk<S: Iterator, N: Iterator, const BACKWARD: bool> {
 
 impl<T, S, N, const BACKWARD: bool> EntryWalk<S, N, BACKWARD>
 where
-    S: Iterator<Item = Entry<T>>,
-    N: Iterator<Item = Entry<T>>,
+    S: Iterator<Item = EdgeEntry<T>>,
+    N: Iterator<Item = EdgeEntry<T>>,
 {
     #[inline]
     pub(super) fn new(sealed: Option<S>, newest: N, is_ordered: bool) -> Self {
@@ -31,13 +31,13 @@ where
 impl<T, S, N, const BACKWARD: bool> Iterator for EntryWalk<S, N, BACKWARD>
 where
     T: Stamp,
-    S: Iterator<Item = Entry<T>>,
-    N: Iterator<Item = Entry<T>>,
+    S: Iterator<Item = EdgeEntry<T>>,
+    N: Iterator<Item = EdgeEntry<T>>,
 {
-    type Item = Entry<T>;
+    type Item = EdgeEntry<T>;
 
     #[inline]
-    fn next(&mut self) -> Option<Entry<T>> {
+    fn next(&mut self) -> Option<EdgeEntry<T>> {
         match self {
             EntryWalk::Newest(newest) => newest.next(),
             EntryWalk::Chained(sealed, newest) if BACKWARD => {
@@ -56,7 +56,7 @@ where
     }
 
     #[inline]
-    fn fold<B, F: FnMut(B, Entry<T>) -> B>(self, init: B, mut add: F) -> B {
+    fn fold<B, F: FnMut(B, EdgeEntry<T>) -> B>(self, init: B, mut add: F) -> B {
         match self {
             EntryWalk::Newest(newest) => newest.fold(init, add),
             EntryWalk::Chained(sealed, newest) if BACKWARD => {

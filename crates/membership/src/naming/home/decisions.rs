@@ -1,7 +1,7 @@
 //! The authority's part: what becomes of a claim.
 
 use super::super::unread::Undecided;
-use super::super::{Body, NameChecks, Output, Verdict};
+use super::super::{NameChecks, NameMessageBody, NameOutput, Verdict};
 use super::Naming;
 #[cfg(test)]
 use super::UnreadFault;
@@ -78,7 +78,7 @@ impl Naming {
     }
 
     /// Answers the claims on which nothing is left to be found out.
-    pub(super) fn decide(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn decide(&mut self, out: &mut Vec<NameOutput>) {
         let own = self.members.as_ref().map(|members| members.own);
         for decided in self.authority.undecided.take_decided() {
             let Undecided { home, claim, session, serial, verdicts, .. } = decided;
@@ -88,7 +88,7 @@ impl Naming {
             if own == Some(home) {
                 self.claimed(home, claim, &verdicts, out);
             } else {
-                let body = Body::Claimed { claim, verdicts };
+                let body = NameMessageBody::Claimed { claim, verdicts };
                 self.send(home, (session, self.session), serial, body, out);
             }
         }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Length, Span, fork};
 
-use super::{Claim, ClaimWords, HoldTable, Place, Pool, Shard, claim_on, lock, shard_of};
+use super::{
+    ClaimWords, HoldClaim, HoldPool, HoldSlot, HoldTable, Shard, claim_on, lock, shard_of,
+};
 use crate::client::reader::Reader;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, Sequence};
 use crate::format::ids::{ObjectId, ObjectKind, RegionUid, Slot, Target};
-use crate::hazard::{self, Wish};
+use crate::hazard::{self, ClaimRequest};
 
 /// Objects claimed under one taking of all locks: enough that the 17 locks are a small part of the
 /// work, and few enough that other threads of the client wait some microseconds only.
@@ -23,7 +25,7 @@ const NOT_HELD: u64 = 0;
 
 /// What is to be claimed, and whether it is.
 #[derive(Debug)]
-struct Wanted {
+struct BatchClaim {
     /// Which of the targets.
     index: usize,
     slot: Slot,
@@ -37,7 +39,7 @@ struct Wanted {
 
 /// One target of a batch.
 #[derive(Debug)]
-struct Item {
+struct BatchTarget {
     /// Low half of the object's id while it is held.
     held: AtomicU64,
     /// The object's bytes.
@@ -49,7 +51,7 @@ struct Item {
 pub struct HeldBytes {
     table: Arc<HoldTable>,
     region: RegionUid,
-    items: Vec<Item>,
+    items: Vec<BatchTarget>,
 }
 
 impl HeldBytes {
@@ -98,7 +100,7 @@ impl Reader {
         bytes_max: Length,
         mut more: impl FnMut(u64) -> bool,
     ) -> Result<HeldBytes, StoreError> {
-        let nothing = || Item { held: AtomicU64::new(NOT_HELD), payload: Span::default() };
+        let nothing = || BatchTarget { held: AtomicU64::new(NOT_HELD), payload: Span::default() };
         let items = targets.iter().map(|_| nothing()).collect();
         let mut held = HeldBytes { table: Arc::clone(table), region: self.uid(), items };
         let mut wanted = Vec::with_capacity(AT_ONCE.min(targets.len()));
@@ -110,7 +112,7 @@ impl Reader {
                 let (index, slot) = (number * AT_ONCE + place, entry.id.slot());
                 let (sequence, sealed) = (table.expected(entry), entry.sequence());
                 let primary = entry.primary;
-                wanted.push(Wanted { index, slot, sequence, sealed, primary, is_held: false });
+                wanted.push(BatchClaim { index, slot, sequence, sealed, primary, is_held: false });
                 if let Some(item) = held.items.get_mut(index) {
                     item.payload = entry.payload();
                 }
@@ -126,12 +128,12 @@ impl Reader {
     }
 
     /// As [`Reader::refresh_payload`] of what was just held.
-    fn refresh_payloads(&self, all: &[Wanted]) -> Result<(), StoreError> {
+    fn refresh_payloads(&self, all: &[BatchClaim]) -> Result<(), StoreError> {
         if !self.region().is_node_local() {
             return Ok(());
         }
-        let is_new = |one: &&Wanted| one.is_held && !self.has_refreshed(one.slot, one.sealed);
-        let new: Vec<&Wanted> = all.iter().filter(is_new).collect();
+        let is_new = |one: &&BatchClaim| one.is_held && !self.has_refreshed(one.slot, one.sealed);
+        let new: Vec<&BatchClaim> = all.iter().filter(is_new).collect();
         if new.is_empty() {
             return Ok(());
         }
@@ -153,7 +155,7 @@ impl HeldBytes {
     /// Claims what is wanted and notes what is held. False: no more claims are to be had.
     fn claim(
         &mut self,
-        wanted: &mut [Wanted],
+        wanted: &mut [BatchClaim],
         more: &mut impl FnMut(u64) -> bool,
     ) -> Result<bool, StoreError> {
         let mut done = 0;
@@ -189,7 +191,7 @@ impl HoldTable {
 
     /// Claims all that is wanted, in the reader's steps: all claims, one fence, all looks. So many
     /// are done when slots run out. What is not there any more is not held.
-    fn hold_many(&self, wanted: &mut [Wanted]) -> Result<usize, StoreError> {
+    fn hold_many(&self, wanted: &mut [BatchClaim]) -> Result<usize, StoreError> {
         if !self.is_usable() {
             return Ok(wanted.len());
         }
@@ -215,7 +217,7 @@ impl HoldTable {
             }
             done = at + 1;
         }
-        let mut wishes: Vec<Wish<ClaimWords<'_>>> =
+        let mut wishes: Vec<ClaimRequest<ClaimWords<'_>>> =
             fresh.iter().map(|fresh| fresh.wish(self)).collect();
         let looked = hazard::claim_many(&mut wishes);
         let are_there: Vec<bool> = wishes.iter().map(|wish| wish.is_there).collect();
@@ -239,22 +241,27 @@ struct Fresh {
     at: usize,
     slot: Slot,
     sequence: Sequence,
-    place: Place,
+    place: HoldSlot,
 }
 
 impl Fresh {
-    fn wish<'a>(&'a self, table: &'a HoldTable) -> Wish<ClaimWords<'a>> {
+    fn wish<'a>(&'a self, table: &'a HoldTable) -> ClaimRequest<ClaimWords<'a>> {
         let reader = ClaimWords { table, place: &self.place, slot: self.slot };
-        Wish { reader, claim: claim_on(self.slot), expected: self.sequence.0, is_there: false }
+        ClaimRequest {
+            reader,
+            claim: claim_on(self.slot),
+            expected: self.sequence.0,
+            is_there: false,
+        }
     }
 
     /// Into the books, or its slot back. Whether it holds.
-    fn settle(self, shard: &mut Shard, pool: &mut Pool, since: u64, is_there: bool) -> bool {
+    fn settle(self, shard: &mut Shard, pool: &mut HoldPool, since: u64, is_there: bool) -> bool {
         let Self { slot, sequence, place, .. } = self;
         if is_there {
             match shard.claims.entry(slot.0) {
                 hash_map::Entry::Vacant(free) => {
-                    free.insert(Claim::new(sequence, since, place));
+                    free.insert(HoldClaim::new(sequence, since, place));
                     return true;
                 }
                 // The object is twice in the batch: one claim counts both.

@@ -4,15 +4,15 @@
 use farrow_memory::Span;
 use farrow_memory::sync::Ordering;
 
-use super::{EntryWords, Look, Reader};
+use super::{EntryReader, Look, Reader};
 use crate::error::StoreError;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
-use crate::format::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Target};
 use crate::seqlock::{self, Copied};
 
 /// An object that is meant, with its place among the targets.
-type Wanted = (usize, ObjectId);
+type IndexedTarget = (usize, ObjectId);
 
 impl Reader {
     /// Tells of the sealed objects among `targets`, by their places there. What it does not tell of
@@ -81,12 +81,12 @@ impl Reader {
     }
 
     /// Entries of which the life was seen: the claim's look sees whether it has lasted.
-    fn tell_of_clients(&self, all: &[Wanted], tell: &mut impl FnMut(usize, &Entry)) {
+    fn tell_of_clients(&self, all: &[IndexedTarget], tell: &mut impl FnMut(usize, &Entry)) {
         for (index, id) in all {
             let words = self.client_entry_span(*id).and_then(|span| self.region.words(span).ok());
-            let first = Sequence::new(id.generation(), State::Sealed).0;
+            let first = Sequence::new(id.generation(), EntryState::Sealed).0;
             let copied =
-                words.and_then(|words| seqlock::copy(&EntryWords(words), |word| word == first));
+                words.and_then(|words| seqlock::copy(&EntryReader(words), |word| word == first));
             // One that cannot be right may have been fetched in parts of different age.
             if let Some(Copied::Words(words)) = copied
                 && let Ok(entry) = decode(&words, self.header.uid, id.slot(), self.layout())
@@ -98,7 +98,7 @@ impl Reader {
 
     fn tell_of_home(
         &self,
-        all: &[Wanted],
+        all: &[IndexedTarget],
         tell: &mut impl FnMut(usize, &Entry),
     ) -> Result<(), StoreError> {
         let directory = self.region.words(self.layout().directory)?;

@@ -7,7 +7,7 @@ use farrow_testkit::incoherent::{Call, Cluster, Settings, Upkeep, Watch};
 
 use super::turns::Turns;
 use crate::format::hash::HashKey;
-use crate::format::header::Header;
+use crate::format::header::RegionHeader;
 use crate::format::ids::RegionUid;
 use crate::{ClientSlot, Home, Layout, ObjectId, RegionOptions};
 
@@ -173,7 +173,7 @@ impl World {
         let turns = Turns::new(nodes as usize, seed);
         let home_region = cluster.map(0, Access::Home);
         let header =
-            Header { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
+            RegionHeader { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
         let home = Home::create_as(Arc::clone(&home_region), header).unwrap();
         let passing = Arc::clone(&turns);
         let watch: Watch = Arc::new(move |call: Call| {

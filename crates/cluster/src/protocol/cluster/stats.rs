@@ -1,6 +1,6 @@
 //! What a node tells of its cluster in numbers.
 
-use farrow_wire::Roster;
+use farrow_wire::Members;
 
 use crate::protocol::node::NodeState;
 
@@ -8,7 +8,7 @@ use crate::protocol::node::NodeState;
 #[derive(Debug, Clone)]
 pub struct ClusterNumbers {
     /// Who is there.
-    pub roster: Roster,
+    pub roster: Members,
     /// How long this node's lease lasts from now on; 0: it has none.
     pub lease_left_ms: u64,
     /// For the memory of each node that is mapped here, its own too: cache lines that this daemon

@@ -2,10 +2,10 @@
 //! places stay until it is certain that their processes have ended.
 
 use farrow_membership::fnv::{BASIS, fnv};
-use farrow_store::{ClientSlot, Guest, Reclaimed, StoreError};
+use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
 use farrow_wire::{ReplyBody, WireError};
 
-use super::{Asked, NodeState, PeerAction, Question};
+use super::{NodeState, PeerAction, PendingQuestion, Question};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
 
@@ -35,7 +35,7 @@ impl Watched {
 /// A client that went, and what it could write in quarantine.
 #[derive(Debug)]
 pub(super) struct Dirty {
-    guest: Guest,
+    guest: RemoteClient,
     /// When its node is asked to clean; `None`: it is being asked.
     ask_at_ms: Option<u64>,
 }
@@ -76,7 +76,7 @@ impl NodeState {
     }
 
     /// Whether the processes of a guest's node are seen by this one.
-    pub(in crate::protocol) fn is_host_own(&self, guest: Guest) -> bool {
+    pub(in crate::protocol) fn is_host_own(&self, guest: RemoteClient) -> bool {
         let Some(cluster) = &self.cluster else {
             return false;
         };
@@ -108,7 +108,7 @@ impl NodeState {
             }
             let node = peer.guest.and_then(|guest| self.node_of(guest));
             let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
-            let about = Asked::Watch(slot, peer);
+            let about = PendingQuestion::Watch(slot, peer);
             let is_asked = node.is_some_and(|node| self.ask_node(&node, &question, about, out));
             let watched =
                 if is_asked { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
@@ -125,17 +125,17 @@ impl NodeState {
     /// Asks the node of a client that has ended; false if that is not possible now.
     pub(in crate::protocol) fn ask_node_of(
         &mut self,
-        guest: Guest,
+        guest: RemoteClient,
         question: &Question,
         slot: ClientSlot,
         out: &mut Vec<Action>,
     ) -> bool {
         let node = self.node_of(guest);
-        node.is_some_and(|node| self.ask_node(&node, question, Asked::Family(slot), out))
+        node.is_some_and(|node| self.ask_node(&node, question, PendingQuestion::Family(slot), out))
     }
 
     /// The node of a guest, unless it is lost.
-    fn node_of(&self, guest: Guest) -> Option<String> {
+    fn node_of(&self, guest: RemoteClient) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
         let mut nodes = cluster.neighbours.iter().filter(|(_, one)| !one.is_lost());
         nodes.find(|(name, _)| node_key(name) == guest.node).map(|(name, _)| name.clone())
@@ -170,7 +170,7 @@ impl NodeState {
         };
         let due = cluster.dirty.iter_mut();
         let due = due.filter(|(_, dirty)| dirty.ask_at_ms.is_some_and(|at_ms| at_ms <= now_ms));
-        let due: Vec<(ClientSlot, Guest)> = due
+        let due: Vec<(ClientSlot, RemoteClient)> = due
             .map(|(slot, dirty)| {
                 dirty.ask_at_ms = None;
                 (*slot, dirty.guest)
@@ -180,8 +180,9 @@ impl NodeState {
         for (slot, guest) in due {
             let spans = self.home.writable_by(slot).into_iter().map(wire_span).collect();
             let question = Question::Clean { region_uid, spans };
-            let is_asked = (self.node_of(guest))
-                .is_some_and(|node| self.ask_node(&node, &question, Asked::Clean(slot), out));
+            let is_asked = (self.node_of(guest)).is_some_and(|node| {
+                self.ask_node(&node, &question, PendingQuestion::Clean(slot), out)
+            });
             if !is_asked {
                 self.clean_later(slot, now_ms);
             }
@@ -236,7 +237,7 @@ impl NodeState {
             return Err(WireError::NoNode { name, known });
         };
         let key = node_key(node);
-        let is_of_it = |guest: Option<Guest>| guest.is_some_and(|guest| guest.node == key);
+        let is_of_it = |guest: Option<RemoteClient>| guest.is_some_and(|guest| guest.node == key);
         match cluster.neighbours.get(node) {
             Some(neighbour) if !neighbour.is_lost() => {
                 return Err(WireError::Invalid(format!("node {node:?} is not lost")));

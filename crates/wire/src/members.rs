@@ -33,7 +33,7 @@ impl Reach {
 
 /// One node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RosterNode {
+pub struct MemberInfo {
     /// Its number in the cluster.
     pub number: u8,
     /// Its name.
@@ -59,7 +59,7 @@ pub struct RosterNode {
     pub capacity: u64,
 }
 
-impl RosterNode {
+impl MemberInfo {
     /// True when it is in the cluster.
     pub fn is_member(&self) -> bool {
         matches!(self.reach, Reach::Live | Reach::Suspect)
@@ -78,7 +78,7 @@ impl RosterNode {
 
 /// All nodes. Told to clients in the region of their own node, so that they look without asking.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Roster {
+pub struct Members {
     /// Random number of the cluster; 0: this node is in none.
     pub cluster: u64,
     /// How often the set of nodes changed.
@@ -86,17 +86,17 @@ pub struct Roster {
     /// True while the node that tells hears from most others: only then it makes names.
     pub has_lease: bool,
     /// By number; those that are lost, for as long as they are remembered, too.
-    pub nodes: Vec<RosterNode>,
+    pub nodes: Vec<MemberInfo>,
 }
 
-impl Roster {
+impl Members {
     /// The names of all nodes, for errors.
     pub fn names(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.name.clone()).collect()
     }
 
     /// The node with this name.
-    pub fn find(&self, name: &str) -> Option<&RosterNode> {
+    pub fn find(&self, name: &str) -> Option<&MemberInfo> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn a_roster_survives_and_nonsense_is_none() {
-        let node = RosterNode { name: "a".into(), number: 3, ..RosterNode::default() };
-        let roster = Roster { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
-        assert_eq!(Roster::decode(&roster.encode()), Some(roster));
-        assert_eq!(Roster::decode(&[0xff; 40]), None);
+        let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
+        let roster = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+        assert_eq!(Members::decode(&roster.encode()), Some(roster));
+        assert_eq!(Members::decode(&[0xff; 40]), None);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
-use farrow_store::{ClientSlot, Guest};
+use farrow_store::{ClientSlot, RemoteClient};
 use farrow_wire::{
     self as wire, FRAME_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, WireError,
 };
@@ -17,10 +17,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::process::watch;
 use super::{ORPHANS, REQUESTS_PER_CLIENT, Server, open_for_client};
-use crate::metrics::cluster::{Kind, Traffic, Way};
-use crate::neighbour::{self, Devices};
-use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
-use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
+use crate::metrics::cluster::{Direction, PeerMessageKind, Traffic};
+use crate::peer_memory::{self, Devices};
+use crate::peers::{
+    AskedToken, PeerAddress, PeerEvent, Peers, RemoteProcess, RemoteSessionBytes, RemoteSessionId,
+};
+use crate::protocol::cluster::{Answer, MappablePeer, PeerAction, node_key};
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId, span};
 
 /// Tokens of processes that are watched for other nodes: this bit and a number.
@@ -45,12 +47,12 @@ const GUEST_OUT_BYTES_MAX: usize = 8 << 20;
 const GUEST_INPUT_KEPT_BYTES: usize = 64 << 10;
 
 /// What the event loop keeps of other nodes.
-pub(super) struct Others {
+pub(super) struct RemoteSessions {
     peers: Peers,
     devices: Devices,
-    guests: BTreeMap<SessionId, GuestSeat>,
+    guests: BTreeMap<SessionId, RemoteSession>,
     /// Both sides.
-    seats: BTreeMap<SeatId, SessionId>,
+    seats: BTreeMap<RemoteSessionId, SessionId>,
     asked: BTreeMap<u64, AskedToken>,
     next_asked: u64,
     watched: VecDeque<WatchedProcess>,
@@ -63,15 +65,15 @@ pub(super) struct Others {
 }
 
 /// A client of another node that uses memory of this one.
-struct GuestSeat {
-    seat: SeatId,
+struct RemoteSession {
+    seat: RemoteSessionId,
     node: String,
     input: Vec<u8>,
     /// What its node has not taken yet.
     output: VecDeque<Bytes>,
     output_bytes: usize,
     /// Pieces of input that were not looked at: its node sends no more until they are dropped.
-    is_stuffed: VecDeque<SeatBytes>,
+    is_stuffed: VecDeque<RemoteSessionBytes>,
 }
 
 struct WatchedProcess {
@@ -81,7 +83,7 @@ struct WatchedProcess {
     process: OwnedFd,
 }
 
-impl Others {
+impl RemoteSessions {
     pub(super) fn new((peers, devices): (Peers, Devices)) -> Self {
         Self {
             peers,
@@ -130,13 +132,13 @@ impl Others {
 }
 
 /// Gives the transport as much as it takes.
-fn drain(peers: &Peers, guest: &mut GuestSeat, traffic: &mut Traffic) {
+fn drain(peers: &Peers, guest: &mut RemoteSession, traffic: &mut Traffic) {
     while let Some(bytes) = guest.output.pop_front() {
         let length = bytes.len();
         match peers.send(guest.seat, bytes) {
             Ok(()) => {
                 guest.output_bytes = guest.output_bytes.saturating_sub(length);
-                traffic.add(&guest.node, Kind::Seat, Way::Out, length);
+                traffic.add(&guest.node, PeerMessageKind::Seat, Direction::Out, length);
             }
             Err(bytes) => {
                 guest.output.push_front(bytes);
@@ -146,7 +148,7 @@ fn drain(peers: &Peers, guest: &mut GuestSeat, traffic: &mut Traffic) {
     }
 }
 
-impl GuestSeat {
+impl RemoteSession {
     /// Bytes of it that are kept: requests that were not served, replies that its node did not take.
     fn kept_bytes(&self) -> usize {
         let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();
@@ -180,11 +182,11 @@ impl Server {
             let now_ms = self.now_ms();
             match event {
                 PeerEvent::Told { from, incarnation, body } => {
-                    self.count(from.as_str(), Kind::Letter, Way::In, body.len());
+                    self.count(from.as_str(), PeerMessageKind::Letter, Direction::In, body.len());
                     self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
                 }
                 PeerEvent::Asked { token, from, incarnation, body } => {
-                    self.count(from.as_str(), Kind::Question, Way::In, body.len());
+                    self.count(from.as_str(), PeerMessageKind::Question, Direction::In, body.len());
                     let Some(others) = &mut self.others else { return };
                     let asked = others.next_asked;
                     others.next_asked += 1;
@@ -224,7 +226,7 @@ impl Server {
     }
 
     /// Counts a message, if it is a member's: anybody may call himself anything in plain text.
-    fn count(&mut self, node: &str, kind: Kind, way: Way, bytes: usize) {
+    fn count(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
         if self.state.is_neighbour(node)
             && let Some(others) = &mut self.others
         {
@@ -232,7 +234,7 @@ impl Server {
         }
     }
 
-    fn open_guest(&mut self, seat: SeatId, from: &str, process: SeatProcess) {
+    fn open_guest(&mut self, seat: RemoteSessionId, from: &str, process: RemoteProcess) {
         let now_ms = self.now_ms();
         let Some(others) = &mut self.others else {
             return;
@@ -244,11 +246,11 @@ impl Server {
         }
         let session = SessionId(self.next_session);
         self.next_session += 1;
-        let SeatProcess { pid, start_time, uid } = process;
-        let guest = Some(Guest { node: node_key(from) });
+        let RemoteProcess { pid, start_time, uid } = process;
+        let guest = Some(RemoteClient { node: node_key(from) });
         self.state.opened(session, PeerIdentity { pid, start_time, uid, guest }, now_ms);
         others.seats.insert(seat, session);
-        let guest = GuestSeat {
+        let guest = RemoteSession {
             seat,
             node: from.to_owned(),
             input: Vec::new(),
@@ -260,17 +262,17 @@ impl Server {
     }
 
     /// The guest that has something to serve now.
-    fn seat_data(&mut self, seat: SeatId, bytes: SeatBytes) -> Option<SessionId> {
+    fn seat_data(&mut self, seat: RemoteSessionId, bytes: RemoteSessionBytes) -> Option<SessionId> {
         let others = self.others.as_mut()?;
         let session = others.seats.get(&seat).copied()?;
         let length = bytes.bytes.len();
         if let Some(guest) = others.guests.get_mut(&session) {
-            others.traffic.add(&guest.node, Kind::Seat, Way::In, length);
+            others.traffic.add(&guest.node, PeerMessageKind::Seat, Direction::In, length);
             guest.is_stuffed.push_back(bytes);
             Some(session)
         } else {
             if let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref()) {
-                others.traffic.add(&carried.node, Kind::Seat, Way::In, length);
+                others.traffic.add(&carried.node, PeerMessageKind::Seat, Direction::In, length);
             }
             self.carry_back(session, &bytes.bytes);
             None
@@ -323,7 +325,7 @@ impl Server {
     }
 
     /// The client of this node whose requests were left in its connection.
-    fn seat_writable(&mut self, seat: SeatId) -> Option<SessionId> {
+    fn seat_writable(&mut self, seat: RemoteSessionId) -> Option<SessionId> {
         let others = self.others.as_mut()?;
         let session = others.seats.get(&seat).copied()?;
         if let Some(guest) = others.guests.get_mut(&session) {
@@ -336,14 +338,14 @@ impl Server {
 
     /// Serves what a guest asked before its seat ended: its goodbye, above all. A seat has room for so
     /// little that one turn can have all of it.
-    fn serve_rest(&mut self, seat: SeatId, actions: &mut Vec<Action>) {
+    fn serve_rest(&mut self, seat: RemoteSessionId, actions: &mut Vec<Action>) {
         let session = self.others.as_ref().and_then(|others| others.seats.get(&seat).copied());
         if let Some(session) = session.filter(|session| self.is_guest(*session)) {
             self.serve_guest(session, usize::MAX, actions);
         }
     }
 
-    fn seat_ended(&mut self, seat: SeatId, is_process_gone: Option<bool>, reason: &str) {
+    fn seat_ended(&mut self, seat: RemoteSessionId, is_process_gone: Option<bool>, reason: &str) {
         let now_ms = self.now_ms();
         let Some(others) = &mut self.others else {
             return;
@@ -412,7 +414,7 @@ impl Server {
         match action {
             PeerAction::Tell { address, incarnation, body } => {
                 if let Some(node) = self.state.node_at(&address).map(str::to_owned) {
-                    self.count(&node, Kind::Letter, Way::Out, body.len());
+                    self.count(&node, PeerMessageKind::Letter, Direction::Out, body.len());
                 }
                 if let (Some(others), Some(address)) = (&self.others, parse(&address)) {
                     others.peers.set_incarnation(incarnation);
@@ -425,7 +427,7 @@ impl Server {
             PeerAction::Answer { token, body } => self.answer_other(token, body),
             PeerAction::Map { node, offer } => {
                 if let Some(others) = &self.others {
-                    let memory = neighbour::map(&offer, &others.devices);
+                    let memory = peer_memory::map(&offer, &others.devices);
                     self.state.mapped(&node, memory);
                 }
             }
@@ -445,7 +447,7 @@ impl Server {
             PeerAction::Clean { token, node, spans } => {
                 let spans: Vec<Span> = spans.into_iter().map(span).collect();
                 let cleaned = match self.state.memory_of(&node) {
-                    Some(memory) => neighbour::clean(memory, &spans),
+                    Some(memory) => peer_memory::clean(memory, &spans),
                     None => Err(format!("the memory of {node} is not mapped")),
                 };
                 let answer = cleaned.map_or_else(Answer::No, |()| Answer::Done);
@@ -462,7 +464,7 @@ impl Server {
         body: Vec<u8>,
         timeout_ms: u64,
     ) {
-        self.count(node, Kind::Question, Way::Out, body.len());
+        self.count(node, PeerMessageKind::Question, Direction::Out, body.len());
         let Some(others) = &mut self.others else {
             return;
         };
@@ -511,10 +513,10 @@ impl Server {
             return;
         };
         others.peers.set_incarnation(incarnation);
-        let seat = SeatId::outgoing(session.0);
+        let seat = RemoteSessionId::outgoing(session.0);
         let identity = connection.identity;
         let process =
-            SeatProcess { pid: identity.pid, start_time: identity.start_time, uid: identity.uid };
+            RemoteProcess { pid: identity.pid, start_time: identity.start_time, uid: identity.uid };
         let opened = match named(&node, address) {
             None => Err(format!("{address} is no address")),
             Some(address) => {
@@ -567,7 +569,7 @@ impl Server {
             return;
         }
         if let Some(carried) = &connection.carried {
-            others.traffic.add(&carried.node, Kind::Seat, Way::Out, length);
+            others.traffic.add(&carried.node, PeerMessageKind::Seat, Direction::Out, length);
         }
         if connection.has_request() {
             self.pending.insert(session);
@@ -614,7 +616,7 @@ impl Server {
         &mut self,
         session: SessionId,
         mut reply: Reply,
-        memory: Option<NeighbourMemory>,
+        memory: Option<MappablePeer>,
         rest: &[u8],
     ) {
         let Some(connection) = self.connections.get_mut(&session) else {
@@ -624,7 +626,7 @@ impl Server {
         if let Ok(ReplyBody::Welcome(welcome)) = &mut reply.body {
             match &memory {
                 Some(memory) if memory.reader.uid().0 == welcome.region_uid => {
-                    neighbour::describe(memory, welcome);
+                    peer_memory::describe(memory, welcome);
                     connection.fabric = Some(Arc::clone(&memory.fabric));
                     has_descriptors = true;
                 }
@@ -778,7 +780,7 @@ impl Server {
         let unheard: Vec<(String, bool)> = self
             .state
             .unheard_memory()
-            .map(|(name, memory)| (name.to_owned(), neighbour::is_gone(memory)))
+            .map(|(name, memory)| (name.to_owned(), peer_memory::is_gone(memory)))
             .collect();
         let is_any_left = unheard.iter().any(|(_, is_gone)| !is_gone);
         others.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
@@ -807,7 +809,7 @@ impl Server {
 /// A client's connection whose requests go to another node.
 #[derive(Debug, Clone)]
 pub(super) struct Carried {
-    pub(super) seat: SeatId,
+    pub(super) seat: RemoteSessionId,
     pub(super) node: String,
     /// The number of its first message, until that is answered.
     first_seq: Option<u64>,

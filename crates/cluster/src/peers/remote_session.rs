@@ -8,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Status, Streaming};
 
 use super::PeerEvent;
-use super::address::SeatId;
+use super::address::RemoteSessionId;
+use super::backlog::{EventQueue, Left};
 use super::error::shorten;
-use super::limits::{BytesRoom, Place, SEAT_FRAME_BYTES_MAX};
+use super::limits::{BytesRoom, Permit, SEAT_FRAME_BYTES_MAX};
 use super::outbox::Outbox;
 use super::pb::{Frame, frame::Kind};
-use super::queue::{EventQueue, Left};
 
 /// What a frame costs of a seat's bytes at least, so that a million empty ones are not for free.
 const FRAME_COST_MIN: usize = 256;
@@ -24,24 +24,24 @@ const END_GRACE: Duration = Duration::from_secs(1);
 /// Bytes of a seat. They count as read and not taken until this is dropped: who keeps it stops the
 /// peer.
 #[derive(Debug)]
-pub(crate) struct SeatBytes {
+pub(crate) struct RemoteSessionBytes {
     pub(crate) bytes: Bytes,
     _room: OwnedSemaphorePermit,
-    _of_peer: Option<[Place; 2]>,
+    _of_peer: Option<[Permit; 2]>,
 }
 
 /// How much of a seat may be read and not taken.
 #[derive(Debug)]
-pub(super) struct SeatRoom {
+pub(super) struct RemoteSessionRoom {
     pub(super) bytes_max: usize,
     /// Within what its peer may have; none for a seat that this node took at another one.
     pub(super) of_peer: Option<BytesRoom>,
 }
 
 /// Why a seat ended, and whether the client's process is dead, if the other side said so.
-struct Ended(Option<bool>, String);
+struct SessionEnd(Option<bool>, String);
 
-impl Ended {
+impl SessionEnd {
     fn broken(reason: impl Into<String>) -> Self {
         Self(None, reason.into())
     }
@@ -49,17 +49,17 @@ impl Ended {
 
 /// Reads a seat until it ends.
 pub(super) async fn pump(
-    seat: SeatId,
+    seat: RemoteSessionId,
     mut frames: Streaming<Frame>,
     outbox: Arc<Outbox>,
     events: Arc<EventQueue>,
-    room: SeatRoom,
+    room: RemoteSessionRoom,
 ) {
     let ended = tokio::select! {
         ended = read(seat, &mut frames, &events, room) => Some(ended),
         () = outbox.is_ended.notified() => None,
     };
-    if let Some(Ended(is_process_gone, reason)) = ended {
+    if let Some(SessionEnd(is_process_gone, reason)) = ended {
         if is_process_gone.is_none() {
             outbox.abort();
         }
@@ -73,35 +73,35 @@ pub(super) async fn pump(
 }
 
 async fn read(
-    seat: SeatId,
+    seat: RemoteSessionId,
     frames: &mut Streaming<Frame>,
     events: &EventQueue,
-    SeatRoom { bytes_max, of_peer }: SeatRoom,
-) -> Ended {
+    RemoteSessionRoom { bytes_max, of_peer }: RemoteSessionRoom,
+) -> SessionEnd {
     let room = Arc::new(Semaphore::new(bytes_max));
     loop {
         let bytes = match frames.message().await {
             Ok(Some(Frame { kind: Some(Kind::Data(bytes)) })) => bytes,
             Ok(Some(Frame { kind: Some(Kind::End(end)) })) => {
-                return Ended(Some(end.is_process_gone), "given back".to_owned());
+                return SessionEnd(Some(end.is_process_gone), "given back".to_owned());
             }
-            Ok(Some(_)) => return Ended::broken("a frame that does not belong here"),
-            Ok(None) => return Ended::broken("the stream stopped without an end"),
-            Err(status) => return Ended::broken(words(&status)),
+            Ok(Some(_)) => return SessionEnd::broken("a frame that does not belong here"),
+            Ok(None) => return SessionEnd::broken("the stream stopped without an end"),
+            Err(status) => return SessionEnd::broken(words(&status)),
         };
         if bytes.len() > SEAT_FRAME_BYTES_MAX {
-            return Ended::broken(format!("{} B in one frame", bytes.len()));
+            return SessionEnd::broken(format!("{} B in one frame", bytes.len()));
         }
         let cost = bytes.len().max(FRAME_COST_MIN).min(bytes_max);
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         let Ok(_room) = Arc::clone(&room).acquire_many_owned(cost).await else {
-            return Ended::broken("closed");
+            return SessionEnd::broken("closed");
         };
         let _of_peer = match &of_peer {
             Some(of_peer) => of_peer.take(cost).await,
             None => None,
         };
-        let bytes = SeatBytes { bytes, _room, _of_peer };
+        let bytes = RemoteSessionBytes { bytes, _room, _of_peer };
         events.push(Left::Event(PeerEvent::SeatData { seat, bytes }));
     }
 }

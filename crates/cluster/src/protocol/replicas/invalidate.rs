@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use farrow_net::source::Member;
+use farrow_net::source::MemberLife;
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
@@ -28,7 +28,7 @@ const RECALLS_MAX: usize = 64;
 
 /// Who deletes an object.
 #[derive(Debug)]
-pub(super) enum Asker {
+pub(super) enum DeleteOrigin {
     /// The delete's number, and which of its objects.
     Client(u64, usize),
     Node(u64),
@@ -37,7 +37,7 @@ pub(super) enum Asker {
 /// A delete of an object of this node that waits until no other node finds the object.
 #[derive(Debug)]
 pub(super) struct Withdrawal {
-    asker: Asker,
+    asker: DeleteOrigin,
     pub(super) target: WireTarget,
     /// The object is closed under these ids.
     pub(super) ids: BTreeSet<ObjectId>,
@@ -46,14 +46,14 @@ pub(super) struct Withdrawal {
 }
 
 impl Withdrawal {
-    pub(super) fn new(asker: Asker, target: WireTarget) -> Self {
+    pub(super) fn new(asker: DeleteOrigin, target: WireTarget) -> Self {
         Self { asker, target, ids: BTreeSet::new(), left: BTreeSet::new() }
     }
 }
 
 /// Members that have not dropped their replicas of an object; each with when it is told again, if it did
 /// not hear.
-pub(super) type Leaving = BTreeMap<Member, Option<u64>>;
+pub(super) type Leaving = BTreeMap<MemberLife, Option<u64>>;
 
 impl NodeState {
     /// A node says that objects of its go: it finds them until nobody else does.
@@ -132,7 +132,7 @@ impl NodeState {
             return;
         }
         for (name, incarnation) in members {
-            let member = Member { name, incarnation };
+            let member = MemberLife { name, incarnation };
             self.tell_member_gone(&member, EVERYTHING, now_ms, out);
         }
         self.settle_leaving(now_ms, out);
@@ -146,7 +146,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let member = Member { name: node.to_owned(), incarnation };
+        let member = MemberLife { name: node.to_owned(), incarnation };
         for leaving in self.replicas.leaving.values_mut() {
             leaving.remove(&member);
         }
@@ -222,8 +222,10 @@ impl NodeState {
         let missing = || WireError::NotFound { what: target.to_string() };
         let result = result.and_then(|mut all| all.pop().unwrap_or_else(|| Err(missing())));
         match asker {
-            Asker::Client(number, place) => self.delete_answered((number, place), result, out),
-            Asker::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
+            DeleteOrigin::Client(number, place) => {
+                self.delete_answered((number, place), result, out)
+            }
+            DeleteOrigin::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
         }
         self.reclaim_soon(now_ms);
         self.take_jobs(out);
@@ -231,7 +233,7 @@ impl NodeState {
 
     pub(super) fn tell_member_gone(
         &mut self,
-        member: &Member,
+        member: &MemberLife,
         id: ObjectId,
         now_ms: u64,
         out: &mut Vec<Action>,
@@ -251,7 +253,7 @@ impl NodeState {
     /// A member has dropped its replica of an object, or did not answer.
     pub(in crate::protocol) fn gone_answered(
         &mut self,
-        member: &Member,
+        member: &MemberLife,
         id: ObjectId,
         is_done: bool,
         now_ms: u64,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::types::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, NodeSet};
-use super::view::{Candidate, View, is_address};
+use super::view::{JoinCandidate, View, is_address};
 
 /// Most bytes of a letter, in postcard: 64 members of at most 1,360 bytes, the largest sender,
 /// and room for a few numbers.
@@ -26,7 +26,7 @@ pub struct Sender {
 
 /// One message from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Letter {
+pub struct Message {
     /// Who wrote it.
     pub from: Sender,
     /// The writer's cluster, once it is in one.
@@ -37,7 +37,7 @@ pub struct Letter {
     pub body: Body,
 }
 
-impl Letter {
+impl Message {
     /// Whether each part is within its limits.
     pub(super) fn is_sound(&self) -> bool {
         let body = match &self.body {
@@ -80,7 +80,7 @@ pub enum Body {
     /// You cannot be let in now.
     Refused(Refusal),
     /// Somebody asked me to be let in; you are the one to propose it.
-    Forward(Candidate),
+    Forward(JoinCandidate),
     /// I live, and so many of your beats did I hear.
     Beat(Beat),
     /// Whom are you with? Also to those that are lost.
@@ -176,7 +176,7 @@ pub enum Refusal {
 /// What must outlive the process, so that it can go on with the same life. It has no more than
 /// two views in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct PersistentState {
     /// The node's name.
     pub name: NodeName,
     /// The node's life.
@@ -201,7 +201,7 @@ pub struct Kept {
 
 /// How well a node is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum Reachability {
     /// Heard within the last lease.
     Live,
     /// Not heard for a lease, but still in the view.
@@ -282,10 +282,10 @@ pub enum Output {
         /// Where to.
         address: String,
         /// What.
-        letter: Letter,
+        letter: Message,
     },
     /// Make this durable before anything that follows.
-    Keep(Kept),
+    Keep(PersistentState),
     /// A view was installed.
     View(View),
     /// A node is reached better, or worse.
@@ -293,7 +293,7 @@ pub enum Output {
         /// Its number in the view before, or now.
         number: NodeNumber,
         /// How well.
-        state: Reach,
+        state: Reachability,
     },
     /// This life is over: others went on without it. Only `rejoin` goes on.
     Outcast {

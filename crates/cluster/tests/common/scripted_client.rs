@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use farrow::{Client, Error, Metadata, ObjectBytes, ObjectOptions, Target, Value, Writer};
+use farrow::{Client, Error, Metadata, ObjectBytes, ObjectKey, ObjectOptions, Value, Writer};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 
@@ -25,7 +25,7 @@ const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
 const NAMESPACE: &str = "FARROW_TEST_PLAYER_NAMESPACE";
 
 /// The driver's end of a player.
-pub struct Player {
+pub struct ScriptedClient {
     child: Child,
     input: ChildStdin,
     answers: Receiver<String>,
@@ -40,7 +40,7 @@ pub enum Answer {
     Refused(String),
 }
 
-impl Player {
+impl ScriptedClient {
     /// Starts one: the test executable again, at the test `player` of the calling file.
     pub fn start(socket: &Path) -> Self {
         Self::start_as(socket, &[])
@@ -113,7 +113,7 @@ impl Player {
     }
 }
 
-impl Drop for Player {
+impl Drop for ScriptedClient {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -167,10 +167,10 @@ fn kind(error: &Error) -> String {
     words.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-fn target(word: &str) -> Target {
+fn target(word: &str) -> ObjectKey {
     match word.parse() {
-        Ok(id) => Target::Id(id),
-        Err(_) => Target::Name(word.to_owned()),
+        Ok(id) => ObjectKey::Id(id),
+        Err(_) => ObjectKey::Name(word.to_owned()),
     }
 }
 
@@ -266,7 +266,8 @@ impl Hands {
             }
             // ID SEED, and so on.
             ["get_many", ref words @ ..] => {
-                let targets: Vec<Target> = words.iter().step_by(2).map(|id| target(id)).collect();
+                let targets: Vec<ObjectKey> =
+                    words.iter().step_by(2).map(|id| target(id)).collect();
                 let objects = client.get_many(&targets, Duration::ZERO)?;
                 for (object, seed) in objects.iter().zip(words.iter().skip(1).step_by(2)) {
                     let view = object.view()?;
@@ -276,7 +277,7 @@ impl Hands {
             }
             // Says which are there.
             ["wait", count, timeout_ms, ref words @ ..] => {
-                let targets: Vec<Target> = words.iter().map(|word| target(word)).collect();
+                let targets: Vec<ObjectKey> = words.iter().map(|word| target(word)).collect();
                 let timeout = Duration::from_millis(number(timeout_ms));
                 let ready = client.wait(&targets, number(count) as usize, timeout)?;
                 let digit = |ready: &bool| if *ready { '1' } else { '0' };
@@ -294,7 +295,7 @@ impl Hands {
                 Ok(String::new())
             }
             ["delete", ref targets @ ..] => {
-                let targets: Vec<Target> = targets.iter().map(|word| target(word)).collect();
+                let targets: Vec<ObjectKey> = targets.iter().map(|word| target(word)).collect();
                 client.delete(&targets).map(|()| String::new())
             }
             _ => panic!("unknown command {words:?}"),

@@ -11,7 +11,7 @@ use crate::session::Session;
 const GATHERED_BYTES_MAX: usize = 128 << 10;
 
 /// Writes into blocks that are this client's and not yet sealed.
-pub(crate) struct Gather<'a> {
+pub(crate) struct WriteBatch<'a> {
     session: &'a Session,
     /// Where the first of the bytes belongs.
     start: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Gather<'a> {
     most: usize,
 }
 
-impl<'a> Gather<'a> {
+impl<'a> WriteBatch<'a> {
     /// For one object: each write is made at once.
     pub(crate) fn nothing(session: &'a Session) -> Self {
         Self { session, start: 0, bytes: Vec::new(), most: 0 }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-const SEAT: SeatId = SeatId::outgoing(0);
+const SEAT: RemoteSessionId = RemoteSessionId::outgoing(0);
 
 /// A seat of a client of `b` at `a`.
-fn seated(a: &mut Node, b: &Node) -> SeatId {
+fn seated(a: &mut Node, b: &Node) -> RemoteSessionId {
     b.peers.open_seat(SEAT, &a.address(), PROCESS).unwrap();
     let (seat, from, process) = a.opened();
     assert_eq!((from.as_str(), process, seat.is_incoming()), ("b", PROCESS, true));
@@ -13,7 +13,13 @@ fn seated(a: &mut Node, b: &Node) -> SeatId {
 }
 
 /// Sends all of it, waiting for room when there is none.
-fn send_all(node: &mut Node, seat: SeatId, bytes: Vec<u8>, piece: usize, mut other: impl FnMut()) {
+fn send_all(
+    node: &mut Node,
+    seat: RemoteSessionId,
+    bytes: Vec<u8>,
+    piece: usize,
+    mut other: impl FnMut(),
+) {
     let mut rest = Bytes::from(bytes);
     while !rest.is_empty() {
         let mut next = rest.split_to(piece.min(rest.len()));
@@ -93,7 +99,7 @@ fn the_pattern_shows_a_lost_a_doubled_and_a_moved_piece() {
 }
 
 /// What a node could send on each of some seats until it was told to wait; of the first, how much.
-fn fill(node: &Node, seats: &[SeatId]) -> usize {
+fn fill(node: &Node, seats: &[RemoteSessionId]) -> usize {
     let (mut sent, mut full) = (vec![0; seats.len()], 0);
     let until = Instant::now() + LIMIT;
     // Full for a while: what is under way has come to rest.
@@ -134,7 +140,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
 #[test]
 fn many_seats_that_nobody_reads_hold_up_neither_letters_nor_questions() {
     let (mut a, mut b) = (Node::new("a"), Node::new("b"));
-    let seats: Vec<_> = (0..10).map(SeatId::outgoing).collect();
+    let seats: Vec<_> = (0..10).map(RemoteSessionId::outgoing).collect();
     let mut theirs = Vec::new();
     for seat in &seats {
         b.peers.open_seat(*seat, &a.address(), PROCESS).unwrap();
@@ -188,9 +194,9 @@ fn seats_have_a_limit_on_both_sides_and_their_places_come_back() {
     many.limits.seats_max = 3;
     let (mut a, mut b) = (Node::with(few), Node::with(many));
     for number in 0..3 {
-        b.peers.open_seat(SeatId::outgoing(number), &a.address(), PROCESS).unwrap();
+        b.peers.open_seat(RemoteSessionId::outgoing(number), &a.address(), PROCESS).unwrap();
     }
-    let third = b.peers.open_seat(SeatId::outgoing(3), &a.address(), PROCESS);
+    let third = b.peers.open_seat(RemoteSessionId::outgoing(3), &a.address(), PROCESS);
     assert_eq!(third, Err(PeerError::Busy { what: "seats", max: 3 }));
     let (first, ..) = a.opened();
     a.opened();
@@ -204,7 +210,7 @@ fn seats_have_a_limit_on_both_sides_and_their_places_come_back() {
     let until = Instant::now() + LIMIT;
     for number in 10.. {
         assert!(Instant::now() < until, "the place did not come back");
-        let seat = SeatId::outgoing(number);
+        let seat = RemoteSessionId::outgoing(number);
         if b.peers.open_seat(seat, &a.address(), PROCESS).is_err() {
             b.wait(Instant::now() + Duration::from_millis(10));
             continue;
@@ -218,7 +224,7 @@ fn seats_have_a_limit_on_both_sides_and_their_places_come_back() {
         }
     }
     assert_eq!(
-        b.peers.open_seat(SeatId::incoming(1), &a.address(), PROCESS),
+        b.peers.open_seat(RemoteSessionId::incoming(1), &a.address(), PROCESS),
         Err(PeerError::SeatTaken)
     );
 }

@@ -14,7 +14,7 @@ use farrow_wire::{Welcome, paths};
 
 use crate::lock::Holder;
 use crate::node::{MemorySource, NodeOptions};
-use crate::protocol::cluster::{NeighbourMemory, Offer, Way};
+use crate::protocol::cluster::{MappablePeer, MemoryRoute, Offer};
 
 /// Devices that other nodes may lend regions on. What they offer is their word: it is not for them
 /// to say which files this node opens.
@@ -56,7 +56,7 @@ fn real(path: &Path) -> PathBuf {
 
 /// Maps the memory of another node by the first way that works, and sees that it is the region
 /// that is meant.
-pub(crate) fn map(offer: &Offer, devices: &Devices) -> Result<NeighbourMemory, String> {
+pub(crate) fn map(offer: &Offer, devices: &Devices) -> Result<MappablePeer, String> {
     if offer.ways.is_empty() {
         return Err("it lets no other node map its memory".to_owned());
     }
@@ -70,15 +70,15 @@ pub(crate) fn map(offer: &Offer, devices: &Devices) -> Result<NeighbourMemory, S
     Err(reasons.join("; "))
 }
 
-fn open(way: &Way, offer: &Offer, devices: &Devices) -> Result<PassedFabric, String> {
+fn open(way: &MemoryRoute, offer: &Offer, devices: &Devices) -> Result<PassedFabric, String> {
     match way {
-        Way::Shm { dir, name } => {
+        MemoryRoute::Shm { dir, name } => {
             if offer.host != own_host() {
                 return Err("it is in the memory of another machine".to_owned());
             }
             ShmFabric::join(dir, name).map_err(|error| error.to_string())
         }
-        Way::Held { lock } => {
+        MemoryRoute::Held { lock } => {
             if offer.host != own_host() {
                 return Err("it is in the memory of another machine".to_owned());
             }
@@ -88,7 +88,7 @@ fn open(way: &Way, offer: &Offer, devices: &Devices) -> Result<PassedFabric, Str
             })?;
             held.join().map_err(|error| error.to_string())
         }
-        Way::Device { path, file_offset, is_node_local } => {
+        MemoryRoute::Device { path, file_offset, is_node_local } => {
             let geometry =
                 Geometry { control: Length(offer.control_bytes), data: Length(offer.data_bytes) };
             let coherence = devices.coherence(path, *is_node_local).ok_or_else(|| {
@@ -100,7 +100,7 @@ fn open(way: &Way, offer: &Offer, devices: &Devices) -> Result<PassedFabric, Str
     }
 }
 
-fn check(fabric: PassedFabric, offer: &Offer) -> Result<NeighbourMemory, String> {
+fn check(fabric: PassedFabric, offer: &Offer) -> Result<MappablePeer, String> {
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let region = Region::map_from(Arc::clone(&fabric), Access::Client, None, Proximity::Remote);
     let region = region.map_err(|error| error.to_string())?;
@@ -109,25 +109,25 @@ fn check(fabric: PassedFabric, offer: &Offer) -> Result<NeighbourMemory, String>
     if found != offer.region_uid {
         return Err(format!("region {found:#018x} lies there, not {:#018x}", offer.region_uid));
     }
-    Ok(NeighbourMemory { fabric, reader })
+    Ok(MappablePeer { fabric, reader })
 }
 
 /// The ways to a node's own memory, which lies in a folder, on a device, or has no name.
-pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<Way> {
+pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<MemoryRoute> {
     let (source, name) = (&options.source, paths::region_name(&options.socket));
     match (source, dir) {
         (MemorySource::Device { path, file_offset, coherence }, _) => {
             let is_node_local = *coherence == CoherenceClass::NodeLocal;
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            vec![Way::Device { path, file_offset: *file_offset, is_node_local }]
+            vec![MemoryRoute::Device { path, file_offset: *file_offset, is_node_local }]
         }
         (_, Some(dir)) => {
             let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-            vec![Way::Shm { dir, name }]
+            vec![MemoryRoute::Shm { dir, name }]
         }
         (_, None) => {
             let lock = paths::lock_of(&options.socket);
-            vec![Way::Held { lock: std::path::absolute(&lock).unwrap_or(lock) }]
+            vec![MemoryRoute::Held { lock: std::path::absolute(&lock).unwrap_or(lock) }]
         }
     }
 }
@@ -141,7 +141,7 @@ pub(crate) fn own_host() -> String {
 }
 
 /// Puts into a welcome how this machine maps the memory.
-pub(crate) fn describe(memory: &NeighbourMemory, welcome: &mut Welcome) {
+pub(crate) fn describe(memory: &MappablePeer, welcome: &mut Welcome) {
     let fabric = &memory.fabric;
     let geometry = fabric.geometry();
     welcome.is_device = fabric.kind() == FabricKind::Device;
@@ -154,12 +154,12 @@ pub(crate) fn describe(memory: &NeighbourMemory, welcome: &mut Welcome) {
 
 /// Whether the memory went with the last process of its node: it had no name, and the kernel knows
 /// of nobody that lends it. Then it never comes back.
-pub(crate) fn is_gone(memory: &NeighbourMemory) -> bool {
+pub(crate) fn is_gone(memory: &MappablePeer) -> bool {
     farrow_memory::is_lent(memory.fabric.read_fd(Section::Control).0) == Some(false)
 }
 
 /// Writes back what this machine's caches hold of these parts, and forgets it.
-pub(crate) fn clean(memory: &NeighbourMemory, spans: &[Span]) -> Result<(), String> {
+pub(crate) fn clean(memory: &MappablePeer, spans: &[Span]) -> Result<(), String> {
     farrow_store::clean(memory.reader.region(), spans).map_err(|error| error.to_string())
 }
 
@@ -183,7 +183,7 @@ mod tests {
             data_bytes: geometry.data.0,
             capacity: home.layout().heap.length.0,
             base: 0,
-            ways: vec![Way::Shm { dir: dir.to_owned(), name: name.to_owned() }],
+            ways: vec![MemoryRoute::Shm { dir: dir.to_owned(), name: name.to_owned() }],
         };
         (home, offer)
     }
@@ -211,8 +211,8 @@ mod tests {
         }
         // Of several ways the first that leads there; if none does, what is wrong with each.
         let there = offer.ways[0].clone();
-        let astray = Way::Shm { dir: dir.path().to_owned(), name: "two".into() };
-        let nowhere = Way::Shm { dir: dir.path().to_owned(), name: "three".into() };
+        let astray = MemoryRoute::Shm { dir: dir.path().to_owned(), name: "two".into() };
+        let nowhere = MemoryRoute::Shm { dir: dir.path().to_owned(), name: "three".into() };
         let ways = vec![astray.clone(), nowhere.clone(), there];
         let found = map(&Offer { ways, ..offer.clone() }, &devices).unwrap();
         assert_eq!(found.reader.uid(), home.uid());
@@ -236,7 +236,7 @@ mod tests {
         let (home, offer) = lent(dir.path(), "one");
         drop(home);
         let named = |name: &str| {
-            let ways = vec![Way::Shm { dir: dir.path().to_owned(), name: name.into() }];
+            let ways = vec![MemoryRoute::Shm { dir: dir.path().to_owned(), name: name.into() }];
             refused(&Offer { ways, ..offer.clone() }, &Devices::default())
         };
         for name in ["", "..", "../one", "a/b", "nul\0"] {
@@ -258,7 +258,7 @@ mod tests {
         }
         // The whole copy is a region, so the changes were what was wrong. Cut short it is none.
         std::fs::copy(file("one", "control"), file("changed", "control")).unwrap();
-        let ways = vec![Way::Shm { dir: dir.path().to_owned(), name: "changed".into() }];
+        let ways = vec![MemoryRoute::Shm { dir: dir.path().to_owned(), name: "changed".into() }];
         assert!(map(&Offer { ways, ..offer.clone() }, &Devices::default()).is_ok());
         for part in ["data", "control"] {
             let cut = std::fs::File::options().write(true).open(file("changed", part)).unwrap();
@@ -288,7 +288,11 @@ mod tests {
             data_bytes,
             capacity: 1,
             base: 0,
-            ways: vec![Way::Device { path: path.clone(), file_offset, is_node_local: false }],
+            ways: vec![MemoryRoute::Device {
+                path: path.clone(),
+                file_offset,
+                is_node_local: false,
+            }],
         };
         let (control, data) = (geometry.control.0, geometry.data.0);
         assert_eq!(map(&at(total, control, data), &devices).unwrap().reader.uid(), home.uid());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which object is meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Wish {
+pub(crate) enum NetQuery {
     /// By its full name.
     Name(String),
     /// By its id.
@@ -22,7 +22,7 @@ pub(crate) enum Wish {
     },
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for NetQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(full) => write!(f, "{:?}", farrow_store::own_name(full)),
@@ -32,7 +32,7 @@ impl fmt::Display for Wish {
     }
 }
 
-impl Wish {
+impl NetQuery {
     pub(crate) fn encode(&self) -> Vec<u8> {
         // Nothing in it can fail to be written to memory.
         postcard::to_allocvec(self).unwrap_or_default()
@@ -123,15 +123,16 @@ mod tests {
 
     #[test]
     fn wishes_survive_and_others_are_refused() {
-        let list = |prefix: String| Wish::List { namespace: "n".into(), prefix, from: u64::MAX };
-        for wish in [Wish::Name("a\0b".into()), Wish::Id(1, u64::MAX), list("p".into())] {
-            assert_eq!(Wish::decode(&wish.encode()), Ok(wish));
+        let list =
+            |prefix: String| NetQuery::List { namespace: "n".into(), prefix, from: u64::MAX };
+        for wish in [NetQuery::Name("a\0b".into()), NetQuery::Id(1, u64::MAX), list("p".into())] {
+            assert_eq!(NetQuery::decode(&wish.encode()), Ok(wish));
         }
-        let long = Wish::Name("x".repeat(256)).encode();
-        let behind = [Wish::Id(1, 2).encode(), vec![0]].concat();
+        let long = NetQuery::Name("x".repeat(256)).encode();
+        let behind = [NetQuery::Id(1, 2).encode(), vec![0]].concat();
         let long_prefix = list("x".repeat(256)).encode();
         for bytes in [&long[..], &behind, &long_prefix, &[], &[9, 9, 9]] {
-            assert!(Wish::decode(bytes).is_err(), "{bytes:?}");
+            assert!(NetQuery::decode(bytes).is_err(), "{bytes:?}");
         }
     }
 

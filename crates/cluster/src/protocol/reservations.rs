@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 1024;
 const WAITING_PER_SESSION_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct WaitingReservation {
     asker: Asker,
     objects: u32,
     since_ms: u64,
@@ -31,21 +31,21 @@ struct Waiting {
 
 /// What was promised, and who waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Promises {
+pub(super) struct Reservations {
     of_client: BTreeMap<ClientSlot, u32>,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<WaitingReservation>,
     /// Quotas for which somebody waits.
     blocked: BTreeSet<Scope>,
     /// Promises made and given up so far.
     changes: u64,
     /// What there was when the queue was last looked at; none: it is to be looked at.
-    seen: Option<Seen>,
+    seen: Option<FreedMark>,
 }
 
 /// When this is still the same, nobody's objects have become fewer.
-type Seen = (u32, u64, u64);
+type FreedMark = (u32, u64, u64);
 
-impl Promises {
+impl Reservations {
     pub(super) fn of(&self, slot: ClientSlot) -> u32 {
         self.of_client.get(&slot).copied().unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl Promises {
         self.queue.iter().map(|waiting| waiting.asker.slot)
     }
 
-    fn push(&mut self, waiting: Waiting) -> Result<(), WireError> {
+    fn push(&mut self, waiting: WaitingReservation) -> Result<(), WireError> {
         let session = waiting.asker.session;
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
         limit("requests that wait for room for objects", self.queue.len() + 1, WAITING_MAX)?;
@@ -135,7 +135,7 @@ impl NodeState {
             {
                 let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let since_ms = now_ms;
-                self.promises.push(Waiting { asker, objects, since_ms, deadline_ms })?;
+                self.promises.push(WaitingReservation { asker, objects, since_ms, deadline_ms })?;
                 let misfits = self.misfits(asker.slot, objects)?;
                 self.promises.blocked.extend(misfits.into_iter().map(|limit| limit.scope));
                 Ok(None)
@@ -172,7 +172,7 @@ impl NodeState {
         if self.promises.queue.is_empty() {
             return;
         }
-        let late = |waiting: &Waiting| waiting.deadline_ms <= now_ms;
+        let late = |waiting: &WaitingReservation| waiting.deadline_ms <= now_ms;
         if self.promises.seen == Some(self.seen_objects()) && !self.promises.queue.iter().any(late)
         {
             return;
@@ -180,7 +180,7 @@ impl NodeState {
         self.promises.blocked.clear();
         let mut place = 0;
         while let Some(waiting) = self.promises.queue.get(place).copied() {
-            let Waiting { asker, objects, .. } = waiting;
+            let WaitingReservation { asker, objects, .. } = waiting;
             let body = match self.misfits(asker.slot, objects) {
                 Ok(misfits) => match misfits.first() {
                     None => {
@@ -206,7 +206,7 @@ impl NodeState {
         self.promises.seen = Some(self.seen_objects());
     }
 
-    fn seen_objects(&self) -> Seen {
+    fn seen_objects(&self) -> FreedMark {
         (self.home.objects(), self.counts.sealed, self.promises.changes)
     }
 

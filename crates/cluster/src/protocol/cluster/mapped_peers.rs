@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_membership::naming::Unread;
-use farrow_membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
+use farrow_membership::{Member, NodeName, NodeNumber, Reachability as Heard, View};
 use farrow_memory::Fabric;
 use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
-use farrow_wire::{Reach, RosterNode, WireError, WireTarget};
+use farrow_wire::{MemberInfo, Reach, WireError, WireTarget};
 
-use super::offer::{Offer, Way};
+use super::offer::{MemoryRoute, Offer};
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
 
@@ -18,7 +18,7 @@ const LOST_MAX: usize = 64;
 
 /// The memory of another node, mapped by this one to look for names in.
 #[derive(Debug, Clone)]
-pub struct NeighbourMemory {
+pub struct MappablePeer {
     /// What clients get to map it.
     pub fabric: Arc<dyn Fabric>,
     /// Looks into its directory.
@@ -26,31 +26,31 @@ pub struct NeighbourMemory {
 }
 
 #[derive(Debug)]
-enum Memory {
+enum PeerMemory {
     /// Not mapped, and why.
     Missing(String),
-    Mapped(Box<NeighbourMemory>),
+    Mapped(Box<MappablePeer>),
 }
 
 #[derive(Debug)]
-pub(super) struct Neighbour {
+pub(super) struct MappedPeer {
     pub(super) member: Member,
     pub(super) offer: Option<Offer>,
     reach: Reach,
     /// It left in order, so nobody waits for what it had.
     has_left: bool,
-    memory: Memory,
+    memory: PeerMemory,
     /// Its objects are brought by network: `net` or `net+TLS`.
     pub(super) by_net: Option<&'static str>,
     /// When it is asked where its data server listens.
     pub(super) ask_net_at_ms: Option<u64>,
 }
 
-impl Neighbour {
+impl MappedPeer {
     fn new(member: Member) -> Self {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
-        let memory = Memory::Missing(why.to_owned());
+        let memory = PeerMemory::Missing(why.to_owned());
         let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
         Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms }
     }
@@ -76,10 +76,10 @@ impl Neighbour {
         self.reach == Reach::Lost
     }
 
-    pub(super) fn mapped(&self) -> Option<&NeighbourMemory> {
+    pub(super) fn mapped(&self) -> Option<&MappablePeer> {
         match &self.memory {
-            Memory::Mapped(memory) => Some(memory),
-            Memory::Missing(_) => None,
+            PeerMemory::Mapped(memory) => Some(memory),
+            PeerMemory::Missing(_) => None,
         }
     }
 
@@ -103,8 +103,8 @@ impl Neighbour {
     /// The error for an object in its memory, which cannot be mapped here.
     fn unreachable(&self) -> WireError {
         let reason = match &self.memory {
-            Memory::Missing(why) => why.clone(),
-            Memory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
+            PeerMemory::Missing(why) => why.clone(),
+            PeerMemory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
         };
         let Member { name, address, .. } = &self.member;
         WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
@@ -115,9 +115,9 @@ impl Neighbour {
         self.is_lost() && !self.has_left && self.mapped().is_none()
     }
 
-    pub(super) fn report(&self) -> RosterNode {
+    pub(super) fn report(&self) -> MemberInfo {
         let Member { number, name, incarnation, address, .. } = &self.member;
-        let mut report = RosterNode {
+        let mut report = MemberInfo {
             number: number.get(),
             name: name.to_string(),
             address: address.clone(),
@@ -125,14 +125,14 @@ impl Neighbour {
             reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
             region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
             capacity: self.offer.as_ref().map_or(0, |offer| offer.capacity),
-            ..RosterNode::default()
+            ..MemberInfo::default()
         };
         match &self.memory {
-            Memory::Missing(why) => {
+            PeerMemory::Missing(why) => {
                 report.why_not.clone_from(why);
                 self.by_net.unwrap_or_default().clone_into(&mut report.fabric);
             }
-            Memory::Mapped(memory) => {
+            PeerMemory::Mapped(memory) => {
                 report.fabric = memory.fabric.kind().as_str().to_owned();
                 report.coherence = memory.fabric.coherence_class().as_str().to_owned();
             }
@@ -186,7 +186,7 @@ impl NodeState {
                 known.set_reach(Heard::Live);
                 continue;
             }
-            let mut neighbour = Neighbour::new(member.clone());
+            let mut neighbour = MappedPeer::new(member.clone());
             // Where its objects were brought from, they most likely still are.
             neighbour.by_net = cluster.neighbours.get(&name).and_then(|known| known.by_net);
             if let Some(offer) = neighbour.offer.clone() {
@@ -214,7 +214,7 @@ impl NodeState {
     }
 
     /// The memory of a node was mapped, or why not.
-    pub fn mapped(&mut self, node: &str, memory: Result<NeighbourMemory, String>) {
+    pub fn mapped(&mut self, node: &str, memory: Result<MappablePeer, String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -223,10 +223,10 @@ impl NodeState {
         };
         cluster.has_news = true;
         neighbour.memory = match memory {
-            Ok(memory) => Memory::Mapped(Box::new(memory)),
+            Ok(memory) => PeerMemory::Mapped(Box::new(memory)),
             Err(why) => {
                 tracing::warn!(node, %why, "the memory of a node is not mapped");
-                Memory::Missing(why)
+                PeerMemory::Missing(why)
             }
         };
         self.reach_by_net(node);
@@ -235,11 +235,11 @@ impl NodeState {
 
     /// Memory without a name that is mapped, of nodes that are not heard of: it goes with the last
     /// process of its node, which only the kernel knows.
-    pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &NeighbourMemory)> {
+    pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
         let neighbours = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
         neighbours.filter_map(|(name, neighbour)| {
             let ways = &neighbour.offer.as_ref()?.ways;
-            let is_nameless = ways.iter().any(|way| matches!(way, Way::Held { .. }));
+            let is_nameless = ways.iter().any(|way| matches!(way, MemoryRoute::Held { .. }));
             let memory = neighbour.mapped().filter(|_| is_nameless)?;
             (neighbour.reach != Reach::Live).then_some((name.as_str(), memory))
         })
@@ -259,7 +259,7 @@ impl NodeState {
     }
 
     /// The memory of another node, for a client that is to map it too.
-    pub fn memory_of(&self, node: &str) -> Option<&NeighbourMemory> {
+    pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
         self.cluster.as_ref()?.neighbours.get(node)?.mapped()
     }
 
@@ -309,7 +309,7 @@ impl NodeState {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
         known.map_or_else(
             || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
-            Neighbour::unreachable,
+            MappedPeer::unreachable,
         )
     }
 
@@ -343,7 +343,7 @@ impl NodeState {
 /// node that is lost stay taken: it may come back with what it has.
 pub(super) fn is_name_known(
     home: &Home,
-    neighbours: &BTreeMap<String, Neighbour>,
+    neighbours: &BTreeMap<String, MappedPeer>,
     full: &str,
 ) -> bool {
     #[cfg(feature = "failpoints")]
@@ -364,7 +364,7 @@ fn unknown_names(name: &NodeName, address: &str) -> WireError {
 
 /// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
 /// they may know what those have.
-pub(super) fn unread(neighbours: &BTreeMap<String, Neighbour>, view: Option<&View>) -> Unread {
+pub(super) fn unread(neighbours: &BTreeMap<String, MappedPeer>, view: Option<&View>) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
     let asks_all = former.any(|one| !one.has_left && !neighbours.contains_key(one.name.as_str()));
     let members = neighbours.values().filter(|one| !one.is_lost());

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::session::{Session, lock};
 
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(crate) struct ReservedObjects {
     /// The node counts objects.
     are_needed: AtomicBool,
     /// Those that were made and neither used nor given back.
@@ -24,12 +24,12 @@ pub(crate) struct Promises {
 
 /// Room for so many objects, or for none. What is left of it goes back at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Promise {
+pub(crate) struct ObjectReservation {
     session: Option<Arc<Session>>,
     objects: u32,
 }
 
-impl Promises {
+impl ReservedObjects {
     pub(crate) fn new(are_needed: bool) -> Self {
         Self { are_needed: AtomicBool::new(are_needed), objects: Mutex::default() }
     }
@@ -51,7 +51,7 @@ impl Promises {
     }
 }
 
-impl Promise {
+impl ObjectReservation {
     /// Asks for room for all, or none, which may take so long to come. Where objects are not counted
     /// there is nothing to ask.
     pub(crate) fn take(
@@ -117,7 +117,7 @@ impl Promise {
     }
 }
 
-impl Drop for Promise {
+impl Drop for ObjectReservation {
     fn drop(&mut self) {
         let Self { session: Some(session), objects: 1.. } = self else {
             return;

@@ -12,17 +12,17 @@ use crate::session::{Session, lock};
 
 /// Seals between their request and the hold on what they sealed.
 #[derive(Debug, Default)]
-pub(crate) struct Unheld(Mutex<State>);
+pub(crate) struct PendingHolds(Mutex<PendingState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingState {
     next: u64,
     open: BTreeSet<u64>,
     /// The daemon is to be told when all seals before this one are held.
     owed: Option<u64>,
 }
 
-impl State {
+impl PendingState {
     /// Whether the daemon is to be told now.
     fn is_due(&mut self) -> bool {
         let first = self.open.first().copied().unwrap_or(self.next);

@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::PeerEvent;
-use super::address::{AskedToken, SeatId};
-use super::limits::Place;
+use super::address::{AskedToken, RemoteSessionId};
+use super::limits::Permit;
 use super::outbox::Outbox;
 
 /// An event with what the event loop's end keeps of it.
@@ -24,7 +24,7 @@ pub(super) enum Left {
     /// Nobody waits for the answer any more.
     AskGone(AskedToken),
     /// Somebody took a seat here.
-    Opened(PeerEvent, SeatId, Arc<Outbox>),
+    Opened(PeerEvent, RemoteSessionId, Arc<Outbox>),
 }
 
 /// Letters that the event loop takes in one turn. Each is looked at in some 10 us.
@@ -40,28 +40,28 @@ const ANSWERS_PER_TURN: usize = 64;
 const SEAT_EVENTS_PER_TURN: usize = 64;
 
 /// Places within limits that an event keeps until it is taken.
-pub(super) type Places = Vec<Place>;
+pub(super) type Permits = Vec<Permit>;
 
-pub(super) type Taken = Vec<(Left, Places)>;
+pub(super) type Taken = Vec<(Left, Permits)>;
 
-type Lane = VecDeque<(Left, Places)>;
+type QueueLane = VecDeque<(Left, Permits)>;
 
 /// What waits, by kind: so a flood of one kind, or of one seat, is never ahead of a sign of life or
 /// of another seat. Within a lane the order is that of arrival.
 #[derive(Debug, Default)]
-struct Waiting {
-    letters: Lane,
-    questions: Lane,
-    answers: Lane,
-    seats: BTreeMap<SeatId, Lane>,
+struct Backlog {
+    letters: QueueLane,
+    questions: QueueLane,
+    answers: QueueLane,
+    seats: BTreeMap<RemoteSessionId, QueueLane>,
     /// The last seat of which something was taken.
-    last_seat: Option<SeatId>,
+    last_seat: Option<RemoteSessionId>,
 }
 
 /// Written by tasks, emptied by the event loop. Each kind of event has a limit of its own.
 #[derive(Debug)]
 pub(super) struct EventQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Backlog>,
     wake: OwnedFd,
     pub(super) letters: Arc<Semaphore>,
 }
@@ -85,7 +85,7 @@ impl EventQueue {
     }
 
     /// The places are given back when the event is taken.
-    pub(super) fn push_with(&self, left: Left, places: Places) {
+    pub(super) fn push_with(&self, left: Left, places: Permits) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.is_empty();
         waiting.lane_of(&left).push_back((left, places));
@@ -113,13 +113,13 @@ impl EventQueue {
     }
 }
 
-impl Waiting {
+impl Backlog {
     fn is_empty(&self) -> bool {
         let lanes = [&self.letters, &self.questions, &self.answers];
         lanes.into_iter().all(VecDeque::is_empty) && self.seats.is_empty()
     }
 
-    fn lane_of(&mut self, left: &Left) -> &mut Lane {
+    fn lane_of(&mut self, left: &Left) -> &mut QueueLane {
         match left {
             Left::Asked(..) | Left::AskGone(_) => &mut self.questions,
             Left::Opened(_, seat, _) => self.seats.entry(*seat).or_default(),
@@ -163,7 +163,7 @@ impl Waiting {
     }
 
     /// The seat behind the last one that has something, or the first.
-    fn next_seat(&self) -> Option<SeatId> {
+    fn next_seat(&self) -> Option<RemoteSessionId> {
         let after = self.last_seat.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.seats.range((after, Bound::Unbounded)).next();
         next.or_else(|| self.seats.first_key_value()).map(|(seat, _)| *seat)
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn writable(seat: u64) -> Left {
-        Left::Event(PeerEvent::SeatWritable { seat: SeatId::outgoing(seat) })
+        Left::Event(PeerEvent::SeatWritable { seat: RemoteSessionId::outgoing(seat) })
     }
 
     fn has_wake(queue: &EventQueue) -> bool {
@@ -208,7 +208,7 @@ mod tests {
         let taken = queue.take();
         assert!(taken.len() <= 1 + SEAT_EVENTS_PER_TURN, "{}", taken.len());
         assert!(matches!(taken[0].0, Left::Event(PeerEvent::Told { .. })));
-        let other = SeatId::outgoing(2);
+        let other = RemoteSessionId::outgoing(2);
         let is_other = |left: &Left| matches!(left, Left::Event(PeerEvent::SeatWritable { seat }) if *seat == other);
         assert_eq!(taken.iter().filter(|(left, _)| is_other(left)).count(), 1);
         assert!(has_wake(&queue), "the rest is for the next turn");
@@ -224,7 +224,7 @@ mod tests {
         let queue = queue();
         for seat in [7, 8] {
             queue.push(writable(seat));
-            let seat = SeatId::outgoing(seat);
+            let seat = RemoteSessionId::outgoing(seat);
             let reason = String::new();
             queue.push(Left::Event(PeerEvent::SeatEnded { seat, is_process_gone: None, reason }));
         }

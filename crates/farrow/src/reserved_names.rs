@@ -15,11 +15,11 @@ use crate::error::Error;
 use crate::session::{Session, lock};
 
 #[derive(Debug, Default)]
-pub(crate) struct Reservations {
+pub(crate) struct ReservedNames {
     names: Mutex<BTreeSet<String>>,
 }
 
-impl Reservations {
+impl ReservedNames {
     /// Takes all names, or none.
     pub(crate) fn take(&self, session: &Session, names: Vec<String>) -> Result<(), Error> {
         if names.is_empty() {
