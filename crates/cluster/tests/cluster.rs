@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::nodes::{Nodes, wait_for};
-use common::{PATIENCE, bytes_of, player};
+use common::{PATIENCE, bytes_of, scripted_client};
 use farrow::{Client, Error, Reach, Value};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
@@ -20,7 +20,7 @@ const WHILE: Duration = Duration::from_secs(50);
 /// Not a test by itself: a child process plays a client.
 #[test]
 fn player() {
-    player::play();
+    scripted_client::play();
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
     let a = nodes.client(0);
     let id = a.put(&Value::Bytes(&bytes_of(5, 1 << 20)), Some("held")).unwrap();
     let before = a.stats().unwrap().node;
-    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     for command in ["at a", "hold 1 held 5 1048576", "create 2 - 2097152"] {
-        assert_eq!(player.ask(command), player::Answer::Done(String::new()), "{command}");
+        assert_eq!(player.ask(command), scripted_client::Answer::Done(String::new()), "{command}");
     }
     let during = a.stats().unwrap().node;
     assert_eq!(during.clients, before.clients + 1);
@@ -175,9 +175,9 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     let mut nodes = Nodes::start(2, "64MiB", CALM);
     let a = nodes.client(0);
     a.put(&Value::Bytes(&bytes_of(5, BYTES as usize)), Some("held")).unwrap();
-    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     for command in ["at a", "hold 1 held 5 1048576"] {
-        assert_eq!(player.ask(command), player::Answer::Done(String::new()), "{command}");
+        assert_eq!(player.ask(command), scripted_client::Answer::Done(String::new()), "{command}");
     }
     a.delete(&["held".into()]).unwrap();
     let pid = Pid::from_raw(nodes.daemons[0].pid() as i32);
@@ -201,7 +201,7 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     nodes.daemons[1].restart();
     nodes.settle(2);
     stays("it is seen again");
-    assert_eq!(player.ask("check 1"), player::Answer::Done(String::new()));
+    assert_eq!(player.ask("check 1"), scripted_client::Answer::Done(String::new()));
     player.kill9();
     let is_back = || (a.stats().unwrap().node.retiring == 0).then_some(());
     common::wait_for("what a dead client held", is_back).unwrap();
@@ -537,8 +537,8 @@ fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_clea
         assert_eq!(&a.get(&(*id).into(), NOW).unwrap().view().unwrap()[..], bytes_of(n, 500));
     }
     // A reader on the other machine keeps it, and its death leaves nothing in quarantine.
-    let mut player = player::Player::start(&nodes.daemons[1].socket);
-    let done = player::Answer::Done(String::new());
+    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
+    let done = scripted_client::Answer::Done(String::new());
     for command in ["at a", "hold 1 far 3 1048576", "create 2 - 2097152"] {
         assert_eq!(player.ask(command), done, "{command}");
     }

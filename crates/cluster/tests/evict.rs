@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::nodes::Nodes;
-use common::{assert_balanced, bytes_of, player, wait_for};
+use common::{assert_balanced, bytes_of, scripted_client, wait_for};
 use farrow::{Client, Error, ObjectId, Value};
 
 const NOW: Duration = Duration::ZERO;
@@ -21,7 +21,7 @@ const WORDS: &[&str] = &["--evict", "lru", "--lease-ms", "10000"];
 /// Not a test by itself: a child process plays a client.
 #[test]
 fn player() {
-    player::play();
+    scripted_client::play();
 }
 
 fn put(client: &Client, seed: u64, name: Option<&str>) -> ObjectId {
@@ -108,11 +108,11 @@ fn what_a_dead_client_of_another_node_held_is_evicted() {
     let nodes = Nodes::start(2, MEMORY, WORDS);
     let a = nodes.client(0);
     let id = put(&a, 5, Some("held"));
-    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     let hold = format!("hold 1 held 5 {BYTES}");
-    assert_eq!(player.ask(&hold), player::Answer::Done(String::new()));
+    assert_eq!(player.ask(&hold), scripted_client::Answer::Done(String::new()));
     press(&a, 100);
-    assert_eq!(player.ask("check 1"), player::Answer::Done(String::new()));
+    assert_eq!(player.ask("check 1"), scripted_client::Answer::Done(String::new()));
     assert!(!is_gone(&a, id));
     player.kill9();
     wait_for("its place", || (a.stats().unwrap().node.clients == 1).then_some(())).unwrap();

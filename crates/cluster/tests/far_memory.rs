@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::nodes::Nodes;
-use common::player::{Answer, Player};
-use common::{bytes_of, player};
+use common::scripted_client::{Answer, ScriptedClient};
+use common::{bytes_of, scripted_client};
 use farrow::{Client, ObjectId, ObjectKey, ObjectOptions, Value};
 
 const NOW: Duration = Duration::ZERO;
@@ -17,10 +17,10 @@ const CALM: &[&str] = &["--lease-ms", "20000"];
 /// Not a test by itself: a child process plays a client.
 #[test]
 fn player() {
-    player::play();
+    scripted_client::play();
 }
 
-fn told(player: &mut Player, command: &str) -> String {
+fn told(player: &mut ScriptedClient, command: &str) -> String {
     match player.ask(command) {
         Answer::Done(words) => words,
         refused @ Answer::Refused(_) => panic!("{command}: {refused:?}"),
@@ -28,13 +28,13 @@ fn told(player: &mut Player, command: &str) -> String {
 }
 
 /// Where the memory lies that a player puts in, and whether that is where all are to have it.
-fn place(player: &mut Player) -> (u64, bool) {
+fn place(player: &mut ScriptedClient) -> (u64, bool) {
     let words = told(player, "where");
     let (base, is_agreed) = words.split_once(' ').unwrap();
     (base.parse().unwrap(), is_agreed.parse().unwrap())
 }
 
-fn address(player: &mut Player, key: u64) -> u64 {
+fn address(player: &mut ScriptedClient, key: u64) -> u64 {
     told(player, &format!("address {key}")).parse().unwrap()
 }
 
@@ -45,7 +45,7 @@ fn apart() -> (Nodes, u64) {
         let nodes = Nodes::start(2, "64MiB", CALM);
         // Each with the memory of its own node alone.
         let [a, b] = [0, 1].map(|number: usize| {
-            let mut player = Player::start(&nodes.daemons[number].socket);
+            let mut player = ScriptedClient::start(&nodes.daemons[number].socket);
             let (base, is_agreed) = place(&mut player);
             assert!(is_agreed, "nothing else lies at {base:#x}");
             base
@@ -65,10 +65,10 @@ fn a_region_lies_at_one_address_on_all_nodes_and_where_that_is_taken_it_works_el
     let socket = |number: usize| &*nodes.daemons[number].socket;
     // Of node a and of node b; and the same in processes that have something else at that address.
     let mut players = [
-        Player::start(socket(0)),
-        Player::start(socket(1)),
-        Player::start_beside(socket(0), base),
-        Player::start_beside(socket(1), base),
+        ScriptedClient::start(socket(0)),
+        ScriptedClient::start(socket(1)),
+        ScriptedClient::start_beside(socket(0), base),
+        ScriptedClient::start_beside(socket(1), base),
     ];
     for number in [1, 3] {
         told(&mut players[number], "at a");

@@ -8,7 +8,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::player::{self, Answer, Player};
+use common::scripted_client::{self, Answer, ScriptedClient};
 use common::{Daemon, Dice, assert_balanced, bytes_of, client_in, wait_for};
 use farrow::{Client, Error, Metadata, NamespaceSpec, ObjectKey, SubscribeOptions, Subscription};
 use farrow_store::{EventKind, Seen};
@@ -32,7 +32,7 @@ const LIMITED: &str = "limited";
 /// Not a test by itself: a child process plays a client.
 #[test]
 fn player() {
-    player::play();
+    scripted_client::play();
 }
 
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ struct Creation {
 
 /// A player and what it has in hand.
 struct Member {
-    player: Player,
+    player: ScriptedClient,
     holds: BTreeMap<u64, String>,
     writers: BTreeMap<u64, Creation>,
 }
@@ -609,7 +609,7 @@ impl Model {
 
 impl Member {
     fn new(daemon: &Daemon, namespace: &str) -> Self {
-        let player = Player::start_in(&daemon.socket, namespace);
+        let player = ScriptedClient::start_in(&daemon.socket, namespace);
         Self { player, holds: BTreeMap::new(), writers: BTreeMap::new() }
     }
 }
