@@ -16,10 +16,10 @@
 //! # Why one number, read without a lock, is enough
 //!
 //! The number is incremented before the process is copied. The creator of a view reads it first, so
-//! a fork that copies the view has a higher number than the one read. A thread that releases a view
-//! reads the number last, when no other thread can reach the view any more. If it still reads the
-//! old number, the fork that increments it copies memory in which nobody can reach the view. The
-//! kernel copies no page table before every core has drained its stores.
+//! the number read is never later than the view. A thread that releases a view reads the number
+//! last, when no other thread can reach the view any more. If it still reads the old number, the
+//! fork that increments it copies memory in which nobody can reach the view. The kernel copies no
+//! page table before every core has drained its stores.
 //!
 //! `vfork` and `posix_spawn` share the memory, run no handler and cost nothing here.
 
