@@ -55,7 +55,7 @@ const UNWITNESSED_MAX: usize = 64;
 /// Number of forks so far that copied a window.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// The [`process_number`] of the last child that the fork handlers have set up.
+/// The [`process_number`] of this process, if the fork handlers have set it up as a child.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 /// Read-locked during each change of a region's mapping, write-locked during each fork.

@@ -78,8 +78,8 @@ impl Method {
         chosen().available.contains(&self)
     }
 
-    /// Whether [`refresh_lines_by`] may use it. The method must drop lines, unless it is this CPU's
-    /// only refresh method.
+    /// Whether [`refresh_lines_by`] may use it. The method must drop lines, if this CPU has any
+    /// method that does.
     #[must_use]
     pub fn can_refresh(self) -> bool {
         self.is_available() && (self.drops_line() || self == refresh_method())
