@@ -57,8 +57,8 @@ impl HeldMemory {
     }
 
     /// Opens the files that another process of this user holds, given its process id and its
-    /// descriptor numbers. The process id may have been reused: the caller must check the unique id
-    /// of the region.
+    /// descriptor numbers. The process id may have been reused: the caller must check the uid of
+    /// the region.
     ///
     /// # Errors
     /// The process has exited or belongs to another user, or the descriptors are not files of a
