@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use crate::units::{Address, Length, Offset, Section};
 
-/// Making, opening or accepting the memory of a region failed.
+/// Creating, opening or accepting the memory of a region failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The file system, or the memory behind it, has less free space than requested.
+    /// The file system, or the memory of the machine, has less free space than requested.
     #[error("no space for a region on {path}: asked {asked}, {free} free")]
     NoSpace {
         /// Bytes requested.
@@ -255,7 +255,7 @@ pub enum AccessError {
         /// How long the alias or slice is.
         held_length: Length,
     },
-    /// The file ended early, or a read or write call failed.
+    /// The file is too short, or a read or write call failed.
     #[error("{call} of {length} at {offset}: {source}")]
     System {
         /// The call that failed.

@@ -10,8 +10,8 @@ use crate::fork;
 use crate::process::process_number;
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
 
-/// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU; rustix names it only
-/// where it makes the system calls itself.
+/// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU. rustix defines it only
+/// in its back end with direct system calls.
 const MREMAP_DONTUNMAP: u32 = 4;
 
 /// An owned address range; unmapped on drop.
@@ -105,7 +105,7 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let at = ptr::without_provenance_mut(wish.0);
         let asked = length.as_usize();
-        // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel that does not know it
+        // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel without support for it
         // takes the address as a hint.
         let start = unsafe { rustix::mm::mmap_anonymous(at, asked, ProtFlags::empty(), flags) }?;
         let mapping = Self::own(start.cast(), asked)?;

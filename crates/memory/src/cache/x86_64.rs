@@ -15,7 +15,7 @@ struct Features {
 
 /// `cpuid` traps in a virtual machine, so the caller caches the result.
 fn features() -> Features {
-    // SAFETY: every x86-64 CPU has `cpuid`; newer toolchains know that and take the call as safe.
+    // SAFETY: every x86-64 CPU has `cpuid`; newer toolchains declare the call safe.
     #[allow(unused_unsafe)]
     unsafe {
         let basic = __cpuid(0);

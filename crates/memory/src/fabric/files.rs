@@ -292,7 +292,7 @@ pub(super) fn is_locked(fd: BorrowedFd<'_>) -> io::Result<bool> {
     locks::is_locked(fd, 0, 0)
 }
 
-/// `F_SETSIG` of linux/fcntl.h, which the crate `libc` does not have.
+/// `F_SETSIG` of linux/fcntl.h, which is missing in the `libc` crate.
 const F_SETSIG: libc::c_int = 10;
 
 /// Whether other users of a file exist, according to the kernel.

@@ -128,10 +128,10 @@ pub enum LabError {
     TooLarge {
         /// Range times batch times threads.
         asked: Length,
-        /// What there is.
+        /// Size of the arena.
         arena: Length,
     },
-    /// A number is zero or beyond its limit.
+    /// A number is zero or above its limit.
     #[error("{what} of {number} refused: 1 to {max}")]
     BadNumber {
         /// The name of the number.

@@ -288,7 +288,7 @@ impl Profile {
         }
     }
 
-    /// Where it comes from.
+    /// Origin of the profile.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin

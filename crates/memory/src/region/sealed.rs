@@ -36,7 +36,7 @@ impl SealedBytes {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the span was checked, and the region stays mapped readable while self lives. The
-        // span is sealed, so nobody writes there.
+        // span is sealed, so it has no writer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.span.length.as_usize()) }
     }
 
