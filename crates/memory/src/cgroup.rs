@@ -1,5 +1,5 @@
-//! What the control groups of this process leave of memory: version 1 and 2, also side by side,
-//! and nested, where the ancestor with the least room decides.
+//! Memory limits of the control groups (cgroups) of this process. Versions 1 and 2 are supported,
+//! alone or together. In nested groups the ancestor with the least free memory decides.
 
 use std::fmt;
 use std::fs;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use crate::survey::Mount;
 use crate::units::Length;
 
-/// A control group with a limit of memory.
+/// A control group with a memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupRoom {
-    /// Its folder.
+    /// Directory of the group in the cgroup file system.
     pub(crate) folder: PathBuf,
-    /// What its processes may use together.
+    /// Memory limit of all its processes together.
     pub(crate) limit: Length,
-    /// What is left of that, the cache of files counted as free.
+    /// The part of the limit that is still free. The page cache counts as free.
     pub(crate) free: Length,
 }
 
@@ -31,8 +31,8 @@ enum Version {
     Two,
 }
 
-/// The group with the least room, of all that this process is in. `root` is the folder in which
-/// `proc` and the mounts lie: `/` but for tests.
+/// The group with the least free memory among all groups of this process. `root` is the directory
+/// that contains `proc` and the mounts: `/`, except in tests.
 pub(crate) fn tightest(root: &Path) -> Option<GroupRoom> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mounts = fs::read(root.join("proc/self/mountinfo")).ok()?;
@@ -43,7 +43,7 @@ pub(crate) fn tightest(root: &Path) -> Option<GroupRoom> {
         .min_by_key(|room| room.free)
 }
 
-/// `4:memory:/path` of version 1, `0::/path` of version 2.
+/// Parses `4:memory:/path` (version 1) or `0::/path` (version 2).
 fn parse(line: &str) -> Option<(Version, &str)> {
     let mut parts = line.splitn(3, ':');
     let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -53,7 +53,7 @@ fn parse(line: &str) -> Option<(Version, &str)> {
     controllers.split(',').any(|one| one == "memory").then_some((Version::One, path))
 }
 
-/// The limits of a group and of all above it that can be seen.
+/// The limits of a group and of all its visible ancestors.
 fn rooms(root: &Path, mounts: &[Mount], version: Version, group: &str) -> Vec<GroupRoom> {
     let mount = mounts.iter().find(|mount| match version {
         Version::One => mount.kind == "cgroup" && mount.has_option("memory"),
@@ -63,15 +63,15 @@ fn rooms(root: &Path, mounts: &[Mount], version: Version, group: &str) -> Vec<Gr
         return Vec::new();
     };
     let top = root.join(mount.dir.strip_prefix("/").unwrap_or(&mount.dir));
-    // A container sees a part of the tree: its own group is the root of the mount, or lies outside
-    // of what is mounted.
+    // A container sees a part of the tree: its own group is the root of the mount, or is outside
+    // the mounted part.
     let below = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
     let is_plain = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     let own = if is_plain { top.join(below) } else { top.clone() };
     let mut found = Vec::new();
     for folder in own.ancestors().take_while(|folder| folder.starts_with(&top)) {
         found.extend(room_of(folder, version));
-        // Version 1 without a hierarchy: what is above does not count what is used here.
+        // Version 1 without a hierarchy: the parent does not account for the usage of this group.
         let is_part_of_parent = read(folder.parent().unwrap_or(folder), "memory.use_hierarchy");
         if version == Version::One && is_part_of_parent == Some(0) {
             break;
@@ -87,7 +87,7 @@ fn room_of(folder: &Path, version: Version) -> Option<GroupRoom> {
         }
         Version::Two => ("memory.max", "memory.current", "file", "shmem"),
     };
-    // "max" is no number: no limit here.
+    // "max" is not a number: this group has no limit.
     let limit = read(folder, limit)?;
     let used = read(folder, used)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
@@ -112,7 +112,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const UNLIMITED: &str = "9223372036854771712";
 
-    /// A tree of files as the kernel shows them.
+    /// A directory tree like the kernel's `/proc` and cgroup files.
     struct FileTree(tempfile::TempDir);
 
     impl FileTree {

@@ -1,38 +1,38 @@
-//! What can go wrong, with the numbers.
+//! Errors of this crate, with the numbers that caused them.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::units::{Address, Length, Offset, Section};
 
-/// Making, opening or accepting the memory of a region failed.
+/// Creating, opening or accepting the memory of a region failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The file system, or the memory behind it, holds less than was asked for.
+    /// The file system, or the memory of the machine, has less free space than requested.
     #[error("no space for a region on {path}: asked {asked}, {free} free")]
     NoSpace {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Length,
-        /// Bytes free when the error was found.
+        /// Bytes free when the error was detected.
         free: Length,
-        /// The directory or file; `memory` where the machine itself is full.
+        /// The directory or file; `memory` if the machine itself is out of memory.
         path: PathBuf,
     },
-    /// A region of this name is there already.
+    /// A region with this name already exists.
     #[error("a region already exists at {path}")]
     AlreadyExists {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// There is no such region.
+    /// No such region exists.
     #[error("no region at {path}")]
     NotFound {
         /// The file that is missing.
         path: PathBuf,
     },
-    /// Whoever was to make the region was killed meanwhile, or whoever removed it: nothing was ever
-    /// in it, or nothing is left.
+    /// The process that created or removed the region was killed midway. The region is incomplete
+    /// and has no contents.
     #[error("the region at {path} was never finished")]
     Unfinished {
         /// The control file.
@@ -49,7 +49,7 @@ pub enum FabricError {
     NameInvalid {
         /// Length of the name.
         bytes: usize,
-        /// What is wrong with it.
+        /// Why the name is invalid.
         reason: &'static str,
     },
     /// A length or file offset is not a multiple of the page, is zero, or is over the limit.
@@ -62,7 +62,7 @@ pub enum FabricError {
         /// The page size.
         page: u64,
     },
-    /// A file is shorter than the section it should hold, so that loads could end in SIGBUS.
+    /// A file is shorter than the section it should hold, so loads could raise SIGBUS.
     #[error("{section} section needs {needed} in its file, which has {found}")]
     TooShort {
         /// The section.
@@ -72,7 +72,7 @@ pub enum FabricError {
         /// Bytes it has.
         found: Length,
     },
-    /// The memory file could still be made shorter by who sent it.
+    /// The sender of the memory file could still truncate it.
     #[error("{section} section lies in a memory file that can shrink (seals {seals:#x})")]
     CanShrink {
         /// The section.
@@ -80,14 +80,14 @@ pub enum FabricError {
         /// The seals found.
         seals: u32,
     },
-    /// A descriptor that must be read-only can write, or the reverse.
+    /// A descriptor that must be read-only is writable, or the reverse.
     #[error("descriptor for {section} section has access mode {mode}, expected {expected}")]
     WrongMode {
         /// The section.
         section: Section,
         /// `O_ACCMODE` bits found.
         mode: u32,
-        /// What it should be.
+        /// The expected access mode.
         expected: &'static str,
     },
     /// The file is of a kind that cannot hold a region (a directory, a pipe, ...).
@@ -98,7 +98,7 @@ pub enum FabricError {
         /// Why.
         reason: String,
     },
-    /// The file belongs to another user, or others may open it.
+    /// The file belongs to another user, or other users may open it.
     #[error("{path} is not private: owner {owner}, mode {mode:o}")]
     NotPrivate {
         /// The file.
@@ -108,19 +108,19 @@ pub enum FabricError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The system refused for another reason.
+    /// A system call failed for another reason.
     #[error("{call} of {path}: {source}")]
     System {
         /// The call that failed.
         call: &'static str,
-        /// What it was about.
+        /// The file or directory it was called on.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A span does not lie in the region.
+/// A span is not inside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{length} at {offset} does not lie in a region of {region}")]
 pub struct BoundsError {
@@ -136,10 +136,10 @@ pub struct BoundsError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// Not in the region.
+    /// The span is not inside the region.
     #[error(transparent)]
     Bounds(#[from] BoundsError),
-    /// Address space, number of maps or memory for page tables is used up.
+    /// The address space, the number of maps or the memory for page tables is exhausted.
     #[error(
         "no room to map {asked}: {source} (RLIMIT_AS {limit_as:?}, vm.max_map_count {maps_max:?})"
     )]
@@ -150,10 +150,10 @@ pub enum MapError {
         limit_as: Option<u64>,
         /// `vm.max_map_count`, if readable.
         maps_max: Option<u64>,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What is left of `vm.max_map_count` is for the rest of the process.
+    /// The remaining maps below `vm.max_map_count` are reserved for the rest of the process.
     #[error("this process has {used} maps of {limit} (vm.max_map_count)")]
     TooManyMaps {
         /// Maps of this process.
@@ -161,7 +161,7 @@ pub enum MapError {
         /// `vm.max_map_count`.
         limit: u64,
     },
-    /// Whole pages only.
+    /// The span does not consist of whole pages.
     #[error("{length} at {offset} are not whole pages of {page} B")]
     NotPages {
         /// Where the span starts.
@@ -171,15 +171,16 @@ pub enum MapError {
         /// The page size.
         page: u64,
     },
-    /// The wished address is not a multiple of the page, or leaves the address space.
+    /// The requested address is not a multiple of the page size, or the region would not fit in the
+    /// address space.
     #[error("address {address} refused for a region of {length}")]
     BadAddress {
-        /// The wish.
+        /// The requested address.
         address: Address,
         /// Bytes of the region.
         length: Length,
     },
-    /// Only ranges of the data section change between writable and read-only.
+    /// Only ranges of the data section can change between writable and read-only.
     #[error("{length} at {offset} do not lie in the data section")]
     NotData {
         /// Where the span starts.
@@ -187,23 +188,23 @@ pub enum MapError {
         /// How long it is.
         length: Length,
     },
-    /// This process has no descriptor that may write the section.
+    /// This process has no writable descriptor of the section.
     #[error("no writable descriptor for the {section} section")]
     NoWriter {
         /// The section.
         section: Section,
     },
-    /// A [`crate::WritableBytes`] or a running write still uses part of the range.
+    /// A [`crate::WritableBytes`] or a write in progress still uses part of the range.
     #[error("{length} at {offset} are being written by {writers} writer(s)")]
     InUse {
         /// Where the span starts.
         offset: Offset,
         /// How long it is.
         length: Length,
-        /// How many writers overlap it.
+        /// Number of writers that overlap it.
         writers: usize,
     },
-    /// The system refused for another reason.
+    /// A system call failed for another reason.
     #[error("{call} of {length} at {offset}: {source}")]
     System {
         /// The call that failed.
@@ -212,26 +213,26 @@ pub enum MapError {
         offset: Offset,
         /// How long it is.
         length: Length,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Reading or writing words or bytes was refused.
+/// Reading or writing words or bytes failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// Not in the region.
+    /// The span is not inside the region.
     #[error(transparent)]
     Bounds(#[from] BoundsError),
-    /// Words start and end at multiples of 8.
+    /// The span does not consist of whole words: offset and length must be multiples of 8.
     #[error("{length} at {offset} are not whole words of {alignment} B")]
     NotAligned {
         /// Where the span starts.
         offset: Offset,
         /// How long it is.
         length: Length,
-        /// What both must be multiples of.
+        /// Required alignment of offset and length.
         alignment: u64,
     },
     /// Part of the span is mapped read-only here.
@@ -242,19 +243,19 @@ pub enum AccessError {
         /// How long it is.
         length: Length,
     },
-    /// Outside of the alias or slice it went through.
+    /// The span is outside the alias or slice used for the access.
     #[error("{length} at {offset} do not lie in the {held_length} at {held_offset} held")]
     OutsideHeld {
         /// Where the span starts.
         offset: Offset,
         /// How long it is.
         length: Length,
-        /// Where what is held starts.
+        /// Where the alias or slice starts.
         held_offset: Offset,
-        /// How long that is.
+        /// How long the alias or slice is.
         held_length: Length,
     },
-    /// The file ended early, or a read or write call failed.
+    /// The file is too short, or a read or write call failed.
     #[error("{call} of {length} at {offset}: {source}")]
     System {
         /// The call that failed.
@@ -263,7 +264,7 @@ pub enum AccessError {
         offset: Offset,
         /// How long it is.
         length: Length,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }

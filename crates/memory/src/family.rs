@@ -1,10 +1,10 @@
-//! Whether any process still maps a region that a client was given: the client itself, or a process
-//! that was forked from it, however and by whom.
+//! Detects whether a client or any of its descendants still maps a region. A family is a client and
+//! all processes forked from it, directly or indirectly.
 //!
-//! The daemon opens the data section anew for each client, locks one byte of it that stands for the
-//! client's place, passes that descriptor and closes its own copy (`crate::locks`). From then on the
-//! kernel keeps the account: the lock is there until the last process of the family has unmapped the
-//! region, ended, or executed another program. Any daemon can ask, one that was just started too.
+//! The daemon opens the data section separately for each client. It locks one byte whose position
+//! encodes the client's slot, passes the descriptor and closes its own copy (`crate::locks`). The
+//! kernel keeps the lock until the last process of the family has unmapped the region, exited or
+//! executed another program. Any daemon can query the lock, including one that has just started.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -17,11 +17,12 @@ use crate::fabric::files::{self, system};
 use crate::locks::{self, PLACES_AT};
 use crate::units::Section;
 
-/// Opens the data section read-only for the client in place `place`, and locks that place through it.
-/// On a file that knows no locks nothing is known of the family later.
+/// Opens the data section read-only for the client in slot `place`, and locks the byte of that slot
+/// through the new descriptor. On a file without lock support, [`is_mapped_by_client`] later
+/// returns false.
 ///
 /// # Errors
-/// [`FabricError::System`]: there are no more descriptors, or another process has locked the place.
+/// [`FabricError::System`] if no descriptor is left, or if another process has locked the slot.
 pub fn open_for_client(fabric: &dyn Fabric, place: u32) -> Result<OwnedFd, FabricError> {
     let path = Path::new("the data section");
     let (reader, start) = fabric.read_fd(Section::Data);
@@ -38,8 +39,8 @@ pub fn open_for_client(fabric: &dyn Fabric, place: u32) -> Result<OwnedFd, Fabri
     }
 }
 
-/// Whether a process still maps the data section through what [`open_for_client`] made for this place,
-/// or has that descriptor. False where files know no locks.
+/// Whether a process still has the descriptor that [`open_for_client`] returned for this slot, or
+/// maps the data section through it. False if the file does not support locks.
 #[must_use]
 pub fn is_mapped_by_client(fabric: &dyn Fabric, place: u32) -> bool {
     let (reader, start) = fabric.read_fd(Section::Data);
@@ -49,8 +50,8 @@ pub fn is_mapped_by_client(fabric: &dyn Fabric, place: u32) -> bool {
     })
 }
 
-/// Several regions may lie in one file, so the start of the data section is added; a region has fewer
-/// clients than bytes.
+/// One file may contain several regions, so the start of the data section is added. A region has
+/// fewer clients than bytes, so the positions of two regions do not collide.
 fn place_byte(start: u64, place: u32) -> u64 {
     PLACES_AT.saturating_add(start).saturating_add(u64::from(place))
 }
@@ -62,8 +63,8 @@ mod tests {
     use crate::mapping::Mapping;
     use crate::units::{Geometry, Length, page_bytes};
 
-    /// A daemon that asked whether the descriptor is still open would free what a process reads that
-    /// has closed it, as every program does that becomes a service.
+    /// Regression: a mapping must count even after its descriptor was closed, as every program does
+    /// that turns into a service. Otherwise the daemon would free memory that is still being read.
     #[test]
     fn a_place_is_in_use_as_long_as_it_is_mapped() {
         let page = Length(page_bytes());

@@ -1,10 +1,9 @@
-//! A whole file mapped shared, whose bytes travel between it and sockets without a copy in this
-//! process.
+//! A file mapped shared. Bytes move between the file and sockets without a copy in this process.
 //!
-//! The network fabric uses it for both ends of a transfer: the data section of the home, and the
-//! mirror of it on another node. Unlike a [`crate::Region`] it lies at any address, has one section,
-//! and is never shown to users. Stores happen by system calls: a full file system is then an error
-//! and not a signal.
+//! The network fabric uses it at both ends of a transfer: for the data section of the home, and for
+//! its mirror on another node. Unlike a [`crate::Region`] it is mapped at any address, has one
+//! section, and is never exposed to users. It is written by system calls, so a full file system is
+//! an error and not a signal.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +17,7 @@ use crate::error::{AccessError, BoundsError, MapError};
 use crate::mapping::{self, Mapping};
 use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Span, page_bytes};
 
-/// Pages that [`FileMap::is_allocated`] asks for at a time: those of 256 KiB.
+/// Pages that one `mincore` call of [`FileMap::is_allocated`] covers: 256 KiB of 4 KiB pages.
 const MINCORE_PAGES: usize = 64;
 
 /// A mapped file. Spans are offsets from its first mapped byte.
@@ -33,11 +32,11 @@ pub struct FileMap {
 }
 
 impl FileMap {
-    /// Maps `length` bytes of a file from `file_offset` on, both multiples of the page. The file
-    /// must not become shorter while it is mapped: loads from what is cut off end in SIGBUS.
+    /// Maps `length` bytes of a file, starting at `file_offset`. Both must be multiples of the page
+    /// size. The file must not be truncated while it is mapped: loads beyond its end raise SIGBUS.
     ///
     /// # Errors
-    /// [`MapError::NotPages`], or the system's answer.
+    /// [`MapError::NotPages`], or the error of the system call.
     pub fn new(
         file: OwnedFd,
         file_offset: u64,
@@ -51,37 +50,37 @@ impl FileMap {
         }
         let mapping = Mapping::of_file(file.as_fd(), file_offset, length, is_writable)
             .map_err(|errno| refused("mmap", span, errno))?;
-        // A tmpfs with huge pages tells their size here.
+        // A tmpfs with huge pages reports their size as its block size.
         let has_huge_pages = rustix::fs::fstat(&file)
             .is_ok_and(|stat| stat.st_blksize as u64 >= HUGE_PAGE_BYTES_USUAL.0);
         Ok(Self { mapping, file, file_offset, is_writable, has_huge_pages })
     }
 
-    /// Bytes that are mapped.
+    /// Number of mapped bytes.
     #[must_use]
     pub fn length(&self) -> Length {
         self.mapping.length()
     }
 
-    /// The file, to be passed on.
+    /// The file, so that its descriptor can be passed on.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Bytes of memory that the file uses, in the whole file.
+    /// Bytes allocated for the whole file, not only for the mapped part.
     ///
     /// # Errors
-    /// The system's answer.
+    /// The error of `fstat`.
     pub fn committed(&self) -> io::Result<Length> {
-        // POSIX leaves the unit of `st_blocks` open; on Linux it is 512 bytes.
+        // POSIX does not define the unit of `st_blocks`; on Linux it is 512 bytes.
         Ok(Length(rustix::fs::fstat(&self.file)?.st_blocks as u64 * 512))
     }
 
-    /// Does the span lie in the map?
+    /// Checks that the span is inside the map.
     ///
     /// # Errors
-    /// [`BoundsError`] with the numbers if it does not.
+    /// [`BoundsError`] with the numbers if it is not.
     pub fn check(&self, span: Span) -> Result<(), BoundsError> {
         let whole = Span::new(Offset(0), self.length());
         if whole.contains(span) {
@@ -90,25 +89,27 @@ impl FileMap {
         Err(BoundsError { offset: span.offset, length: span.length, region: whole.length })
     }
 
-    /// Receives at most the bytes of a span from a socket, straight into the file. Zero means that
-    /// the peer has closed its side.
+    /// Receives up to the length of a span from a socket, directly into the file. Returns the
+    /// number of bytes; zero means that the peer has closed its side.
     ///
     /// # Errors
-    /// Outside of the map, not writable, or the system's answer: time out and interrupt included.
+    /// The span is outside the map, the map is not writable, or the system call failed. Timeouts
+    /// and interrupts are errors too.
     pub fn receive(&self, socket: BorrowedFd<'_>, span: Span) -> Result<usize, AccessError> {
         self.check_writable(span)?;
         let (start, bytes) = (self.mapping.pointer(span.offset.0), span.length.as_usize());
-        // SAFETY: the span lies in our mapping, which lives as long as self; the kernel stores
-        // there as any other writer of shared memory does, and no reference to it is made.
+        // SAFETY: the span is inside our mapping, which lives as long as self. The kernel stores
+        // there like any other writer of shared memory, and no reference into the span exists.
         let count = unsafe { libc::recv(socket.as_raw_fd(), start.cast(), bytes, 0) };
         usize::try_from(count).map_err(|_| system("recv", span, io::Error::last_os_error()))
     }
 
-    /// Moves at most the bytes of a span from a pipe into the file. Into pages that do not exist yet
-    /// this takes half the CPU of [`FileMap::receive`]: they are neither cleared nor mapped before.
+    /// Moves up to the length of a span from a pipe into the file. For pages that do not exist yet
+    /// this takes half the CPU time of [`FileMap::receive`]: they need not be cleared or mapped.
     ///
     /// # Errors
-    /// Outside of the map, not writable, or the system's answer: no space included.
+    /// The span is outside the map, the map is not writable, or the system call failed, for example
+    /// because the file system is full.
     pub fn write_from_pipe(&self, pipe: BorrowedFd<'_>, span: Span) -> Result<usize, AccessError> {
         self.check_writable(span)?;
         let mut at = self.file_offset + span.offset.0;
@@ -117,36 +118,38 @@ impl FileMap {
             .map_err(|errno| system("splice", span, errno.into()))
     }
 
-    /// Do bytes of a span take less CPU by way of a pipe? Its pages are small, and some do not exist.
+    /// Whether a pipe takes less CPU time than a direct receive for this span: the pages are small
+    /// and some of them do not exist yet.
     #[must_use]
     pub fn is_for_pipe(&self, span: Span) -> bool {
         !self.has_huge_pages && !self.is_allocated(span)
     }
 
-    /// Do all pages of a span exist in the file? Where the system does not tell, they do.
+    /// Whether all pages of a span are allocated in the file. True if the system cannot tell.
     #[must_use]
     pub fn is_allocated(&self, span: Span) -> bool {
         let Some(pages) = self.pages(span) else {
             return true;
         };
-        // Not by the next hole of the file, which is searched for beyond the span.
+        // SEEK_HOLE would be slower: it searches beyond the end of the span.
         let mut is_there = [0; MINCORE_PAGES];
         let piece_bytes = MINCORE_PAGES as u64 * page_bytes();
         (0..pages.length.0).step_by(piece_bytes as usize).all(|at| {
             let length = piece_bytes.min(pages.length.0 - at);
             let start = self.mapping.pointer(pages.offset.0 + at).cast();
             let count = (length / page_bytes()) as usize;
-            // SAFETY: whole pages of our own mapping, and a byte for each of them.
+            // SAFETY: whole pages of our own mapping, and one byte of output for each page.
             let told = unsafe { libc::mincore(start, length as usize, is_there.as_mut_ptr()) };
             told != 0 || is_there.iter().take(count).all(|byte| byte & 1 == 1)
         })
     }
 
-    /// Sends at most `head` and then a span, in one call. Returns the bytes of both that the socket
-    /// took. The kernel copies: later stores to the span do not change what was sent.
+    /// Sends `head` followed by a span in one call. Returns how many bytes of both the socket
+    /// accepted. The kernel copies the data: later stores to the span do not change what was sent.
     ///
     /// # Errors
-    /// Outside of the map, or the system's answer: time out and interrupt included.
+    /// The span is outside the map, or the system call failed. Timeouts and interrupts are errors
+    /// too.
     pub fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -165,33 +168,34 @@ impl FileMap {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len() as _;
-        // SAFETY: both parts are readable: `head` is a borrow, the span lies in our mapping. Sending
-        // writes to neither.
+        // SAFETY: both parts are readable: `head` is a borrow, the span is inside our mapping.
+        // Sending writes to neither.
         let count =
             unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         usize::try_from(count).map_err(|_| system("sendmsg", span, io::Error::last_os_error()))
     }
 
-    /// Bytes without any writer, as a slice.
+    /// Borrows bytes that have no writer.
     ///
-    /// As with [`crate::Region::sealed`] this call is where a promise turns into a borrow: the span
-    /// belongs to a sealed object that the caller holds, or the caller has received it and not yet
-    /// shown it to others.
+    /// As with [`crate::Region::sealed`], the caller guarantees that nobody writes to the span: it
+    /// belongs to a sealed object that the caller holds, or the caller has received the bytes and
+    /// has not shared them yet.
     ///
     /// # Errors
-    /// [`BoundsError`] if the span does not lie in the map.
+    /// [`BoundsError`] if the span is not inside the map.
     pub fn sealed(&self, span: Span) -> Result<&[u8], BoundsError> {
         self.check(span)?;
         let (start, bytes) = (self.mapping.pointer(span.offset.0), span.length.as_usize());
-        // SAFETY: the span lies in our mapping, which lives as long as the borrow; the caller vouches
-        // that it is sealed, so it has no writer.
+        // SAFETY: the span is inside our mapping, which lives as long as the borrow. The caller
+        // guarantees that it is sealed, so it has no writer.
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 
     /// Copies bytes into the file.
     ///
     /// # Errors
-    /// Outside of the map, not writable, or the system's answer: no space included.
+    /// The span is outside the map, the map is not writable, or the system call failed, for example
+    /// because the file system is full.
     pub fn write(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(from.len()));
         self.check_writable(span)?;
@@ -208,21 +212,21 @@ impl FileMap {
         Ok(())
     }
 
-    /// Allocates the pages that a span touches and makes their page table entries, so that a stream
-    /// into it meets no fault. Contents stay.
+    /// Allocates the pages that a span touches and populates their page table entries, so that
+    /// later stores cause no page faults. The contents do not change.
     ///
     /// # Errors
-    /// Outside of the map, not writable, or no memory for the pages.
+    /// The span is outside the map, the map is not writable, or there is no memory for the pages.
     pub fn commit(&self, span: Span) -> Result<(), AccessError> {
         self.check_writable(span)?;
         let Some(pages) = self.pages(span) else {
             return Ok(());
         };
         let start = self.mapping.pointer(pages.offset.0);
-        // SAFETY: whole pages of our own mapping; populating changes no contents.
+        // SAFETY: whole pages of our own mapping; populating does not change the contents.
         match unsafe { mapping::advise(start, pages.length, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),
-            // Before Linux 5.14: allocated, though not in the page tables.
+            // Before Linux 5.14: allocate the pages without their page table entries.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 let at = self.file_offset + pages.offset.0;
                 rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, at, pages.length.0)
@@ -232,11 +236,11 @@ impl FileMap {
         }
     }
 
-    /// Gives the memory of a span back: whole pages leave the file, the ends of it in other pages
-    /// become zero. Bytes beside the span stay.
+    /// Returns the memory of a span to the system: whole pages become holes, partial pages at the
+    /// ends are set to zero. Bytes outside the span do not change.
     ///
     /// # Errors
-    /// Outside of the map, not writable, or a file that has no holes.
+    /// The span is outside the map, the map is not writable, or the file does not support holes.
     pub fn punch(&self, span: Span) -> Result<(), AccessError> {
         self.check_writable(span)?;
         if span.is_empty() {

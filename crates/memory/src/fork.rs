@@ -1,25 +1,27 @@
-//! Forks of this process: what a child gets of the regions that are mapped here, and whether there
-//! are still children that have it.
+//! Forks of this process: what a child inherits of the mapped regions, and whether such children
+//! still exist.
 //!
-//! Maps of regions are not inherited (`MADV_DONTFORK`), so that a child made without the C library's
-//! knowing, by a bare system call, faults where it reads and never sees other bytes. Handlers of
-//! `pthread_atfork` let the children of `fork` inherit the windows of regions, read-only, and never
-//! the writable aliases.
+//! Mappings of regions are not inherited by default (`MADV_DONTFORK`). A child made by a bare
+//! system call, without the C library, therefore faults when it reads there and never sees wrong
+//! bytes. Handlers registered with `pthread_atfork` let the children of `fork` inherit the windows
+//! of regions, read-only. The writable aliases are never inherited.
 //!
-//! Every such fork has a number. The handler maps one page whose open file description has a lock on
-//! the byte of that number (`crate::locks`), and unmaps it in the parent after the fork: so the lock,
-//! the *witness* of the fork, is there exactly as long as a process that inherited the page. A view
-//! that was made after fork `since` and is let go after fork `until` may have been inherited by the
-//! children of the forks in between and by no others; [`is_inherited`] tells whether any is left.
+//! Each such fork has a number. The handler maps one page through an open file description that
+//! holds a lock on the byte with that number (`crate::locks`). The parent unmaps the page after the
+//! fork. The lock is called the *witness* of the fork: it exists exactly as long as some process
+//! still has the inherited page. A view created after fork `since` and released after fork `until`
+//! can only have been inherited by children of the forks in between. [`is_inherited`] tells whether
+//! any of these children is still alive.
 //!
 //! # Why one number, read without a lock, is enough
 //!
-//! The number is raised before the process is copied. Who makes a view reads it first, so what a fork
-//! can copy is at least as old as it says. Who lets a view go reads it last, when no other thread can
-//! reach the view any more: if the number is the old one, the fork that raises it copies memory in which
-//! nobody can reach the view. The kernel copies no page table before every core has drained its stores.
+//! The number is incremented before the process is copied. The creator of a view reads it first, so
+//! the number read is never later than the view. A thread that releases a view reads the number
+//! last, when no other thread can reach the view any more. If it still reads the old number, the
+//! fork that increments it copies memory in which nobody can reach the view. The kernel copies no
+//! page table before every core has drained its stores.
 //!
-//! `vfork` and `posix_spawn` share the memory and run no handler, and cost nothing here.
+//! `vfork` and `posix_spawn` share the memory, run no handler and cost nothing here.
 
 #[cfg(any(test, feature = "failpoints"))]
 pub mod trial;
@@ -43,38 +45,39 @@ use crate::process::process_number;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{Length, page_bytes};
 
-/// How often it is looked whether children are left: a dead one's memory is to be back in a second.
+/// Interval between checks for remaining children. The memory of a dead child must be free again
+/// within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs of forks without a witness that are told apart.
+/// Maximum number of separately recorded runs of consecutive forks without a witness.
 const UNWITNESSED_MAX: usize = 64;
 
-/// Forks so far that copied a window.
+/// Number of forks so far that copied a window.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// The number of the process whose birth the handlers saw.
+/// The [`process_number`] of this process, if the fork handlers have set it up as a child.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
-/// Read-locked over each change of a map of a region, write-locked over each fork.
+/// Read-locked during each change of a region's mapping, write-locked during each fork.
 static STATE: RwLock<ForkState> = RwLock::new(ForkState::new());
 
 thread_local! {
-    /// What the handler before a fork leaves to the one after it.
+    /// State that the handler before a fork passes to the handler after it.
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
-/// Something that children may have inherited, kept until they are gone.
+/// A resource that children may have inherited. It is retained until they have exited.
 pub trait Deferred: Send + Sync {
-    /// Lets go of all that no child has any more. True while something is left.
+    /// Releases everything that no child uses any more. Returns true while something remains.
     fn let_go(&self) -> bool;
 }
 
 struct ForkState {
-    /// Windows of regions: first address and bytes.
+    /// Windows of regions: first address and length in bytes.
     windows: BTreeMap<usize, usize>,
-    /// The file on which witnesses are locked.
+    /// The file whose bytes are locked by witnesses.
     witnesses: Option<OwnedFd>,
-    /// Forks that have none, first and last: their children count as alive.
+    /// Ranges (first, last) of forks without a witness. Their children always count as alive.
     unwitnessed: Vec<(u64, u64)>,
     deferred: Vec<Weak<dyn Deferred>>,
     is_looking: bool,
@@ -92,13 +95,14 @@ pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Whether a child is left of the forks after number `since`, up to number `until`.
+/// Whether a child is still alive of the forks after number `since`, up to and including `until`.
 #[must_use]
 pub fn is_inherited(since: u64, until: u64) -> bool {
     until > since && read().is_inherited(since, until)
 }
 
-/// Has `one` let go, by a thread of this process, as soon as no child has what it keeps.
+/// Registers `one` with a background thread of this process, which calls [`Deferred::let_go`] until
+/// no child uses the resource any more.
 pub fn defer(one: Weak<dyn Deferred>) {
     let mut state = write();
     if !state.deferred.iter().any(|known| known.ptr_eq(&one)) {
@@ -113,12 +117,12 @@ pub fn defer(one: Weak<dyn Deferred>) {
         .spawn(look_after_deferred);
     match started {
         Ok(_) => state.is_looking = true,
-        // The next one tries again. At the end of the session the node sees to it.
+        // The next call tries again. At the latest the node frees the memory when the session ends.
         Err(error) => tracing::warn!(%error, "memory that children inherited is kept for longer"),
     }
 }
 
-/// No fork happens while this is held: for a change of maps that is not whole in between.
+/// Blocks forks while the returned guard lives: for changes of mappings in several steps.
 pub(crate) fn without_fork() -> impl Drop {
     struct Steady(
         #[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ForkState>,
@@ -129,12 +133,12 @@ pub(crate) fn without_fork() -> impl Drop {
     Steady(read())
 }
 
-/// Lets children inherit this range of maps, read-only, until [`forget_window`].
+/// Lets children inherit this address range, read-only, until [`forget_window`].
 pub(crate) fn watch_window(address: usize, bytes: usize) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: the three functions live as long as this library, which takes them back if it is
-        // unloaded, and neither unwind nor call anything that forks.
+        // SAFETY: the three functions live as long as this library; they are unregistered when it
+        // is unloaded. They neither unwind nor call anything that forks.
         let code = unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
         if code != 0 {
             tracing::error!(code, "no handler at fork: children inherit no memory of the region");
@@ -147,13 +151,13 @@ pub(crate) fn forget_window(address: usize) {
     write().windows.remove(&address);
 }
 
-/// Whether this process is a child that the handlers have seen, so that it has its parent's windows.
+/// Whether this process is a child set up by the fork handlers and so has its parent's windows.
 pub(crate) fn has_inherited() -> bool {
     HANDLED.load(Ordering::Relaxed) == process_number()
 }
 
 fn read() -> RwLockReadGuard<'static, ForkState> {
-    // What is in there is whole after each statement.
+    // A poisoned lock is no problem: the state is consistent after each statement.
     STATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -184,11 +188,11 @@ impl ForkState {
             return false;
         };
         let locked = locks::is_locked(file.as_fd(), since.saturating_add(1), until - since);
-        // Nobody knows: then there may be one.
+        // If the lock cannot be queried, assume that a child exists.
         locked.unwrap_or(true)
     }
 
-    /// A page that the children of fork `number` inherit.
+    /// Maps a page that the children of fork `number` inherit.
     fn witness(&mut self, number: u64) -> io::Result<Mapping> {
         let length = Length(page_bytes());
         let file = match &self.witnesses {
@@ -216,17 +220,17 @@ impl ForkState {
     fn advise_windows(&self, advice: Advice) {
         for (address, bytes) in &self.windows {
             let start = std::ptr::with_exposed_provenance_mut(*address);
-            // SAFETY: a window that is mapped, and advice that changes no contents.
+            // SAFETY: the window is mapped, and the advice does not change its contents.
             let advised = unsafe { mapping::advise(start, Length::from(*bytes), advice) };
             if let Err(errno) = advised {
-                // Device memory stays as it was: it is not inherited.
+                // Expected for device memory, which children never inherit.
                 tracing::debug!(%errno, ?advice, "a window at a fork");
             }
         }
     }
 }
 
-/// Before a fork, in the thread that forks.
+/// Runs before a fork, in the thread that forks.
 unsafe extern "C" fn prepare() {
     let mut state = write();
     let mut witness = None;
@@ -245,7 +249,7 @@ unsafe extern "C" fn prepare() {
     let _ = FORKING.try_with(|forking| forking.replace(Some(Forking { state, witness })));
 }
 
-/// After a fork, or one that failed, in the parent.
+/// Runs in the parent after a fork, also if the fork failed.
 unsafe extern "C" fn in_parent() {
     let Ok(Some(forking)) = FORKING.try_with(RefCell::take) else {
         return;
@@ -254,7 +258,7 @@ unsafe extern "C" fn in_parent() {
     drop(forking.witness);
 }
 
-/// After a fork, in the child.
+/// Runs in the child after a fork.
 unsafe extern "C" fn in_child() {
     let Ok(Some(forking)) = FORKING.try_with(RefCell::take) else {
         return;
@@ -263,7 +267,7 @@ unsafe extern "C" fn in_child() {
     for (address, bytes) in std::mem::take(&mut state.windows) {
         protect(address, bytes);
     }
-    // For as long as this process lives; its own forks have a file of their own.
+    // The witness must exist as long as this process. Its own forks use a new file.
     std::mem::forget(witness);
     state.witnesses = None;
     state.unwitnessed.clear();
@@ -272,18 +276,19 @@ unsafe extern "C" fn in_child() {
     HANDLED.store(process_number(), Ordering::Relaxed);
 }
 
-/// Makes an inherited window read-only. What was not inherited, or stays writable, is replaced by
-/// addresses with nothing behind them: another map of the child's there would be other bytes.
+/// Makes an inherited window read-only. A window that was not inherited, or that cannot be made
+/// read-only, is replaced by an inaccessible mapping. Otherwise the child might map other memory
+/// there and read wrong bytes through an old pointer.
 fn protect(address: usize, bytes: usize) {
     let start = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the window is this process's copy of its parent's, and nobody writes through it: all
-    // writing needs a session, which is of no use here.
+    // SAFETY: the window is this process's copy of its parent's, and nobody writes through it:
+    // writing needs a session, and the parent's session cannot be used here.
     let protected = unsafe { rustix::mm::mprotect(start, bytes, MprotectFlags::READ) };
     if protected.is_ok() {
         return;
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: as above; who reads there faults.
+    // SAFETY: as above; reads of this range fault.
     let replaced = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
     if replaced.is_err() {
         // SAFETY: as above.
@@ -291,7 +296,7 @@ fn protect(address: usize, bytes: usize) {
     }
 }
 
-/// Looks after what is deferred until nothing is left.
+/// Releases deferred resources as their children exit. Returns when none is left.
 fn look_after_deferred() {
     let process = process_number();
     loop {

@@ -1,38 +1,37 @@
-//! Descriptors that a service manager opened before this program began.
+//! File descriptors that a service manager opened before it started this program.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// First descriptor that a service manager passes on (`SD_LISTEN_FDS_START` of `sd_listen_fds(3)`).
+/// First descriptor that a service manager passes (`SD_LISTEN_FDS_START` of `sd_listen_fds(3)`).
 const FIRST: RawFd = 3;
 
-/// Most descriptors that are taken: a node stores two.
+/// Maximum number of descriptors taken over: a node stores two.
 const COUNT_MAX: RawFd = 64;
 
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes the descriptors 3 to 3 + `count` - 1 over, once in the life of a process: the environment
-/// (`LISTEN_FDS`, `LISTEN_PID`) says that they were opened for this process. A program that this
-/// one starts does not inherit them.
+/// Takes ownership of the descriptors 3 to 3 + `count` - 1. Can be called once per process. The
+/// caller has checked with the environment (`LISTEN_FDS`, `LISTEN_PID`) that they were opened for
+/// this process. Programs started by this one do not inherit them.
 ///
 /// # Errors
-/// They were taken before, there are too many, or one of them is not open.
+/// The descriptors were taken before, there are too many, or one of them is not open.
 pub fn take_inherited(count: u32) -> io::Result<Vec<OwnedFd>> {
     let count = RawFd::try_from(count).unwrap_or(RawFd::MAX);
     if count > COUNT_MAX || IS_TAKEN.swap(true, Ordering::Relaxed) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for number in FIRST..FIRST + count {
-        // SAFETY: the number may be that of no open file, which the call then says; nothing else is
-        // done with it before.
+        // SAFETY: if the descriptor is not open, the call below fails; it is not used otherwise.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
     }
     let take = |number| {
-        // SAFETY: it is open, as was just seen; it was opened for this process before its program
-        // began, so nothing in here owns it, and it is taken this once.
+        // SAFETY: the loop above has checked that it is open. It was opened before this program
+        // started, so nothing else owns it, and `IS_TAKEN` ensures that it is taken only once.
         unsafe { OwnedFd::from_raw_fd(number) }
     };
     Ok((FIRST..FIRST + count).map(take).collect())

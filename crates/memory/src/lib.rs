@@ -1,12 +1,13 @@
-//! Regions of shared memory: map them, bound them, publish and refresh them.
+//! Regions of shared memory: mapping, bounds checks, publish and refresh.
 //!
 //! This crate turns (region, offset, length) into memory and is the only one that makes pointers.
-//! It knows fabrics, pages and cache lines; it knows no objects, no names and no Arrow, starts no
-//! thread that works beyond a call, and never prints. `farrow-store` builds objects on it, and
-//! `farrow-cluster` and `farrow` make and pass the descriptors.
+//! It handles fabrics, pages and cache lines. It has no notion of objects, names or Arrow, and it
+//! never prints. Its background threads end when they are idle: the helpers of [`copy`], and the
+//! thread of [`fork`] that waits for forked children. `farrow-store` builds objects on this crate.
+//! `farrow-cluster` and `farrow` open and pass the descriptors.
 //!
-//! What another process can write is read only by [`Region::words`] and [`Region::copy_out`]; what
-//! is sealed, and so written by nobody, may be borrowed by [`Region::sealed`].
+//! Read memory that another process can write with [`Region::words`] or [`Region::copy_out`] only.
+//! Sealed memory has no writer, so [`Region::sealed`] may borrow it.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The calls that change the address space. Everything above holds [`Mapping`]s.
+//! System calls that change the address space. The other modules use them through [`Mapping`].
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -10,11 +10,11 @@ use crate::fork;
 use crate::process::process_number;
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
 
-/// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU; rustix names it only
-/// where it makes the system calls itself.
+/// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU. rustix defines it only
+/// in its back end with direct system calls.
 const MREMAP_DONTUNMAP: u32 = 4;
 
-/// A range of addresses that belongs to its holder; unmapped on drop.
+/// An owned address range; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -22,26 +22,28 @@ pub(crate) struct Mapping {
     owner: MappingOwner,
 }
 
-/// Whose a range of addresses is. In a forked child the range may be another map's by now.
+/// The processes in which an address range is valid. In a forked child the same addresses may
+/// belong to another mapping by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MappingOwner {
-    /// Memory that children get a copy of: of every process that has it.
+    /// Every process that has the mapping: children get a copy.
     Everybody,
-    /// This process alone; children do not inherit it.
+    /// This process only; children do not inherit it.
     Process(u64),
-    /// This process, and children that the handlers at fork have seen.
+    /// This process, and children set up by the fork handlers.
     Window(u64),
 }
 
-// SAFETY: a mapping is a range of addresses, the same for every thread; what may be read and
-// written there is the business of whoever makes pointers from it.
+// SAFETY: a mapping is an address range, which is the same for every thread. Code that makes
+// pointers from it must ensure that its reads and writes are sound.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Takes `length` bytes of addresses with nothing behind them: at `wish` if those are free,
-    /// else, or without a wish, wherever the system likes, aligned to a usual huge page.
+    /// Reserves `length` bytes of address space without memory: at `wish` if that range is free,
+    /// else at an address chosen by the system, aligned to the usual huge page size if it is at
+    /// least that long.
     pub(crate) fn reserve(length: Length, wish: Option<Address>) -> Result<Self, Errno> {
         if let Some(wish) = wish {
             match Self::reserve_at(length, wish) {
@@ -64,14 +66,15 @@ impl Mapping {
         Ok(whole)
     }
 
-    /// Lets children inherit all of it, read-only, as long as this lives.
+    /// Lets children inherit the whole mapping, read-only, as long as it exists.
     pub(crate) fn let_children_inherit(mut self) -> Self {
         self.owner = MappingOwner::Window(process_number());
         fork::watch_window(self.start.as_ptr().expose_provenance(), self.length);
         self
     }
 
-    /// Whether the range is this process's: in a forked child it may not be mapped, or be another's.
+    /// Whether the range is valid in this process. In a forked child it may be unmapped, or belong
+    /// to another mapping.
     pub(crate) fn is_ours(&self) -> bool {
         match self.owner {
             MappingOwner::Everybody => true,
@@ -80,7 +83,7 @@ impl Mapping {
         }
     }
 
-    /// Memory of this process alone, zeros.
+    /// Maps private memory of this process, initially zero.
     pub(crate) fn private(length: Length) -> Result<Self, Errno> {
         let bytes = length.as_usize();
         // SAFETY: no address is given, so no existing mapping is touched.
@@ -90,7 +93,7 @@ impl Mapping {
         Self::own(start.cast(), bytes)
     }
 
-    /// The same, beginning where a usual huge page does.
+    /// As [`Self::private`], aligned to the usual huge page size.
     pub(crate) fn private_aligned(length: Length) -> Result<Self, Errno> {
         let huge = HUGE_PAGE_BYTES_USUAL;
         let mut mapping = Self::private(length.checked_add(huge).ok_or(Errno::NOMEM)?)?;
@@ -102,18 +105,18 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let at = ptr::without_provenance_mut(wish.0);
         let asked = length.as_usize();
-        // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel that does not know it
+        // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel without support for it
         // takes the address as a hint.
         let start = unsafe { rustix::mm::mmap_anonymous(at, asked, ProtFlags::empty(), flags) }?;
         let mapping = Self::own(start.cast(), asked)?;
         if mapping.address() == wish {
             return Ok(mapping);
         }
-        // Linux before 4.17 put it elsewhere; the drop gives it back.
+        // Linux before 4.17 chose another address; the drop unmaps it.
         Err(Errno::EXIST)
     }
 
-    /// Maps part of a file, shared, anywhere. Children do not inherit it.
+    /// Maps part of a file, shared, at any address. Children do not inherit it.
     pub(crate) fn of_file(
         fd: BorrowedFd<'_>,
         file_offset: u64,
@@ -129,13 +132,13 @@ impl Mapping {
         }?;
         let mut mapping = Self::own(start.cast(), asked)?;
         mapping.owner = MappingOwner::Process(process_number());
-        // SAFETY: just mapped, and the advice changes no contents.
+        // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
         Ok(mapping)
     }
 
-    /// Maps the beginning of a file read-only, anywhere, for children to inherit. For the handler
-    /// before a fork.
+    /// Maps the beginning of a file read-only, at any address, so that children inherit it. Used by
+    /// the handler before a fork.
     pub(crate) fn of_file_for_children(fd: BorrowedFd<'_>, length: Length) -> Result<Self, Errno> {
         let (asked, protection) = (length.as_usize(), protection(false));
         // SAFETY: no address is given, so no existing mapping is touched.
@@ -145,12 +148,12 @@ impl Mapping {
         Self::own(start.cast(), asked)
     }
 
-    /// Maps part of a file over part of this mapping, in place of what was there. Children do not
-    /// inherit it but by [`Self::let_children_inherit`].
+    /// Maps part of a file over part of this mapping and replaces what was mapped there. Children
+    /// inherit it only through [`Self::let_children_inherit`].
     ///
     /// # Safety
-    /// `[at, at + length)` lies in this mapping, and nobody holds a reference into it that the new
-    /// protection would make wrong: a unique one when it becomes read-only.
+    /// `[at, at + length)` is inside this mapping. No reference into it exists that the new
+    /// protection would invalidate, that is, no unique reference if it becomes read-only.
     pub(crate) unsafe fn put_file(
         &self,
         at: u64,
@@ -164,23 +167,26 @@ impl Mapping {
         let asked = length.as_usize();
         debug_assert!(at.checked_add(length.0).is_some_and(|end| end <= self.length as u64));
         let _steady = fork::without_fork();
-        // SAFETY: the caller keeps the range inside this mapping, which is ours to replace.
+        // SAFETY: the caller guarantees that the range is inside this mapping, which we own.
         let start = unsafe {
             rustix::mm::mmap(target.cast(), asked, protection(is_writable), flags, fd, file_offset)
         }?;
         debug_assert_eq!(start.cast(), target);
-        // SAFETY: just mapped, and the advice changes no contents.
+        // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(target, length, Advice::LinuxDontFork) }
     }
 
-    /// Moves the page tables of part of this mapping to another address and leaves an empty map of
-    /// the same file and protection in their place, so that no access in between can fail. Far
-    /// quicker than unmapping, since whole tables move. `Err` where the kernel cannot.
+    /// Moves the page tables of part of this mapping to another address. A mapping of the same file
+    /// with the same protection but without page table entries stays behind, so concurrent accesses
+    /// never fail. Much faster than unmapping, because whole tables move. `Err` if the kernel does
+    /// not support it.
     ///
     /// # Safety
-    /// `[at, at + length)` lies in this mapping and in one piece of it made by one `put_file`.
+    /// `[at, at + length)` is inside this mapping and inside one range mapped by a single
+    /// `put_file`.
     pub(crate) unsafe fn move_pages_away(&self, at: u64, length: Length) -> Result<Self, Errno> {
-        // Whole page tables move only where source and target agree modulo what one table maps.
+        // Whole page tables move only if source and target are equal modulo the size one table
+        // maps.
         let huge = HUGE_PAGE_BYTES_USUAL.as_usize();
         let source = self.pointer(at);
         let phase = source.addr() % huge;
@@ -188,10 +194,11 @@ impl Mapping {
         let mut target = Self::reserve(Length::from(room.max(huge)), None)?;
         target.owner = MappingOwner::Process(process_number());
         let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
-        // During a fork the window may be inherited; what is moved away never is.
+        // A fork in between could let children inherit the moved pages, which they must not.
         let _steady = fork::without_fork();
         let asked = length.as_usize();
-        // SAFETY: the caller vouches for the source; the target lies in `target`, which is ours.
+        // SAFETY: the caller guarantees the source; the destination is inside `target`, which we
+        // own.
         unsafe {
             rustix::mm::mremap_fixed(
                 source.cast(),
@@ -204,17 +211,17 @@ impl Mapping {
         Ok(target)
     }
 
-    /// Its first address.
+    /// The first address.
     pub(crate) fn address(&self) -> Address {
         Address(self.start.as_ptr().expose_provenance())
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn length(&self) -> Length {
         Length::from(self.length)
     }
 
-    /// A pointer `at` bytes in. The caller keeps `at` inside.
+    /// A pointer to byte `at`. The caller ensures that `at` is inside the mapping.
     pub(crate) fn pointer(&self, at: u64) -> *mut u8 {
         self.start.as_ptr().wrapping_add(Length(at).as_usize())
     }
@@ -224,7 +231,8 @@ impl Mapping {
         NonNull::new(start).map(own).ok_or(Errno::NOMEM)
     }
 
-    /// Cuts a mapping that is `alignment` too long so that it starts at a multiple of it.
+    /// Trims a mapping that is `alignment` bytes too long so that it starts at a multiple of
+    /// `alignment`.
     fn trim_to_alignment(&mut self, wanted: usize, alignment: usize) {
         if self.length == wanted {
             return;
@@ -258,28 +266,28 @@ fn protection(is_writable: bool) -> ProtFlags {
     if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
-/// Unmaps a range that its only holder gives up.
+/// Unmaps a range on behalf of its only owner.
 fn unmap(start: *mut u8, length: usize) {
     if length == 0 {
         return;
     }
-    // SAFETY: called only by the owner of the range, for a part nobody will use again.
+    // SAFETY: called only by the owner of the range, for a part that is not used again.
     if let Err(errno) = unsafe { rustix::mm::munmap(start.cast(), length) } {
         tracing::warn!(?start, length, %errno, "munmap");
     }
 }
 
-/// Asks the kernel to do something about a range; `EINVAL` means that it does not know how.
+/// Calls `madvise` on a range; `EINVAL` means that the kernel does not support the advice.
 ///
 /// # Safety
-/// The range is mapped by the caller, and `advice` does not change what it holds.
+/// The range is mapped by the caller, and `advice` does not change its contents.
 pub(crate) unsafe fn advise(start: *mut u8, length: Length, advice: Advice) -> Result<(), Errno> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: by the caller's contract.
     unsafe { rustix::mm::madvise(start.cast(), length.as_usize(), advice) }
 }
 
-/// Touches each page of a writable range so that it is there, without changing a byte. Other
-/// threads and processes may use the range meanwhile.
+/// Touches each page of a writable range so that it is allocated, without changing a byte. Other
+/// threads and processes may use the range at the same time.
 ///
 /// # Safety
 /// The range is mapped writable.
@@ -287,8 +295,8 @@ pub(crate) unsafe fn touch_for_writing(start: *mut u8, length: Length) {
     let page = page_bytes();
     let mut at = 0;
     while at < length.0 {
-        // SAFETY: inside the range, which the caller keeps mapped writable. Adding nothing by an
-        // atomic instruction changes nothing and loses no store of another.
+        // SAFETY: inside the range, which the caller keeps mapped writable. An atomic addition of
+        // zero changes nothing and loses no concurrent store.
         unsafe { crate::region::words::touch(start.add(Length(at).as_usize())) };
         at += page;
     }
@@ -298,16 +306,16 @@ pub(crate) unsafe fn touch_for_writing(start: *mut u8, length: Length) {
 mod tests {
     use super::*;
 
-    /// In optimised builds touching once was a load, which the kernel answers by one page of zeros for
-    /// all: the laboratory measured that, and first stores to it faulted while the clock ran.
-    // An emulator of other instruction sets shows the page table of its own process.
+    /// Regression: in optimised builds the touch became a load, so the kernel mapped the shared
+    /// zero page. The benchmarks in `lab` then measured the page faults of the first stores.
+    // x86-64 only: an emulator of another instruction set shows the page table of its own process.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
     fn touched_pages_are_there_to_be_written() {
         use std::io::{Read, Seek, SeekFrom};
         let length = Length(page_bytes() * 64);
         let mapping = Mapping::private(length).unwrap();
-        // SAFETY: mapped writable, whole, and nobody else knows it.
+        // SAFETY: the whole range is mapped writable, and no other code uses it.
         unsafe { touch_for_writing(mapping.pointer(0), length) };
         let mut pages = std::fs::File::open("/proc/self/pagemap").unwrap();
         let first = mapping.address().0 as u64 / page_bytes() * 8;
@@ -316,7 +324,7 @@ mod tests {
         pages.read_exact(&mut entries).unwrap();
         for entry in entries.chunks_exact(8) {
             let entry = u64::from_le_bytes(entry.try_into().unwrap());
-            // Bit 63: present. Bit 56: mapped here alone, which the page of zeros is not.
+            // Bit 63: present. Bit 56: mapped exclusively, which the zero page is not.
             assert!(entry >> 63 == 1 && entry >> 56 & 1 == 1, "{entry:#x}");
         }
     }
@@ -333,7 +341,7 @@ mod tests {
     fn a_free_address_is_taken() {
         let length = Length(page_bytes() * 4);
         let address = Mapping::reserve(length, None).unwrap().address();
-        // Another test's thread may take it in between, so only the outcome's shape is checked.
+        // A thread of another test may take the address in between, so only the length is checked.
         let again = Mapping::reserve(length, Some(address)).unwrap();
         assert_eq!(again.length(), length);
     }

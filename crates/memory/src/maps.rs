@@ -1,11 +1,11 @@
-//! Room in this process for more maps.
+//! Checks that this process can have more maps (virtual memory areas).
 //!
-//! The kernel gives a process `vm.max_map_count` maps, 65,530 unless said otherwise. At the last one
-//! every allocation of every library fails, and most end the process. So ranges of a region change
-//! between writable and read-only only while some hundreds of maps are left.
+//! The kernel limits a process to `vm.max_map_count` maps, 65,530 by default. Beyond the limit
+//! allocations fail in every library, and most libraries then abort the process. Ranges of a region
+//! therefore change between writable and read-only only while several hundred maps are left.
 //!
-//! What we add ourselves is counted, which costs an addition. The maps of others are counted in
-//! `/proc/self/maps`, only when ours have become so many more that it could matter.
+//! Our own maps are counted as they change, at the cost of one addition. All maps are counted in
+//! `/proc/self/maps`, and only when ours have grown enough to matter.
 
 use std::io::Read;
 use std::sync::{Mutex, PoisonError};
@@ -15,34 +15,34 @@ use crate::error::MapError;
 use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Maps that are left to others: those of a few threads with their stacks and arenas, of libraries
-/// that are loaded late, and of our own short-lived ones.
+/// Maps reserved for the rest of the process: stacks and arenas of some threads, libraries that are
+/// loaded late, and our own short-lived maps.
 const MARGIN: u64 = 768;
 
-/// Ranges before the first look: 128 maps, far below the margin.
+/// Number of ranges at the first count: 128 maps, far below the margin.
 const FIRST_LOOK: u64 = 64;
 
-/// Ranges between two looks at least: 64 maps, a part of the margin.
+/// Minimum number of new ranges between two counts: 64 maps, a part of the margin.
 const LOOK_MIN: u64 = 32;
 
-/// A look at 65,000 maps takes some 30 ms: where there is no room it holds for so long.
+/// How long the result "no room" is reused: counting 65,000 maps takes about 30 ms.
 const VERDICT_HOLDS: Duration = Duration::from_millis(200);
 
-/// Writable ranges in all windows of this process: each divides a map and so adds two.
+/// Writable ranges in all windows of this process. Each one splits a map and so adds two.
 static RANGES: AtomicU64 = AtomicU64::new(0);
 
-/// So many ranges ask for a look.
+/// Number of ranges at which the maps are counted again.
 static LOOK_AT: AtomicU64 = AtomicU64::new(FIRST_LOOK);
 
-/// At the last look more than half of all maps were in use.
+/// Whether more than half of all maps were in use at the last count.
 static ARE_SCARCE: AtomicBool = AtomicBool::new(false);
 
-/// The last look that found no room: when, with how many ranges, and how many maps.
+/// The last count that found no room: its time, the number of ranges and the number of maps.
 static FULL: Mutex<Option<(Instant, u64, u64)>> = Mutex::new(None);
 
-/// The ranges of one region changed in number.
+/// Records that the number of ranges of one region has changed.
 pub(crate) fn changed(before: usize, after: usize) {
-    // A count of its own: it orders no other memory.
+    // Relaxed: a pure counter, it orders no other memory.
     if after > before {
         RANGES.fetch_add((after - before) as u64, Ordering::Relaxed);
     } else if before > after {
@@ -50,17 +50,17 @@ pub(crate) fn changed(before: usize, after: usize) {
     }
 }
 
-/// Whether small buffers should be copied rather than protected where they lie.
+/// Whether small buffers should be copied rather than protected in place.
 #[must_use]
 pub fn are_maps_scarce() -> bool {
-    // With few ranges of ours nobody looks again, and protecting some more costs little.
+    // With few ranges the maps are not counted again, and a few more protected ranges cost little.
     ARE_SCARCE.load(Ordering::Relaxed) && RANGES.load(Ordering::Relaxed) >= FIRST_LOOK
 }
 
-/// Whether this process may have more maps.
+/// Checks that this process may have more maps.
 ///
 /// # Errors
-/// [`MapError::TooManyMaps`] when only those are left that others need.
+/// [`MapError::TooManyMaps`] if only the maps reserved for the rest of the process are left.
 pub fn check_maps() -> Result<(), MapError> {
     if RANGES.load(Ordering::Relaxed) < LOOK_AT.load(Ordering::Relaxed) {
         return Ok(());
@@ -72,7 +72,7 @@ pub fn check_maps() -> Result<(), MapError> {
 fn look() -> Result<(), MapError> {
     let mut full = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     let ranges = RANGES.load(Ordering::Relaxed);
-    // Where it cannot be read there is nothing to go by.
+    // Without a readable limit there is nothing to check against.
     let Some(limit) = survey::maps_max() else {
         LOOK_AT.store(u64::MAX, Ordering::Relaxed);
         return Ok(());
@@ -91,17 +91,18 @@ fn look() -> Result<(), MapError> {
     let left = limit.saturating_sub(used + MARGIN);
     if left == 0 {
         *full = Some((Instant::now(), ranges, used));
-        // The next one looks again.
+        // The next call counts again.
         LOOK_AT.store(ranges.min(LOOK_AT.load(Ordering::Relaxed)), Ordering::Relaxed);
         return Err(MapError::TooManyMaps { used, limit });
     }
     *full = None;
-    // Half of what is left, at two maps a range: the other half is for others.
+    // Half of the remaining maps, at two maps per range; the other half is for the rest of the
+    // process.
     LOOK_AT.store(ranges + (left / 4).max(LOOK_MIN), Ordering::Relaxed);
     Ok(())
 }
 
-/// Maps of this process.
+/// Number of maps of this process.
 fn count() -> Option<u64> {
     let mut file = std::fs::File::open("/proc/self/maps").ok()?;
     let mut piece = vec![0; 64 << 10];

@@ -1,7 +1,7 @@
-//! Which process this is, without a system call, and right after a fork.
+//! The identity of this process without a system call, correct also after a fork.
 //!
-//! `getpid` is a system call in its own right since glibc keeps no copy, and a hold asks twice. The
-//! answer is kept in a page that the kernel empties in a forked child (`MADV_WIPEONFORK`).
+//! glibc no longer caches `getpid`, so each call is a system call, and a hold needs the process id
+//! twice. The id is cached in a page that the kernel zeroes in a forked child (`MADV_WIPEONFORK`).
 
 use std::sync::OnceLock;
 
@@ -11,10 +11,10 @@ use crate::mapping::{self, Mapping};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Length, page_bytes};
 
-/// Processes counted so far along this line of forks: a child goes on with its parent's number.
+/// Number of processes so far in this chain of forks: a child continues its parent's count.
 static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
-/// Its id. Asks the system once a process, or each time where the kernel is before Linux 4.14.
+/// The process id. Makes one system call per process, or one per call before Linux 4.14.
 pub fn process_id() -> u32 {
     let Some(kept) = kept() else {
         return std::process::id();
@@ -30,7 +30,7 @@ pub fn process_id() -> u32 {
     }
 }
 
-/// A number that this process shares with none that it was forked from: a process id may come again.
+/// A number that differs from that of every ancestor of this process. A process id can be reused.
 /// Before Linux 4.14 it is the process id.
 #[inline]
 pub fn process_number() -> u64 {
@@ -48,7 +48,7 @@ fn first_number(kept: &WipedPage) -> u64 {
     let fresh = PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
     match kept.number().compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => fresh,
-        // Another thread of this process was quicker.
+        // Another thread of this process was faster.
         Err(number) => number,
     }
 }
@@ -59,26 +59,26 @@ fn kept() -> Option<&'static WipedPage> {
     KEPT.get_or_init(WipedPage::new).as_ref()
 }
 
-/// A page that a forked child finds empty.
+/// A page that is all zeros in a forked child.
 struct WipedPage(Mapping);
 
 impl WipedPage {
     fn new() -> Option<Self> {
         let length = Length(page_bytes());
         let page = Mapping::private(length).ok()?;
-        // SAFETY: the page is this mapping's, and no reference into it exists yet.
+        // SAFETY: the page belongs to this mapping, and no reference into it exists yet.
         let advised = unsafe { mapping::advise(page.pointer(0), length, Advice::LinuxWipeOnFork) };
         advised.ok().map(|()| Self(page))
     }
 
     fn number(&self) -> &AtomicU64 {
-        // SAFETY: mapped readable and writable as long as this lives, aligned, zeros are a value of
-        // it, and it is only ever reached as this atomic, which is transparent over its integer.
+        // SAFETY: mapped readable and writable as long as this lives, and aligned. Zero is a valid
+        // value. It is only ever accessed as this atomic, which is transparent over its integer.
         unsafe { &*self.0.pointer(0).cast::<AtomicU64>() }
     }
 
     fn id(&self) -> &AtomicU32 {
-        // SAFETY: as above; it lies behind the number.
+        // SAFETY: as above; the id follows the number.
         unsafe { &*self.0.pointer(size_of::<u64>() as u64).cast::<AtomicU32>() }
     }
 }

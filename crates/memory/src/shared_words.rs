@@ -1,7 +1,7 @@
-//! A few words that the processes of one user on one machine share, outside of any region.
+//! A small array of words shared by the processes of one user on one machine, outside any region.
 //!
-//! They lie in a file of a tmpfs that is this user's alone. Processes of one user can read and write
-//! each other's memory as it is, so what is in the words is trusted as much as they are.
+//! The words are in a file on a tmpfs that only this user may open. Processes of one user can read
+//! and write each other's memory anyway, so the words are trusted as much as these processes.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,28 +20,28 @@ use crate::units::Length;
 
 const WORD_BYTES: usize = 8;
 
-/// Somebody takes the file away just now: so often, and so long in between.
+/// Number of tries, and pause between them, while another process removes the file.
 const TRIES_MAX: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Words in a file. The last one to let go of it takes it away; what a killed process left goes when
-/// the next one of the same user opens any.
+/// Words in a file. The last user of the file removes it. A file left by a killed process is
+/// removed when a process of the same user next opens any file with the same prefix.
 #[derive(Debug)]
 pub struct SharedWords {
     mapping: Mapping,
     count: usize,
-    /// Locked, shared, as long as it is open.
+    /// Has a shared lock as long as it is open.
     file: OwnedFd,
     path: PathBuf,
 }
 
 impl SharedWords {
-    /// So many words, zeros at first, in the file of this name. Files whose names begin with `prefix`,
-    /// as this one's does, and which nobody uses are removed.
+    /// Opens or creates the file `name` in `dir` with `count` words, initially zero. `name` must
+    /// begin with `prefix`. Other files with this prefix that no process uses are removed.
     ///
     /// # Errors
-    /// The system's answer; [`FabricError::NotPrivate`] for a file that is not this user's alone;
-    /// [`FabricError::NoSpace`].
+    /// [`FabricError::NotPrivate`] if other users may open the file, [`FabricError::NoSpace`],
+    /// [`FabricError::Locked`] if another process keeps removing it, and errors of system calls.
     pub fn open(dir: &Path, prefix: &str, name: &str, count: usize) -> Result<Self, FabricError> {
         let path = dir.join(name);
         sweep(dir, prefix, name);
@@ -57,7 +57,7 @@ impl SharedWords {
             }
             thread::sleep(PAUSE);
         };
-        // Every page is there from the start: a store into a full tmpfs would be a SIGBUS.
+        // Allocate every page now: a store into a full tmpfs would raise SIGBUS.
         rustix::fs::ftruncate(&file, length.0)
             .map_err(|errno| system("ftruncate", &path, errno))?;
         let room = PageSource::of(dir, file.as_fd());
@@ -67,19 +67,19 @@ impl SharedWords {
         Ok(Self { mapping, count, file, path })
     }
 
-    /// How many words there are.
+    /// Number of words.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Are there none?
+    /// Whether there are no words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// A word; `None` behind the end.
+    /// The word at `index`; `None` if it is out of range.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&AtomicU64> {
@@ -87,19 +87,19 @@ impl SharedWords {
             return None;
         }
         let at = self.mapping.pointer((index * WORD_BYTES) as u64).cast::<AtomicU64>();
-        // SAFETY: the mapping is writable, begins at a page, has `count` words and lives as long as
-        // `self`; all accesses of all processes are atomic.
+        // SAFETY: the mapping is writable, page-aligned, has `count` words and lives as long as
+        // `self`. All accesses by all processes are atomic.
         Some(unsafe { &*at.cast_const() })
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        // A forked child has its parent's lock.
+        // A forked child shares its parent's lock and must not remove the file.
         if !self.mapping.is_ours() {
             return;
         }
-        // Whoever else has it open holds the lock too.
+        // The exclusive lock fails if another process has the file open, since that one has a lock.
         if rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_at(&self.file, &self.path)
         {
@@ -108,7 +108,7 @@ impl Drop for SharedWords {
     }
 }
 
-/// The file, locked; `None` if somebody takes it away just now.
+/// Opens and locks the file; `None` if another process is removing it.
 fn try_open(path: &Path) -> Result<Option<OwnedFd>, FabricError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
@@ -121,7 +121,7 @@ fn try_open(path: &Path) -> Result<Option<OwnedFd>, FabricError> {
     }
 }
 
-/// Whether the path still leads to this file.
+/// Whether the path still refers to this file.
 fn is_at(file: &OwnedFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::lstat(path)) {
         (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
@@ -129,7 +129,7 @@ fn is_at(file: &OwnedFd, path: &Path) -> bool {
     }
 }
 
-/// Removes what killed processes left. Nothing here is an error: the next one tries again.
+/// Removes files left by killed processes. Errors are ignored: the next process tries again.
 fn sweep(dir: &Path, prefix: &str, own: &str) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;

@@ -1,7 +1,7 @@
-//! What this machine offers, as plain values: for `farrow doctor`, and for error messages.
+//! Properties of this machine as plain values, for `farrow doctor` and for error messages.
 //!
-//! Everything is read from `/proc`, `/sys` and a few calls. What cannot be read is `None`; nothing
-//! here fails, and nothing is printed.
+//! The values come from `/proc`, `/sys` and a few system calls. A value that cannot be read is
+//! `None`: nothing here fails, and nothing is printed.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use crate::fabric::mount::MOUNT_SOURCE;
 use crate::mapping::Mapping;
 use crate::units::{Address, Length, page_bytes};
 
-/// All of it.
+/// All properties.
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// The instruction set, as Rust names it.
@@ -25,7 +25,7 @@ pub struct Survey {
     pub cores: usize,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Caches and copies.
+    /// CPU caches and copy methods.
     pub cpu: CpuSurvey,
     /// Main memory.
     pub memory: MemorySurvey,
@@ -39,7 +39,7 @@ pub struct Survey {
     pub window: WindowSurvey,
 }
 
-/// Caches and copies.
+/// CPU caches and copy methods.
 #[derive(Clone, Debug)]
 pub struct CpuSurvey {
     /// Bytes of a cache line.
@@ -48,20 +48,21 @@ pub struct CpuSurvey {
     pub publish: cache::Method,
     /// The instruction used to refresh.
     pub refresh: cache::Method,
-    /// All that could be used for either.
+    /// All instructions that could be used for either.
     pub maintenance_available: Vec<cache::Method>,
-    /// What is used for stores past the cache.
+    /// The method used for non-temporal stores.
     pub stream: copy::StreamMethod,
-    /// All that could be used for them, best first.
+    /// All methods that could be used for them, best first.
     pub stream_available: Vec<copy::StreamMethod>,
 }
 
 /// Main memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemorySurvey {
-    /// Of the machine.
+    /// Total memory of the machine.
     pub total: Option<Length>,
-    /// What can be had without pushing others out: the machine's, cut to the control group's.
+    /// Memory available without evicting other programs, swap included; at most what the control
+    /// group allows.
     pub available: Option<Length>,
 }
 
@@ -70,24 +71,25 @@ pub struct MemorySurvey {
 pub struct HugeSurvey {
     /// Bytes of a transparent huge page, if the kernel has them.
     pub page: Option<Length>,
-    /// `transparent_hugepage/enabled`: the word in brackets. For anonymous memory.
+    /// The selected value of `transparent_hugepage/enabled`, for anonymous memory.
     pub enabled: Option<String>,
-    /// `transparent_hugepage/shmem_enabled`: the word in brackets. For memory files.
+    /// The selected value of `transparent_hugepage/shmem_enabled`, for memory files.
     pub shmem_enabled: Option<String>,
 }
 
 /// One mounted tmpfs.
 #[derive(Clone, Debug)]
 pub struct TmpfsSurvey {
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// How large; `None` without a limit.
+    /// Its size; `None` without a limit.
     pub size: Option<Length>,
-    /// How much is free; `None` without a limit.
+    /// Its free space; `None` without a limit.
     pub free: Option<Length>,
-    /// The `huge=` option: `always`, `within_size`, `advise`, `never`; `None` without.
+    /// The `huge=` mount option: `always`, `within_size`, `advise` or `never`; `None` if not set.
     pub huge: Option<String>,
-    /// Is it the own mount of a node, see [`crate::mount`]? Then nothing else belongs there.
+    /// Whether it is the private mount of a node, see [`crate::mount`]. Then it is not for other
+    /// uses.
     pub is_of_node: bool,
 }
 
@@ -102,23 +104,23 @@ pub struct LimitSurvey {
     pub locked_memory: Option<u64>,
     /// `vm.max_map_count`.
     pub maps_max: Option<u64>,
-    /// Maps this process has now.
+    /// Current number of maps of this process.
     pub maps: Option<u64>,
 }
 
 /// The window of fixed addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowSurvey {
-    /// The address asked about.
+    /// The address that was checked.
     pub base: Address,
-    /// The length asked about.
+    /// The length that was checked.
     pub length: Length,
-    /// Could a region of that length be mapped there in this process, now?
+    /// Whether a region of that length can be mapped there in this process now.
     pub is_free: bool,
 }
 
 impl Survey {
-    /// Looks around; `base` and `length` are those of the region that is to be mapped.
+    /// Collects all properties. `base` and `length` are those of the region to be mapped.
     #[must_use]
     pub fn take(base: Address, length: Length) -> Self {
         Self {
@@ -155,11 +157,12 @@ impl Survey {
     }
 }
 
-/// The processor, as the kernel names it: enough to tell one model from another.
+/// The processor as named by the kernel, in enough detail to distinguish models.
 #[must_use]
 pub(crate) fn cpu_model() -> String {
     use std::io::Read;
-    // The first CPU's entry is in the first page; with many CPUs all entries take milliseconds.
+    // The first page contains the entry of the first CPU. Reading the entries of many CPUs takes
+    // milliseconds.
     let mut page = [0; 4096];
     let read = fs::File::open("/proc/cpuinfo").and_then(|mut file| file.read(&mut page));
     let text = String::from_utf8_lossy(page.get(..read.unwrap_or(0)).unwrap_or_default());
@@ -191,7 +194,8 @@ pub(crate) fn kernel_release() -> Option<String> {
     read_word("/proc/sys/kernel/osrelease")
 }
 
-/// Bytes in huge pages of the map that an address lies in; `None` if the kernel does not say.
+/// Bytes in huge pages of the map that contains an address; `None` if the kernel does not report
+/// it.
 pub(crate) fn huge_bytes_at(address: usize) -> Option<Length> {
     let text = fs::read_to_string("/proc/self/smaps").ok()?;
     let mut is_inside = false;
@@ -210,7 +214,7 @@ pub(crate) fn huge_bytes_at(address: usize) -> Option<Length> {
     kib.checked_mul(1024).map(Length)
 }
 
-/// Could `length` bytes be mapped at `base` in this process, now?
+/// Whether `length` bytes can be mapped at `base` in this process now.
 #[must_use]
 pub fn is_window_free(base: Address, length: Length) -> bool {
     if length.is_zero() {
@@ -219,14 +223,15 @@ pub fn is_window_free(base: Address, length: Length) -> bool {
     Mapping::reserve(length, Some(base)).is_ok_and(|mapping| mapping.address() == base)
 }
 
-/// Memory that can be had without pushing others out, swap included; at most what the control
-/// group allows. `None` if the kernel does not say.
+/// Memory available without evicting other programs, swap included; at most what the control group
+/// allows. `None` if the kernel does not report it.
 #[must_use]
 pub fn memory_available() -> Option<Length> {
     memory_room().map(|(free, _)| free)
 }
 
-/// As [`memory_available`], and in words whose memory it is: the machine's, or a control group's.
+/// As [`memory_available`], and a description of what limits it: the machine's memory or a control
+/// group.
 #[must_use]
 pub fn memory_room() -> Option<(Length, String)> {
     let free = meminfo("MemAvailable:")?;
@@ -238,7 +243,7 @@ pub fn memory_room() -> Option<(Length, String)> {
     })
 }
 
-/// Memory that can be had without swap; at most what the control group allows.
+/// Available memory without swap; at most what the control group allows.
 #[must_use]
 pub fn memory_without_swap() -> Option<Length> {
     let machine = meminfo("MemAvailable:")?;
@@ -258,8 +263,8 @@ pub fn maps_max() -> Option<u64> {
     read_word("/proc/sys/vm/max_map_count")?.parse().ok()
 }
 
-/// Mounted tmpfs directories that this process can write, largest free space first, those without
-/// a limit before them.
+/// Mounted tmpfs directories that this process can write: those without a limit first, then by free
+/// space, largest first.
 #[must_use]
 pub fn tmpfs_dirs() -> Vec<TmpfsSurvey> {
     let mut found: Vec<TmpfsSurvey> = mounts()
@@ -283,43 +288,43 @@ pub fn tmpfs_dirs() -> Vec<TmpfsSurvey> {
     found
 }
 
-/// The huge page that the tmpfs of a path gives, if it is a tmpfs and gives one.
+/// The huge page size of the tmpfs of a path, if it is a tmpfs with huge pages.
 pub(crate) fn tmpfs_huge_page_bytes(path: &Path) -> Option<Length> {
     huge_page_of_device(rustix::fs::stat(path).ok()?.st_dev)
 }
 
-/// The same for an open file, which may also be a memory file.
+/// The same for an open file, which may also be a memory file (memfd).
 pub(crate) fn huge_page_bytes_of(fd: BorrowedFd<'_>) -> Option<Length> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     if mounts().iter().any(|mount| mount.device == device) {
         return huge_page_of_device(stat.st_dev);
     }
-    // Attached nowhere: a tmpfs of a node's own, or the kernel's, where memory files lie. Either
-    // has blocks as large as the pages that it tries to give.
+    // Not mounted: the detached tmpfs of a node, or the kernel's internal tmpfs of memory files.
+    // Both report the page size that they try to use as their block size.
     let block = u64::try_from(stat.st_blksize).unwrap_or(0);
     if block > page_bytes() { Some(Length(block)) } else { memfd_huge_page_bytes() }
 }
 
-/// Can a tmpfs be mounted so that it gives huge pages?
+/// Whether a tmpfs can be mounted with huge pages.
 pub(crate) fn tmpfs_can_have_huge_pages() -> bool {
     let word = bracketed("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     huge_page_of_kernel().is_some() && word.is_some_and(|word| word != "deny")
 }
 
-/// Is a device number, as `stat` gives it, that of a tmpfs that [`crate::mount`] made?
+/// Whether a device number (from `stat`) is that of a tmpfs created by [`crate::mount`].
 pub(crate) fn is_mount_of_ours(device: u64) -> bool {
     let device = (rustix::fs::major(device), rustix::fs::minor(device));
     mounts().iter().any(|mount| mount.device == device && mount.is_of_node())
 }
 
-/// The huge page that memory files get.
+/// The huge page size of memory files.
 pub(crate) fn memfd_huge_page_bytes() -> Option<Length> {
     let word = bracketed("/sys/kernel/mm/transparent_hugepage/shmem_enabled")?;
     is_huge_granted(&word).then(huge_page_of_kernel).flatten()
 }
 
-/// What a devdax device is aligned to, from sysfs.
+/// Alignment of a devdax device, from sysfs.
 pub(crate) fn device_huge_page_bytes(rdev: u64) -> Option<Length> {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let said = read_word(&format!("/sys/dev/char/{major}:{minor}/align"))?.parse().ok()?;
@@ -329,7 +334,7 @@ pub(crate) fn device_huge_page_bytes(rdev: u64) -> Option<Length> {
 fn huge_page_of_device(device: u64) -> Option<Length> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let Some(mount) = mounts().into_iter().find(|mount| mount.device == (major, minor)) else {
-        // Mounted nowhere: the kernel's own tmpfs, where memory files lie.
+        // Not mounted: the kernel's internal tmpfs, which contains the memory files.
         return memfd_huge_page_bytes();
     };
     if mount.kind != "tmpfs" {
@@ -352,7 +357,7 @@ fn huge_page_of_kernel() -> Option<Length> {
 #[derive(Debug)]
 pub(crate) struct Mount {
     device: (u32, u32),
-    /// What of its file system is there.
+    /// The directory of its file system that is mounted.
     pub(crate) root: PathBuf,
     pub(crate) dir: PathBuf,
     pub(crate) kind: String,
@@ -361,7 +366,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// `36 35 98:0 /root /dir rw,... shared:1 - tmpfs source rw,size=1k,huge=always`
+    /// Parses `36 35 98:0 /root /dir rw,... shared:1 - tmpfs source rw,size=1k,huge=always`.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let (first, second) = line.split_once(" - ")?;
         let mut first = first.split(' ').skip(2);
@@ -385,7 +390,7 @@ impl Mount {
         self.kind == "tmpfs" && self.source == MOUNT_SOURCE
     }
 
-    /// Does the file system have this option, one without a value?
+    /// Whether the file system has this option, an option without a value.
     pub(crate) fn has_option(&self, name: &str) -> bool {
         self.options.split(',').any(|option| option == name)
     }
@@ -399,7 +404,7 @@ impl Mount {
     }
 }
 
-/// The kernel writes space, tab, newline and backslash in a path as three octal digits.
+/// Decodes a path: the kernel writes space, tab, newline and backslash as three octal digits.
 fn unescape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     let mut rest = path;
@@ -422,14 +427,14 @@ fn unescape(path: &str) -> String {
 }
 
 fn mounts() -> Vec<Mount> {
-    // Of the thread, since a thread can have mounts of its own.
+    // Of the thread, since a thread can have its own mount namespace.
     let text = fs::read("/proc/thread-self/mountinfo")
         .or_else(|_| fs::read("/proc/self/mountinfo"))
         .unwrap_or_default();
     String::from_utf8_lossy(&text).lines().filter_map(Mount::parse).collect()
 }
 
-/// A value of `/proc/meminfo`, which is in KiB.
+/// A value of `/proc/meminfo`, converted from KiB.
 fn meminfo(key: &str) -> Option<Length> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -445,7 +450,7 @@ fn read_word(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Of `always [madvise] never`, `madvise`.
+/// The word in brackets: `madvise` for `always [madvise] never`.
 fn bracketed(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let (_, rest) = text.split_once('[')?;

@@ -1,8 +1,8 @@
-//! The one place atomics come from.
+//! All atomics of the project come from this module.
 //!
 //! The types wrap those of `std` instead of re-exporting them: `clippy.toml` bans the originals,
-//! and a lint by type sees through a re-export. A model checker takes their place here, and only
-//! here. Words inside mapped memory are reached through [`crate::Words`], never by a cast.
+//! and a lint by type sees through a re-export. A model checker can replace them here, and only
+//! here. Words inside mapped memory are accessed through [`crate::Words`], never by a cast.
 #![allow(clippy::disallowed_types)]
 
 use std::sync::atomic as inner;
@@ -16,34 +16,34 @@ macro_rules! wrap {
         pub struct $name($inner);
 
         impl $name {
-            /// A new atomic that holds `value`.
+            /// Creates an atomic with this value.
             #[must_use]
             pub const fn new(value: $value) -> Self {
                 Self(<$inner>::new(value))
             }
 
-            /// Loads the value. As in `std`, `Release` orderings are not for loads.
+            /// Loads the value. As in `std`, panics for orderings with `Release`.
             #[inline]
             pub fn load(&self, order: Ordering) -> $value {
                 self.0.load(order)
             }
 
-            /// Stores `value`. As in `std`, `Acquire` orderings are not for stores.
+            /// Stores `value`. As in `std`, panics for orderings with `Acquire`.
             #[inline]
             pub fn store(&self, value: $value, order: Ordering) {
                 self.0.store(value, order);
             }
 
-            /// Stores `value` and returns the one before.
+            /// Stores `value` and returns the previous value.
             #[inline]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.0.swap(value, order)
             }
 
-            /// Stores `new` if the value is `current`; the value found is in `Err` if not.
+            /// Stores `new` if the value is `current`, and returns the previous value.
             ///
             /// # Errors
-            /// The value found, where it is not `current`.
+            /// The value found, if it is not `current`.
             #[inline]
             pub fn compare_exchange(
                 &self,
@@ -55,7 +55,7 @@ macro_rules! wrap {
                 self.0.compare_exchange(current, new, success, failure)
             }
 
-            /// As [`Self::compare_exchange`], and may fail though the value is `current`.
+            /// As [`Self::compare_exchange`], but may fail spuriously.
             ///
             /// # Errors
             /// The value found.
@@ -70,7 +70,7 @@ macro_rules! wrap {
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
 
-            /// The value, for one who owns the atomic.
+            /// Consumes the atomic and returns its value.
             pub fn into_inner(self) -> $value {
                 self.0.into_inner()
             }
@@ -87,25 +87,25 @@ macro_rules! wrap {
 macro_rules! arithmetic {
     ($name:ident, $value:ty) => {
         impl $name {
-            /// Adds, wrapping; returns the value before.
+            /// Adds with wrapping; returns the previous value.
             #[inline]
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 self.0.fetch_add(value, order)
             }
 
-            /// Subtracts, wrapping; returns the value before.
+            /// Subtracts with wrapping; returns the previous value.
             #[inline]
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 self.0.fetch_sub(value, order)
             }
 
-            /// Keeps the greater value; returns the value before.
+            /// Stores the maximum of both values; returns the previous value.
             #[inline]
             pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                 self.0.fetch_max(value, order)
             }
 
-            /// Keeps the smaller value; returns the value before.
+            /// Stores the minimum of both values; returns the previous value.
             #[inline]
             pub fn fetch_min(&self, value: $value, order: Ordering) -> $value {
                 self.0.fetch_min(value, order)

@@ -1,18 +1,18 @@
-//! Places and sizes: offsets and lengths in a region, addresses in a process.
+//! Offsets, lengths and spans in a region, addresses in a process.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// First address of the window in which regions lie at the same address in every process.
+/// First address of the window in which a region has the same address in every process.
 ///
 /// 64 TiB to 80 TiB was free in every program tried (CPython, the JVM with each collector, V8, Go,
-/// sanitizers but TSAN); the ranges around it are not.
+/// all sanitizers except TSAN). The ranges around it are not.
 pub const WINDOW_BASE: Address = Address(0x4000_0000_0000);
 
-/// First address behind the window.
+/// First address after the window.
 pub const WINDOW_END: Address = Address(0x5000_0000_0000);
 
-/// What a huge page usually is: 2 MiB on x86-64, and on AArch64 with 4 KiB pages.
+/// Usual size of a huge page: 2 MiB on x86-64, and on AArch64 with 4 KiB pages.
 pub const HUGE_PAGE_BYTES_USUAL: Length = Length(2 << 20);
 
 /// Bytes from the start of a region.
@@ -20,7 +20,7 @@ pub const HUGE_PAGE_BYTES_USUAL: Length = Length(2 << 20);
 pub struct Offset(pub u64);
 
 impl Offset {
-    /// `self + length`, or `None` where that is over 64 bits.
+    /// `self + length`, or `None` if that overflows 64 bits.
     #[must_use]
     pub const fn checked_add(self, length: Length) -> Option<Self> {
         match self.0.checked_add(length.0) {
@@ -29,7 +29,7 @@ impl Offset {
         }
     }
 
-    /// `self - length`, or `None` below zero.
+    /// `self - length`, or `None` if that is below zero.
     #[must_use]
     pub const fn checked_sub(self, length: Length) -> Option<Self> {
         match self.0.checked_sub(length.0) {
@@ -38,7 +38,7 @@ impl Offset {
         }
     }
 
-    /// Is this a multiple of `bytes`? Nothing is a multiple of 0.
+    /// Whether this is a multiple of `bytes`. Nothing is a multiple of 0.
     #[must_use]
     pub const fn is_multiple_of(self, bytes: u64) -> bool {
         bytes != 0 && self.0.is_multiple_of(bytes)
@@ -56,16 +56,16 @@ impl fmt::Display for Offset {
 pub struct Length(pub u64);
 
 impl Length {
-    /// Nothing.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// Is this nothing?
+    /// Whether this is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, or `None` where that is over 64 bits.
+    /// The sum, or `None` if it overflows 64 bits.
     #[must_use]
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
@@ -74,7 +74,7 @@ impl Length {
         }
     }
 
-    /// Rounded up to a multiple of `bytes`, or `None` where that is over 64 bits or `bytes` is 0.
+    /// Rounds up to a multiple of `bytes`. `None` if that overflows 64 bits or `bytes` is 0.
     #[must_use]
     pub const fn round_up(self, bytes: u64) -> Option<Self> {
         if bytes == 0 {
@@ -86,8 +86,7 @@ impl Length {
         }
     }
 
-    /// As a size in memory. A region longer than the address space cannot be mapped, so the cut to
-    /// `usize` never happens on the 64-bit machines this crate builds for.
+    /// Converts to `usize`. The crate builds for 64-bit machines only, so nothing is truncated.
     #[must_use]
     pub const fn as_usize(self) -> usize {
         self.0 as usize
@@ -111,7 +110,7 @@ impl From<usize> for Length {
 pub struct Address(pub usize);
 
 impl Address {
-    /// As a pointer. Making it is safe, using it is not.
+    /// Converts to a pointer. Making it is safe, using it is not.
     #[must_use]
     pub fn as_ptr(self) -> *const u8 {
         std::ptr::with_exposed_provenance(self.0)
@@ -140,13 +139,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// `length` bytes from `offset`. Nothing is checked yet; see [`crate::Region::check`].
+    /// `length` bytes from `offset`. Does not check bounds; see [`crate::Region::check`].
     #[must_use]
     pub const fn new(offset: Offset, length: Length) -> Self {
         Self { offset, length }
     }
 
-    /// The bytes from `start` up to `end`, or `None` if `end` lies before `start`.
+    /// The bytes from `start` up to `end`, or `None` if `end` is less than `start`.
     #[must_use]
     pub const fn between(start: Offset, end: Offset) -> Option<Self> {
         match end.0.checked_sub(start.0) {
@@ -155,20 +154,20 @@ impl Span {
         }
     }
 
-    /// The first offset behind it, or `None` where that is over 64 bits.
+    /// The first offset after the span, or `None` if that overflows 64 bits.
     #[must_use]
     pub const fn end(self) -> Option<Offset> {
         self.offset.checked_add(self.length)
     }
 
-    /// Does it hold no byte?
+    /// Whether the span has no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.length.is_zero()
     }
 
-    /// Does every byte of `inner` lie in it? An empty `inner` must still start and end inside. A
-    /// span whose end is over 64 bits contains nothing and is contained in nothing.
+    /// Whether every byte of `inner` is in this span. An empty `inner` must still start and end
+    /// inside. A span whose end overflows 64 bits contains nothing and is contained in nothing.
     #[must_use]
     pub const fn contains(self, inner: Self) -> bool {
         match (self.end(), inner.end()) {
@@ -177,19 +176,20 @@ impl Span {
         }
     }
 
-    /// Do they have a byte in common? A span whose end is over 64 bits reaches to the last byte.
+    /// Whether both spans have a byte in common. A span whose end overflows 64 bits is treated as
+    /// reaching to the last byte.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         if self.is_empty() || other.is_empty() {
             return false;
         }
-        // The last byte instead of the end, so that nothing overflows.
+        // Compares last bytes instead of ends, so that nothing overflows.
         let last = self.offset.0.saturating_add(self.length.0 - 1);
         let other_last = other.offset.0.saturating_add(other.length.0 - 1);
         self.offset.0 <= other_last && other.offset.0 <= last
     }
 
-    /// The bytes in both, or `None` if there are none.
+    /// The bytes common to both spans, or `None` if there are none.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         let start = self.offset.max(other.offset);
@@ -197,14 +197,14 @@ impl Span {
         Self::between(start, end).filter(|span| !span.is_empty())
     }
 
-    /// Are both ends multiples of `bytes`?
+    /// Whether offset and length are multiples of `bytes`.
     #[must_use]
     pub const fn is_aligned(self, bytes: u64) -> bool {
         self.offset.is_multiple_of(bytes) && Offset(self.length.0).is_multiple_of(bytes)
     }
 
-    /// The smallest span with both ends multiples of `bytes` that holds this one, or `None` where
-    /// that is over 64 bits or `bytes` is 0.
+    /// The smallest span that contains this one and starts and ends at multiples of `bytes`. `None`
+    /// if that overflows 64 bits or `bytes` is 0.
     #[must_use]
     pub const fn outward(self, bytes: u64) -> Option<Self> {
         let Some(end) = self.end() else { return None };
@@ -215,7 +215,7 @@ impl Span {
         Some(Self::new(Offset(start), Length(end.0 - start)))
     }
 
-    /// The greatest span with both ends multiples of `bytes` that lies in this one, or `None` where
+    /// The largest span inside this one that starts and ends at multiples of `bytes`. `None` if
     /// there is none or `bytes` is 0.
     #[must_use]
     pub const fn inward(self, bytes: u64) -> Option<Self> {
@@ -237,12 +237,12 @@ impl fmt::Display for Span {
     }
 }
 
-/// The two parts of a region. They have different writers, so on `shm` they are different files.
+/// The two parts of a region. They have different writers, so the `shm` fabric uses two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Section {
-    /// Header and tables: written by the home alone.
+    /// Header and tables: written by the home only.
     Control,
-    /// Hold blocks and the heap: each page written by the client it was granted to.
+    /// Hold blocks and the heap: each page is written by the client it was granted to.
     Data,
 }
 
@@ -263,11 +263,11 @@ impl fmt::Display for Section {
     }
 }
 
-/// How long the sections of a region are. Both are multiples of the page size.
+/// Lengths of the sections of a region. Both are multiples of the page size.
 ///
-/// The data section is mapped right behind control. Huge pages need address and file offset to
-/// agree modulo the huge page, so a region that wants them has a control section that is a
-/// multiple of it: see [`Geometry::for_huge_pages`].
+/// The data section is mapped directly after the control section. Huge pages require that address
+/// and file offset are equal modulo the huge page size. A region with huge pages therefore has a
+/// control section whose length is a multiple of it: see [`Geometry::for_huge_pages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     /// Bytes of the control section.
@@ -277,14 +277,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of the whole region. Saturates; a fabric refuses a geometry for which it does.
+    /// Bytes of the whole region. Saturates; a fabric rejects a geometry whose total saturates.
     #[must_use]
     pub const fn total(self) -> Length {
         Length(self.control.0.saturating_add(self.data.0))
     }
 
-    /// The same with control rounded up to [`HUGE_PAGE_BYTES_USUAL`], so that data can lie in huge
-    /// pages; unchanged where that does not fit 64 bits.
+    /// The same geometry with control rounded up to [`HUGE_PAGE_BYTES_USUAL`], so that data can use
+    /// huge pages. Unchanged if the result does not fit 64 bits.
     #[must_use]
     pub fn for_huge_pages(self) -> Self {
         let control = self.control.round_up(HUGE_PAGE_BYTES_USUAL.0).unwrap_or(self.control);
@@ -306,7 +306,7 @@ impl Geometry {
         Span::new(Offset(0), self.total())
     }
 
-    /// The section that holds all of `span`, or `None` if it crosses or leaves them.
+    /// The section that contains all of `span`, or `None` if `span` crosses or leaves the sections.
     #[must_use]
     pub fn section_of(self, span: Span) -> Option<Section> {
         // Data first: an empty span on the border belongs to the section that follows.
@@ -316,7 +316,7 @@ impl Geometry {
     }
 }
 
-/// Bytes of a page of this machine.
+/// Page size of this machine in bytes.
 #[must_use]
 pub fn page_bytes() -> u64 {
     static PAGE_BYTES: OnceLock<u64> = OnceLock::new();

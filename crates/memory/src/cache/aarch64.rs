@@ -1,5 +1,5 @@
-//! `AArch64`. Arm's manual (DDI 0487), "data cache maintenance by virtual address": operations to
-//! the point of coherency, finished by `dsb`. Linux lets user space use them (`SCTLR_EL1.UCI`).
+//! `AArch64`. See Arm's manual (DDI 0487), "data cache maintenance by virtual address": operations
+//! to the point of coherency, completed by `dsb`. Linux lets user space use them (`SCTLR_EL1.UCI`).
 
 use std::arch::asm;
 
@@ -47,20 +47,20 @@ pub(super) unsafe fn maintain(method: Method, first: *const u8, lines: usize, li
     }
 }
 
-/// Nothing: an operation by address is ordered behind this CPU's older accesses to its line.
+/// No fence needed: an operation by address is ordered after this CPU's older accesses to its line.
 pub(super) fn fence_before_publish() {}
 
-/// Waits until the lines reached the point of coherency, before anything later.
+/// Waits until the lines have reached the point of coherency, before any later access.
 pub(super) fn fence_after_publish() {
     dsb();
 }
 
-/// The load that found the object sealed is done before the first line is dropped.
+/// Completes the load that found the object sealed before the first line is dropped.
 pub(super) fn fence_before_refresh() {
     dsb();
 }
 
-/// Waits for the lines to be gone; `isb` drops what was fetched ahead behind it.
+/// Waits until the lines are invalidated; `isb` discards later instructions fetched ahead.
 pub(super) fn fence_after_refresh() {
     dsb();
     // SAFETY: a barrier touches no memory of its own.

@@ -1,11 +1,11 @@
 //! Cache maintenance from user space, for each instruction set.
 //!
-//! Publishing writes lines back to memory; refreshing makes the next load fetch them from there.
-//! Both act on the whole lines around a range. What an instruction set needs lies in a file of
-//! its own, with the same few functions in each; which instruction is used is found at run time.
+//! Publishing writes cache lines back to memory; refreshing makes the next load fetch them from
+//! memory. Both act on all lines that a range touches. Each instruction set has its own file with
+//! the same functions. The instruction to use is detected at run time.
 //!
-//! Where the order comes from is written at each fence. Line operations are ordered with the
-//! stores of the same CPU to the same line; everything else is up to the fences.
+//! Each fence documents the order it establishes. Line operations are ordered with the stores of
+//! the same CPU to the same line; all other order comes from the fences.
 
 use std::sync::OnceLock;
 
@@ -18,14 +18,14 @@ use std::sync::OnceLock;
 )]
 mod isa;
 
-/// An instruction that maintains one cache line.
+/// A cache maintenance instruction that acts on one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// x86-64: writes back, may keep the line.
     Clwb,
-    /// x86-64: writes back and drops the line; many in flight.
+    /// x86-64: writes back and drops the line; many can be in flight.
     ClflushOpt,
-    /// x86-64: writes back and drops the line, one after the other.
+    /// x86-64: writes back and drops the line; executes one at a time.
     Clflush,
     /// `AArch64`: cleans to the point of coherency.
     DcCvac,
@@ -35,7 +35,7 @@ pub enum Method {
     Dcbst,
     /// POWER: stores the block and drops it.
     Dcbf,
-    /// No instruction known for this CPU: fences only, so only for coherent fabrics.
+    /// No known instruction for this CPU: fences only, which is correct only on coherent fabrics.
     FenceOnly,
 }
 
@@ -55,7 +55,7 @@ impl Method {
         }
     }
 
-    /// The method of a mnemonic, whether this CPU has it or not.
+    /// The method with this mnemonic, whether or not this CPU supports it.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         [
@@ -72,26 +72,27 @@ impl Method {
         .find(|method| method.as_str() == name)
     }
 
-    /// Has this CPU the instruction?
+    /// Whether this CPU supports the instruction.
     #[must_use]
     pub fn is_available(self) -> bool {
         chosen().available.contains(&self)
     }
 
-    /// May [`refresh_lines_by`] use it? It must drop lines, where any instruction here does.
+    /// Whether [`refresh_lines_by`] may use it. The method must drop lines, if this CPU has any
+    /// method that does.
     #[must_use]
     pub fn can_refresh(self) -> bool {
         self.is_available() && (self.drops_line() || self == refresh_method())
     }
 
-    /// Does the next load after it come from memory?
+    /// Whether the line leaves the cache, so that the next load comes from memory.
     #[must_use]
     pub const fn drops_line(self) -> bool {
         matches!(self, Self::ClflushOpt | Self::Clflush | Self::DcCivac | Self::Dcbf)
     }
 }
 
-/// What this CPU offers and what is used.
+/// The methods that this CPU supports and the ones that are used.
 #[derive(Clone, Debug)]
 struct Chosen {
     line_bytes: u32,
@@ -100,7 +101,7 @@ struct Chosen {
     available: Vec<Method>,
 }
 
-/// A line is at least a word and at most a page; anything else the CPU says is not believed.
+/// Used if the CPU reports an implausible line size: less than a word or more than a page.
 const LINE_BYTES_DEFAULT: u32 = 64;
 
 fn chosen() -> &'static Chosen {
@@ -118,53 +119,54 @@ fn chosen() -> &'static Chosen {
     })
 }
 
-/// Bytes of the smallest cache line that maintenance acts on, as this CPU says.
+/// Size in bytes of the smallest cache line that maintenance acts on, as reported by this CPU.
 #[must_use]
 pub fn line_bytes() -> u32 {
     chosen().line_bytes
 }
 
-/// The instruction used to publish where no [profile](crate::profile) says better.
+/// The instruction used to publish if no [profile](crate::profile) selects another one.
 #[must_use]
 pub fn publish_method() -> Method {
     chosen().publish
 }
 
-/// The instruction used to refresh where no [profile](crate::profile) says better.
+/// The instruction used to refresh if no [profile](crate::profile) selects another one.
 #[must_use]
 pub fn refresh_method() -> Method {
     chosen().refresh
 }
 
-/// Everything this CPU could use.
+/// All methods that this CPU supports.
 #[must_use]
 pub fn methods_available() -> Vec<Method> {
     chosen().available.clone()
 }
 
-/// Writes the lines around `[start, start + length)` back to memory, then fences. Returns how many
-/// lines there were.
+/// Writes all lines that `[start, start + length)` touches back to memory, then fences. Returns the
+/// number of lines.
 ///
 /// # Safety
 /// The pages of the range are mapped readable.
 pub unsafe fn publish_lines(start: *const u8, length: usize) -> u64 {
-    // SAFETY: passed on to the caller.
+    // SAFETY: by the caller's contract.
     unsafe { publish_lines_by(publish_method(), start, length) }
 }
 
-/// As [`publish_lines`], by an instruction of the caller's. One this CPU lacks is not used.
+/// As [`publish_lines`], with an instruction chosen by the caller. If this CPU does not support it,
+/// the default is used.
 ///
 /// # Safety
 /// As [`publish_lines`].
 pub unsafe fn publish_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
-    // SAFETY: passed on to the caller.
+    // SAFETY: by the caller's contract.
     unsafe { publish_ranges_by(method, std::iter::once((start, length))) }
 }
 
-/// As [`publish_lines_by`] for some ranges, with the fences of one.
+/// As [`publish_lines_by`] for several ranges, with one pair of fences.
 ///
 /// # Safety
-/// As [`publish_lines`], of each.
+/// As [`publish_lines`], for each range.
 pub(crate) unsafe fn publish_ranges_by(
     method: Method,
     ranges: impl Iterator<Item = (*const u8, usize)>,
@@ -172,7 +174,7 @@ pub(crate) unsafe fn publish_ranges_by(
     let chosen = chosen();
     let method = if method.is_available() { method } else { chosen.publish };
     isa::fence_before_publish();
-    // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
+    // SAFETY: by the caller's contract; a line never crosses a page; the CPU has the instruction.
     let each =
         ranges.map(|(at, length)| unsafe { each_line(at, length, chosen.line_bytes, method) });
     let lines = each.sum();
@@ -180,30 +182,30 @@ pub(crate) unsafe fn publish_ranges_by(
     lines
 }
 
-/// Makes the loads that follow see memory for the lines around the range. Returns how many there
-/// were. A dirty line is written back: a node refreshes only what it does not write.
+/// Drops all lines that the range touches, so that later loads see memory. Returns the number of
+/// lines. A dirty line is written back; a node must refresh only memory that it does not write.
 ///
 /// # Safety
 /// The pages of the range are mapped readable.
 pub unsafe fn refresh_lines(start: *const u8, length: usize) -> u64 {
-    // SAFETY: passed on to the caller.
+    // SAFETY: by the caller's contract.
     unsafe { refresh_lines_by(refresh_method(), start, length) }
 }
 
-/// As [`refresh_lines`], by an instruction of the caller's. One this CPU lacks, or that would keep
-/// the line, is not used.
+/// As [`refresh_lines`], with an instruction chosen by the caller. If this CPU does not support it,
+/// or if it would keep the line, the default is used.
 ///
 /// # Safety
 /// As [`refresh_lines`].
 pub unsafe fn refresh_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
-    // SAFETY: passed on to the caller.
+    // SAFETY: by the caller's contract.
     unsafe { refresh_ranges_by(method, std::iter::once((start, length))) }
 }
 
-/// As [`refresh_lines_by`] for some ranges, with the fences of one.
+/// As [`refresh_lines_by`] for several ranges, with one pair of fences.
 ///
 /// # Safety
-/// As [`refresh_lines`], of each.
+/// As [`refresh_lines`], for each range.
 pub(crate) unsafe fn refresh_ranges_by(
     method: Method,
     ranges: impl Iterator<Item = (*const u8, usize)>,
@@ -211,7 +213,7 @@ pub(crate) unsafe fn refresh_ranges_by(
     let chosen = chosen();
     let method = if method.can_refresh() { method } else { chosen.refresh };
     isa::fence_before_refresh();
-    // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
+    // SAFETY: by the caller's contract; a line never crosses a page; the CPU has the instruction.
     let each =
         ranges.map(|(at, length)| unsafe { each_line(at, length, chosen.line_bytes, method) });
     let lines = each.sum();
@@ -219,12 +221,12 @@ pub(crate) unsafe fn refresh_ranges_by(
     lines
 }
 
-/// Orders earlier non-temporal stores and write-backs before all that follows.
+/// Orders earlier non-temporal stores and write-backs before all later stores.
 pub fn publish_fence() {
     isa::fence_after_publish();
 }
 
-/// Loads after it are not older than it.
+/// Prevents later loads from executing before it.
 pub fn refresh_fence() {
     isa::fence_after_refresh();
 }
@@ -236,13 +238,13 @@ unsafe fn each_line(start: *const u8, length: usize, line_bytes: u32, method: Me
     let lines = lines_around(start, length);
     if lines > 0 {
         let first = start.wrapping_sub(start.addr() % line);
-        // SAFETY: these are the lines around the caller's range, all in its mapped pages.
+        // SAFETY: these are the lines that the caller's range touches, all in its mapped pages.
         unsafe { isa::maintain(method, first, lines as usize, line) };
     }
     lines
 }
 
-/// How many lines lie around a range.
+/// Number of lines that a range touches.
 pub(crate) fn lines_around(start: *const u8, length: usize) -> u64 {
     let line = chosen().line_bytes as usize;
     match length {
@@ -255,7 +257,7 @@ pub(crate) fn lines_around(start: *const u8, length: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Page-aligned bytes, so that phases are what the test says.
+    /// A buffer for tests that need room for several lines.
     fn page() -> Vec<u64> {
         vec![0; 4096]
     }
@@ -335,7 +337,8 @@ mod tests {
         let mut bytes = page();
         for method in [Method::Clwb, Method::Clflush, Method::DcCvac, Method::Dcbf] {
             bytes[9] += 1;
-            // SAFETY: the range is this vector; an instruction of another CPU would be a SIGILL.
+            // SAFETY: the range is this vector; executing an unsupported instruction would be a
+            // SIGILL.
             let lines = unsafe {
                 publish_lines_by(method, bytes.as_ptr().cast(), 8 * bytes.len())
                     + refresh_lines_by(method, bytes.as_ptr().cast(), 8 * bytes.len())

@@ -1,5 +1,5 @@
-//! A CPU whose cache instructions are not known here: fences, which is enough where the fabric is
-//! coherent, and nothing more.
+//! CPUs without known cache maintenance instructions: fences only, which is enough on coherent
+//! fabrics and nowhere else.
 
 use super::Method;
 use crate::sync::{Ordering, fence};
@@ -21,7 +21,7 @@ pub(super) fn methods_available() -> Vec<Method> {
 }
 
 /// # Safety
-/// None; the other instruction sets have a contract here.
+/// No requirements; the function is unsafe because those of the other instruction sets are.
 pub(super) unsafe fn maintain(_method: Method, _first: *const u8, _lines: usize, _line: usize) {}
 
 pub(super) fn fence_before_publish() {

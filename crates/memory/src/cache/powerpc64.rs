@@ -1,11 +1,11 @@
-//! POWER. Power ISA, book II, "cache management instructions": `dcbst` and `dcbf` are ordered like
-//! loads, that is, by `sync` alone.
+//! POWER. See Power ISA, book II, "cache management instructions": `dcbst` and `dcbf` are ordered
+//! like loads, that is, only by `sync`.
 
 use std::arch::asm;
 
 use super::Method;
 
-/// The block of every 64-bit server POWER, should the kernel not say.
+/// Block size of every 64-bit server POWER, used if the kernel does not report one.
 const BLOCK_BYTES_DEFAULT: u32 = 128;
 
 pub(super) fn line_bytes() -> u32 {
@@ -50,22 +50,22 @@ pub(super) unsafe fn maintain(method: Method, first: *const u8, lines: usize, li
     }
 }
 
-/// Older stores come before the blocks are stored.
+/// Orders older stores before the write-back of the blocks.
 pub(super) fn fence_before_publish() {
     sync();
 }
 
-/// The blocks are in memory before anything later.
+/// Waits until the blocks are in memory, before any later access.
 pub(super) fn fence_after_publish() {
     sync();
 }
 
-/// The load that found the object sealed is done before the first block is dropped.
+/// Completes the load that found the object sealed before the first block is dropped.
 pub(super) fn fence_before_refresh() {
     sync();
 }
 
-/// Waits for the blocks to be gone; `isync` drops what was fetched ahead behind it.
+/// Waits until the blocks are dropped; `isync` discards later instructions fetched ahead.
 pub(super) fn fence_after_refresh() {
     sync();
     // SAFETY: a barrier touches no memory of its own.

@@ -1,5 +1,5 @@
-//! x86-64. Intel's manual, volume 2: `CLWB`, `CLFLUSHOPT` and `CLFLUSH` act on the coherence domain
-//! of the caches; the first two are ordered only by fences and by stores to the same line.
+//! x86-64. See Intel's manual, volume 2: `CLWB`, `CLFLUSHOPT` and `CLFLUSH` act on all caches of
+//! the coherence domain. The first two are ordered only by fences and by stores to the same line.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -13,9 +13,9 @@ struct Features {
     has_clflushopt: bool,
 }
 
-/// `cpuid` traps in a virtual machine, so the caller keeps the answer.
+/// `cpuid` traps in a virtual machine, so the caller caches the result.
 fn features() -> Features {
-    // SAFETY: every x86-64 CPU has `cpuid`; newer toolchains know that and take the call as safe.
+    // SAFETY: every x86-64 CPU has `cpuid`; newer toolchains declare the call safe.
     #[allow(unused_unsafe)]
     unsafe {
         let basic = __cpuid(0);
@@ -81,18 +81,19 @@ pub(super) unsafe fn maintain(method: Method, first: *const u8, lines: usize, li
     }
 }
 
-/// Nothing: a write-back is ordered behind older stores to its own line, and only those matter.
+/// No fence needed: a write-back is ordered after older stores to its own line, and only those
+/// matter.
 pub(super) fn fence_before_publish() {}
 
-/// Write-backs, and stores past the cache, come before every later store: the entry that tells
-/// others is stored after this.
+/// Orders write-backs and non-temporal stores before every later store, such as the store to the
+/// entry that makes the object visible to other nodes.
 pub(super) fn fence_after_publish() {
     // SAFETY: a fence touches no memory of its own.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }
 
-/// A flush may overtake an older load, such as the one that found the object sealed: a line
-/// fetched in between would be stale and would stay.
+/// A flush may overtake an older load, such as the one that found the object sealed. A line fetched
+/// in between would be stale and would stay in the cache.
 pub(super) fn fence_before_refresh() {
     // SAFETY: a fence touches no memory of its own.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) }

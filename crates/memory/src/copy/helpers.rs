@@ -1,9 +1,9 @@
-//! Threads that help with large copies, and wait a moment for the next one.
+//! A pool of threads that help with large copies.
 //!
-//! To start a thread, or to wake one whose CPU has fallen asleep, takes some 50 us, and to take one
-//! down as long: of a copy of 100 MB that is a part in forty. So who is done looks for more to do,
-//! then waits, and ends when nothing came. A forked child has none of its parent's threads, and
-//! makes its own.
+//! Starting a thread, or waking one on a sleeping CPU, takes about 50 us. Ending a thread takes
+//! about as long. Both together are a fortieth of a copy of 100 MB. A helper that has finished
+//! therefore polls for more work, then blocks, and exits if no work arrives. A forked child has
+//! none of its parent's threads and starts its own.
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -14,25 +14,26 @@ use std::time::{Duration, Instant};
 use crate::process::process_id;
 use crate::sync::{AtomicBool, Ordering};
 
-/// So long a helper that is done looks for more: who puts one object after the other is back sooner.
+/// How long an idle helper polls for more work. A program that puts objects in a loop makes its
+/// next copy within this time.
 const LOOK_MAX: Duration = Duration::from_micros(100);
 
-/// So long it waits then.
+/// How long an idle helper then blocks before it exits.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 type CopyTask = Box<dyn FnOnce() + Send>;
 
-/// A thread that waits for tasks of whoever hired it, and ends when it is dropped.
+/// A thread that runs tasks for its current owner, and exits after this handle is dropped.
 pub(crate) struct Helper {
     tasks: Sender<CopyTask>,
     thread: JoinHandle<()>,
-    /// It looks for something to do, and need not be woken.
+    /// The thread is running or polling, and need not be woken.
     is_awake: Arc<AtomicBool>,
-    /// Of whom it keeps away.
+    /// The CPU that the thread's affinity excludes.
     away_from: Option<usize>,
 }
 
-/// Those that nobody has hired.
+/// Helpers without an owner.
 struct Idle {
     process: u32,
     helpers: Vec<Helper>,
@@ -41,7 +42,7 @@ struct Idle {
 static IDLE: Mutex<Idle> = Mutex::new(Idle { process: 0, helpers: Vec::new() });
 
 impl Helper {
-    /// One that waits, or a new one.
+    /// Takes an idle helper, or starts a new one.
     pub(super) fn hire() -> std::io::Result<Self> {
         match idle_of_this_process(|helpers| helpers.pop()).flatten() {
             Some(helper) => Ok(helper),
@@ -59,7 +60,8 @@ impl Helper {
         Ok(Self { tasks, thread, is_awake, away_from: None })
     }
 
-    /// Has a task that does not unwind done by one that need not be woken, or else here.
+    /// Runs a task on an idle helper that need not be woken, or else in the calling thread. The
+    /// task must not unwind.
     pub(crate) fn do_beside(task: impl FnOnce() + Send + 'static) {
         let is_awake = |helper: &Self| helper.is_awake.load(Ordering::Relaxed);
         let helper = idle_of_this_process(|helpers| {
@@ -73,26 +75,26 @@ impl Helper {
         helper.leave();
     }
 
-    /// Has it do a task that does not unwind; false if it cannot.
+    /// Sends the helper a task, which must not unwind. Returns false if the thread has exited.
     ///
     /// # Safety
-    /// What the task borrows lives until it has run.
+    /// Everything the task borrows lives until the task has run.
     pub(super) unsafe fn run(&self, task: Box<dyn FnOnce() + Send + '_>) -> bool {
-        // SAFETY: the same but for the lifetime, for which the caller vouches.
+        // SAFETY: only the lifetime changes, and the caller guarantees it.
         let task = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, CopyTask>(task) };
         self.tasks.send(task).is_ok()
     }
 
-    /// Moves it to other CPUs than `place` names. Where all are busy for a moment, be it with the last
-    /// copy's rest, Linux starts a thread on the CPU of whoever starts it, and leaves it there for
-    /// longer than a copy takes: so two threads shared one CPU in more than half of all copies of
-    /// 100 MB, on two CPUs of which one was idle.
+    /// Restricts the helper to CPUs other than the caller's (`place.here`). If all CPUs are briefly
+    /// busy, Linux starts a thread on the CPU of its creator and leaves it there for longer than a
+    /// copy takes. On two CPUs, in more than half of all copies of 100 MB, both threads shared one
+    /// CPU while the other was idle.
     pub(super) fn keep_away(&mut self, place: &CpuPlacement) {
         if self.away_from == Some(place.here) {
             return;
         }
-        // SAFETY: a thread that has not ended, as it ends only when it is dropped or, while idle,
-        // takes itself off the list; and a set of that size.
+        // SAFETY: the thread has not exited: it exits only after the handle is dropped or, while
+        // idle, after it has removed itself from the list. The size is that of the set.
         let code = unsafe {
             let size = size_of_val(&place.others);
             libc::pthread_setaffinity_np(self.thread.as_pthread_t(), size, &raw const place.others)
@@ -103,16 +105,16 @@ impl Helper {
         }
     }
 
-    /// Lets it wait for whoever comes next.
+    /// Returns the helper to the list of idle helpers.
     pub(super) fn leave(self) {
         let mut helper = Some(self);
-        // Where somebody else looks into the list just now, it ends.
+        // If another thread has locked the list, the helper exits instead.
         idle_of_this_process(|helpers| helpers.extend(helper.take()));
     }
 }
 
-/// Has `change` made to the list of idle helpers, unless another thread is at it: a thread that was
-/// when its process forked holds the lock for ever in the child.
+/// Applies `change` to the list of idle helpers, unless another thread has locked it. It never
+/// waits: if a thread held the lock during a fork, the lock is never released in the child.
 fn idle_of_this_process<R>(change: impl FnOnce(&mut Vec<Helper>) -> R) -> Option<R> {
     let mut idle = match IDLE.try_lock() {
         Ok(idle) => idle,
@@ -121,13 +123,13 @@ fn idle_of_this_process<R>(change: impl FnOnce(&mut Vec<Helper>) -> R) -> Option
     };
     if idle.process != process_id() {
         idle.process = process_id();
-        // The parent's. Their channels may be in the middle of something.
+        // These belong to the parent. Their channels may be in an inconsistent state.
         std::mem::forget(std::mem::take(&mut idle.helpers));
     }
     Some(change(&mut idle.helpers))
 }
 
-/// What a helper does.
+/// Main loop of a helper.
 fn work(tasks: &Receiver<CopyTask>, is_awake: &AtomicBool) {
     let mut until = Instant::now() + LOOK_MAX;
     loop {
@@ -151,13 +153,13 @@ fn work(tasks: &Receiver<CopyTask>, is_awake: &AtomicBool) {
             }
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) if is_off_the_list() => return,
-            // Somebody has hired it just now.
+            // Another thread has just taken the helper.
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-/// Takes the calling helper off the list, if it is there.
+/// Removes the calling helper from the list. Returns whether it was there.
 fn is_off_the_list() -> bool {
     let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     let own = thread::current().id();
@@ -165,28 +167,28 @@ fn is_off_the_list() -> bool {
     place.map(|place| idle.helpers.swap_remove(place)).is_some()
 }
 
-/// The CPU that a thread runs on, and the others that it may use.
+/// The CPU that a thread runs on, and the other CPUs that it may use.
 pub(super) struct CpuPlacement {
     here: usize,
     others: libc::cpu_set_t,
 }
 
 impl CpuPlacement {
-    /// Of the calling thread. None: there are no others, or nobody knows.
+    /// For the calling thread. `None` if there are no other CPUs, or if the system cannot tell.
     pub(super) fn of_caller() -> Option<Self> {
-        // SAFETY: a set of bits, of which none is a set too.
+        // SAFETY: a bit set, for which all zeros (the empty set) is valid.
         let mut others: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: writes a set of that size to what is ours; 0 is this thread.
+        // SAFETY: writes a set of that size to a local variable; 0 is this thread.
         let known =
             unsafe { libc::sched_getaffinity(0, size_of_val(&others), &raw mut others) } == 0;
-        // SAFETY: asks for a number.
+        // SAFETY: takes no pointer and returns a number.
         let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
         if !known || here >= libc::CPU_SETSIZE as usize {
             return None;
         }
-        // SAFETY: inside of the set.
+        // SAFETY: the index is inside the set.
         unsafe { libc::CPU_CLR(here, &mut others) };
-        // SAFETY: counts bits.
+        // SAFETY: only counts bits.
         (unsafe { libc::CPU_COUNT(&others) } > 0).then_some(Self { here, others })
     }
 }
@@ -196,9 +198,9 @@ mod tests {
     use super::*;
 
     fn cpus_of(helper: &Helper) -> libc::cpu_set_t {
-        // SAFETY: a set of bits, of which none is a set too.
+        // SAFETY: a bit set, for which all zeros (the empty set) is valid.
         let mut found: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: writes a set of that size to what is ours; the thread waits.
+        // SAFETY: writes a set of that size to a local variable; the thread has not exited.
         let code = unsafe {
             let size = size_of_val(&found);
             libc::pthread_getaffinity_np(helper.thread.as_pthread_t(), size, &raw mut found)
@@ -212,7 +214,7 @@ mod tests {
         let Some(place) = CpuPlacement::of_caller() else { return };
         let mut helper = Helper::start().unwrap();
         helper.keep_away(&place);
-        // SAFETY: compares bits.
+        // SAFETY: only compares bits.
         assert!(unsafe { libc::CPU_EQUAL(&cpus_of(&helper), &place.others) });
     }
 
@@ -222,7 +224,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         for number in 0..100 {
             let sender = sender.clone();
-            // SAFETY: it borrows nothing.
+            // SAFETY: the task borrows nothing.
             assert!(unsafe { helper.run(Box::new(move || sender.send(number).unwrap())) });
         }
         drop(sender);
@@ -254,7 +256,7 @@ mod tests {
             idle.helpers.iter().any(|helper| helper.thread.thread().id() == own)
         };
         let until = Instant::now() + 10 * WAIT_MAX;
-        // Another test may look into the list.
+        // Retry, since another test may have locked the list.
         let mut waiting = Some(helper);
         while let Some(helper) = waiting.take() {
             let mut helper = Some(helper);

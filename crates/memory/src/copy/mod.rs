@@ -1,8 +1,9 @@
-//! Copies and fills of a region: by the cache when small, past it when large, by all cores when huge.
+//! Copies and fills in a region: through the cache if small, with non-temporal stores if large, and
+//! by several threads if very large.
 //!
-//! A store past the cache (non-temporal) does not first fetch the line it overwrites, which is a
-//! third of the traffic of a plain copy, and leaves nothing to write back. It pays only once the
-//! data is larger than what the cache would have kept.
+//! A non-temporal (streaming) store bypasses the cache. It does not fetch the line it overwrites,
+//! which saves a third of the memory traffic of a plain copy, and leaves nothing to write back. It
+//! pays off only for data larger than what the cache could keep.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
@@ -15,21 +16,21 @@ pub(crate) mod parallel;
 #[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
 mod stream;
 
-/// How bytes are stored past the cache.
+/// Which instructions make non-temporal stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamMethod {
-    /// x86-64: 64 bytes a store.
+    /// x86-64: 64 bytes per store.
     Avx512,
-    /// x86-64: 32 bytes a store.
+    /// x86-64: 32 bytes per store.
     Avx2,
-    /// x86-64: 16 bytes a store.
+    /// x86-64: 16 bytes per store.
     Sse2,
-    /// None is known for this CPU: the C library's copy.
+    /// No non-temporal stores: the C library's copy.
     Memcpy,
 }
 
 impl StreamMethod {
-    /// For humans.
+    /// A name for humans.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -51,7 +52,7 @@ impl StreamMethod {
         }
     }
 
-    /// The method of a [key](Self::key), whether this CPU has it or not.
+    /// The method with this [key](Self::key), whether or not this CPU supports it.
     #[must_use]
     pub fn of_key(key: &str) -> Option<Self> {
         [Self::Avx512, Self::Avx2, Self::Sse2, Self::Memcpy]
@@ -59,51 +60,51 @@ impl StreamMethod {
             .find(|method| method.key() == key)
     }
 
-    /// Can this CPU store past its cache by it?
+    /// Whether this CPU can make non-temporal stores with it.
     #[must_use]
     pub fn is_streaming(self) -> bool {
         stream::is_available(self)
     }
 }
 
-/// What this CPU uses for stores past the cache.
+/// The best method for non-temporal stores on this CPU.
 #[must_use]
 pub fn stream_method() -> StreamMethod {
     static METHOD: OnceLock<StreamMethod> = OnceLock::new();
     *METHOD.get_or_init(|| methods_available().first().copied().unwrap_or(StreamMethod::Memcpy))
 }
 
-/// Everything this CPU could use, best first.
+/// All methods that this CPU supports, best first.
 #[must_use]
 pub fn methods_available() -> Vec<StreamMethod> {
     stream::methods_available()
 }
 
-/// From where on a copy goes past the cache. Measured on a Sapphire-Rapids-class guest: up to 1 MiB
-/// a plain copy is as quick and leaves the bytes in the cache for who reads them next; at 2 MiB it
-/// has fallen to 11 GiB/s against 18.
+/// Minimum length of a copy with non-temporal stores. Measured on a Sapphire-Rapids-class guest: up
+/// to 1 MiB a plain copy is as fast and leaves the bytes in the cache for the next reader. At 2 MiB
+/// it reaches 11 GiB/s, non-temporal stores 18.
 pub(crate) const STREAM_BYTES_MIN: Length = Length(1 << 20);
 
-/// From where on more threads help, though each is started for the one copy. Measured on two cores:
-/// at 4 MiB 17.9 GiB/s by two threads and 15.7 by one, at 8 MiB 22 and 17.
+/// Minimum length of a copy by several threads, even if they must be started for it. Measured on
+/// two cores: 17.9 GiB/s with two threads and 15.7 with one at 4 MiB; 22 and 17 at 8 MiB.
 const PARALLEL_BYTES_MIN: Length = Length(4 << 20);
 
-/// When to copy how.
+/// Thresholds and methods for copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPlan {
-    /// Copies of this length on go past the cache.
+    /// Copies of at least this length use non-temporal stores.
     pub stream_bytes_min: Length,
-    /// Copies of this length on are shared by threads.
+    /// Copies of at least this length are shared by several threads.
     pub parallel_bytes_min: Length,
-    /// How many threads take part at most, the caller's included.
+    /// Maximum number of threads, including the caller's.
     pub threads_max: NonZeroUsize,
-    /// How bytes are stored past the cache. One this CPU does not have is not used.
+    /// Method for non-temporal stores. If this CPU does not support it, copies are plain.
     pub method: StreamMethod,
 }
 
 impl CopyPlan {
     /// The thresholds measured on one machine, the widest stores, and all cores this process may
-    /// use. In a region its [profile](crate::profile) says better.
+    /// use. A region uses its [profile](crate::profile) instead.
     #[must_use]
     pub fn automatic() -> Self {
         Self {
@@ -114,25 +115,26 @@ impl CopyPlan {
         }
     }
 
-    /// The same, in the caller's thread alone.
+    /// The same plan, in the caller's thread only.
     #[must_use]
     pub fn in_one_thread(self) -> Self {
         Self { threads_max: NonZeroUsize::MIN, ..self }
     }
 
-    /// The same for a part of so many bytes in all: past the cache if all of them would go there.
+    /// The plan for one part of a copy of `all` bytes: with non-temporal stores if the whole copy
+    /// would use them.
     pub(crate) fn of_part(self, all: Length) -> Self {
         let is_streamed = all >= self.stream_bytes_min;
         Self { stream_bytes_min: Length(if is_streamed { 0 } else { u64::MAX }), ..self }
     }
 
-    /// By what so many bytes are stored.
+    /// The method for a copy of this length.
     fn method_for(&self, length: Length) -> StreamMethod {
         let is_streamed = length >= self.stream_bytes_min && stream::is_available(self.method);
         if is_streamed { self.method } else { StreamMethod::Memcpy }
     }
 
-    /// A plain copy.
+    /// A plain copy in one thread.
     #[must_use]
     pub fn plain() -> Self {
         Self {
@@ -150,18 +152,18 @@ impl Default for CopyPlan {
     }
 }
 
-/// How a copy was done.
+/// How a copy was performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Did it go past the cache? Then only the lines at its ends may be dirty.
+    /// Whether it used non-temporal stores. Then only the lines at its ends may be dirty.
     pub is_nontemporal: bool,
-    /// Threads that took part.
+    /// Number of threads that took part.
     pub threads: usize,
 }
 
 impl CopyReport {
-    /// The lines at the ends of a copy to `span` that may still be in a cache: whatever the store
-    /// width, the first and last 128 bytes hold them.
+    /// The ends of a copy to `span` whose lines may still be in a cache. The first and the last two
+    /// lines' worth of bytes cover them, whatever the store width.
     #[must_use]
     pub fn cached_ends(&self, span: Span) -> [Span; 2] {
         let edge = Length(span.length.0.min(2 * u64::from(crate::cache::line_bytes())));
@@ -170,48 +172,47 @@ impl CopyReport {
     }
 }
 
-/// Copies `from` to `into`. Stores past the cache are ended by a fence in the thread that made
-/// them, so that they are ordered before all that follows the return.
+/// Copies `from` to `into`. Each thread that made non-temporal stores ends with a fence, so that
+/// these stores are ordered before everything after the return.
 ///
 /// # Safety
-/// `into` is writable for `from.len()` bytes, which do not overlap `from` and which nobody else
-/// reads or writes until the return.
+/// `into` is writable for `from.len()` bytes, which do not overlap `from`. No other code reads or
+/// writes them until the return.
 pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyReport {
     let length = Length::from(from.len());
     let method = plan.method_for(length);
     let threads = if length >= plan.parallel_bytes_min {
-        // SAFETY: passed on to the caller.
+        // SAFETY: by the caller's contract.
         unsafe { parallel::copy(into, from, method, plan.threads_max) }
     } else {
-        // SAFETY: passed on to the caller; the method was checked.
+        // SAFETY: by the caller's contract; the method was checked.
         unsafe { copy_part(into, from, method) };
         1
     };
     CopyReport { is_nontemporal: method != StreamMethod::Memcpy, threads }
 }
 
-/// Sets all of `length` bytes to `value`, as [`copy_into`] would copy them: by the same plan, ended
-/// by the same fence.
+/// Sets `length` bytes to `value`, with the same plan and the same fences as [`copy_into`].
 ///
 /// # Safety
-/// `into` is writable for `length`, and nobody else reads or writes there until the return.
+/// `into` is writable for `length` bytes, and no other code reads or writes them until the return.
 pub unsafe fn fill_into(into: *mut u8, length: Length, value: u8, plan: CopyPlan) -> CopyReport {
     let method = plan.method_for(length);
     let threads = if length >= plan.parallel_bytes_min {
-        // SAFETY: passed on to the caller.
+        // SAFETY: by the caller's contract.
         unsafe { parallel::fill(into, length.as_usize(), value, method, plan.threads_max) }
     } else {
-        // SAFETY: passed on to the caller; the method was checked.
+        // SAFETY: by the caller's contract; the method was checked.
         unsafe { fill_part(into, length.as_usize(), value, method) };
         1
     };
     CopyReport { is_nontemporal: method != StreamMethod::Memcpy, threads }
 }
 
-/// Copies between slices, which cannot overlap.
+/// Copies between slices.
 ///
 /// # Panics
-/// If the lengths differ, as `copy_from_slice`.
+/// If the lengths differ, like `copy_from_slice`.
 pub fn copy_slice(into: &mut [u8], from: &[u8], plan: CopyPlan) -> CopyReport {
     assert_eq!(into.len(), from.len(), "copy between slices of different length");
     // SAFETY: a unique borrow of the same length.
@@ -221,18 +222,18 @@ pub fn copy_slice(into: &mut [u8], from: &[u8], plan: CopyPlan) -> CopyReport {
 /// Copies in this thread.
 ///
 /// # Safety
-/// As [`copy_into`], and this CPU has the method.
+/// As [`copy_into`], and this CPU supports the method.
 unsafe fn copy_part(into: *mut u8, from: &[u8], method: StreamMethod) {
     // SAFETY: by the caller's contract.
     unsafe { copy_unfenced(into, from, method) };
     end_part(method);
 }
 
-/// Copies in this thread one piece of many, after the last of which the caller has
-/// [`end_part`] wait for their stores.
+/// Copies one of several pieces in this thread. After the last piece the caller must call
+/// [`end_part`].
 ///
 /// # Safety
-/// As [`copy_into`], and this CPU has the method.
+/// As [`copy_into`], and this CPU supports the method.
 pub(crate) unsafe fn copy_unfenced(into: *mut u8, from: &[u8], method: StreamMethod) {
     // SAFETY: by the caller's contract.
     unsafe {
@@ -248,7 +249,7 @@ pub(crate) unsafe fn copy_unfenced(into: *mut u8, from: &[u8], method: StreamMet
 /// Fills in this thread.
 ///
 /// # Safety
-/// As [`fill_into`], and this CPU has the method.
+/// As [`fill_into`], and this CPU supports the method.
 unsafe fn fill_part(into: *mut u8, length: usize, value: u8, method: StreamMethod) {
     // SAFETY: by the caller's contract.
     unsafe {
@@ -260,14 +261,14 @@ unsafe fn fill_part(into: *mut u8, length: usize, value: u8, method: StreamMetho
     end_part(method);
 }
 
-/// Orders stores past the cache before all that follows.
+/// Orders non-temporal stores before all later stores.
 pub(crate) fn end_part(method: StreamMethod) {
     if method != StreamMethod::Memcpy {
         crate::cache::publish_fence();
     }
 }
 
-/// Cores this process may use, asked once: the answer reads files on Linux.
+/// Cores this process may use. Cached, because the query reads files on Linux.
 fn cores() -> NonZeroUsize {
     static CORES: OnceLock<NonZeroUsize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
@@ -306,7 +307,7 @@ mod tests {
             for length in [0_usize, 1, 15, 63, 64, 65, 127, 128, 129, 1000, 4096, 5003] {
                 for phase in [0, 1, 8, 31, 33, 63] {
                     let mut target = vec![0xEE; length + 128];
-                    // SAFETY: inside of the vector, which is ours.
+                    // SAFETY: inside the vector, which the test owns.
                     let report = unsafe {
                         let start = target.as_mut_ptr().add(phase);
                         fill_into(start, Length::from(length), 0x5A, plan)
@@ -330,7 +331,7 @@ mod tests {
             ..CopyPlan::automatic()
         };
         let length = Length::from(target.len() - 100);
-        // SAFETY: inside of the vector, which is ours.
+        // SAFETY: inside the vector, which the test owns.
         let report = unsafe { fill_into(target.as_mut_ptr().add(77), length, 0x5A, plan) };
         assert!(report.threads >= 1 && report.threads <= 3);
         let ends =

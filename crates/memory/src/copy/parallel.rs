@@ -1,6 +1,6 @@
-//! Work on many parts of memory, mostly one copy, shared by several threads.
+//! Work on parts of memory, usually one copy, shared by several threads.
 //!
-//! The caller's thread takes its part, others are lent by [`super::helpers`].
+//! The caller's thread takes part; the other threads come from [`super::helpers`].
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,21 +12,21 @@ use super::helpers::{CpuPlacement, Helper};
 use super::{StreamMethod, copy_part, fill_part};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Parts are handed out one by one, so that a core that others also use gets fewer of them; large
-/// enough that a thread streams for a while (some 300 us) in one place.
+/// Size of a part. Threads take parts one by one, so a core shared with other programs gets fewer
+/// of them. A part is large enough to stream for about 300 us in one place.
 pub(crate) const PART_BYTES: usize = 2 << 20;
 
-/// Of what is left when each thread has one part to go.
+/// Size of the last parts, used when about one large part per thread is left.
 const LAST_BYTES: usize = 256 << 10;
 
-/// So long a thread that is done looks for the others to be done: they have little left to do, and
-/// to be woken takes as long as that.
+/// How long the caller polls for the other threads to finish before it blocks. They have little
+/// left to do, and a wake-up takes about as long.
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
-/// No CPU this crate knows has longer lines.
+/// No supported CPU has longer lines.
 const LINE_BYTES_MAX: usize = 128;
 
-/// The target, which each thread writes in parts of its own.
+/// The target, of which each thread writes its own parts.
 #[derive(Clone, Copy)]
 struct CopyTarget(*mut u8);
 
@@ -41,10 +41,10 @@ impl CopyTarget {
     }
 }
 
-/// Copies by up to `threads_max` threads; how many took part.
+/// Copies with up to `threads_max` threads. Returns how many took part.
 ///
 /// # Safety
-/// As [`super::copy_into`], and this CPU has the method.
+/// As [`super::copy_into`], and this CPU supports the method.
 pub(super) unsafe fn copy(
     into: *mut u8,
     from: &[u8],
@@ -54,17 +54,17 @@ pub(super) unsafe fn copy(
     let target = CopyTarget(into);
     share_bytes(into, from.len(), threads_max, |start, end| {
         if let Some(part) = from.get(start..end) {
-            // SAFETY: this part was handed to this thread alone, and the caller vouches for the
-            // whole; `share_bytes` ends before the call returns.
+            // SAFETY: only this thread got this part, and the caller guarantees the whole range;
+            // `share_bytes` returns before this call does.
             unsafe { copy_part(target.at(start), part, method) };
         }
     })
 }
 
-/// Fills by up to `threads_max` threads; how many took part.
+/// Fills with up to `threads_max` threads. Returns how many took part.
 ///
 /// # Safety
-/// As [`super::fill_into`], and this CPU has the method.
+/// As [`super::fill_into`], and this CPU supports the method.
 pub(super) unsafe fn fill(
     into: *mut u8,
     length: usize,
@@ -79,8 +79,9 @@ pub(super) unsafe fn fill(
     })
 }
 
-/// Has `work` done once for each part, from its first byte to its end, of `length` bytes at `into`.
-/// Parts begin at whole lines, so that only the two ends of all are stored by the cache.
+/// Calls `work` once for each part of the `length` bytes at `into`, with the start and end of the
+/// part. Parts start at line boundaries, so only the two ends of the whole range are stored through
+/// the cache. Returns how many threads took part.
 fn share_bytes(
     into: *mut u8,
     length: usize,
@@ -95,8 +96,8 @@ fn share_bytes(
     })
 }
 
-/// A length cut into parts of [`PART_BYTES`] and, towards the end, of [`LAST_BYTES`], so that all
-/// threads end at nearly the same time.
+/// A length divided into parts of [`PART_BYTES`] and, towards the end, of [`LAST_BYTES`], so that
+/// all threads finish at nearly the same time.
 pub(crate) struct Parts {
     length: usize,
     whole: usize,
@@ -108,12 +109,12 @@ impl Parts {
         Self { length, whole: (length / PART_BYTES).saturating_sub(fine) }
     }
 
-    /// How many there are: one of nothing is one.
+    /// Number of parts. An empty range has one empty part.
     pub(crate) fn count(&self) -> usize {
         (self.whole + (self.length - self.whole * PART_BYTES).div_ceil(LAST_BYTES)).max(1)
     }
 
-    /// The first byte and the end of one of them.
+    /// Start and end of one part.
     pub(crate) fn bounds(&self, index: usize) -> (usize, usize) {
         let at = |index: usize| {
             let last = index.saturating_sub(self.whole);
@@ -123,8 +124,8 @@ impl Parts {
     }
 }
 
-/// Has `work` done once for each number below `parts`, by up to `threads_max` threads; how many
-/// took part.
+/// Calls `work` once for each number below `parts`, with up to `threads_max` threads. Returns how
+/// many took part.
 pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize) + Sync) -> usize {
     let wanted = threads_max.get().min(parts).saturating_sub(1);
     let next = AtomicUsize::new(0);
@@ -138,7 +139,8 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
         }
     };
     let (done, ended) = mpsc::channel();
-    // Whichever way this is left, `helpers` waits for all, and `done` is gone by then.
+    // On every exit, unwinding included, locals drop in reverse order: first `done`, which is bound
+    // again below, then `helpers`, which waits for all threads.
     let helpers = Helpers(ended);
     let done = done;
     let place = if wanted > 0 { CpuPlacement::of_caller() } else { None };
@@ -146,7 +148,7 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
     for _ in 0..wanted {
         let done = done.clone();
         let help = move || {
-            // From this message on it uses nothing that it borrowed.
+            // After this message the thread uses none of its borrows.
             let _ = done.send(catch_unwind(AssertUnwindSafe(take_parts)));
         };
         match Helper::hire() {
@@ -154,12 +156,12 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
                 if let Some(place) = &place {
                     helper.keep_away(place);
                 }
-                // SAFETY: `helpers` hears from it before what it borrows ends.
+                // SAFETY: `helpers` waits for its message before the borrows end.
                 if unsafe { helper.run(Box::new(help)) } {
                     hired.push(helper);
                 }
             }
-            // Without a thread to help, the others do its part.
+            // The other threads do the work of a missing thread.
             Err(error) => tracing::debug!(%error, "copying with fewer threads"),
         }
     }
@@ -171,7 +173,8 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
     threads
 }
 
-/// Says of each thread that borrows from a call how it ended, and when none is left.
+/// Receives the result of each thread that borrows from a call. The drop waits for all of them and
+/// passes on a panic.
 struct Helpers(mpsc::Receiver<thread::Result<()>>);
 
 impl Drop for Helpers {

@@ -1,5 +1,5 @@
-//! CPUs without a store past the cache that wins over the C library's copy. `AArch64` has `stnp`,
-//! which is a hint its cores mostly ignore; POWER has none.
+//! CPUs without non-temporal stores that are faster than the C library's copy. `AArch64` has
+//! `stnp`, a hint that its cores mostly ignore; POWER has none.
 
 use super::StreamMethod;
 

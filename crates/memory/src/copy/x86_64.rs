@@ -1,4 +1,4 @@
-//! Streaming stores of x86-64. The caller ends them with `sfence`.
+//! Streaming (non-temporal) stores of x86-64. The caller must end them with `sfence`.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_set1_epi8, _mm_stream_si128,
@@ -22,17 +22,17 @@ pub(super) fn methods_available() -> Vec<StreamMethod> {
 pub(super) fn is_available(method: StreamMethod) -> bool {
     match method {
         StreamMethod::Avx512 => std::arch::is_x86_feature_detected!("avx512f"),
-        // The stores are AVX; whoever has AVX but no AVX2 has slow halves.
+        // The stores need only AVX, but CPUs without AVX2 split them into slow halves.
         StreamMethod::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
         StreamMethod::Sse2 => true,
         StreamMethod::Memcpy => false,
     }
 }
 
-/// Copies whole lines past the cache and the ends by plain stores.
+/// Copies whole lines with non-temporal stores and the ends with plain stores.
 ///
 /// # Safety
-/// As [`super::copy_into`], and this CPU has the method.
+/// As [`super::copy_into`], and this CPU supports the method.
 pub(super) unsafe fn copy(into: *mut u8, from: &[u8], method: StreamMethod) {
     let head = into.align_offset(LINE_BYTES).min(from.len());
     let (head, rest) = from.split_at(head);
@@ -51,10 +51,10 @@ pub(super) unsafe fn copy(into: *mut u8, from: &[u8], method: StreamMethod) {
     }
 }
 
-/// Fills whole lines past the cache and the ends by plain stores.
+/// Fills whole lines with non-temporal stores and the ends with plain stores.
 ///
 /// # Safety
-/// As [`super::fill_into`], and this CPU has the method.
+/// As [`super::fill_into`], and this CPU supports the method.
 pub(super) unsafe fn fill(into: *mut u8, length: usize, value: u8, method: StreamMethod) {
     let head = into.align_offset(LINE_BYTES).min(length);
     let tail = (length - head) % LINE_BYTES;
@@ -96,7 +96,7 @@ unsafe fn fill_avx2(into: *mut u8, length: usize, value: u8) {
 }
 
 /// # Safety
-/// As [`fill_avx512`], with nothing that x86-64 lacks.
+/// As [`fill_avx512`], without requirements on the CPU.
 unsafe fn fill_sse2(into: *mut u8, length: usize, value: u8) {
     // SAFETY: every x86-64 CPU has SSE2; aligned quarters of lines of the target.
     unsafe {
@@ -135,7 +135,7 @@ unsafe fn stream_avx2(into: *mut u8, from: &[u8]) {
 }
 
 /// # Safety
-/// As [`stream_avx512`], with nothing that x86-64 lacks.
+/// As [`stream_avx512`], without requirements on the CPU.
 unsafe fn stream_sse2(into: *mut u8, from: &[u8]) {
     for (index, line) in from.chunks_exact(LINE_BYTES).enumerate() {
         let target = into.wrapping_add(index * LINE_BYTES).cast::<__m128i>();

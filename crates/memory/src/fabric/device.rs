@@ -1,10 +1,10 @@
-//! The `device` back end: any file that can be mapped, from a given offset on.
+//! The `device` back end: any file that can be mapped, starting at a given offset.
 //!
-//! Both sections lie in the one file, control first. The length comes from the caller: `stat` of a
-//! character device (devdax, a PCI BAR, an emulated far memory) knows none.
+//! Both sections are in one file, control first. The caller passes the length, because `stat` of a
+//! character device (devdax, a PCI BAR, an emulated far memory) does not report one.
 //!
-//! A descriptor that may write data may here write control too, since it is one file. What keeps
-//! a client out of control is then the client library, not the system.
+//! Since there is only one file, a descriptor that may write data may also write control. Only the
+//! client library, not the system, keeps a client from writing to control.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ use crate::units::{Geometry, Length, Section};
 pub struct DeviceFabric {
     writer: OwnedFd,
     reader: OwnedFd,
-    /// Open apart: the writer goes to clients, who outlive a home, and would keep its lock.
+    /// A separate open file description. `writer` is passed to clients, which may outlive the home
+    /// and would keep its lock.
     _lock: OwnedFd,
     path: PathBuf,
     file_offset: u64,
@@ -35,12 +36,12 @@ pub struct DeviceFabric {
 }
 
 impl DeviceFabric {
-    /// Opens `path` and takes `geometry` bytes of it from `file_offset` on. A regular file must
-    /// be long enough, and gets all its pages committed; what it holds stays.
+    /// Opens `path` and uses `geometry` bytes of it, starting at `file_offset`. A regular file must
+    /// be long enough. All its pages in the range are committed; its contents do not change.
     ///
     /// # Errors
-    /// [`FabricError::TooShort`] with the numbers, [`FabricError::NotMappable`] if a mapping of
-    /// the range is refused, [`FabricError::Locked`] if another home uses the range.
+    /// [`FabricError::TooShort`] with the numbers, [`FabricError::NotMappable`] if the range cannot
+    /// be mapped, [`FabricError::Locked`] if another home uses the range.
     pub fn open(
         path: &Path,
         file_offset: u64,
@@ -84,7 +85,7 @@ impl DeviceFabric {
         Ok(fabric)
     }
 
-    /// Opens a region to read it only, whether or not it has a home: takes no lock.
+    /// Opens a region read-only, whether or not it has a home. Takes no lock.
     ///
     /// # Errors
     /// As [`DeviceFabric::open`], but never [`FabricError::Locked`].
@@ -97,8 +98,8 @@ impl DeviceFabric {
         Self::of_another(path, file_offset, geometry, coherence, false)
     }
 
-    /// Opens a region that another node lends, to pass it to clients: they write in what that node
-    /// grants to them. Takes no lock.
+    /// Opens a region that another node lends, to pass it to clients. The clients write only to
+    /// memory that the lending node grants them. Takes no lock.
     ///
     /// # Errors
     /// As [`DeviceFabric::inspect`].
@@ -135,7 +136,8 @@ impl DeviceFabric {
         })
     }
 
-    /// Maps all of it for reading and lets go: a device that maps less says so here, not later.
+    /// Maps the whole region for reading and unmaps it, so that a device that cannot map all of it
+    /// fails here and not later.
     fn prove_mappable(&self) -> Result<(), FabricError> {
         let length = self.geometry.total();
         Mapping::of_file(self.reader.as_fd(), self.file_offset, length, false).map(drop).map_err(

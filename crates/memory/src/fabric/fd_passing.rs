@@ -1,7 +1,7 @@
-//! What a client builds from the descriptors its daemon sent.
+//! The fabric that a client builds from the descriptors sent by its daemon (fd passing).
 //!
-//! The daemon is trusted with its own region, but a mistake there, or a file cut short by another
-//! process of the same user, must be an error here and not a SIGBUS later.
+//! The client trusts the daemon with the region. Still, a bug in the daemon, or a file truncated by
+//! another process of the same user, must be an error here and not a SIGBUS later.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::error::FabricError;
 use crate::survey;
 use crate::units::{Geometry, Length, Section};
 
-/// All that came with the descriptors.
+/// The descriptors and the information sent with them.
 #[derive(Debug)]
 pub struct PassedParts {
-    /// The back end they come from.
+    /// The back end of the sender.
     pub kind: FabricKind,
-    /// What it guarantees.
+    /// Its coherence guarantee.
     pub coherence: CoherenceClass,
-    /// How long the sections are.
+    /// Lengths of the sections.
     pub geometry: Geometry,
     /// Control, open read-only.
     pub control_read: OwnedFd,
@@ -43,14 +43,15 @@ pub struct PassedFabric {
 }
 
 impl PassedFabric {
-    /// Checks and keeps the descriptors.
+    /// Checks the descriptors and takes ownership of them.
     ///
     /// # Errors
-    /// [`FabricError::TooShort`] if a regular file does not hold its section,
-    /// [`FabricError::WrongMode`] if a reader could write or the writer cannot,
-    /// [`FabricError::CanShrink`] for a memory file nobody sealed, [`FabricError::BadGeometry`].
+    /// [`FabricError::TooShort`] if a regular file is shorter than its section,
+    /// [`FabricError::WrongMode`] if a reader is writable or the writer is not,
+    /// [`FabricError::CanShrink`] for a memory file without a seal against shrinking,
+    /// [`FabricError::BadGeometry`].
     pub fn new(parts: PassedParts) -> Result<Self, FabricError> {
-        // Data may start behind control in the same file, so each start is checked by itself.
+        // Data may follow control in the same file, so each start is checked separately.
         files::check_geometry(parts.geometry, parts.control_file_offset)?;
         files::check_geometry(parts.geometry, parts.data_file_offset)?;
         let geometry = parts.geometry;
@@ -73,7 +74,7 @@ impl PassedFabric {
     }
 }
 
-/// Checks one descriptor; the device number if it is a device.
+/// Checks one descriptor. Returns the device number if it is a device.
 fn check_one(
     (fd, file_offset, length): (BorrowedFd<'_>, u64, Length),
     section: Section,
@@ -82,8 +83,8 @@ fn check_one(
     files::check_mode(fd, section, is_writer)?;
     let shape = files::shape_of(fd, Path::new("passed descriptor"))?;
     files::check_length(&shape, section, file_offset, length)?;
-    // A file of a mounted tmpfs answers F_SEAL_SEAL alone: nothing can be learned there. A memory
-    // file that still takes seals but has none against shrinking can be cut by its sender.
+    // A file on a mounted tmpfs always reports F_SEAL_SEAL only, which tells nothing. A memory file
+    // that still accepts seals but has none against shrinking could be truncated by its sender.
     if let Ok(seals) = rustix::fs::fcntl_get_seals(fd)
         && !seals.intersects(SealFlags::SEAL | SealFlags::SHRINK)
     {

@@ -1,4 +1,5 @@
-//! What the back ends share: checks of names and lengths, committing pages, free space, locks.
+//! Functions shared by the back ends: checks of names and lengths, committing pages, free space,
+//! locks.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,18 +15,18 @@ use crate::locks;
 use crate::survey;
 use crate::units::{Geometry, Length, Section, page_bytes};
 
-/// Pages are committed in pieces, so that a signal interrupts a piece and not the whole, and a
-/// full file system is found before all of a large region was filled. 256 MiB takes some 50 ms.
+/// Pages are committed in pieces, so that a signal interrupts one piece and not the whole, and a
+/// full file system is detected before it is filled by a large region. 256 MiB takes about 50 ms.
 const COMMIT_PIECE_BYTES: u64 = 256 << 20;
 
-/// Written at once where a file system cannot allocate without writing.
+/// Size of one write of zeros, for file systems that cannot allocate without writing.
 const ZERO_PIECE_BYTES: usize = 1 << 20;
 
 /// Longest region name: a file name may have 255 bytes, less room for the suffix.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A home that was just killed, or a child between fork and exec, holds its lock for a moment more:
-/// wait for that, half a second in all.
+/// A home that was just killed, or a child between fork and exec, keeps its lock for a short time.
+/// The retries wait for that, up to half a second in total.
 const LOCK_TRIES_MAX: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -48,7 +49,7 @@ pub(super) fn check_name(name: &str) -> Result<(), FabricError> {
     Err(FabricError::NameInvalid { bytes: name.len(), reason })
 }
 
-/// Both lengths: whole pages, above 0; their sum with the file offset fits a file offset.
+/// Checks that both lengths are whole pages and above 0, and that the end fits in a file offset.
 pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(), FabricError> {
     let page = page_bytes();
     let bad = |what, bytes| Err(FabricError::BadGeometry { what, bytes, page });
@@ -69,7 +70,7 @@ pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(),
     Ok(())
 }
 
-/// A file that is not this user's alone is refused.
+/// Rejects a file that belongs to another user or that other users may open.
 pub(crate) fn check_private(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| system("fstat", path, errno))?;
     let mode = stat.st_mode & 0o777;
@@ -84,21 +85,21 @@ pub(super) fn reopen_read_only(fd: BorrowedFd<'_>, path: &Path) -> Result<OwnedF
     reopen(fd, path, OFlags::RDONLY)
 }
 
-/// Opens a file a second time: another open file, with locks of its own.
+/// Opens a file a second time: a new open file description with its own locks.
 pub(crate) fn reopen(
     fd: BorrowedFd<'_>,
     path: &Path,
     mode: OFlags,
 ) -> Result<OwnedFd, FabricError> {
-    // By descriptor, so that it is the same file even if the path has changed hands.
+    // By descriptor, so that it is the same file even if the path now refers to another one.
     let through = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(through, mode | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| system("open again", path, errno))
 }
 
-/// Refuses to start what cannot end well: a file system with less free space than asked, or, for
-/// files that live in memory, a machine with less memory. Where the answer is not known, the
-/// allocation itself will tell.
+/// Fails early if the file system has less free space than requested or, for files in memory, if
+/// the machine has less memory. If the free space is unknown, the allocation itself detects the
+/// error.
 pub(super) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
     if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
         return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
@@ -111,26 +112,26 @@ pub(super) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), Fabri
     Ok(())
 }
 
-/// Where pages are to come from.
+/// Where pages are allocated.
 pub(crate) struct PageSource<'a> {
-    /// For messages.
+    /// The path, for error messages.
     pub path: &'a Path,
-    /// An open file there.
+    /// An open file on this file system.
     pub fd: BorrowedFd<'a>,
-    /// Do the pages take main memory?
+    /// Whether the pages use main memory.
     pub is_memory: bool,
-    /// Has the file system a size of its own? A memory file has not.
+    /// Whether the file system has a size limit. A memory file (memfd) has none.
     pub has_size: bool,
 }
 
 impl<'a> PageSource<'a> {
-    /// The file system `fd` lies on.
+    /// The file system that contains `fd`.
     pub(crate) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
         let is_memory = is_tmpfs(fd);
         Self { path, fd, is_memory, has_size: true }
     }
 
-    /// A memory file: no file system, only memory.
+    /// A memory file (memfd): limited by memory, not by a file system.
     pub(super) fn memory(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
         Self { path, fd, is_memory: true, has_size: false }
     }
@@ -161,18 +162,18 @@ pub(super) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == 0x0102_1994)
 }
 
-/// What a file holds before its pages are committed.
+/// The contents of a file before its pages are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Nothing: it was just made.
+    /// Nothing: the file was just created.
     New,
-    /// A region, perhaps with clients that write to it now.
+    /// A region, possibly with clients that are writing to it.
     Kept,
 }
 
-/// Gives every page of the range its place in the file system, so that no later store can fail.
-/// Contents that are kept stay. Where a file system can neither allocate nor name its holes, a
-/// kept file is left as it is: whatever wrote it has filled it, if it was one of us.
+/// Allocates every page of the range in the file system, so that no later store can fail. Existing
+/// contents do not change. If the file system supports neither `fallocate` nor `SEEK_HOLE`, an
+/// existing file is left as it is: the Farrow process that created it has already filled it.
 pub(crate) fn commit_pages(
     fd: BorrowedFd<'_>,
     start: u64,
@@ -207,19 +208,19 @@ pub(crate) fn commit_pages(
     Ok(())
 }
 
-/// Writes zeros where the file system says that it has no pages yet.
+/// Writes zeros to the holes of the file.
 fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
     let mut at = start;
     while at < end {
         let hole = match rustix::fs::seek(fd, SeekFrom::Hole(at)) {
             Ok(hole) if hole < end => hole,
-            // Behind the range, or the file system cannot say.
+            // The hole is after the range, or the file system cannot tell.
             Ok(_) | Err(Errno::INVAL | Errno::NXIO) => return Ok(()),
             Err(errno) => return Err(errno),
         };
         let data = match rustix::fs::seek(fd, SeekFrom::Data(hole)) {
             Ok(data) if data > hole => data.min(end),
-            // A hole of no length: not to be believed, and nothing to be filled.
+            // An empty hole is implausible, and there is nothing to fill.
             Ok(_) => return Ok(()),
             Err(Errno::NXIO) => end,
             Err(errno) => return Err(errno),
@@ -246,9 +247,10 @@ fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// One home for each region: a lock on the range, which goes with the last copy of the descriptor
-/// and so with the process. Give it a descriptor that is neither passed on nor mapped by others:
-/// both would keep the lock. A file that knows no locks is used without.
+/// Locks the range, so that each region has only one home. The lock is released with the last copy
+/// of the descriptor, at the latest when the process exits. The descriptor must be neither passed
+/// to nor mapped by other processes: both would keep the lock. Files without lock support are used
+/// without a lock.
 pub(super) fn lock_range(
     fd: BorrowedFd<'_>,
     start: u64,
@@ -276,7 +278,7 @@ pub(super) fn lock_range(
     }
 }
 
-/// Says that a process with this open file lives: for [`is_locked`].
+/// Takes a lock that tells [`is_locked`] that a process with this open file description is alive.
 pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
     locks::lock_byte(fd, locks::HELD_AT).map_err(|source| FabricError::System {
         call: "lock",
@@ -285,33 +287,34 @@ pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricErr
     })
 }
 
-/// Whether anybody else has a lock on any part of the file.
+/// Whether another open file description has a lock on any part of the file.
 pub(super) fn is_locked(fd: BorrowedFd<'_>) -> io::Result<bool> {
     locks::is_locked(fd, 0, 0)
 }
 
-/// `F_SETSIG` of linux/fcntl.h, which the crate `libc` does not have.
+/// `F_SETSIG` of linux/fcntl.h, which is missing in the `libc` crate.
 const F_SETSIG: libc::c_int = 10;
 
-/// Who has a file open, by the kernel's account.
+/// Whether other users of a file exist, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileUsers {
-    /// Only who asks.
+    /// Only the caller has it open.
     Alone,
-    /// Somebody else has it open or mapped.
+    /// It is also open or mapped elsewhere.
     Shared,
-    /// This file system does not say.
+    /// This file system cannot tell.
     Unknown,
 }
 
-/// Asks for a write lease, which the kernel gives to the only user of a file, and gives it back.
+/// Takes a write lease, which the kernel grants only to the sole user of a file, and releases it.
 pub(super) fn usage(fd: BorrowedFd<'_>) -> FileUsers {
     let call = |command: libc::c_int, value: libc::c_int| {
         // SAFETY: the descriptor is open for the whole call, and the argument is an integer.
         let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // Who opens the file meanwhile has the kernel send this signal here, not the one that kills.
+    // If the file is opened elsewhere during the lease, the kernel sends a signal to this process.
+    // SIGURG is ignored by default; the standard signal (SIGIO) would terminate the process.
     if call(F_SETSIG, libc::SIGURG).is_err() {
         return FileUsers::Unknown;
     }
@@ -325,13 +328,13 @@ pub(super) fn usage(fd: BorrowedFd<'_>) -> FileUsers {
     }
 }
 
-/// What `stat` says about a file that is to hold a section.
+/// What `stat` reports about a file for a section.
 pub(super) enum FileShape {
     /// A regular file of this length.
     Regular(Length),
-    /// A device, whose length `stat` does not know.
+    /// A device, whose length `stat` does not report.
     Device {
-        /// Its number, for sysfs.
+        /// Its device number, for sysfs.
         rdev: u64,
     },
 }
@@ -350,7 +353,7 @@ pub(super) fn shape_of(fd: BorrowedFd<'_>, path: &Path) -> Result<FileShape, Fab
     }
 }
 
-/// A regular file must hold all of the section.
+/// Checks that a regular file is long enough for the whole section.
 pub(super) fn check_length(
     shape: &FileShape,
     section: Section,
@@ -366,7 +369,7 @@ pub(super) fn check_length(
     }
 }
 
-/// The descriptor's access mode must be what the section's role says.
+/// Checks that the access mode of the descriptor matches its role.
 pub(super) fn check_mode(
     fd: BorrowedFd<'_>,
     section: Section,
@@ -409,7 +412,7 @@ mod tests {
         assert_eq!(bytes[at(2)..at(2) + 4], *b"kept");
         assert_eq!(bytes[at(6)..at(6) + 7], *b"outside");
         assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 4 + 7);
-        // 512 bytes a block on every Linux file system.
+        // A block is 512 bytes on every Linux file system.
         assert!(file.metadata().unwrap().blocks() * 512 >= 7 * page);
     }
 

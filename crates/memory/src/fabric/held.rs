@@ -1,5 +1,5 @@
-//! The descriptors of a region that a process holds so that its memory stays, and the kernel's
-//! account of who holds or maps it.
+//! Descriptors that keep the memory of a region alive, and queries to the kernel whether a region
+//! is held or mapped.
 
 use std::fs;
 use std::io;
@@ -16,24 +16,24 @@ use crate::error::FabricError;
 use crate::units::{Geometry, Length, Section, page_bytes};
 
 /// Both sections of a region, open for reading and writing, without the lock of its home. The
-/// memory lives at least as long as this.
+/// memory exists at least as long as this value.
 #[derive(Debug)]
 pub struct HeldMemory {
     control: OwnedFd,
     data: OwnedFd,
 }
 
-/// For messages: the files have no path that leads to them.
+/// Stands for the path in error messages: the files may have none.
 fn described() -> &'static Path {
     Path::new("held memory")
 }
 
 impl HeldMemory {
-    /// From descriptors that another process of this user passed on.
+    /// Takes descriptors that another process of this user has passed.
     ///
     /// # Errors
-    /// [`FabricError::NotMappable`] or [`FabricError::NotPrivate`] if they are no files of a
-    /// region, [`FabricError::WrongMode`] if they cannot write, [`FabricError::BadGeometry`].
+    /// [`FabricError::NotMappable`] or [`FabricError::NotPrivate`] if they are not files of a
+    /// region, [`FabricError::WrongMode`] if they are not writable, [`FabricError::BadGeometry`].
     pub fn new(control: OwnedFd, data: OwnedFd) -> Result<Self, FabricError> {
         for (fd, section) in [(&control, Section::Control), (&data, Section::Data)] {
             check_file(fd.as_fd(), described())?;
@@ -44,8 +44,8 @@ impl HeldMemory {
         Ok(held)
     }
 
-    /// Opens them a second time and marks control as held: the mark is the kernel's word, for
-    /// [`is_lent`], that a process with these descriptors lives.
+    /// Opens both files a second time and locks a byte of control. The lock tells [`is_lent`] that
+    /// a process with these descriptors is alive.
     pub(super) fn reopen(
         control: BorrowedFd<'_>,
         data: BorrowedFd<'_>,
@@ -56,16 +56,18 @@ impl HeldMemory {
         Ok(held)
     }
 
-    /// Opens what another process of this user holds, by its process id and the numbers of its
-    /// descriptors. That the process is the one that was meant is for the caller to see by the
-    /// uid of the region.
+    /// Opens the files that another process of this user holds, given its process id and its
+    /// descriptor numbers. The process id may have been reused: the caller must check the uid of
+    /// the region.
     ///
     /// # Errors
-    /// The process is gone or another user's, or the descriptors are no files of a region.
+    /// The process has exited or belongs to another user, or the descriptors are not files of a
+    /// region.
     pub fn of_process(pid: u32, control: u32, data: u32) -> Result<Self, FabricError> {
         let open = |number: u32| {
             let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
-            // Without the effects of opening whatever else it may be: a pipe, a device.
+            // O_PATH first: opening another kind of file, such as a pipe or a device, could have
+            // side effects.
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let seen = rustix::fs::open(&path, flags, Mode::empty())
                 .map_err(|errno| system("open", &path, errno))?;
@@ -75,22 +77,22 @@ impl HeldMemory {
         Self::new(open(control)?, open(data)?)
     }
 
-    /// The descriptors: control, data.
+    /// The descriptors of control and data, in this order.
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.control.as_fd(), self.data.as_fd()]
     }
 
-    /// Has no path led to it from the start, or does none any more?
+    /// Whether the files have no path: they never had one, or it was removed.
     #[must_use]
     pub fn is_nameless(&self) -> bool {
         rustix::fs::fstat(&self.control).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// How long the sections are.
+    /// Lengths of the sections.
     ///
     /// # Errors
-    /// [`FabricError::BadGeometry`].
+    /// [`FabricError::BadGeometry`], or [`FabricError::System`] if `fstat` fails.
     pub fn geometry(&self) -> Result<Geometry, FabricError> {
         let length = |fd: &OwnedFd| -> Result<Length, FabricError> {
             let stat =
@@ -108,7 +110,8 @@ impl HeldMemory {
         Ok(geometry)
     }
 
-    /// The region as another node passes it to clients: they write in what its home grants.
+    /// The region in the form in which another node passes it to its clients. The clients write
+    /// only to memory that the home grants them.
     ///
     /// # Errors
     /// As [`PassedFabric::new`].
@@ -127,7 +130,7 @@ impl HeldMemory {
     }
 }
 
-/// Regular, in memory, this user's, and closed to others.
+/// Checks that a file is regular, in memory, owned by this user and closed to others.
 fn check_file(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
     let is_regular = matches!(files::shape_of(fd, path)?, FileShape::Regular(_));
     if !is_regular || !files::is_tmpfs(fd) {
@@ -137,14 +140,14 @@ fn check_file(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
     files::check_private(fd, path)
 }
 
-/// Whether a process of the node that lends this region lives, by a descriptor of its control
-/// section. `None`: the system cannot say.
+/// Whether a process of the node that lends this region is alive, given a descriptor of the control
+/// section. `None` if the system cannot tell.
 #[must_use]
 pub fn is_lent(control: BorrowedFd<'_>) -> Option<bool> {
     files::is_locked(control).ok()
 }
 
-/// Whether anybody serves, holds, opens or maps a file. What cannot be known counts as use.
+/// Whether any process serves, holds, opens or maps a file. True if the system cannot tell.
 ///
 /// # Errors
 /// The file cannot be opened.
@@ -164,7 +167,7 @@ pub fn is_in_use(path: &Path) -> io::Result<bool> {
     })
 }
 
-/// Whether a process maps or opens an inode, as far as `/proc` shows it to this user.
+/// Whether another process maps or opens an inode, as far as `/proc` shows it to this user.
 fn is_seen_in_proc(device: u64, inode: u64) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return true;
@@ -259,7 +262,7 @@ mod tests {
         drop(mapping);
         assert!(!is_in_use(&path).unwrap());
         let stat = rustix::fs::stat(&path).unwrap();
-        // By the second way, this process does not count.
+        // The search through /proc ignores this process.
         assert!(!is_seen_in_proc(stat.st_dev, stat.st_ino));
         let mut child = std::process::Command::new("sleep")
             .arg("1000")

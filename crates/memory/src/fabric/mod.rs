@@ -1,7 +1,7 @@
-//! How a region's bytes reach a process: one trait, one file for each back end.
+//! Fabrics: how a process reaches the bytes of a region. One trait, and one file per back end.
 //!
-//! A fabric owns open descriptors and says where each section lies in them. It maps nothing: that
-//! is [`crate::Region`]'s work, the same for every back end.
+//! A fabric owns open descriptors and tells where each section starts in them. It maps nothing:
+//! [`crate::Region`] does that in the same way for every back end.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -37,12 +37,12 @@ impl FabricKind {
     }
 }
 
-/// What the fabric guarantees between nodes.
+/// Cache coherence that the fabric guarantees between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoherenceClass {
-    /// Every load sees the latest store, whichever node made it.
+    /// Every load sees the latest store of any node.
     Coherent,
-    /// Coherent inside a node only: stores must be published and loads refreshed.
+    /// Coherent only inside a node: stores must be published, and memory refreshed before loads.
     NodeLocal,
 }
 
@@ -59,53 +59,55 @@ impl CoherenceClass {
 
 /// The memory of one region, as open files.
 pub trait Fabric: Send + Sync + Debug {
-    /// Which back end this is.
+    /// The kind of back end.
     fn kind(&self) -> FabricKind;
 
-    /// What it guarantees between nodes.
+    /// Cache coherence between nodes.
     fn coherence_class(&self) -> CoherenceClass;
 
-    /// How long the sections are. Never changes while the fabric lives.
+    /// Lengths of the sections. They never change while the fabric exists.
     fn geometry(&self) -> Geometry;
 
-    /// The descriptor to read a section by, and where in that file the section starts. It is open
-    /// read-only, so that no mapping of it can become writable.
+    /// The descriptor for reading a section, and the offset of the section in that file. The
+    /// descriptor is open read-only, so that no mapping of it can become writable.
     fn read_fd(&self, section: Section) -> (BorrowedFd<'_>, u64);
 
-    /// The same for writing, or `None` where this process may not write the section.
+    /// The same for writing, or `None` if this process may not write the section.
     fn write_fd(&self, section: Section) -> Option<(BorrowedFd<'_>, u64)>;
 
-    /// For humans: where the memory lies.
+    /// Describes for humans where the memory is.
     fn describe(&self) -> String;
 
-    /// The huge page the mount or device offers, or `None` if it offers none or says nothing.
+    /// The huge page size of the mount or device, or `None` if it has no huge pages or does not
+    /// report them.
     fn huge_page_bytes(&self) -> Option<Length>;
 
-    /// What publishes and refreshes in place of this CPU's cache instructions. For simulated nodes,
-    /// whose caches are not those of this machine; memory has none.
+    /// Replaces this CPU's cache instructions for publish and refresh. Used by simulated nodes,
+    /// whose caches are not those of this machine. `None` for real memory.
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         None
     }
 }
 
-/// Publish and refresh of a fabric with caches of its own. Spans lie in the region.
+/// Publish and refresh of a fabric with its own (simulated) caches. All spans are inside the
+/// region.
 pub trait Maintenance {
-    /// Bytes of the lines that it moves: a power of two.
+    /// Line size in bytes: a power of two.
     fn line_bytes(&self) -> u32;
 
-    /// Brings the lines around a span to memory. Returns how many there are.
+    /// Writes back all lines that a span touches. Returns the number of lines.
     fn publish(&self, span: Span) -> u64;
 
-    /// Brings dirty lines around a span to memory, then all of them from there. Returns how many
-    /// there are.
+    /// Writes back the dirty lines that a span touches, then reloads all its lines from memory.
+    /// Returns the number of lines.
     fn refresh(&self, span: Span) -> u64;
 }
 
-/// Where a process runs, as seen from the home of a region. Between the two lies what the
-/// coherence class speaks of.
+/// Where a process runs relative to the home of a region. The [`CoherenceClass`] applies between
+/// the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Proximity {
-    /// On the home's node: each sees at once what the other stores, on every fabric.
+    /// On the home's node: coherent with the home on every fabric.
     #[default]
     Local,
     /// On another node.

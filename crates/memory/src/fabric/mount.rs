@@ -1,9 +1,9 @@
-//! A tmpfs of a node's own, which gives its region huge pages.
+//! A private tmpfs per node, which gives its region huge pages.
 //!
-//! A copy into 4 KiB pages reaches a third to a half of what the memory can do, since each page is
-//! mapped and unmapped for itself. `/dev/shm` seldom offers huge pages, but a process that may
-//! mount can have a tmpfs that does. Such a mount outlives the process, like a file, and nobody
-//! but its node needs to see it: clients get descriptors.
+//! A copy into 4 KiB pages reaches a third to a half of the memory bandwidth, since each page is
+//! mapped and unmapped separately. `/dev/shm` seldom offers huge pages, but a process with the
+//! permission to mount can create a tmpfs that does. Like a file, such a mount outlives the
+//! process. Only its node needs to see it: clients receive descriptors.
 
 use std::ffi::CString;
 use std::fs;
@@ -19,16 +19,18 @@ use crate::error::FabricError;
 use crate::survey;
 use crate::units::{Geometry, Length};
 
-/// The source that a mount of ours names, by which it is known again.
+/// Source name of our mounts, by which they are recognised.
 pub(crate) const MOUNT_SOURCE: &str = "farrow";
 
-/// Beside the sections: the file system's own few pages, and the ends of its files.
+/// Space in addition to the sections: pages of the file system itself, and partial pages at the
+/// ends of files.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// Two sections and the root; the kernel keeps some back.
+/// Two sections and the root; the kernel reserves some more.
 const INODES: u32 = 16;
 
-/// Would a mount of our own be allowed and offer huge pages? The mount itself may still fail.
+/// Whether this process may mount a tmpfs, and the kernel has huge pages for it. The mount itself
+/// may still fail.
 #[must_use]
 pub fn can_mount_huge() -> bool {
     let may_mount = rustix::thread::capabilities(None)
@@ -36,24 +38,25 @@ pub fn can_mount_huge() -> bool {
     may_mount && survey::tmpfs_can_have_huge_pages()
 }
 
-/// The huge page that a tmpfs gives to the files in a folder, if it is a tmpfs and gives one.
+/// The huge page size of the files in `dir`, if it is on a tmpfs with huge pages.
 #[must_use]
 pub fn huge_page_bytes_in(dir: &Path) -> Option<Length> {
     survey::tmpfs_huge_page_bytes(dir)
 }
 
-/// Makes `dir` and mounts a tmpfs with huge pages there, as large as a region of this geometry
-/// needs and closed to other users. What the machine cannot give in huge pages comes in small
-/// ones.
+/// Creates `dir` and mounts a tmpfs with huge pages there. It is large enough for a region of this
+/// geometry and closed to other users. If the machine runs out of huge pages, the rest uses small
+/// pages.
 ///
 /// # Errors
-/// [`FabricError::AlreadyExists`] if there is something at `dir` other than an empty folder,
-/// [`FabricError::NotPrivate`] if others could replace it, and the system's answers. After an
-/// error nothing is left.
+/// [`FabricError::AlreadyExists`] if `dir` exists and is not an empty directory,
+/// [`FabricError::NotPrivate`] if other users could replace it, and errors of system calls. After
+/// an error nothing remains.
 pub fn mount_huge(dir: &Path, geometry: Geometry) -> Result<(), FabricError> {
     let io = |call| move |source| FabricError::System { call, path: dir.to_owned(), source };
     check_parent(dir)?;
-    // Left by a node that was killed between its mkdir and its mount, or its umount and its rmdir.
+    // A node killed between mkdir and mount, or between umount and rmdir, leaves an empty
+    // directory.
     let _ = fs::remove_dir(dir);
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
@@ -74,11 +77,11 @@ pub fn mount_huge(dir: &Path, geometry: Geometry) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// Of a tmpfs for one region of this geometry.
+/// Mount options of a tmpfs for one region of this geometry.
 pub(super) fn options(geometry: Geometry) -> [(&'static str, String); 4] {
     let size = geometry.total().0.saturating_add(SLACK_BYTES);
     [
-        // Up to the last whole one inside a file, so that its end takes no more than it has.
+        // Huge pages only where they fit inside the file, so that its end takes no extra memory.
         ("huge", "within_size".to_owned()),
         ("size", size.to_string()),
         ("nr_inodes", INODES.to_string()),
@@ -86,7 +89,7 @@ pub(super) fn options(geometry: Geometry) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Is `dir` the root of a tmpfs that [`mount_huge`] made for this user?
+/// Whether `dir` is the root of a tmpfs that [`mount_huge`] created for this user.
 #[must_use]
 pub fn is_own_mount(dir: &Path) -> bool {
     let Ok(found) = fs::symlink_metadata(dir) else {
@@ -99,13 +102,13 @@ pub fn is_own_mount(dir: &Path) -> bool {
     found.is_dir() && is_private && is_root && survey::is_mount_of_ours(found.dev())
 }
 
-/// Takes the mount out of the file system and removes `dir`. Its memory is free again when nobody
-/// has a file of it open or mapped.
+/// Unmounts the tmpfs and removes `dir`. The memory is freed when no process has a file of it open
+/// or mapped any more.
 ///
 /// # Errors
-/// The system's answer, mostly that this process may not.
+/// Errors of system calls, usually missing permission.
 pub fn unmount(dir: &Path) -> Result<(), FabricError> {
-    // Clients may have its files mapped still, which a plain umount waits for.
+    // Clients may still map its files; without MNT_DETACH the umount would fail.
     rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
         .map_err(|errno| system("umount", dir, errno))?;
     fs::remove_dir(dir).map_err(|source| FabricError::System {
@@ -115,7 +118,7 @@ pub fn unmount(dir: &Path) -> Result<(), FabricError> {
     })
 }
 
-/// Refuses a place in a folder where another user could put a link in the way of the mount.
+/// Rejects a `dir` whose parent lets another user put a link in place of `dir`.
 fn check_parent(dir: &Path) -> Result<(), FabricError> {
     let parent = dir.parent().unwrap_or(Path::new("/"));
     let found = fs::metadata(parent).map_err(|source| FabricError::System {
@@ -142,7 +145,7 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry { control: Length(1 << 20), data: Length(16 << 20) };
 
-    /// Unmounts whatever the test leaves.
+    /// Unmounts what the test has left mounted.
     struct UnmountGuard(tempfile::TempDir);
 
     impl Drop for UnmountGuard {

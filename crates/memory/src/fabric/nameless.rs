@@ -1,8 +1,8 @@
-//! Memory that no path leads to: the kernel gives it back with the last process that holds or
-//! maps it, however that ends.
+//! Regions in files without a path. The kernel frees the memory when the last process that holds or
+//! maps it has exited, even if it was killed.
 //!
-//! Where a process may mount, the files lie in a tmpfs of their own with huge pages that is never
-//! attached to the tree of folders; else in a tmpfs that is there, unlinked from the start.
+//! If the process may mount, the files are in a separate tmpfs with huge pages that is never
+//! attached to the directory tree. Otherwise they are unlinked files in an existing tmpfs.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::error::FabricError;
 use crate::units::{Geometry, Length};
 
 impl ShmFabric {
-    /// Makes a region in a tmpfs of its own, with huge pages, that is attached nowhere.
+    /// Creates a region in a separate, detached tmpfs with huge pages.
     ///
     /// # Errors
-    /// [`FabricError::NoSpace`] with the numbers, and the system's answers, mostly that this
-    /// process may not mount. After an error nothing is left.
+    /// [`FabricError::NoSpace`] with the numbers, and errors of system calls, usually missing
+    /// permission to mount. After an error nothing remains.
     pub fn nameless_in_mount(geometry: Geometry) -> Result<Self, FabricError> {
         files::check_geometry(geometry, 0)?;
         let root = match open_detached(geometry) {
@@ -37,7 +37,7 @@ impl ShmFabric {
         make(root.as_fd(), Path::new(place), geometry)
     }
 
-    /// Makes a region in the tmpfs at `dir`, in files without names.
+    /// Creates a region in the tmpfs at `dir`, in files without names.
     ///
     /// # Errors
     /// As [`ShmFabric::create`].
@@ -61,7 +61,8 @@ fn make(root: BorrowedFd<'_>, dir: &Path, geometry: Geometry) -> Result<ShmFabri
         let reader = files::reopen_read_only(writer.as_fd(), dir)?;
         Ok(SectionFile { writer, reader })
     };
-    // The larger one first: what is refused for its size is refused before anything is committed.
+    // Data first: it is the larger one, so a region that is too large fails before anything is
+    // committed.
     let data = section(geometry.data)?;
     let control = section(geometry.control)?;
     files::lock_range(control.writer.as_fd(), 0, geometry.control, dir)?;
@@ -69,8 +70,8 @@ fn make(root: BorrowedFd<'_>, dir: &Path, geometry: Geometry) -> Result<ShmFabri
     Ok(ShmFabric::of_sections(control, data, geometry, place))
 }
 
-/// A file of this user alone that has no name, or lost it at once where the file system cannot
-/// make one without.
+/// Creates a private file without a name. If the file system does not support that, the file is
+/// unlinked immediately after its creation.
 fn unlinked_file(root: BorrowedFd<'_>, dir: &Path) -> Result<OwnedFd, FabricError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -87,7 +88,8 @@ fn unlinked_file(root: BorrowedFd<'_>, dir: &Path) -> Result<OwnedFd, FabricErro
     Ok(made)
 }
 
-/// The root of a tmpfs that is attached nowhere: it goes with the last file of it.
+/// Creates a detached tmpfs and returns its root. The kernel frees the tmpfs with its last open
+/// file.
 fn open_detached(geometry: Geometry) -> Result<OwnedFd, FabricError> {
     let at = |call| move |errno| system(call, Path::new("tmpfs"), errno);
     let context =
@@ -105,7 +107,7 @@ fn open_detached(geometry: Geometry) -> Result<OwnedFd, FabricError> {
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(at("fsmount"))
 }
 
-/// The same on kernels before 5.2: mounted for a moment.
+/// The same for kernels before 5.2: mounts the tmpfs briefly and detaches it.
 fn mount_and_detach(geometry: Geometry) -> Result<OwnedFd, FabricError> {
     let dir: PathBuf = std::env::temp_dir().join(format!("farrow-mount-{}", std::process::id()));
     mount::mount_huge(&dir, geometry)?;
@@ -133,7 +135,7 @@ mod tests {
         if mount::can_mount_huge() {
             all.push(ShmFabric::nameless_in_mount(GEOMETRY).unwrap());
             match open_detached(GEOMETRY) {
-                // Not before Linux 5.2, nor in an emulator that does not have the call.
+                // Linux before 5.2, or an emulator without this system call.
                 Err(FabricError::System { source, .. })
                     if source.raw_os_error() == Some(libc::ENOSYS) => {}
                 root => all.push(made(root)),

@@ -1,8 +1,8 @@
-//! The `shm` back end: two tmpfs files, or two memory files, one for each section.
+//! The `shm` back end: two tmpfs files, or two memory files (memfd), one per section.
 //!
-//! Two files because the sections have different writers: a client gets no writable descriptor of
-//! control, so that it cannot change the region's structure. Each is opened twice, once for
-//! writing and once read-only.
+//! There are two files because the sections have different writers: a client gets no writable
+//! descriptor of control and so cannot change the structure of the region. Each file is opened
+//! twice, once for writing and once read-only.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) struct SectionFile {
     pub(super) reader: OwnedFd,
 }
 
-/// A region in memory of this host.
+/// A region in the memory of this host.
 #[derive(Debug)]
 pub struct ShmFabric {
     control: SectionFile,
@@ -36,11 +36,12 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// Makes `<dir>/<name>.control` and `<dir>/<name>.data`, mode 0600, with every page committed.
+    /// Creates `<dir>/<name>.control` and `<dir>/<name>.data`, mode 0600, with every page
+    /// committed.
     ///
     /// # Errors
     /// [`FabricError::NoSpace`] with the numbers if the file system or the memory is too small;
-    /// [`FabricError::AlreadyExists`] if there is such a region. After an error nothing is left.
+    /// [`FabricError::AlreadyExists`] if such a region exists. After an error nothing remains.
     pub fn create(dir: &Path, name: &str, geometry: Geometry) -> Result<Self, FabricError> {
         files::check_name(name)?;
         files::check_geometry(geometry, 0)?;
@@ -57,12 +58,12 @@ impl ShmFabric {
         Self::assemble(control.keep()?, data.keep()?, geometry, dir, name)
     }
 
-    /// Adopts a region that [`ShmFabric::create`] made; the lengths are those of the files.
+    /// Adopts a region that [`ShmFabric::create`] created. The lengths are those of the files.
     ///
     /// # Errors
-    /// [`FabricError::NotFound`], [`FabricError::Unfinished`] if there is a part of it only,
-    /// [`FabricError::Locked`] if another home has it open, [`FabricError::NotPrivate`] if it is not
-    /// this user's alone, and what committing can answer.
+    /// [`FabricError::NotFound`], [`FabricError::Unfinished`] if the region is incomplete,
+    /// [`FabricError::Locked`] if another home has it open, [`FabricError::NotPrivate`] if it is
+    /// not private to this user, and the errors of committing pages.
     pub fn open(dir: &Path, name: &str) -> Result<Self, FabricError> {
         files::check_name(name)?;
         let path = section_path(dir, name, Section::Control);
@@ -74,7 +75,7 @@ impl ShmFabric {
                 (control, data)
             }
             (control, _) => {
-                // Who is making it has the lock.
+                // A process that is still creating the region has the lock; this waits for it.
                 if let Some((control, _)) = control {
                     files::lock_range(control.writer.as_fd(), 0, Length(0), &path)?;
                 }
@@ -91,7 +92,7 @@ impl ShmFabric {
         Self::assemble(control, data, geometry, dir, name)
     }
 
-    /// Opens a region to read it only, whether or not it has a home: takes no lock.
+    /// Opens a region read-only, whether or not it has a home. Takes no lock.
     ///
     /// # Errors
     /// As [`ShmFabric::open`], but never [`FabricError::Locked`].
@@ -99,8 +100,8 @@ impl ShmFabric {
         Self::of_another(dir, name, false)
     }
 
-    /// Opens a region that another node lends, to pass it to clients: they write in what that node
-    /// grants to them. Takes no lock.
+    /// Opens a region that another node lends, to pass it to clients. The clients write only to
+    /// memory that the lending node grants them. Takes no lock.
     ///
     /// # Errors
     /// As [`ShmFabric::inspect`].
@@ -124,8 +125,9 @@ impl ShmFabric {
         })
     }
 
-    /// Makes two memory files that no name leads to; they go with the last descriptor. They are
-    /// sealed against shrinking, so whoever gets a descriptor cannot make loads end in SIGBUS.
+    /// Creates two memory files (memfd) without a path; they are freed with the last descriptor.
+    /// They are sealed against shrinking, so no receiver of a descriptor can cause a SIGBUS in
+    /// others.
     ///
     /// # Errors
     /// As [`ShmFabric::create`]; `name` is for `/proc` only.
@@ -139,7 +141,7 @@ impl ShmFabric {
                 .map_err(|errno| system("memfd_create", &place, errno))?;
             let room = PageSource::memory(&place, writer.as_fd());
             files::check_room(length, &room)?;
-            // The kernel's own mode lets all users open it again by a descriptor that they got.
+            // The kernel's default mode would let every user reopen it through a passed descriptor.
             rustix::fs::fchmod(&writer, Mode::RUSR | Mode::WUSR)
                 .map_err(|errno| system("fchmod", &place, errno))?;
             rustix::fs::ftruncate(&writer, length.0)
@@ -157,7 +159,7 @@ impl ShmFabric {
         Ok(Self::of_sections(control, data, geometry, place.display().to_string()))
     }
 
-    /// Becomes the home of memory that another process made or served before.
+    /// Becomes the home of memory that another process created or served before.
     ///
     /// # Errors
     /// As [`ShmFabric::open`].
@@ -165,7 +167,8 @@ impl ShmFabric {
         let path = Path::new("held memory");
         let geometry = held.geometry()?;
         let [control, data] = held.fds();
-        // Open files of its own: the lock goes with this home, not with who holds the memory.
+        // New open file descriptions: the lock is tied to this home, not to the holder of the
+        // memory.
         let again = |fd: BorrowedFd<'_>| -> Result<SectionFile, FabricError> {
             let writer = files::reopen(fd, path, OFlags::RDWR)?;
             Ok(SectionFile { reader: files::reopen_read_only(fd, path)?, writer })
@@ -180,10 +183,11 @@ impl ShmFabric {
         Ok(Self::of_sections(control, data, geometry, place))
     }
 
-    /// Descriptors that keep the memory, and say by a mark of the kernel's that it has an owner.
+    /// Descriptors that keep the memory alive. A lock on them shows other processes that the memory
+    /// has an owner.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// A descriptor could not be opened or locked.
     pub fn hold(&self) -> Result<HeldMemory, FabricError> {
         HeldMemory::reopen(self.control.writer.as_fd(), self.data.writer.as_fd())
     }
@@ -198,10 +202,11 @@ impl ShmFabric {
         Self { control, data, geometry, place, huge_page }
     }
 
-    /// Takes the region's name away. Who has it mapped keeps it until the last map goes.
+    /// Removes the files of a region. Existing mappings stay valid; the memory is freed with the
+    /// last one.
     ///
     /// # Errors
-    /// [`FabricError::NotFound`] if neither file is there.
+    /// [`FabricError::NotFound`] if neither file exists.
     pub fn unlink(dir: &Path, name: &str) -> Result<(), FabricError> {
         files::check_name(name)?;
         let mut removed = 0;
@@ -269,12 +274,12 @@ impl Fabric for ShmFabric {
     }
 }
 
-/// Where a section's file lies.
+/// Path of a section's file.
 fn section_path(dir: &Path, name: &str, section: Section) -> PathBuf {
     dir.join(format!("{name}.{section}"))
 }
 
-/// A file just made, which goes again unless it is kept.
+/// A new file, which is removed on drop unless it is kept.
 struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
@@ -319,7 +324,7 @@ fn unless_missing<T>(opened: Result<T, FabricError>) -> Result<Option<T>, Fabric
     }
 }
 
-/// Opens one file of a region: regular, this user's, and closed to others.
+/// Opens one file of a region. It must be regular, owned by this user and closed to others.
 fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let writer = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -337,7 +342,7 @@ fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     };
     files::check_private(writer.as_fd(), path)?;
     let reader = files::reopen_read_only(writer.as_fd(), path)?;
-    // A region made where pages are larger can be read here too, but not the reverse.
+    // A region created with larger pages can be used here, but not the reverse.
     if !length.0.is_multiple_of(page_bytes()) {
         let page = page_bytes();
         return Err(FabricError::BadGeometry { what: "file length", bytes: length.0, page });

@@ -47,7 +47,7 @@ fn end_of(pid: u32) -> i32 {
     code.unwrap()
 }
 
-/// A child read what was mapped writable in its parent, and could store there.
+/// Regression: a child could store into memory that its parent had mapped writable.
 #[test]
 fn a_child_reads_the_window_and_faults_where_it_stores() {
     let region = client_region();
@@ -62,7 +62,7 @@ fn a_child_reads_the_window_and_faults_where_it_stores() {
     let read = trial::in_child(|| unsafe { first(pointer).read_volatile() } == b'p').unwrap();
     assert_eq!(end_of(read), 0);
     let store = trial::in_child(|| {
-        // SAFETY: it must fault; nobody else uses this byte.
+        // SAFETY: the store must fault; no other code uses this byte.
         unsafe { first(pointer).write_volatile(b'c') };
         true
     });
@@ -77,7 +77,8 @@ fn a_child_reads_the_window_and_faults_where_it_stores() {
     assert_eq!(&region.sealed(data).unwrap()[..6], b"parent");
 }
 
-/// A witness outlived its fork in the parent, or went before the last grandchild.
+/// Regression: a witness stayed in the parent after the fork, or vanished before the last
+/// grandchild exited.
 #[test]
 fn a_fork_is_inherited_until_its_last_descendant_ends() {
     let region = client_region();

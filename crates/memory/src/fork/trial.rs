@@ -1,14 +1,14 @@
-//! For tests: children, and a way to have them forgotten.
+//! For tests: starts child processes, and can make this process ignore them.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether children count as gone, whatever they read: a deliberate bug that a test must find.
+/// Whether living children count as exited: a deliberate bug that a test must find.
 static ARE_FORGOTTEN: AtomicBool = AtomicBool::new(false);
 
-/// Has this process forget its children, or remember them.
+/// Makes this process ignore its children, or take them into account again.
 pub fn forget_children(is_forgetting: bool) {
     ARE_FORGOTTEN.store(is_forgetting, Ordering::Relaxed);
 }
@@ -17,13 +17,14 @@ pub(super) fn are_forgotten() -> bool {
     ARE_FORGOTTEN.load(Ordering::Relaxed)
 }
 
-/// Forks a child that does `work` and ends, with 0 if that says true; its process id.
+/// Forks a child that runs `work` and exits, with code 0 if `work` returns true. Returns the
+/// process id of the child.
 ///
 /// # Errors
-/// The system has no room for one more.
+/// `fork` failed.
 pub fn in_child(work: impl FnOnce() -> bool) -> io::Result<u32> {
-    // SAFETY: the child runs on in this thread alone, with memory allocation that works after a fork
-    // in a process with threads (glibc's), and leaves without running what others have registered.
+    // SAFETY: the child has this thread only. Its allocator (glibc's) works after a fork in a
+    // process with threads, and it exits without running exit handlers.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -35,13 +36,13 @@ pub fn in_child(work: impl FnOnce() -> bool) -> io::Result<u32> {
     }
 }
 
-/// What became of a child, if it has ended: its exit code, or minus the signal.
+/// The exit code of a child, or the negated signal number, if it has exited; else `None`.
 ///
 /// # Errors
-/// It is no child of this process.
+/// The process is not a child of this one.
 pub fn ended(pid: u32) -> io::Result<Option<i32>> {
     let mut status = 0;
-    // SAFETY: writes to what is ours.
+    // SAFETY: writes to a local variable.
     let answer = unsafe { libc::waitpid(pid.cast_signed(), &raw mut status, libc::WNOHANG) };
     match answer {
         -1 => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! Memory to measure in.
+//! Memory for measurements.
 
 use std::any::Any;
 use std::fmt;
@@ -13,20 +13,20 @@ use crate::region::alias::Alias;
 use crate::survey;
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Offset, Span, page_bytes};
 
-/// Which pages private memory is asked to have.
+/// Requested page size of private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pages {
-    /// The smallest.
+    /// The smallest pages.
     Small,
-    /// Huge ones, where the kernel has them to give: look at [`Arena::huge_bytes`].
+    /// Huge pages, if the kernel has any: see [`Arena::huge_bytes`].
     Huge,
 }
 
-/// Memory of this process alone, a part of a region, or memory that somebody else keeps mapped.
-/// All its pages are there: no sample pays for a fault.
+/// Private memory, a part of a region, or memory that its owner keeps mapped. All its pages are
+/// allocated, so no sample includes a page fault.
 pub struct LabBuffer {
     memory: LabMemory,
-    /// What is written: as many bytes as the largest job asks for.
+    /// The bytes to write: as many as the largest job so far needed.
     source: Vec<u8>,
 }
 
@@ -37,13 +37,14 @@ enum LabMemory {
 }
 
 impl LabBuffer {
-    /// Private memory of this process: what another node's is compared with.
+    /// Private memory of this process, as a baseline for the memory of other nodes.
     ///
     /// # Errors
-    /// [`LabError::NoRoom`] if so much is not available; the system's answer.
+    /// [`LabError::NoRoom`] if there is not enough memory; [`LabError::Map`] if it cannot be
+    /// mapped.
     pub fn private(length: Length, pages: Pages) -> Result<Self, LabError> {
         check_room(length)?;
-        // With room to align, so that the first byte begins a huge page.
+        // Aligned, so that the first byte is the start of a huge page.
         let huge = HUGE_PAGE_BYTES_USUAL;
         let rounded = Length(length.0.next_multiple_of(huge.0));
         let failed = |errno| crate::region::failure("mmap", Span::new(Offset(0), rounded), errno);
@@ -52,29 +53,29 @@ impl LabBuffer {
             Pages::Small => Advice::LinuxNoHugepage,
             Pages::Huge => Advice::LinuxHugepage,
         };
-        // SAFETY: our own mapping, whole; the advice changes no contents.
+        // SAFETY: our own whole mapping; the advice does not change the contents.
         if let Err(errno) = unsafe { mapping::advise(mapping.pointer(0), rounded, advice) } {
             tracing::debug!(%errno, ?pages, "the kernel has one kind of page only");
         }
-        // SAFETY: mapped writable, whole, and nobody else knows it.
+        // SAFETY: the whole range is mapped writable, and no other code uses it.
         unsafe { mapping::touch_for_writing(mapping.pointer(0), rounded) };
         Ok(Self { memory: LabMemory::Private(mapping), source: Vec::new() })
     }
 
-    /// Part of a region, as its writer maps it.
+    /// Part of a region, mapped like a writer maps it.
     ///
     /// # Errors
-    /// [`LabError::Map`] if the system has no memory for its page tables.
+    /// [`LabError::Map`] if the system has no memory for the page tables.
     pub fn region(alias: Arc<Alias>) -> Result<Self, LabError> {
         alias.populate()?;
         Ok(Self { memory: LabMemory::Region(alias), source: Vec::new() })
     }
 
-    /// Memory of somebody else.
+    /// Memory mapped by other code.
     ///
     /// # Safety
-    /// `length` bytes from `start` are mapped writable for as long as `owner` lives, and nobody
-    /// reads or writes them while a job runs.
+    /// `length` bytes from `start` are mapped writable for as long as `owner` lives, and no other
+    /// code reads or writes them while a job runs.
     #[must_use]
     pub unsafe fn over(start: Address, length: Length, owner: Box<dyn Any + Send + Sync>) -> Self {
         // SAFETY: by the caller's contract.
@@ -82,7 +83,7 @@ impl LabBuffer {
         Self { memory: LabMemory::Borrowed { start, length, _owner: owner }, source: Vec::new() }
     }
 
-    /// Bytes of it.
+    /// Size in bytes.
     #[must_use]
     pub fn length(&self) -> Length {
         match &self.memory {
@@ -92,17 +93,17 @@ impl LabBuffer {
         }
     }
 
-    /// How many of its bytes lie in huge pages now, as the kernel says; `None` if it does not say.
+    /// How many of its bytes are in huge pages now; `None` if the kernel does not report it.
     #[must_use]
     pub fn huge_bytes(&self) -> Option<Length> {
         survey::huge_bytes_at(self.start().addr()).map(|bytes| bytes.min(self.length()))
     }
 
-    /// Runs a job: nanoseconds of each range, one number a sample, the clock's own cost taken off.
-    /// With several threads the slowest counts.
+    /// Runs a job. Returns one number per sample: nanoseconds per range, minus the cost of the
+    /// clock. With several threads it is the time of the slowest one.
     ///
     /// # Errors
-    /// [`LabError`] if the job cannot be run as it is; nothing was done then.
+    /// [`LabError`] if the job cannot be run. Then nothing was done.
     pub fn run(&mut self, job: &Job) -> Result<Vec<f64>, LabError> {
         work::check(job, self.length())?;
         let wanted = job.source.min(job.range);
@@ -111,12 +112,12 @@ impl LabBuffer {
             self.source = (0..wanted.as_usize()).map(|index| (index * 31) as u8).collect();
         }
         let source = self.source.get(..wanted.as_usize()).unwrap_or_default();
-        // SAFETY: all of the arena is mapped writable while self lives, and `&mut self` makes this
-        // its only user; the job was checked against its length.
+        // SAFETY: the whole arena is mapped writable while self lives, and `&mut self` makes this
+        // its only user. The job was checked against its length.
         Ok(unsafe { work::run(job, self.start(), self.length(), source) })
     }
 
-    /// The bytes, to look at between jobs.
+    /// The bytes, to inspect between jobs.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: mapped and initialised for as long as self lives; jobs need `&mut self`.
@@ -147,7 +148,8 @@ fn pointer(address: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address.0)
 }
 
-/// Memory is committed by touching it, and touching more than there is ends in the kernel's killer.
+/// Checks the available memory first: touching more memory than the machine has invokes the
+/// kernel's OOM killer.
 fn check_room(asked: Length) -> Result<(), LabError> {
     match survey::memory_available() {
         Some(available) if asked > available => Err(LabError::NoRoom { asked, available }),
@@ -155,7 +157,7 @@ fn check_room(asked: Length) -> Result<(), LabError> {
     }
 }
 
-/// Bytes of the lines that arenas are divided by.
+/// Line size in bytes, by which arenas are divided.
 pub(super) fn line_bytes() -> u64 {
     u64::from(cache::line_bytes()).min(page_bytes())
 }

@@ -1,27 +1,27 @@
-//! A cost model with two numbers: what a call costs, and what each line of it costs.
+//! A linear cost model: a fixed cost per call and a cost per line.
 
 /// `fixed_ns + line_ns * lines`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
-    /// Nanoseconds of a call, never below zero.
+    /// Nanoseconds per call, never below zero.
     pub fixed_ns: f64,
-    /// Nanoseconds of each line, never below zero.
+    /// Nanoseconds per line, never below zero.
     pub line_ns: f64,
-    /// Root mean square of the relative errors over the points it was made from.
+    /// Root mean square of the relative errors over the points it was fitted to.
     pub error: f64,
 }
 
 impl CostModel {
-    /// What the model says of a number of lines, in nanoseconds.
+    /// Predicted nanoseconds for a number of lines.
     #[must_use]
     pub fn ns(&self, lines: f64) -> f64 {
         self.fixed_ns + self.line_ns * lines
     }
 }
 
-/// Fits the model to (lines, nanoseconds) by least squares of relative errors, so that one line
-/// counts as much as a gigabyte. `None` for fewer than two different numbers of lines, or for
-/// numbers that are not above zero.
+/// Fits the model to (lines, nanoseconds) by least squares of relative errors, so that one line has
+/// the same weight as a gigabyte. `None` if there are fewer than two different numbers of lines, or
+/// if any number is not finite and above zero.
 #[must_use]
 pub fn fit(points: &[(f64, f64)]) -> Option<CostModel> {
     let is_usable = |number: f64| number.is_finite() && number > 0.0;
@@ -44,7 +44,7 @@ pub fn fit(points: &[(f64, f64)]) -> Option<CostModel> {
     }
     let mut fixed_ns = (a * bb - b * ab) / determinant;
     let mut line_ns = (aa * b - ab * a) / determinant;
-    // Where the free solution leaves the quadrant, the best one lies on its edge.
+    // If the unconstrained solution is outside the quadrant, the best one is on its edge.
     if fixed_ns < 0.0 {
         (fixed_ns, line_ns) = (0.0, b / bb);
     } else if line_ns < 0.0 {

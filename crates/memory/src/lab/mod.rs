@@ -1,10 +1,10 @@
-//! Measuring what coherence costs on this machine: the loops behind `farrow lab coherence` and
-//! behind the [profile](crate::profile).
+//! Microbenchmarks of the cost of coherence on this machine, used by `farrow lab coherence` and by
+//! the [profile](crate::profile).
 //!
-//! An [`Arena`] is memory to measure in: private, or another node's region as this process maps it.
-//! A [`Job`] says what is timed, over ranges of which size, in which state their lines are before,
-//! and by how many threads. What is timed is the code that regions use, not a copy of it. Nothing
-//! here decides anything: analysis and report are `python/farrow/lab`.
+//! An [`Arena`] is the memory for a measurement: private, or another node's region as mapped by
+//! this process. A [`Job`] defines the operation to time, the size of the ranges, the initial state
+//! of their cache lines and the number of threads. The timed code is the code that regions use, not
+//! a copy of it. This module only measures: analysis and report are in `python/farrow/lab`.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
@@ -27,54 +27,55 @@ mod tests;
 pub use arena::{LabBuffer, Pages};
 pub use fit::{CostModel, fit};
 
-/// More samples than this are a mistake: half an hour of the shortest ones, and 8 MB of numbers.
+/// Limit on samples, to catch mistakes: half an hour of the shortest ones, and 8 MB of numbers.
 pub const SAMPLES_MAX: u32 = 1_000_000;
 
-/// More threads than this are a mistake, not a machine.
+/// Limit on threads, to catch mistakes: more than any machine has.
 pub const THREADS_MAX: usize = 1024;
 
-/// What is written comes from a buffer of this size, or of the range if that is less: caches hold it
-/// in part, as they do a program's data.
+/// Usual size of the source buffer; the range, if that is less. Like a program's data, it is only
+/// partly in the caches.
 pub const SOURCE_BYTES_USUAL: Length = Length(4 << 20);
 
-/// What a job times.
+/// The operation that a job times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Publishing by an instruction, fences included.
+    /// Publishing with an instruction, fences included.
     Publish(Method),
-    /// Publishing, and then the next store of the writer to each line.
+    /// Publishing, followed by the writer's next store to each line.
     PublishAgain(Method),
-    /// Refreshing by an instruction, fences included.
+    /// Refreshing with an instruction, fences included.
     Refresh(Method),
-    /// Writing bytes from elsewhere, and publishing them.
+    /// Copying bytes from a source buffer and publishing them.
     Write(WriteWay),
-    /// Writing bytes from elsewhere, for readers on this node.
+    /// Copying bytes from a source buffer, for readers on this node.
     Copy(StreamMethod),
     /// Setting all bytes to one value, for readers on this node.
     Fill(StreamMethod),
-    /// Loading one element of each stride.
+    /// Loading one element per stride.
     Load(AccessPattern),
-    /// Storing one element of each stride.
+    /// Storing one element per stride.
     Store(AccessPattern),
 }
 
-/// How a range is walked through.
+/// Access pattern in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessPattern {
-    /// Bytes of an element: 1, 2, 4 or 8.
+    /// Size of an element in bytes: 1, 2, 4 or 8.
     pub width: u8,
-    /// From the start of one element to that of the next; the width itself is sequential.
+    /// Bytes from the start of one element to the start of the next. Equal to the width for
+    /// sequential access.
     pub stride: u32,
 }
 
-/// In which state the lines of a range are when the clock starts.
+/// State of the cache lines of a range when the clock starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LineState {
-    /// Clean, and in no cache of this machine.
+    /// Clean and in no cache of this machine.
     Uncached,
-    /// Clean, and loaded just before: in the caches as far as they are large enough.
+    /// Clean and just loaded: in the caches, as far as they are large enough.
     Cached,
-    /// Stored to just before, one word in each line.
+    /// Just stored to, one byte in each line.
     Dirty,
 }
 
@@ -93,33 +94,33 @@ impl LineState {
 /// One series of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// What is timed.
+    /// The operation to time.
     pub work: Work,
-    /// The state before it.
+    /// LineState of the cache lines before it.
     pub state: LineState,
-    /// Bytes of a range.
+    /// Size of a range.
     pub range: Length,
-    /// Ranges worked on, one after the other, between two looks at the clock.
+    /// Number of ranges per sample, processed one after the other between two clock readings.
     pub batch: u32,
-    /// How often.
+    /// Number of samples.
     pub samples: u32,
-    /// Threads that do this at the same time, each on ranges of its own.
+    /// Number of concurrent threads, each with its own ranges.
     pub threads: NonZeroUsize,
-    /// Bytes that are written over and over to fill a range, for [`Work::Write`] and
-    /// [`Work::Copy`]; as many as the range if that is less. What is small stays in the cache.
+    /// Size of the source buffer for [`Work::Write`] and [`Work::Copy`], limited to the size of a
+    /// range. It is copied repeatedly to fill a range. A small source stays in the cache.
     pub source: Length,
 }
 
-/// A job or an arena was refused.
+/// A job or an arena was rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
     /// Not enough memory; nothing was allocated.
     #[error("an arena of {asked} needs memory that is not there: {available} available")]
     NoRoom {
-        /// Bytes asked for, source included.
+        /// Bytes requested, source included.
         asked: Length,
-        /// Bytes that can be had without pushing others out.
+        /// Bytes available without evicting other programs.
         available: Length,
     },
     /// The ranges of one sample do not fit in the arena.
@@ -127,23 +128,23 @@ pub enum LabError {
     TooLarge {
         /// Range times batch times threads.
         asked: Length,
-        /// What there is.
+        /// Size of the arena.
         arena: Length,
     },
-    /// A number is zero or beyond its limit.
+    /// A number is zero or above its limit.
     #[error("{what} of {number} refused: 1 to {max}")]
     BadNumber {
-        /// Which.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         number: u64,
-        /// The most it may be.
+        /// Its maximum.
         max: u64,
     },
-    /// This CPU has no such instruction, or it cannot do this.
+    /// This CPU does not support the method, or the method cannot do this operation.
     #[error("{method} cannot be used for this on this CPU")]
     NotAvailable {
-        /// Its name.
+        /// Name of the method.
         method: &'static str,
     },
     /// Mapping failed.
@@ -154,11 +155,11 @@ pub enum LabError {
     Access(#[from] AccessError),
 }
 
-/// Nanoseconds that looking at the clock twice takes, with the fence between; taken off every
+/// Nanoseconds between two clock readings with only a fence in between; subtracted from every
 /// sample.
 #[must_use]
 pub fn clock_ns() -> u64 {
-    // Asked by every job: finding it out takes as long as a thousand short samples.
+    // Cached, since every job needs it: the measurement takes as long as a thousand short samples.
     static CLOCK_NS: OnceLock<u64> = OnceLock::new();
     *CLOCK_NS.get_or_init(|| {
         let mut least = u64::MAX;

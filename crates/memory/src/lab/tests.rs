@@ -1,4 +1,4 @@
-//! What jobs do to memory, and what is refused. What they measure is not asserted.
+//! Tests of the effects of jobs on memory, and of invalid jobs. No test asserts a time.
 
 use super::*;
 use crate::cache;
@@ -25,7 +25,7 @@ fn job(work: Work, state: LineState, range: u64) -> Job {
 fn arena() -> LabBuffer {
     let mut bytes: Vec<u64> = (0..ARENA.0 / 8).map(|index| index * 0x9e37_79b9).collect();
     let start = Address::from(bytes.as_mut_ptr().cast_const());
-    // SAFETY: the vector's buffer stays where it is while the box owns it, and nobody else uses it.
+    // SAFETY: the vector's buffer does not move while the box owns it, and no other code uses it.
     unsafe { LabBuffer::over(start, ARENA, Box::new(bytes)) }
 }
 
@@ -61,7 +61,7 @@ fn every_way_writes_its_source() {
         let expected = |index: usize| (index % 4096 * 31) as u8;
         let is_written =
             |part: &[u8]| part.iter().enumerate().all(|(index, byte)| *byte == expected(index));
-        // Three samples of two ranges, each at the next line.
+        // Three samples of two ranges, each starting at the next line boundary.
         let step = 10_000usize.next_multiple_of(cache::line_bytes() as usize);
         for index in 0..6 {
             assert!(is_written(&arena.as_slice()[index * step..][..10_000]), "{work:?}");

@@ -1,4 +1,4 @@
-//! The timed loops, and what puts lines into a state before them.
+//! The timed loops, and the code that brings cache lines into the initial state.
 
 use std::hint::spin_loop;
 use std::num::NonZeroUsize;
@@ -13,13 +13,13 @@ use crate::profile::WriteWay;
 use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::units::{Length, Offset, Span};
 
-/// A waiting thread spins this often before it lets others run.
+/// Number of times a waiting thread spins before it yields.
 const SPINS_MAX: u32 = 2000;
 
-/// What [`Work::Fill`] leaves.
+/// Value that [`Work::Fill`] stores.
 const FILLED_WITH: u8 = 0x5A;
 
-/// Can the job be run in an arena of this length?
+/// Checks that the job can be run in an arena of this length.
 pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
     let number = |what, number: u64, max: u64| {
         let is_good = (1..=max).contains(&number);
@@ -77,12 +77,12 @@ fn check_room(job: &Job, arena: Length) -> Result<(), LabError> {
     Ok(())
 }
 
-/// From the start of one range to that of the next: no two share a line.
+/// Bytes from the start of one range to the start of the next. No two ranges share a line.
 fn step_of(job: &Job) -> u64 {
     job.range.0.div_ceil(line_bytes()).saturating_mul(line_bytes())
 }
 
-/// A first byte that threads may share, each working on a part of its own.
+/// A start pointer shared by threads, each of which works on its own part.
 #[derive(Clone, Copy)]
 struct Start(*mut u8);
 
@@ -97,10 +97,10 @@ impl Start {
     }
 }
 
-/// Runs a checked job: nanoseconds of a range, by sample.
+/// Runs a checked job. Returns nanoseconds per range for each sample.
 ///
 /// # Safety
-/// `length` bytes from `start` are writable, and nobody else uses them until the return.
+/// `length` bytes from `start` are writable, and no other code uses them until the return.
 pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8]) -> Vec<f64> {
     let clock = clock_ns();
     let threads = job.threads.get() as u64;
@@ -108,8 +108,8 @@ pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8
     let slowest = Mutex::new(vec![0u64; job.samples as usize]);
     let (start, gate) = (Start(start), StartGate::new(job.threads));
     let one = |index: u64| {
-        // SAFETY: the caller vouches for the whole; each thread gets a part of its own, which
-        // holds a batch of ranges, as `check` saw.
+        // SAFETY: the caller guarantees the whole range. Each thread gets its own part, which is
+        // large enough for a batch of ranges, as verified by `check`.
         let own = unsafe { samples(job, start.at(index * part), part, source, &gate) };
         let mut slowest = slowest.lock().unwrap_or_else(PoisonError::into_inner);
         for (cell, ns) in slowest.iter_mut().zip(own) {
@@ -132,17 +132,12 @@ pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8
     slowest.into_iter().map(|ns| ns.saturating_sub(clock).max(1) as f64 / batch).collect()
 }
 
-/// All samples of one thread, in nanoseconds of a batch.
+/// All samples of one thread, in nanoseconds per batch.
 ///
 /// # Safety
-/// `part` bytes from `start` are writable and this thread's alone; they hold a batch of ranges.
-unsafe fn samples(
-    job: &Job,
-    start: *mut u8,
-    part: u64,
-    source: &[u8],
-    gate: &StartGate,
-) -> Vec<u64> {
+/// `part` bytes from `start` are writable and used by this thread only. A batch of ranges fits in
+/// them.
+unsafe fn samples(job: &Job, start: *mut u8, part: u64, source: &[u8], gate: &StartGate) -> Vec<u64> {
     let step = step_of(job);
     let batches = (part / (step * u64::from(job.batch))).max(1);
     let range = job.range.as_usize();
@@ -158,21 +153,21 @@ unsafe fn samples(
             gate.wait();
             let begin = Instant::now();
             for index in 0..job.batch {
-                // SAFETY: as above; nobody else reads or writes it.
+                // SAFETY: as above; no other code reads or writes it.
                 unsafe { work(job.work, at(index), range, source) };
             }
-            // What is still in the CPU's buffers is work too: without this, ways that leave more
-            // there would look cheaper, by more or less from run to run.
+            // Drains the CPU's store buffers. Otherwise methods that leave more in them would look
+            // cheaper, by an amount that varies from run to run.
             fence(Ordering::SeqCst);
             begin.elapsed().as_nanos() as u64
         })
         .collect()
 }
 
-/// Brings the lines of a range into a state. Their bytes stay.
+/// Brings the lines of a range into a state. Their contents do not change.
 ///
 /// # Safety
-/// The range is writable and the caller's alone.
+/// The range is writable and used by the caller only.
 unsafe fn put_into(state: LineState, start: *mut u8, length: usize) {
     let line = line_bytes() as usize;
     if state != LineState::Dirty {
@@ -181,7 +176,7 @@ unsafe fn put_into(state: LineState, start: *mut u8, length: usize) {
     }
     for offset in (0..length).step_by(line) {
         let at = start.wrapping_add(offset);
-        // SAFETY: a byte of the range. Volatile, so that the accesses happen.
+        // SAFETY: a byte of the range. Volatile, so that the accesses are not optimised away.
         unsafe {
             match state {
                 LineState::Uncached => break,
@@ -194,12 +189,12 @@ unsafe fn put_into(state: LineState, start: *mut u8, length: usize) {
     }
 }
 
-/// What is timed.
+/// Performs the timed operation.
 ///
 /// # Safety
-/// The range is writable and the caller's alone; the method is one of this CPU's.
+/// The range is writable and used by the caller only. This CPU supports the method.
 unsafe fn work(work: Work, start: *mut u8, length: usize, source: &[u8]) {
-    // SAFETY: all by the caller's contract.
+    // SAFETY: by the caller's contract.
     unsafe {
         match work {
             Work::Publish(method) => publish(method, start, length),
@@ -241,17 +236,17 @@ unsafe fn publish(method: Method, start: *const u8, length: usize) {
     unsafe { cache::publish_lines_by(method, start, length) };
 }
 
-/// Fills a range with the source, over and over.
+/// Fills a range with repeated copies of the source.
 ///
 /// # Safety
 /// As [`work`].
 unsafe fn write(method: StreamMethod, start: *mut u8, length: usize, source: &[u8]) {
     for offset in (0..length).step_by(source.len().max(1)) {
         let part = source.get(..source.len().min(length - offset)).unwrap_or_default();
-        // SAFETY: `part` ends in the range, which is writable; the source is a borrow of ours.
+        // SAFETY: `part` ends inside the range, which is writable; the source is our own borrow.
         unsafe { copy::copy_unfenced(start.wrapping_add(offset), part, method) };
     }
-    // Once, as for one copy of this length.
+    // Once at the end, as for one copy of this length.
     copy::end_part(method);
 }
 
@@ -270,7 +265,7 @@ unsafe fn load(pattern: AccessPattern, start: *const u8, length: usize) {
 }
 
 /// # Safety
-/// As [`work`]; the stride is a multiple of the size of `T`, and ranges begin at lines.
+/// As [`work`]; the stride is a multiple of the size of `T`, and ranges start at line boundaries.
 unsafe fn load_as<T>(start: *const u8, length: usize, stride: usize) {
     for index in 0..length / stride {
         let at = start.wrapping_add(index * stride).cast::<T>();
@@ -303,7 +298,7 @@ unsafe fn store_as<T: Copy>(start: *mut u8, length: usize, stride: usize, value:
     }
 }
 
-/// Lets threads begin together. Spins, since a wake-up takes longer than what is timed.
+/// Starts threads at the same time. Spins, since a wake-up takes longer than the timed operation.
 struct StartGate {
     threads: AtomicUsize,
     arrived: AtomicUsize,
@@ -314,18 +309,18 @@ impl StartGate {
         Self { threads: AtomicUsize::new(threads.get()), arrived: AtomicUsize::new(0) }
     }
 
-    /// One thread fewer comes.
+    /// Reduces the number of threads by one.
     fn leave(&self) {
         self.threads.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Returns when all have arrived as often as the caller.
+    /// Returns when all threads have arrived as often as the caller.
     fn wait(&self) {
         let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
         let mut spins = 0;
         loop {
             let threads = self.threads.load(Ordering::Acquire).max(1);
-            // Rounds are whole once a multiple of the threads has arrived.
+            // A round is complete once the number of arrivals is a multiple of the threads.
             if self.arrived.load(Ordering::Acquire) >= (ticket / threads + 1) * threads {
                 return;
             }

@@ -1,10 +1,11 @@
-//! Writing back all caches of a machine at once, where that is offered: for a range that is so large
-//! that its lines, one by one, would take longer.
+//! Writes back all caches of a machine at once, if that is available. For very large ranges this is
+//! faster than acting on each line.
 //!
-//! The instruction (`wbinvd`) is for ring 0, so a kernel module has to do it: `farrow_shmem`
-//! (`kernel/` in the sources). It empties the caches of all that runs, so whoever loads the module
-//! decides by its parameter `all_caches`, and by who may open its device. After it everything that
-//! any CPU stored is in memory and every load comes from there: it publishes and refreshes.
+//! The instruction (`wbinvd`) needs ring 0, so a kernel module executes it: `farrow_shmem`
+//! (`kernel/` in the sources). It empties the caches for all programs. The administrator therefore
+//! controls it with the module parameter `all_caches` and the permissions of its device. Afterwards
+//! all earlier stores of all CPUs are in memory and all loads come from there: it both publishes
+//! and refreshes.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,36 +18,36 @@ use rustix::ioctl::{self, NoArg, Opcode};
 
 use crate::units::Length;
 
-/// Where the module is asked.
+/// Device of the module.
 pub const DEVICE: &str = "/dev/farrow_shmem";
 
-/// No smaller range asks for it: on no known CPU would it win.
+/// Minimum length of a range for it. For smaller ranges it is slower on all known CPUs.
 pub const ALL_CACHES_BYTES_MIN: Length = Length(16 << 20);
 
 /// `FARROW_SHMEM_WRITE_BACK_ALL` of the module.
 const WRITE_BACK_ALL: Opcode = ioctl::opcode::none(b'F', 2);
 
-/// What is dirty while it is measured: what a writer of a large range leaves in its caches.
+/// Dirty bytes during the measurement: about what a writer of a large range leaves in its caches.
 const DIRTY_BYTES: usize = 32 << 20;
 const SAMPLES: usize = 3;
 
-/// What the caches held is fetched again by whoever needs it, which takes about as long again.
+/// Factor for the cost of refilling the caches, which takes about as long again.
 const REFILL: u32 = 2;
 
-/// It cannot be used here.
+/// All caches cannot be written back at once on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {call}: {source}", path.display())]
 pub struct NoAllCaches {
     /// The device.
     pub path: PathBuf,
-    /// What failed.
+    /// The operation that failed.
     pub call: &'static str,
-    /// The system's answer: not found without the module, `EPERM` where it does not allow it,
-    /// `EOPNOTSUPP` where the CPU has no instruction for it.
+    /// The error of the system: not found without the module, `EPERM` if the module does not allow
+    /// it, `EOPNOTSUPP` if the CPU has no instruction for it.
     pub source: std::io::Error,
 }
 
-/// A way to write back all caches of this machine.
+/// The module's operation that writes back all caches of this machine.
 #[derive(Debug)]
 pub struct AllCaches {
     device: File,
@@ -54,10 +55,11 @@ pub struct AllCaches {
 }
 
 impl AllCaches {
-    /// That of this machine, looked for and measured once a process, in some milliseconds.
+    /// The operation of this machine. Opened and measured once per process, within a few
+    /// milliseconds.
     ///
     /// # Errors
-    /// There is none.
+    /// It is not available, see [`AllCaches::open`].
     pub fn of_machine() -> Result<&'static Arc<Self>, &'static NoAllCaches> {
         static FOUND: OnceLock<Result<Arc<AllCaches>, NoAllCaches>> = OnceLock::new();
         FOUND.get_or_init(|| Self::open(Path::new(DEVICE)).map(Arc::new)).as_ref()
@@ -66,12 +68,12 @@ impl AllCaches {
     /// Opens a device of the module and measures it.
     ///
     /// # Errors
-    /// It is not there, not permitted, or cannot do it.
+    /// The device does not exist, the operation is not permitted, or the CPU does not support it.
     pub fn open(path: &Path) -> Result<Self, NoAllCaches> {
         let failed = |call, source| NoAllCaches { path: path.to_owned(), call, source };
         let device = File::open(path).map_err(|error| failed("open", error))?;
         let mut found = Self { device, cost: Duration::ZERO };
-        // Asked first: where it is refused nothing is spent on measuring.
+        // A first call without dirty data: if it fails, the measurement is skipped.
         let mut dirty = Vec::new();
         let measured = found.write_back().and_then(|()| {
             dirty.try_reserve_exact(DIRTY_BYTES).map_err(|_| Errno::NOMEM)?;
@@ -95,30 +97,31 @@ impl AllCaches {
         Ok(samples[SAMPLES / 2] * REFILL)
     }
 
-    /// All caches of all CPUs: what anybody stored before is in memory, and loads that follow come
-    /// from there.
+    /// Writes back and empties all caches of all CPUs. Afterwards all earlier stores are in memory,
+    /// and later loads come from there.
     ///
     /// # Errors
-    /// The module refuses it now.
+    /// The module no longer allows it.
     pub fn write_back(&self) -> Result<(), Errno> {
-        // SAFETY: takes no argument, and no device that knows another command by this number would
-        // be at that place.
+        // SAFETY: the command takes no argument, and no other device at this path would have a
+        // different command with this number.
         unsafe { ioctl::ioctl(&self.device, NoArg::<WRITE_BACK_ALL>::new()) }
     }
 
-    /// What one takes, with what it takes to fill the caches again.
+    /// Time of one write-back, including the time to refill the caches.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.cost
     }
 
-    /// Is it cheaper than lines that take so long?
+    /// Whether it is cheaper than acting on single lines, which would take `lines`.
     #[must_use]
     pub fn is_cheaper(&self, lines: Duration) -> bool {
         self.cost < lines
     }
 
-    /// One that costs so much and is refused, as by a module whose parameter was changed.
+    /// For tests: has this cost, and every call fails, as with a module whose parameter was
+    /// changed.
     #[cfg(test)]
     pub(crate) fn refused(cost: Duration) -> Self {
         Self { device: File::open("/dev/null").unwrap(), cost }
@@ -143,7 +146,7 @@ mod tests {
         assert_eq!(error.source.kind(), std::io::ErrorKind::NotFound);
         assert!(error.to_string().starts_with("/dev/farrow-none: open: "), "{error}");
         let error = AllCaches::open(Path::new("/dev/null")).unwrap_err();
-        // An emulator of another CPU's system calls knows no such command at all.
+        // An emulator of another CPU's system calls does not support the command at all.
         let not_known = [Errno::NOTTY, Errno::NOSYS].map(|errno| Some(errno.raw_os_error()));
         assert!(not_known.contains(&error.source.raw_os_error()), "{error}");
         assert!(error.to_string().contains("write back all caches"), "{error}");

@@ -1,43 +1,45 @@
-//! What the ways took, and which of them a profile picks.
+//! Measured costs of the methods, and the choice of the methods for a profile.
 //!
-//! Findings of several processes are put together, the least of each way counting: one that measured
-//! while its neighbours were busy does not decide for ever.
+//! Measurements of several processes are merged by the minimum for each method, so one process that
+//! measured on a busy machine does not decide permanently.
 
 use super::{Origin, Profile, ProfileStep, STEPS, WriteWay, step_bytes, step_of};
 use crate::cache::{self, Method};
 use crate::copy::{self, StreamMethod};
 use crate::units::Length;
 
-/// Larger ranges are measured once or twice: each sample is a mean over thousands of lines, and
-/// takes as long as all smaller ones together.
+/// Larger ranges are measured only once or twice: each sample is a mean over thousands of lines,
+/// and takes as long as all smaller ranges together.
 pub(super) const REPEATED_BYTES_MAX: u64 = 256 << 10;
 
-/// A way this much slower than the best of its size is not measured at larger sizes: all ways cost
-/// more with each line, and `clflush` over megabytes would take longer than all the rest.
+/// A method slower than the best of a size by this factor is not measured at larger sizes. Costs
+/// grow with the number of lines, and `clflush` over megabytes would take longer than everything
+/// else.
 const HOPELESS: f64 = 1.5;
 
-/// Up to this size what is published is mostly control words, to which their writer will store again.
-/// So that store counts too: `clflushopt` alone is as quick as `clwb`, but takes the line away.
+/// Up to this size, publishing is mostly of control words, which their writer soon stores to again.
+/// The measurement therefore includes that store: `clflushopt` alone is as fast as `clwb`, but
+/// drops the line.
 pub(super) const PUBLISH_AGAIN_BYTES_MAX: u64 = 4096;
 
-/// A way is only left for one that takes a twentieth less: half of what a picked way may lose to the
-/// best one, so that the other half is there for noise.
+/// A method replaces the preferred one only if it is faster by a twentieth. That is half of what a
+/// chosen method may lose to the best one; the other half is for noise.
 const MARGIN: f64 = 1.0 / 1.05;
 
-/// So many processes measure, each some 30 ms: then what a busy moment took from a way has been
-/// given back to it.
+/// Number of processes that measure, about 30 ms each. After that, disturbances of single runs no
+/// longer affect the minimum.
 const RUNS: u32 = 8;
 
-/// Where plain copies end on coherent memory: at the first of these sizes in whose step stores past
-/// the cache do not take a tenth more. Below a megabyte readers find plain stores in their caches,
-/// which is worth more than the copy itself.
+/// Candidates for the size at which copies on coherent memory switch to non-temporal stores: the
+/// first size at whose step these take at most a tenth longer. Below a megabyte, plain stores leave
+/// the data in the caches for readers, which is worth more than the copy itself.
 pub(super) const COPY_BYTES: [Length; 2] = [copy::STREAM_BYTES_MIN, Length(2 << 20)];
 const COPY_SLACK: f64 = 1.1;
 
-/// The least nanoseconds of one way, by step; none where it was not measured.
+/// Minimum nanoseconds of one method per step; `None` if not measured.
 pub(super) type Row = [Option<f64>; STEPS];
 
-/// The least nanoseconds of each way.
+/// Minimum nanoseconds of each method.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Costs<T> {
     pub(super) ways: Vec<T>,
@@ -50,7 +52,7 @@ impl<T: Copy + PartialEq> Costs<T> {
         Self { ways, least }
     }
 
-    /// Ways that are worth a measurement at a step, by their place.
+    /// Methods that are worth a measurement at a step, with their index.
     pub(super) fn candidates(&self, step: usize) -> Vec<(usize, T)> {
         if self.is_settled(step) {
             return Vec::new();
@@ -59,14 +61,14 @@ impl<T: Copy + PartialEq> Costs<T> {
         all.filter(|(index, _)| !self.is_hopeless(*index, step)).collect()
     }
 
-    /// A way took so long at a step.
+    /// Records a measurement of a method at a step.
     pub(super) fn took(&mut self, index: usize, step: usize, ns: f64) {
         if let Some(cell) = self.least.get_mut(index).and_then(|row| row.get_mut(step)) {
             *cell = Some(cell.map_or(ns, |least: f64| least.min(ns)));
         }
     }
 
-    /// What others found, of the same ways.
+    /// Merges measurements of another process. Both must have the same methods.
     fn merge(&mut self, others: &Self) {
         for (index, row) in others.least.iter().enumerate() {
             for (step, ns) in row.iter().enumerate() {
@@ -77,7 +79,8 @@ impl<T: Copy + PartialEq> Costs<T> {
         }
     }
 
-    /// Was it far behind at a smaller size? Only where publishing is measured by itself.
+    /// Whether a method was much slower at a smaller size. Considers only sizes at which publishing
+    /// is measured without the next store.
     fn is_hopeless(&self, index: usize, step: usize) -> bool {
         (0..step).any(|smaller| {
             let best = self.at(smaller).map(|(_, ns)| ns).fold(f64::INFINITY, f64::min);
@@ -87,8 +90,8 @@ impl<T: Copy + PartialEq> Costs<T> {
         })
     }
 
-    /// Would another round at a large size be spent on what is known? It is, where one way is left,
-    /// or where the ways rank as at the size before.
+    /// Whether another round at a large size would tell nothing new: only one method is left, or
+    /// the best method is the same as at the previous size.
     fn is_settled(&self, step: usize) -> bool {
         if step_bytes(step).0 <= REPEATED_BYTES_MAX {
             return false;
@@ -100,23 +103,23 @@ impl<T: Copy + PartialEq> Costs<T> {
         (self.ways.len() > 1 && !has_rivals) || (known.is_some() && known == way_at(step - 1))
     }
 
-    /// All ways with what they take at a step.
+    /// All methods with their cost at a step.
     fn at(&self, step: usize) -> impl Iterator<Item = (T, f64)> + '_ {
         let cells = self.least.iter().map(move |row| row.get(step).copied().flatten());
         self.ways.iter().copied().zip(cells).filter_map(|(way, ns)| ns.map(|ns| (way, ns)))
     }
 }
 
-/// The first way, unless another one is clearly quicker: ways are listed by what else speaks for
-/// them, such as that a line stays in the cache of who wrote it.
+/// The first method, unless another one is clearly faster. Methods are listed by their other
+/// advantages, such as keeping a line in the cache of its writer.
 fn pick<T>(costs: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
     costs.reduce(|best, other| if other.1 < MARGIN * best.1 { other } else { best })
 }
 
-/// All that was measured of a machine.
+/// All measurements of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings {
-    /// How many times, each by a process of its own.
+    /// Number of runs, each by a different process.
     pub(super) runs: u32,
     pub(super) publish: Costs<Method>,
     pub(super) refresh: Costs<Method>,
@@ -125,7 +128,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// No measurements.
     pub(super) fn none() -> Self {
         let methods = cache::methods_available();
         let refresh = methods.iter().copied().filter(|method| method.can_refresh()).collect();
@@ -138,25 +141,25 @@ impl Findings {
         }
     }
 
-    /// The times of each way, in a lasting order.
+    /// The costs of each method, in a stable order.
     pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
         let (publish, refresh) = (&self.publish.least, &self.refresh.least);
         publish.iter().chain(refresh).chain(&self.write.least).chain(&self.copies.least)
     }
 
-    /// The same, to change them.
+    /// The same, mutable.
     pub(super) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
         let (publish, refresh) = (&mut self.publish.least, &mut self.refresh.least);
         let (write, copies) = (&mut self.write.least, &mut self.copies.least);
         publish.iter_mut().chain(refresh).chain(write).chain(copies)
     }
 
-    /// Has it been measured often enough?
+    /// Whether there are enough runs.
     pub(super) fn is_settled(&self) -> bool {
         self.runs >= RUNS
     }
 
-    /// What others found, on the same machine.
+    /// Merges measurements of other processes on the same machine.
     pub(super) fn merge(&mut self, others: &Self) {
         self.runs = self.runs.saturating_add(others.runs);
         self.publish.merge(&others.publish);
@@ -165,7 +168,7 @@ impl Findings {
         self.copies.merge(&others.copies);
     }
 
-    /// What is cheapest by them.
+    /// The profile of the cheapest methods.
     #[must_use]
     pub(super) fn profile(&self, origin: Origin) -> Profile {
         let fallback = Profile::unmeasured();
@@ -183,7 +186,8 @@ impl Findings {
     }
 }
 
-/// The way at a step; where it had no rival and was not measured, that of the step before.
+/// The method at a step. If none was measured there, for lack of alternatives, that of the nearest
+/// smaller step.
 fn picked<T: Copy + PartialEq>(
     costs: &Costs<T>,
     step: usize,
@@ -198,14 +202,14 @@ fn picked<T: Copy + PartialEq>(
     }
 }
 
-/// The usual instruction before those that are mostly slower.
+/// Puts the default instruction before the others, which are mostly slower.
 fn refresh_first(mut methods: Vec<Method>) -> Vec<Method> {
     methods.sort_by_key(|method| *method != cache::refresh_method());
     methods
 }
 
-/// The stores past the cache that are quickest at the largest size, the widest first: on one machine
-/// AVX-512 wins up to a megabyte and loses to AVX2 beyond.
+/// The non-temporal stores that are fastest at the largest size; the widest ones are preferred. On
+/// one machine AVX-512 is faster up to a megabyte, and AVX2 beyond.
 fn pick_stream(write: &Costs<WriteWay>) -> StreamMethod {
     let streams = write.at(STEPS - 1).filter_map(|(way, ns)| match way {
         WriteWay::Stream(method) => Some((method, ns)),
@@ -214,7 +218,7 @@ fn pick_stream(write: &Costs<WriteWay>) -> StreamMethod {
     pick(streams).map_or_else(copy::stream_method, |(method, _)| method)
 }
 
-/// From which length on copies on coherent memory go past the cache.
+/// Minimum length of copies with non-temporal stores on coherent memory.
 fn stream_from(
     copies: &Costs<StreamMethod>,
     write: &Costs<WriteWay>,
@@ -222,7 +226,7 @@ fn stream_from(
 ) -> Length {
     let is_good = |bytes: &Length| {
         let step = step_of(*bytes);
-        // Nothing but the ends is published after stores past the cache: it is the same copy.
+        // After non-temporal stores only the ends are published, so the cost is that of the copy.
         let streamed = write.at(step).find(|(way, _)| *way == WriteWay::Stream(stream));
         match (copies.at(step).next(), streamed) {
             (Some((_, plain)), Some((_, streamed))) => streamed <= COPY_SLACK * plain,
@@ -243,7 +247,7 @@ mod tests {
         for (findings, ns) in [(&mut busy, 900.0), (&mut quiet, 90.0)] {
             findings.runs = 1;
             for index in 0..findings.write.ways.len() {
-                // The first way was the one that was disturbed.
+                // Only the first method was disturbed.
                 findings.write.took(index, 2, if index == 0 { ns } else { 100.0 });
             }
         }

@@ -1,10 +1,10 @@
-//! What was measured of a machine, as a file of the user: a few lines of TOML that this module writes
-//! and reads itself.
+//! The user's file with the measurements of a machine: a few lines of TOML, written and read by
+//! this module.
 //!
-//! It is a cache: what is not exactly what this version writes for this machine (another machine,
-//! another kernel, another version, cut short, edited) is as good as no file, and is replaced by
-//! what is then measured. Nothing about it is ever an error. A file that somebody forged can make
-//! Farrow slower; it cannot name a way that would be wrong, since it has to name those of this CPU.
+//! The file is a cache. If it is not exactly what this version writes for this machine (another
+//! machine, kernel or version, truncated, edited), it is ignored and replaced by new measurements.
+//! A bad file is never an error. A forged file can make Farrow slower, but not incorrect: only
+//! methods of this CPU are accepted.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use super::Findings;
 use crate::{cache, survey};
 
-/// Raised with every change to the format, to the sizes, or to how is measured.
+/// Increased with every change to the format, the sizes or the measurement.
 const VERSION: u32 = 4;
 
-/// Four times what is written.
+/// Four times the usual size of the file.
 const FILE_BYTES_MAX: u64 = 8 << 10;
 
 const HEADER: &str = "# How Farrow best uses the caches of this machine. Nanoseconds of each way \
                       for 64 B, 256 B and so on to 4 MiB, 0 where not measured. If you delete this \
                       file it is measured again.\n";
 
-/// Where the profile of this machine lies: `$FARROW_PROFILE`, else in the user's folder for caches.
-/// `None` if there is no such folder, or for `FARROW_PROFILE=off`.
+/// Path of the profile of this machine: `$FARROW_PROFILE`, else a file in the user's cache
+/// directory. `None` if there is no such directory, or if `FARROW_PROFILE` is `off` or empty.
 #[must_use]
 pub fn path() -> Option<PathBuf> {
-    // Tests of this crate leave nothing in the user's folder.
+    // Tests of this crate write nothing to the user's cache directory.
     if cfg!(test) {
         return None;
     }
@@ -38,12 +38,12 @@ pub fn path() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    // A home may be shared by machines of several kinds.
+    // Different machines may share a home directory.
     Some(folder.join("farrow").join(format!("profile-{:016x}.toml", hash(machine().as_bytes()))))
 }
 
-/// What a profile is good for: the same CPU, caches, kernel and number of cores. Code that was not
-/// optimised measures itself.
+/// Identifies the machine for which a profile is valid: CPU, cache line, kernel and number of
+/// cores. Debug builds have their own profile, since they measure unoptimised code.
 #[must_use]
 pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -56,7 +56,7 @@ pub fn machine() -> String {
     text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').filter(|c| *c != '"').collect()
 }
 
-/// What was found of this machine, if a file says so.
+/// Loads the measurements of this machine from a file, if it is valid.
 #[must_use]
 pub fn load(path: &Path) -> Option<Findings> {
     let file = fs::File::open(path).ok()?;
@@ -69,7 +69,7 @@ pub fn load(path: &Path) -> Option<Findings> {
     found
 }
 
-/// Keeps what was found for the processes to come; says whether it could.
+/// Stores measurements for later processes. Returns whether that succeeded.
 pub fn store(path: &Path, found: &Findings) -> bool {
     let stored = replace(path, &encode(found, &machine()));
     if let Err(error) = &stored {
@@ -78,7 +78,7 @@ pub fn store(path: &Path, found: &Findings) -> bool {
     stored.is_ok()
 }
 
-/// Whoever reads meanwhile sees the old file or the new one.
+/// Replaces the file atomically: a concurrent reader sees either the old or the new contents.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -107,7 +107,7 @@ fn encode(found: &Findings, machine: &str) -> String {
     text
 }
 
-/// What a text says that `encode` made for this machine, of the ways of `found`.
+/// Parses a text that `encode` wrote for this machine. `found` defines the methods.
 fn decode(text: &str, machine: &str, mut found: Findings) -> Option<Findings> {
     let (body, checksum) = text.rsplit_once("checksum = \"")?;
     if checksum != format!("{:016x}\"\n", hash(body.as_bytes())) {
@@ -135,7 +135,7 @@ fn decode(text: &str, machine: &str, mut found: Findings) -> Option<Findings> {
     lines.next().is_none().then_some(found)
 }
 
-/// What each row is called, in order.
+/// The key of each row, in order.
 fn keys(found: &Findings) -> Vec<String> {
     let key = |work: &str, way: &str| format!("{work}.\"{way}\"");
     let publish = found.publish.ways.iter().map(|way| key("publish", way.as_str()));
@@ -145,7 +145,7 @@ fn keys(found: &Findings) -> Vec<String> {
     publish.chain(refresh).chain(write).chain(copies).collect()
 }
 
-/// FNV-1a, 64 bits: against accidents, not against people.
+/// FNV-1a, 64 bits: detects accidental damage, not forgery.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -170,7 +170,7 @@ mod tests {
         decode(text, machine, Findings::none())
     }
 
-    /// All ways of this CPU, each with times of its own.
+    /// All methods of this CPU, each with different times.
     fn some() -> Findings {
         let mut found = Findings::none();
         found.runs = 3;
@@ -182,7 +182,7 @@ mod tests {
         found
     }
 
-    /// Every x86-64 CPU has these.
+    /// Uses only methods that every x86-64 CPU supports.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_golden_file_is_read_and_written() {
@@ -248,7 +248,7 @@ mod tests {
         assert!(read(&format!("{text}more"), "here").is_none());
     }
 
-    /// The checksum is right, the rest is not what this machine, or this version, says.
+    /// The checksum is correct, but the contents are for another machine or another version.
     #[test]
     fn a_foreign_file_is_no_profile() {
         let text = encode(&some(), "here");
@@ -296,7 +296,7 @@ mod tests {
             assert!(store(&path, &found) && load(&path).is_some());
         }
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        // A file where the folder should be: not kept, no harm.
+        // A file in place of the directory: the profile is not stored, without an error.
         assert!(!store(&path.join("b").join("profile.toml"), &found));
         assert!(load(folder.path()).is_none());
     }

@@ -1,14 +1,14 @@
-//! Measuring a profile within some thirty milliseconds.
+//! Measures a profile within about thirty milliseconds.
 //!
-//! Rounds go over all sizes and ways in turn, so that a neighbour on the machine disturbs all ways
-//! alike, and the least of the rounds counts: what another process took away is not a property of
-//! the machine. Of the samples of one round it is the lower quartile: ways that wait for memory vary
-//! more than others, and their best moment says little about what they take. That a way is a little
-//! quicker is no reason to take it: see `costs::pick`.
+//! Each round measures all sizes and methods in turn, so that another process on the machine
+//! disturbs all methods alike. The minimum over the rounds is used, since time lost to another
+//! process is not a property of the machine. Within a round the lower quartile of the samples is
+//! used: methods that wait for memory vary more, and their best sample is not typical. A method
+//! that is only slightly faster is not chosen: see `costs::pick`.
 //!
-//! Nearly all of the time goes to the largest sizes. There a way is left out that is clearly behind
-//! already, a way without a rival is not measured, and a second round is made only if the first one
-//! would pick another way than at the size before.
+//! Nearly all of the time is spent on the largest sizes. There, methods that are already clearly
+//! slower are skipped, and so is a method without alternatives. A second round is made only if the
+//! first one would choose a different method than at the previous size.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ use crate::cache::Method;
 use crate::lab::{Job, LabBuffer, LabError, LineState, Pages, SOURCE_BYTES_USUAL, Work};
 use crate::units::Length;
 
-/// When no further round is begun, once each size has had its first ones.
+/// Time after which no further round starts. Each size gets its first rounds in any case.
 pub(super) const BUDGET: Duration = Duration::from_millis(8);
 
-/// The least of so many is stable where the machine is quiet, and of more where it is not.
+/// The minimum of two rounds is stable on a quiet machine; a busy machine needs more.
 const ROUNDS_MIN: u32 = 2;
 const ROUNDS_MAX: u32 = 9;
 
-/// Several samples of small ranges are taken at a time: starting a job costs as much as they.
+/// Small ranges take several samples per job, since starting a job costs as much as the samples.
 const SAMPLES_BYTES: u64 = 32 << 10;
 const SAMPLES_MAX: u64 = 32;
 
-/// Measures.
+/// Measures this machine.
 pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
     let begin = Instant::now();
     let largest = step_bytes(STEPS - 1);
@@ -60,7 +60,7 @@ pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
     Ok(found)
 }
 
-/// All ways once, at one size.
+/// Measures all methods once at one size.
 fn turn<T: Copy + PartialEq>(
     costs: &mut Costs<T>,
     arena: &mut LabBuffer,
@@ -75,13 +75,9 @@ fn turn<T: Copy + PartialEq>(
     Ok(())
 }
 
-fn once(
-    arena: &mut LabBuffer,
-    range: Length,
-    state: LineState,
-    work: Work,
-) -> Result<f64, LabError> {
-    // The first way to write a large range would pay for bringing the source into the caches.
+fn once(arena: &mut LabBuffer, range: Length, state: LineState, work: Work) -> Result<f64, LabError> {
+    // With one sample, the first method at a large size would also pay for loading the source into
+    // the caches.
     let samples_min = if matches!(work, Work::Write(_) | Work::Copy(_)) { 2 } else { 1 };
     let samples = (SAMPLES_BYTES / range.0).clamp(samples_min, SAMPLES_MAX) as u32;
     let (threads, source) = (NonZeroUsize::MIN, range.min(SOURCE_BYTES_USUAL));

@@ -1,14 +1,14 @@
-//! Which way of publishing, refreshing and writing is the cheapest on this machine, by the size of
-//! the range.
+//! The fastest methods to publish, refresh and write on this machine, by the size of the range.
 //!
-//! All ways in a profile are correct everywhere; they differ in what they cost, and by how much
-//! depends on the CPU: on one machine `clflush` takes forty times as long as `clflushopt`, on another
-//! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], some 30 ms) when a
-//! region is first made or mapped, and kept in a file of the user ([`file`](mod@file)). The next processes add
-//! what they find, until eight have; from then on it is loaded from there (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
+//! All methods in a profile are correct; they differ only in cost, and the differences depend on
+//! the CPU. On one machine `clflush` takes forty times as long as `clflushopt`; another has no
+//! `clflushopt`. A profile is therefore measured ([`Profile::measure`], about 30 ms) when a region
+//! is first created or mapped, and stored in a file of the user ([`file`](mod@file)). The next
+//! processes add their measurements until there are eight; from then on the profile is only loaded
+//! (0.1 ms). Every [`Region`](crate::Region) has a profile; tests can set another one.
 //!
-//! Besides there is writing back all caches at once, for the largest ranges and where a kernel module
-//! offers it ([`all_caches`]); that is no way of a profile, since it comes and goes with the module.
+//! For the largest ranges, all caches can be written back at once if a kernel module is loaded
+//! ([`all_caches`]). This is not part of a profile, since the module can be loaded and unloaded.
 
 use std::fmt;
 use std::path::Path;
@@ -26,37 +26,37 @@ mod measure;
 
 pub use costs::Findings;
 
-/// Up to this size a way to publish is chosen by what publishing and the writer's next store to each
-/// line take together.
+/// Up to this size the method to publish is chosen by the time for publishing plus the writer's
+/// next store to each line.
 pub const PUBLISH_AGAIN_BYTES_MAX: Length = Length(costs::PUBLISH_AGAIN_BYTES_MAX);
 
-/// Sizes at which is measured: 64 B to 4 MiB, each four times the one before. A larger range is
-/// treated as the largest.
+/// Number of measured sizes: 64 B to 4 MiB, each four times the previous one. A larger range is
+/// treated as the largest size.
 pub const STEPS: usize = 9;
 
-/// The smallest of them.
+/// The smallest measured size.
 const STEP_BYTES_FIRST: u64 = 64;
 
-/// What is done with lines of a region that is coherent only inside a node.
+/// Cache maintenance in a region that is coherent only inside a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Upkeep {
-    /// Written back to memory.
+    /// Write lines back to memory.
     Publish,
-    /// Forgotten, so that the next load comes from memory.
+    /// Drop lines, so that the next load comes from memory.
     Refresh,
 }
 
-/// How bytes from elsewhere get into memory that other nodes read.
+/// Method to copy bytes into memory that other nodes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteWay {
-    /// Past the cache; only the lines at the two ends are written back.
+    /// With non-temporal stores; only the lines at the two ends are written back.
     Stream(StreamMethod),
-    /// By plain stores, then written back line by line.
+    /// With plain stores; then the lines are written back one by one.
     CopyThenPublish(Method),
 }
 
 impl WriteWay {
-    /// Can this CPU do it?
+    /// Whether this CPU supports it.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -65,7 +65,7 @@ impl WriteWay {
         }
     }
 
-    /// Its name in files: that of the instruction, `clwb` or `avx512`.
+    /// Its name in files: that of the instruction, such as `clwb` or `avx512`.
     #[must_use]
     pub const fn key(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl WriteWay {
         }
     }
 
-    /// The way of a [key](Self::key), whether this CPU can do it or not.
+    /// The method with this [key](Self::key), whether or not this CPU supports it.
     #[must_use]
     pub fn of_key(key: &str) -> Option<Self> {
         match StreamMethod::of_key(key) {
@@ -84,7 +84,7 @@ impl WriteWay {
         }
     }
 
-    /// All that this CPU can do, past the cache first.
+    /// All methods that this CPU supports, those with non-temporal stores first.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let streams = copy::methods_available().into_iter().filter(|method| method.is_streaming());
@@ -102,28 +102,28 @@ impl fmt::Display for WriteWay {
     }
 }
 
-/// What is used for ranges of about one size.
+/// The methods for ranges of about one size, each with its cost in nanoseconds if it was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileStep {
-    /// To publish lines that were stored to. What it costs, in nanoseconds, where it was measured: up
-    /// to a page with the next store to each line.
+    /// To publish lines that were stored to. Up to [`PUBLISH_AGAIN_BYTES_MAX`] the cost includes
+    /// the next store to each line.
     pub publish: (Method, Option<u32>),
     /// To refresh.
     pub refresh: (Method, Option<u32>),
-    /// To write bytes from elsewhere and publish them.
+    /// To copy bytes from another buffer and publish them.
     pub write: (WriteWay, Option<u32>),
 }
 
-/// Where a profile comes from.
+/// Origin of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Not measured: what is good on the machines known so far.
+    /// Not measured: default methods.
     Default,
-    /// Measured by this process, in this time.
+    /// Measured by this process, within this time.
     Measured(Duration),
     /// Loaded from the user's file.
     File,
-    /// Given by a test or a program.
+    /// Set by a test or a program.
     Given,
 }
 
@@ -140,7 +140,7 @@ impl Origin {
     }
 }
 
-/// What is the cheapest on a machine.
+/// The cheapest methods on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     steps: [ProfileStep; STEPS],
@@ -150,8 +150,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of these steps, smallest first; `stream` is used for copies on coherent memory of
-    /// `stream_bytes_min` on. `None` if one of the ways cannot be used on this CPU.
+    /// A profile with these steps, smallest first. `stream` is used for copies on coherent memory
+    /// of at least `stream_bytes_min`. `None` if this CPU does not support one of the methods.
     #[must_use]
     pub fn new(
         steps: [ProfileStep; STEPS],
@@ -168,7 +168,7 @@ impl Profile {
         (is_usable && can_stream).then_some(Self { steps, stream, stream_bytes_min, origin })
     }
 
-    /// One way for every size: for tests, which must see each of them keep the rules.
+    /// The same methods for every size: for tests, which must check each method.
     #[must_use]
     pub fn uniform(publish: Method, refresh: Method, write: WriteWay) -> Option<Self> {
         let step = ProfileStep {
@@ -179,7 +179,8 @@ impl Profile {
         Self::new([step; STEPS], copy::stream_method(), copy::STREAM_BYTES_MIN)
     }
 
-    /// What was good on the machine it was first measured on: stores past the cache from a page on.
+    /// The default profile, from the first machine that was measured: non-temporal stores from 4096
+    /// B on.
     #[must_use]
     pub fn unmeasured() -> Self {
         let (publish, refresh) = (cache::publish_method(), cache::refresh_method());
@@ -196,17 +197,18 @@ impl Profile {
         Self { steps, stream, stream_bytes_min, origin: Origin::Default }
     }
 
-    /// Measures this machine: two to nine rounds over all ways and sizes, as many as fit in
-    /// `budget`, the least of each counting; of large sizes one or two. Without memory to measure in,
-    /// [`Profile::unmeasured`]. With a path it is kept there, in place of what was found before; says
-    /// whether it was.
+    /// Measures this machine. Makes two to nine rounds over all methods and sizes, as many as fit
+    /// in `budget`, and one or two for large sizes. The minimum of the rounds is used. Returns
+    /// [`Profile::unmeasured`] if there is no memory for the measurement. With a path, the result
+    /// replaces the file there. The second value tells whether it was stored.
     #[must_use]
     pub fn measure(budget: Duration, keep: Option<&Path>) -> (Self, bool) {
         measured(budget, None, keep)
     }
 
-    /// That of this machine: loaded, or else measured, and kept in the user's file with what was
-    /// found before. At most once a process.
+    /// The profile of this machine: loaded if there are enough measurements, or else measured,
+    /// merged with earlier measurements and stored in the user's file. Measures at most once per
+    /// process.
     #[must_use]
     pub fn of_machine() -> Arc<Self> {
         static MEASURED: OnceLock<Arc<Profile>> = OnceLock::new();
@@ -222,7 +224,7 @@ impl Profile {
         }))
     }
 
-    /// That of this machine if it was measured before, by whatever process of this user; else
+    /// The profile of this machine if a process of this user has measured it before; else
     /// [`Profile::unmeasured`]. Measures nothing.
     #[must_use]
     pub fn known() -> Arc<Self> {
@@ -233,7 +235,7 @@ impl Profile {
         }
     }
 
-    /// What is used for ranges of this length.
+    /// The methods for ranges of this length.
     #[inline]
     #[must_use]
     pub fn step(&self, length: Length) -> &ProfileStep {
@@ -246,8 +248,8 @@ impl Profile {
         self.steps.iter().enumerate().map(|(index, step)| (step_bytes(index), step))
     }
 
-    /// How long it takes to publish, or to refresh, as many lines as a range of this length has, by
-    /// what the largest measured range took. `None` if nothing was measured.
+    /// Estimated time to publish or to refresh a range of this length line by line, extrapolated
+    /// from the largest measured range. `None` if nothing was measured.
     #[must_use]
     pub fn estimate(&self, upkeep: Upkeep, length: Length) -> Option<Duration> {
         let (bytes, ns) = self
@@ -263,7 +265,7 @@ impl Profile {
         Some(Duration::from_nanos((f64::from(ns) * (length.0 as f64 / bytes.0 as f64)) as u64))
     }
 
-    /// When to copy how, where nothing has to be published.
+    /// The plan for copies that need not be published.
     #[must_use]
     pub fn copy_plan(&self) -> CopyPlan {
         CopyPlan {
@@ -273,7 +275,8 @@ impl Profile {
         }
     }
 
-    /// How to store bytes of this length that are then published, and by which instruction, if any.
+    /// The plan for a copy of this length that is then published, and the instruction to publish
+    /// it, if it needs one.
     #[must_use]
     pub(crate) fn published_plan(&self, length: Length) -> (CopyPlan, Option<Method>) {
         let plan = CopyPlan::automatic();
@@ -288,14 +291,14 @@ impl Profile {
         }
     }
 
-    /// Where it comes from.
+    /// Origin of the profile.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin
     }
 }
 
-/// Measures; what others found before counts too. Says whether it was kept.
+/// Measures this machine and merges earlier measurements. Returns whether the result was stored.
 fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) -> (Profile, bool) {
     let begin = Instant::now();
     let mut found = match measure::measure(budget) {
@@ -313,7 +316,7 @@ fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) ->
     (found.profile(Origin::Measured(begin.elapsed())), is_kept)
 }
 
-/// The file's, looked for once.
+/// The contents of the user's file, loaded once.
 fn loaded() -> Option<&'static (Findings, Arc<Profile>)> {
     static LOADED: OnceLock<Option<(Findings, Arc<Profile>)>> = OnceLock::new();
     let load = || {
@@ -324,15 +327,15 @@ fn loaded() -> Option<&'static (Findings, Arc<Profile>)> {
     LOADED.get_or_init(load).as_ref()
 }
 
-/// At which size a step is measured.
+/// The size at which a step is measured.
 fn step_bytes(index: usize) -> Length {
     Length(STEP_BYTES_FIRST << (2 * index))
 }
 
-/// The step that a length belongs to: that of the nearest size, by ratio.
+/// The step of a length: that of the nearest size, by ratio.
 #[inline]
 fn step_of(length: Length) -> usize {
-    // 64 << (2 * step) is the nearest up to twice that.
+    // 64 << (2 * step) is the nearest size for lengths below twice that value.
     let doublings = (length.0 / STEP_BYTES_FIRST).max(1).ilog2() as usize;
     doublings.div_ceil(2).min(STEPS - 1)
 }
@@ -383,7 +386,7 @@ mod tests {
         let found = of(steps).estimate(Upkeep::Publish, gib).unwrap();
         assert_eq!(found, Duration::from_micros(256 * 400));
         assert_eq!(of(steps).estimate(Upkeep::Refresh, gib), None);
-        // The largest size had no rival, and was not measured.
+        // The largest size had no alternative and was not measured.
         steps[STEPS - 1] = step(None);
         steps[STEPS - 2] = step(Some(90_000));
         let found = of(steps).estimate(Upkeep::Publish, gib).unwrap();
@@ -415,7 +418,7 @@ mod tests {
         assert_eq!(Profile::uniform(foreign, refresh, way), None);
         assert_eq!(Profile::uniform(publish, foreign, way), None);
         assert_eq!(Profile::uniform(publish, refresh, WriteWay::CopyThenPublish(foreign)), None);
-        // A refresh that keeps lines would be wrong, not slow.
+        // A refresh that keeps lines would be incorrect, not slow.
         for keeps in cache::methods_available().into_iter().filter(|method| !method.drops_line()) {
             let is_only = keeps == refresh;
             assert_eq!(Profile::uniform(publish, keeps, way).is_some(), is_only);

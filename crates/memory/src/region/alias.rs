@@ -1,7 +1,7 @@
-//! A second, writable view of a range of data, at an address no user sees.
+//! A second, writable mapping of a range of data, at an address that is not exposed to users.
 //!
-//! Small objects share pages: while one is written the others are sealed, so their page stays
-//! read-only in the window and is written through an alias.
+//! Small objects share pages. While one of them is written the others are sealed, so their page
+//! stays read-only in the window and is written through an alias.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
@@ -19,14 +19,15 @@ use crate::mapping::{self, Mapping};
 use crate::sync::Ordering;
 use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
-/// [`Region::prepare`] maps and fills this much at a time, so that it holds the kernel's lock on
-/// the address space for some 200 ms at most where each page is new.
+/// [`Region::prepare`] maps and populates this many bytes at a time, so that it holds the kernel's
+/// lock on the address space for at most about 200 ms, even if each page is new.
 const PREPARE_PIECE_BYTES: u64 = 64 << 20;
 
 impl Region {
-    /// Maps whole pages of data a second time, writable, anywhere. Where there are huge pages, all
-    /// of those that the span touches: only a whole one has one entry, a part of one has as many as
-    /// it has small pages, each with a fault of its own. The alias shows the span alone.
+    /// Maps whole pages of data a second time, writable, at any address. If the fabric has huge
+    /// pages, it maps all huge pages that the span touches: a whole huge page needs one page table
+    /// entry, a part of one needs an entry and a fault per small page. The alias gives access to
+    /// the span only.
     ///
     /// # Errors
     /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`].
@@ -38,16 +39,16 @@ impl Region {
         Ok(Alias { mapping, mapped, span, region: Arc::clone(self) })
     }
 
-    /// The huge pages of data that a span touches.
+    /// The range of all huge pages of data that a span touches.
     fn huge_pages_around(&self, span: Span) -> Option<Span> {
-        // Sections begin where usual huge pages do, and no further apart.
+        // Sections are aligned to the usual huge page size, not to a larger one.
         let huge = self.fabric.huge_page_bytes()?.min(HUGE_PAGE_BYTES_USUAL);
         span.outward(huge.0)?.intersection(self.geometry.span_of(Section::Data))
     }
 
-    /// Makes the pages of a span of data ready ahead of their first use: allocated, zeroed if they
-    /// are new, unchanged if not. For a thread in the background; stops between pieces once
-    /// `is_stopped` says so. Returns the bytes made ready.
+    /// Prepares the pages of a span of data before their first use: allocates new pages, which are
+    /// zero, and leaves existing ones unchanged. For background threads: stops between pieces as
+    /// soon as `is_stopped` returns true. Returns the number of bytes prepared.
     ///
     /// # Errors
     /// As [`Region::alias`]; [`MapError::System`] if the system has no memory for the pages.
@@ -61,7 +62,7 @@ impl Region {
             match self.try_populate(mapping.pointer(0), piece, Populate::Write) {
                 Ok(()) => {}
                 Err(Errno::INVAL | Errno::NOSYS) => {
-                    // SAFETY: mapped writable, whole.
+                    // SAFETY: the whole mapping is writable.
                     unsafe { mapping::touch_for_writing(mapping.pointer(0), piece.length) };
                 }
                 Err(errno) => return Err(failure("populate", piece, errno)),
@@ -78,18 +79,18 @@ impl Region {
     }
 }
 
-/// A writable view of a range. Its one writer holds it; it goes with its holder.
+/// A writable mapping of a range, held by its only writer and unmapped on drop.
 #[derive(Debug)]
 pub struct Alias {
     mapping: Mapping,
-    /// What is mapped: `span`, and the rest of its huge pages.
+    /// The mapped range: `span` and the rest of its huge pages.
     mapped: Span,
     span: Span,
     region: Arc<Region>,
 }
 
 impl Alias {
-    /// The range of the region it shows.
+    /// The range of the region that it maps.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -101,8 +102,8 @@ impl Alias {
         &self.region
     }
 
-    /// A view of so much or less is quick to drop. What is longer holds the kernel's lock on the
-    /// address space again and again meanwhile.
+    /// Maximum length of an alias that is fast to drop. Dropping a longer one takes the kernel's
+    /// lock on the address space several times.
     #[must_use]
     pub fn at_once(&self) -> Length {
         match self.region.fabric().huge_page_bytes() {
@@ -111,24 +112,24 @@ impl Alias {
         }
     }
 
-    /// Drops it, by a thread that has just helped to write through it where there is one: to unmap
-    /// 100 MB takes as long as to copy 1 MB.
+    /// Drops the alias in another thread, if one that has just helped to write is still awake.
+    /// Unmapping 100 MB takes as long as copying 1 MB.
     pub fn leave(self) {
         Helper::do_beside(move || drop(self));
     }
 
-    /// A pointer to a byte of the region through this view, or `None` outside of it.
+    /// A pointer to a byte of the region through this alias, or `None` if the byte is outside it.
     #[must_use]
     pub fn pointer(&self, offset: Offset) -> Option<*mut u8> {
         let distance = offset.0.checked_sub(self.span.offset.0)?;
         (distance < self.span.length.0).then(|| self.pointer_to(offset))
     }
 
-    /// Writes `from` at an offset of the region, by relaxed word stores up to 255 bytes and by the
-    /// copy that is best for its size from there on.
+    /// Writes `from` at an offset of the region: with relaxed word stores up to 255 bytes, and with
+    /// the best copy for its size above.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
     pub fn write(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         if (from.len() as u64) < super::BULK_WRITE_BYTES_MIN {
             let target = self.target(offset, from)?;
@@ -139,19 +140,19 @@ impl Alias {
         self.write_large(offset, from).map(drop)
     }
 
-    /// Writes `from` at an offset of the region by the copy that is best for its size: from some
-    /// size on by non-temporal stores, and by all cores.
+    /// Writes `from` at an offset of the region with the best copy for its size: large copies use
+    /// non-temporal stores and several threads.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
     pub fn write_large(&self, offset: Offset, from: &[u8]) -> Result<CopyReport, AccessError> {
         self.write_as(offset, from, self.region.profile().copy_plan())
     }
 
-    /// As [`Alias::write_large`], by a plan of the caller's.
+    /// As [`Alias::write_large`], with a plan chosen by the caller.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
     pub fn write_as(
         &self,
         offset: Offset,
@@ -159,21 +160,22 @@ impl Alias {
         plan: CopyPlan,
     ) -> Result<CopyReport, AccessError> {
         let target = self.target(offset, from)?;
-        // SAFETY: inside the alias, which is mapped writable. One client alone writes and uses a
+        // SAFETY: inside the alias, which is mapped writable. Only one client writes and uses a
         // range until it is sealed; `from` is a borrow, so it is not part of that range.
         Ok(unsafe { copy::copy_into(target, from, plan) })
     }
 
-    /// Writes `from` and publishes it, in the way that the region's profile has for its size. Where
-    /// the copy went past the caches there is nothing to write back but the lines at its ends.
+    /// Writes `from` and publishes it, with the method of the region's profile for its size. After
+    /// non-temporal stores only the lines at the ends must be written back.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
     pub fn write_published(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         self.write_part(offset, from, Length::from(from.len()))
     }
 
-    /// As [`Alias::write_published`], in the way that is best for so many bytes in `all`.
+    /// As [`Alias::write_published`] for one part of a write of `all` bytes: with the method that
+    /// is best for the whole write.
     fn write_part(&self, offset: Offset, from: &[u8], all: Length) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(from.len()));
         let profile = self.region.profile();
@@ -186,7 +188,7 @@ impl Alias {
         if let Some(method) = method {
             return Ok(self.region.publish_by(method, span)?);
         }
-        // A simulated cache sees no difference between the two kinds of stores.
+        // A simulated cache does not distinguish the two kinds of stores.
         if !report.is_nontemporal || self.region.fabric().maintenance().is_some() {
             return Ok(self.region.publish(span)?);
         }
@@ -196,20 +198,20 @@ impl Alias {
         Ok(())
     }
 
-    /// As [`Alias::write_published`] to pages that were not touched through this alias before.
-    /// Page table entries are made ready part by part, by each thread for what it copies next:
-    /// faulting them in one by one would halve the speed, and while one thread makes entries
-    /// another has the memory to itself.
+    /// As [`Alias::write_published`], for pages not yet touched through this alias. Each thread
+    /// populates the page table entries of its next part before it copies that part: single page
+    /// faults would halve the speed. While one thread populates entries, another can use the full
+    /// memory bandwidth.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
     pub fn write_fresh(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         self.target(offset, from)?;
         let plan = self.region.profile().copy_plan();
         let is_parallel = Length::from(from.len()) >= plan.parallel_bytes_min;
         let threads_max = if is_parallel { plan.threads_max } else { NonZeroUsize::MIN };
         let is_small_paged = self.region.fabric().huge_page_bytes().is_none();
-        // Parts end where huge pages do, so that no two threads make the same one ready.
+        // Parts end at huge page boundaries, so that no two threads populate the same huge page.
         let phase = (offset.0 % PART_BYTES as u64) as usize;
         let failed = OnceLock::new();
         let parts = Parts::new(phase + from.len(), threads_max);
@@ -220,9 +222,9 @@ impl Alias {
                 return;
             };
             let at = Offset(offset.0 + start as u64);
-            // Parts at the end are shorter than a huge page: the first to touch one makes it ready.
+            // Parts at the end are shorter than a huge page; the first access populates it.
             if is_small_paged || part.len() == PART_BYTES {
-                // Without the entries the copy is slower, not wrong.
+                // An error is ignored: without the entries the copy is only slower.
                 let _ = self.populate_part(Span::new(at, Length::from(part.len())));
             }
             if let Err(error) = self.write_part(at, part, Length::from(from.len())) {
@@ -232,10 +234,10 @@ impl Alias {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Words to read and write, by region offset.
+    /// Words for reading and writing, by region offset.
     ///
     /// # Errors
-    /// [`AccessError::OutsideHeld`], or not whole words.
+    /// [`AccessError::OutsideHeld`], or [`AccessError::NotAligned`] if they are not whole words.
     pub fn words_mut(&self, span: Span) -> Result<WordsMut<'_>, AccessError> {
         check_held(self.span, span)?;
         if !words::is_words(span) {
@@ -247,18 +249,19 @@ impl Alias {
         Ok(unsafe { WordsMut::new(start, (span.length.0 / WORD_BYTES) as usize, None) })
     }
 
-    /// Makes its page table entries ready for writing. Does nothing before Linux 5.14.
+    /// Populates its page table entries for writing. Does nothing before Linux 5.14.
     ///
     /// # Errors
-    /// The system's answer, if it has no memory for them.
+    /// The error of the system, if it has no memory for them.
     pub fn populate(&self) -> Result<(), MapError> {
         self.populate_part(self.span)
     }
 
-    /// The same for the pages of a part of it.
+    /// As [`Alias::populate`], for the pages of a part. Anything outside the alias is ignored.
     ///
     /// # Errors
-    /// [`MapError::Bounds`] outside of the region; the part outside of the alias is left alone.
+    /// [`MapError::Bounds`] if the part is not inside the region, and the errors of
+    /// [`Alias::populate`].
     pub fn populate_part(&self, part: Span) -> Result<(), MapError> {
         self.region.check(part)?;
         let Some(part) = part.outward(page_bytes()).and_then(|pages| pages.intersection(self.span))
@@ -274,7 +277,7 @@ impl Alias {
         Ok(self.pointer_to(offset))
     }
 
-    /// The caller keeps the offset inside.
+    /// The caller ensures that the offset is inside the mapping.
     fn pointer_to(&self, offset: Offset) -> *mut u8 {
         self.mapping.pointer(offset.0 - self.mapped.offset.0)
     }
@@ -287,7 +290,7 @@ impl Drop for Alias {
     }
 }
 
-/// Does `span` lie in what is held?
+/// Checks that `span` is inside `held`.
 pub(super) fn check_held(held: Span, span: Span) -> Result<(), AccessError> {
     if held.contains(span) {
         return Ok(());

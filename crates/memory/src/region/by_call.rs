@@ -1,8 +1,8 @@
-//! Bytes of a region by system calls instead of loads and stores.
+//! Access to the bytes of a region by system calls instead of loads and stores.
 //!
-//! A file of a mounted tmpfs can be cut short by another process of the same user, and then a load
-//! from its map ends in SIGBUS. A daemon that must outlive its clients reads what lies in their
-//! pages by a call, which returns an error instead. Both ways see the same page cache.
+//! Another process of the same user can truncate a file on a mounted tmpfs. A load from the mapping
+//! then raises SIGBUS. A daemon must outlive its clients, so it reads their pages by a system call,
+//! which returns an error instead. Both kinds of access see the same page cache.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,8 +17,8 @@ impl Region {
     /// Reads bytes by a system call.
     ///
     /// # Errors
-    /// Outside of the region, across its sections, or [`AccessError::System`] if the file ended
-    /// early or is a device that can only be mapped.
+    /// The range is outside the region or crosses its sections, or [`AccessError::System`] if the
+    /// file is too short or is a device that can only be mapped.
     pub fn read_by_call(&self, offset: Offset, into: &mut [u8]) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(into.len()));
         let (fd, start) = self.by_call(span, |section| Some(self.fabric.read_fd(section)))?;
@@ -34,7 +34,7 @@ impl Region {
         Ok(())
     }
 
-    /// Writes bytes by a system call; needs no writable map.
+    /// Writes bytes by a system call; needs no writable mapping.
     ///
     /// # Errors
     /// As [`Region::read_by_call`], and [`AccessError::ReadOnly`] without a writable descriptor.
@@ -53,7 +53,7 @@ impl Region {
         Ok(())
     }
 
-    /// The file of a span and where in it the span starts.
+    /// The file of a span, and the offset of the span in it.
     fn by_call<'a>(
         &'a self,
         span: Span,

@@ -1,4 +1,4 @@
-//! A region mapped into this process: bounds, protection, publish and refresh.
+//! A region mapped into this process: bounds checks, protection, publish and refresh.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -33,45 +33,45 @@ mod tests;
 use ranges::WritableRanges;
 use words::{WORD_BYTES, Words, WordsMut};
 
-/// Writes into data from this size on use [`copy`]'s plan, below it single words.
+/// Writes to data of at least this size use the plan of [`copy`]; smaller ones store single words.
 const BULK_WRITE_BYTES_MIN: u64 = 256;
 
-/// Who maps the region, and so what is writable from the start.
+/// Role of the process that maps the region. It decides what is initially writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// The daemon that lends it: control writable, data read-only.
+    /// The daemon that lends the region: control writable, data read-only.
     Home,
-    /// Everybody else: all read-only.
+    /// Any other process: everything read-only.
     Client,
 }
 
-/// What [`Region::populate`] makes ready.
+/// What [`Region::populate`] prepares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Populate {
     /// Page table entries for reading.
     Read,
-    /// Pages and entries for writing; only where the span is mapped writable.
+    /// Pages and page table entries for writing; only if the span is mapped writable.
     Write,
 }
 
-/// What a region did so far.
+/// Statistics of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Cache lines written back by publish. 0 on a coherent fabric.
     pub published_lines: u64,
-    /// Cache lines forgotten by refresh. 0 on a coherent fabric.
+    /// Cache lines dropped by refresh. 0 on a coherent fabric.
     pub refreshed_lines: u64,
     /// Calls of publish.
     pub publish_calls: u64,
     /// Calls of refresh.
     pub refresh_calls: u64,
-    /// Time that publish took, in nanoseconds. 0 on a coherent fabric.
+    /// Total time of publish, in nanoseconds. 0 on a coherent fabric.
     pub publish_ns: u64,
-    /// Time that refresh took, in nanoseconds. 0 on a coherent fabric.
+    /// Total time of refresh, in nanoseconds. 0 on a coherent fabric.
     pub refresh_ns: u64,
-    /// How often all caches of the machine were written back, in place of that many single lines.
+    /// How often all caches of the machine were written back instead of single lines.
     pub all_caches_calls: u64,
-    /// Bytes mapped writable now, over the window and by aliases.
+    /// Bytes that are mapped writable now, in the window and by aliases.
     pub mapped_writable_bytes: u64,
 }
 
@@ -87,8 +87,8 @@ struct CounterCells {
     alias_bytes: AtomicU64,
 }
 
-/// A region, mapped. Unmapped when the last owner drops it; borrowed words keep a borrow, sealed
-/// bytes and aliases keep an `Arc`.
+/// A mapped region. It is unmapped when the last owner drops it. [`Words`] borrow the region;
+/// sealed bytes and aliases keep an `Arc` of it.
 pub struct Region {
     window: Mapping,
     fabric: Arc<dyn Fabric>,
@@ -96,25 +96,26 @@ pub struct Region {
     geometry: Geometry,
     is_at_wish: bool,
     is_node_local: bool,
-    /// Node-local, and its home is on another node.
+    /// The region is node-local and its home is on another node.
     is_remote: bool,
     is_huge_advised: AtomicBool,
     writable: Mutex<WritableRanges>,
     counters: CounterCells,
     profile: Arc<Profile>,
-    /// Looked for when the first range comes that is large enough.
+    /// Opened when the first range is large enough.
     all_caches: OnceLock<Option<Arc<AllCaches>>>,
-    /// Which process mapped it.
+    /// The [`process_number`] of the process that mapped it.
     process: u64,
 }
 
 impl Region {
-    /// Maps all of `fabric`: at `wish` if that is free, else anywhere; see [`Region::is_at_wish`].
+    /// Maps all of `fabric`: at address `wish` if that is free, else at any address. See
+    /// [`Region::is_at_wish`].
     ///
     /// # Errors
-    /// [`MapError::BadAddress`] for a wish that is not a page or has no room,
+    /// [`MapError::BadAddress`] if `wish` is not page-aligned or the region does not fit there,
     /// [`MapError::NoWriter`] for [`Access::Home`] without a writable control descriptor,
-    /// [`MapError::NoRoom`] if address space or maps are used up.
+    /// [`MapError::NoRoom`] if the address space or the number of maps is exhausted.
     pub fn map(
         fabric: Arc<dyn Fabric>,
         access: Access,
@@ -123,7 +124,7 @@ impl Region {
         Self::map_from(fabric, access, wish, Proximity::Local)
     }
 
-    /// As [`Region::map`], by a process that may be on another node than the home.
+    /// As [`Region::map`], in a process that may be on a different node than the home.
     ///
     /// # Errors
     /// As [`Region::map`].
@@ -152,17 +153,18 @@ impl Region {
             [(Section::Control, control, access == Access::Home), (Section::Data, data, false)]
         {
             let span = geometry.span_of(section);
-            // SAFETY: the span lies in the window, which nobody else has seen yet.
+            // SAFETY: the span is inside the window, which no other code uses yet.
             unsafe { window.put_file(span.offset.0, fd, file_offset, span.length, is_writable) }
                 .map_err(|errno| failure("mmap", span, errno))?;
         }
-        // What a home writes to is never inherited.
+        // Children of a home must not inherit its writable control section.
         let window = match access {
             Access::Client => window.let_children_inherit(),
             Access::Home => window,
         };
         let is_node_local = fabric.coherence_class() == CoherenceClass::NodeLocal;
-        // A home has the time, and clients find what it measured. Simulated caches cost nothing.
+        // Only homes and node-local regions may take the time to measure; other clients load the
+        // result. Simulated caches need no profile.
         let has_time = access == Access::Home || is_node_local;
         let profile = match has_time && fabric.maintenance().is_none() {
             true => Profile::of_machine(),
@@ -185,93 +187,94 @@ impl Region {
         })
     }
 
-    /// False in a child that was forked off: it may read what it inherited, and change nothing.
+    /// False in a forked child, which may read inherited memory but must not change anything.
     #[inline]
     #[must_use]
     pub fn is_of_this_process(&self) -> bool {
         self.process == process_number()
     }
 
-    /// The same region, using a profile of the caller's: for tests, which go through all ways, and
-    /// for measurements.
+    /// The same region with another profile: for tests, which try all methods, and for
+    /// measurements.
     #[must_use]
     pub fn with_profile(self, profile: Arc<Profile>) -> Self {
         Self { profile, ..self }
     }
 
-    /// The same region, using this way to write back all caches, or none: for tests.
+    /// The same region with this operation to write back all caches, or with none: for tests.
     #[cfg(test)]
     pub(crate) fn with_all_caches(self, all_caches: Option<Arc<AllCaches>>) -> Self {
         Self { all_caches: OnceLock::from(all_caches), ..self }
     }
 
-    /// What it publishes, refreshes and writes by.
+    /// The methods for publishing, refreshing and writing.
     #[must_use]
     pub fn profile(&self) -> &Arc<Profile> {
         &self.profile
     }
 
-    /// The memory it maps.
+    /// The fabric that provides the memory.
     #[must_use]
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.fabric
     }
 
-    /// How it was mapped.
+    /// The role of this process.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// How long its sections are.
+    /// Lengths of the sections.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Its first address in this process.
+    /// First address of the region in this process.
     #[must_use]
     pub fn base(&self) -> Address {
         self.window.address()
     }
 
-    /// Bytes of both sections.
+    /// Length of both sections together.
     #[must_use]
     pub fn length(&self) -> Length {
         self.geometry.total()
     }
 
-    /// Does it lie at the address that was wished for? Raw addresses mean the same in another
-    /// process only if it does in both.
+    /// Whether the region is mapped at the requested address. Raw addresses are valid in another
+    /// process only if this is true in both and both requested the same address.
     #[must_use]
     pub fn is_at_wish(&self) -> bool {
         self.is_at_wish
     }
 
-    /// Must stores be published to be seen by other nodes?
+    /// Whether stores must be published before other nodes can see them.
     #[inline]
     #[must_use]
     pub fn is_node_local(&self) -> bool {
         self.is_node_local
     }
 
-    /// Must this process refresh what the home writes, and publish what the home reads?
+    /// Whether this process must refresh memory that the home writes, and publish memory that the
+    /// home reads.
     #[inline]
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.is_remote
     }
 
-    /// Bytes of the cache lines that publish and refresh act on.
+    /// Size in bytes of the cache lines that publish and refresh act on.
     #[must_use]
     pub fn line_bytes(&self) -> u32 {
         self.fabric.maintenance().map_or_else(cache::line_bytes, |caches| caches.line_bytes())
     }
 
-    /// Does the span lie in the region?
+    /// Checks that the span is inside the region.
     ///
     /// # Errors
-    /// [`BoundsError`] with the numbers if not.
+    /// [`BoundsError`] with the numbers if it is not.
     #[inline]
     pub fn check(&self, span: Span) -> Result<(), BoundsError> {
         let region = self.length();
@@ -281,7 +284,7 @@ impl Region {
         }
     }
 
-    /// Where in the region an address lies, or `None` if it lies outside.
+    /// The offset of an address in the region, or `None` if it is outside.
     #[inline]
     #[must_use]
     pub fn offset_of(&self, address: Address) -> Option<Offset> {
@@ -289,75 +292,76 @@ impl Region {
         (distance < self.length().0).then_some(Offset(distance))
     }
 
-    /// Where in this process a span lies.
+    /// The address of a span in this process.
     ///
     /// # Errors
-    /// [`BoundsError`] if it does not lie in the region.
+    /// [`BoundsError`] if the span is not inside the region.
     #[inline]
     pub fn address_of(&self, span: Span) -> Result<Address, BoundsError> {
         self.check(span)?;
         Ok(Address(self.window.pointer(span.offset.0).addr()))
     }
 
-    /// A pointer to the first byte of a span, by which it may be read as long as the region is
-    /// mapped.
+    /// A pointer to the first byte of a span. The span may be read through it as long as the region
+    /// is mapped.
     ///
     /// # Errors
-    /// [`BoundsError`] if it does not lie in the region.
+    /// [`BoundsError`] if the span is not inside the region.
     #[inline]
     pub fn pointer_of(&self, span: Span) -> Result<*const u8, BoundsError> {
         self.check(span)?;
         Ok(self.window.pointer(span.offset.0))
     }
 
-    /// Words to read, which another process may be writing.
+    /// Words for reading. Another process may be writing them at the same time.
     ///
     /// # Errors
-    /// Outside of the region, or not whole words.
+    /// The span is outside the region, or does not consist of whole words.
     #[inline]
     pub fn words(&self, span: Span) -> Result<Words<'_>, AccessError> {
         let start = self.whole_words(span)?;
-        // SAFETY: the span was checked; all of the region is readable for as long as it lives.
+        // SAFETY: the span was checked; the whole region is readable as long as it lives.
         Ok(unsafe { Words::new(start, (span.length.0 / WORD_BYTES) as usize) })
     }
 
-    /// Words to read and write, where this process maps the span writable over the window.
+    /// Words for reading and writing. The span must be writable in the window of this process.
     ///
     /// # Errors
-    /// [`AccessError::ReadOnly`], and what [`Region::words`] answers.
+    /// [`AccessError::ReadOnly`], and the errors of [`Region::words`].
     pub fn words_mut(&self, span: Span) -> Result<WordsMut<'_>, AccessError> {
         let start = self.whole_words(span)?;
         let pin = self.pin_if_needed(span)?;
-        // SAFETY: the span was checked, and is writable for as long as the pin lives or, in
-        // control mapped by the home, as the region lives.
+        // SAFETY: the span was checked. It is writable as long as the pin lives or, in the control
+        // section of a home, as long as the region lives.
         Ok(unsafe { WordsMut::new(start, (span.length.0 / WORD_BYTES) as usize, pin) })
     }
 
-    /// Copies bytes out that another process may be writing: aligned words are never torn, their
-    /// order is not kept. Check what you copied, then use the copy.
+    /// Copies bytes that another process may be writing at the same time. Aligned words are never
+    /// torn, but their order is not guaranteed. Validate the copy before using it.
     ///
     /// # Errors
-    /// [`BoundsError`] if the bytes do not lie in the region.
+    /// [`BoundsError`] if the bytes are not inside the region.
     pub fn copy_out(&self, offset: Offset, into: &mut [u8]) -> Result<(), BoundsError> {
         self.check(Span::new(offset, Length::from(into.len())))?;
-        // SAFETY: the span was checked and all of the region is readable.
+        // SAFETY: the span was checked and the whole region is readable.
         unsafe { words::load_bytes(self.window.pointer(offset.0), into) };
         Ok(())
     }
 
-    /// Writes bytes where this process maps them writable over the window. In control, and for
-    /// short writes, by relaxed word stores, so that others may read meanwhile.
+    /// Writes bytes to a range that is writable in the window of this process. Writes to control
+    /// and short writes use relaxed word stores, so other processes may read at the same time.
     ///
     /// # Errors
-    /// [`AccessError::ReadOnly`] if part of them is not writable here; outside of the region.
+    /// [`AccessError::ReadOnly`] if a part is not writable; [`AccessError::Bounds`] outside the
+    /// region.
     pub fn write(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(from.len()));
         self.check(span)?;
         let pin = self.pin_if_needed(span)?;
         let target = self.window.pointer(offset.0);
         if pin.is_some() && span.length.0 >= BULK_WRITE_BYTES_MIN {
-            // SAFETY: checked and pinned writable. One client alone writes and uses a range
-            // until it is sealed, and `from` is a borrow, so it is not part of that range.
+            // SAFETY: checked and pinned writable. Only one client writes and uses a range until it
+            // is sealed, and `from` is a borrow, so it is not part of that range.
             unsafe { copy::copy_into(target, from, self.profile.copy_plan()) };
         } else {
             // SAFETY: checked and writable.
@@ -366,12 +370,12 @@ impl Region {
         Ok(())
     }
 
-    /// Makes page table entries ready, so that first accesses do not fault one by one. Does
-    /// nothing where the kernel knows no such thing (before Linux 5.14).
+    /// Populates page table entries, so that the first accesses do not fault page by page. Does
+    /// nothing if the kernel does not support it (before Linux 5.14).
     ///
     /// # Errors
-    /// Outside of the region, or the system's answer: no memory, or [`Populate::Write`] over a
-    /// part mapped read-only, which the kernel refuses.
+    /// The span is outside the region, there is no memory, or a part is mapped read-only and `what`
+    /// is [`Populate::Write`].
     pub fn populate(&self, span: Span, what: Populate) -> Result<(), MapError> {
         self.check(span)?;
         let Some(pages) = span.outward(page_bytes()).filter(|pages| !pages.is_empty()) else {
@@ -385,11 +389,11 @@ impl Region {
         self.populate_range(self.window.pointer(pages.offset.0), pages, what)
     }
 
-    /// Publishes: makes this node's stores to the span visible in memory. Ends with a fence, which
-    /// is all that a coherent fabric needs.
+    /// Publishes: makes this node's stores to the span visible in memory. Ends with a fence. On a
+    /// coherent fabric the fence is all that is needed.
     ///
     /// # Errors
-    /// [`BoundsError`] if the span does not lie in the region.
+    /// [`BoundsError`] if the span is not inside the region.
     pub fn publish(&self, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
@@ -401,7 +405,7 @@ impl Region {
         Ok(())
     }
 
-    /// As [`Region::publish`] on a node-local region, by an instruction of the caller's.
+    /// As [`Region::publish`] on a node-local region, with an instruction chosen by the caller.
     pub(crate) fn publish_by(&self, method: Method, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
@@ -409,10 +413,10 @@ impl Region {
         Ok(())
     }
 
-    /// As [`Region::publish`] for each of some small spans, with the fences of one.
+    /// As [`Region::publish`] for several small spans, with one pair of fences.
     ///
     /// # Errors
-    /// [`BoundsError`] if one does not lie in the region; nothing is published then.
+    /// [`BoundsError`] if a span is not inside the region. Then nothing is published.
     pub fn publish_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
         spans.iter().try_for_each(|span| self.check(*span))?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
@@ -424,11 +428,11 @@ impl Region {
         Ok(())
     }
 
-    /// Refreshes: forgets this node's cached view of the span, so that the loads that follow see
-    /// memory. On a coherent fabric a fence.
+    /// Refreshes: drops the span from this node's caches, so that later loads see memory. On a
+    /// coherent fabric this is only a fence.
     ///
     /// # Errors
-    /// [`BoundsError`] if the span does not lie in the region.
+    /// [`BoundsError`] if the span is not inside the region.
     pub fn refresh(&self, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
@@ -440,11 +444,11 @@ impl Region {
         Ok(())
     }
 
-    /// As [`Region::refresh`] for each of some small spans, with the fences of one: the loads that
-    /// follow wait for memory together.
+    /// As [`Region::refresh`] for several small spans, with one pair of fences. The loads that
+    /// follow wait for memory in parallel.
     ///
     /// # Errors
-    /// [`BoundsError`] if one does not lie in the region; nothing is refreshed then.
+    /// [`BoundsError`] if a span is not inside the region. Then nothing is refreshed.
     pub fn refresh_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
         spans.iter().try_for_each(|span| self.check(*span))?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
@@ -456,8 +460,8 @@ impl Region {
         Ok(())
     }
 
-    /// Publishes what the home reads, where the home is on another node of a node-local region.
-    /// Elsewhere nothing, not even a fence.
+    /// Publishes memory that the home reads, if the region is node-local and its home is on another
+    /// node. Otherwise does nothing, not even a fence.
     ///
     /// # Errors
     /// As [`Region::publish`].
@@ -466,8 +470,8 @@ impl Region {
         if self.is_remote { self.publish(span) } else { Ok(()) }
     }
 
-    /// Publishes what other nodes read, on a node-local region. Elsewhere nothing, not even a fence:
-    /// for stores that a release store, or a message, follows.
+    /// Publishes memory that other nodes read, if the region is node-local. Otherwise does nothing,
+    /// not even a fence. Use it for stores that are followed by a release store or a message.
     ///
     /// # Errors
     /// As [`Region::publish`].
@@ -476,8 +480,8 @@ impl Region {
         if self.is_node_local { self.publish(span) } else { Ok(()) }
     }
 
-    /// Refreshes what the home writes, where the home is on another node of a node-local region.
-    /// Elsewhere nothing, not even a fence.
+    /// Refreshes memory that the home writes, if the region is node-local and its home is on
+    /// another node. Otherwise does nothing, not even a fence.
     ///
     /// # Errors
     /// As [`Region::refresh`].
@@ -486,8 +490,8 @@ impl Region {
         if self.is_remote { self.refresh(span) } else { Ok(()) }
     }
 
-    /// Refreshes what clients write, who may be on any node: on every node of a node-local region.
-    /// Elsewhere nothing, not even a fence.
+    /// Refreshes memory that clients on any node write, if the region is node-local. Otherwise does
+    /// nothing, not even a fence.
     ///
     /// # Errors
     /// As [`Region::refresh`].
@@ -496,7 +500,7 @@ impl Region {
         if self.is_node_local { self.refresh(span) } else { Ok(()) }
     }
 
-    /// Acts on the lines of spans that were checked, in the cheapest way.
+    /// Publishes or refreshes checked spans with the cheapest method.
     #[cold]
     fn keep_up(&self, spans: &[Span], what: Upkeep) {
         let longest = longest(spans);
@@ -511,8 +515,8 @@ impl Region {
         self.maintain(spans, what, method);
     }
 
-    /// Writes back all caches of the machine, if that is possible and cheaper; whether it was done.
-    /// It empties them as well.
+    /// Writes back and empties all caches of the machine, if that is possible and cheaper. Returns
+    /// whether it was done.
     fn write_back_all(&self, spans: &[Span], what: Upkeep, longest: Length) -> bool {
         if self.fabric.maintenance().is_some() {
             return false;
@@ -544,7 +548,8 @@ impl Region {
         true
     }
 
-    /// Acts on the lines of spans that were checked, by an instruction where they are of this CPU.
+    /// Publishes or refreshes checked spans line by line: by the fabric's own maintenance if it has
+    /// one, else by an instruction of this CPU.
     fn maintain(&self, spans: &[Span], what: Upkeep, by: Method) {
         let begin = Instant::now();
         let ranges = spans
@@ -553,7 +558,7 @@ impl Region {
         let lines = match (self.fabric.maintenance(), what) {
             (Some(caches), Upkeep::Publish) => spans.iter().map(|span| caches.publish(*span)).sum(),
             (Some(caches), Upkeep::Refresh) => spans.iter().map(|span| caches.refresh(*span)).sum(),
-            // SAFETY: the spans were checked, and all of the region is mapped.
+            // SAFETY: the spans were checked, and the whole region is mapped.
             (None, Upkeep::Publish) => unsafe { cache::publish_ranges_by(by, ranges) },
             // SAFETY: as above.
             (None, Upkeep::Refresh) => unsafe { cache::refresh_ranges_by(by, ranges) },
@@ -570,7 +575,7 @@ impl Region {
         ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// What it did so far.
+    /// Statistics so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
@@ -591,32 +596,32 @@ impl Region {
         }
     }
 
-    /// Asks for huge pages in the data section, where the fabric has them to give (a tmpfs mounted
-    /// `huge=advise`). Where not, nothing happens.
+    /// Requests huge pages for the data section. Has an effect only if the fabric provides them on
+    /// request (a tmpfs mounted with `huge=advise`).
     pub fn advise_huge(&self) {
         self.is_huge_advised.store(true, Ordering::Relaxed);
         self.advise_huge_over(self.geometry.span_of(Section::Data));
     }
 
-    /// New maps over the window get the same advice as the rest: else they would never merge with
-    /// it again, and maps are limited.
+    /// Gives new maps in the window the same advice as the rest. Otherwise they would never merge
+    /// with it again, and the number of maps is limited.
     fn advise_huge_over(&self, span: Span) {
         if !self.is_huge_advised.load(Ordering::Relaxed) || span.is_empty() {
             return;
         }
         let start = self.window.pointer(span.offset.0);
-        // SAFETY: the span lies in our mapping, and the advice changes no contents.
+        // SAFETY: the span is inside our mapping, and the advice does not change the contents.
         let answer = unsafe { mapping::advise(start, span.length, Advice::LinuxHugepage) };
         if let Err(errno) = answer {
             tracing::debug!(%span, %errno, "no huge pages");
         }
     }
 
-    /// Populates a mapped, page-aligned range, of which `span` is the place in the region.
+    /// Populates a mapped, page-aligned range; `span` is its position in the region.
     fn populate_range(&self, start: *mut u8, span: Span, what: Populate) -> Result<(), MapError> {
         match self.try_populate(start, span, what) {
             Ok(()) => Ok(()),
-            // The kernel is older than the advice. Faults do the same, later.
+            // The kernel does not support the advice. Page faults do the same later.
             Err(Errno::INVAL | Errno::NOSYS) => Ok(()),
             Err(errno) => Err(failure("populate", span, errno)),
         }
@@ -625,13 +630,13 @@ impl Region {
     fn try_populate(&self, start: *mut u8, span: Span, what: Populate) -> Result<(), Errno> {
         let advice = match (what, self.fabric.kind()) {
             (Populate::Read, _) => Advice::LinuxPopulateRead,
-            // tmpfs wants no notice of a first store, so in a writable map a read fault makes an
-            // entry that can be written, sixteen pages at a time: 50 ms for 1.5 GiB, not 120.
+            // tmpfs does not track first stores, so in a writable map a read fault creates writable
+            // entries, sixteen pages at a time: 50 ms for 1.5 GiB instead of 120.
             (Populate::Write, FabricKind::Shm) => Advice::LinuxPopulateRead,
             (Populate::Write, FabricKind::Device) => Advice::LinuxPopulateWrite,
         };
         loop {
-            // SAFETY: the caller maps the range; populating changes no contents.
+            // SAFETY: the caller maps the range; populating does not change the contents.
             match unsafe { mapping::advise(start, span.length, advice) } {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 answer => return answer,
@@ -640,11 +645,11 @@ impl Region {
     }
 
     fn writable(&self) -> MutexGuard<'_, WritableRanges> {
-        // Nothing in there is left half done by a panic: each change is one call.
+        // A poisoned lock is no problem: each change is a single call, which no panic interrupts.
         self.writable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does this process map all of the span writable over the window?
+    /// Whether all of the span is writable in the window of this process.
     fn is_writable(&self, span: Span) -> bool {
         self.is_always_writable(span) || self.writable().covers(span)
     }
@@ -662,7 +667,7 @@ impl Region {
         Ok(self.window.pointer(span.offset.0))
     }
 
-    /// The span must be one of whole pages in the data section.
+    /// Checks that the span consists of whole pages in the data section.
     fn check_data_pages(&self, span: Span) -> Result<(), MapError> {
         self.check(span)?;
         let (offset, length, page) = (span.offset, span.length, page_bytes());
@@ -675,7 +680,7 @@ impl Region {
         Ok(())
     }
 
-    /// The writable descriptor of data, and where in its file a span of data starts.
+    /// The writable descriptor of data, and the offset of a span of data in its file.
     fn data_writer(&self, span: Span) -> Result<(BorrowedFd<'_>, u64), MapError> {
         let section = Section::Data;
         let (fd, start) = self.fabric.write_fd(section).ok_or(MapError::NoWriter { section })?;
@@ -703,13 +708,13 @@ fn longest(spans: &[Span]) -> Length {
     spans.iter().map(|span| span.length).max().unwrap_or_default()
 }
 
-/// Can a region of this length start there?
+/// Whether a region of this length can start at this address.
 fn is_possible(wish: Address, length: Length) -> bool {
     let is_page = (wish.0 as u64).is_multiple_of(page_bytes());
     wish.0 != 0 && is_page && wish.0.checked_add(length.as_usize()).is_some()
 }
 
-/// The error of a call that maps.
+/// The error for a failed mapping call.
 pub(crate) fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
     let source = std::io::Error::from(errno);
     if errno == Errno::NOMEM {

@@ -1,14 +1,14 @@
-//! Which ranges of a region are mapped writable over the window, and who is writing there.
+//! The ranges of a region that are writable in the window, and their active writers.
 
 use std::collections::BTreeMap;
 
 use crate::maps;
 use crate::units::{Length, Offset, Span};
 
-/// Disjoint, merged ranges, and pins: spans whose protection must not change for now.
+/// Disjoint, merged ranges, and pins: spans whose protection must not change at the moment.
 #[derive(Debug, Default)]
 pub(super) struct WritableRanges {
-    /// Start to end.
+    /// Maps the start of each range to its end.
     ranges: BTreeMap<u64, u64>,
     pins: BTreeMap<u64, Span>,
     next_pin: u64,
@@ -22,7 +22,7 @@ impl WritableRanges {
             return;
         };
         let before = self.ranges.len();
-        // Take out every range that touches the new one, and put the union in.
+        // Remove every range that touches the new one, and insert the union.
         while let Some((&other_start, &other_end)) = self.ranges.range(..=end).next_back() {
             if other_end < start {
                 break;
@@ -37,7 +37,7 @@ impl WritableRanges {
         maps::changed(before, self.ranges.len());
     }
 
-    /// Takes a span out, of which any part may be in.
+    /// Removes a span, of which any part may be writable.
     pub(super) fn remove(&mut self, span: Span) {
         let Some((start, end)) = ends(span) else {
             return;
@@ -62,7 +62,7 @@ impl WritableRanges {
         maps::changed(before, self.ranges.len());
     }
 
-    /// Would a span be a range by itself, apart from all others?
+    /// Whether a span neither overlaps nor touches any range.
     pub(super) fn is_apart(&self, span: Span) -> bool {
         let Some((start, end)) = ends(span) else {
             return false;
@@ -70,7 +70,7 @@ impl WritableRanges {
         self.ranges.range(..=end).next_back().is_none_or(|(_, &other_end)| other_end < start)
     }
 
-    /// Does a span lie in the middle of a range, which becomes two without it?
+    /// Whether a span is in the middle of a range, so that removing it splits the range in two.
     pub(super) fn divides(&self, span: Span) -> bool {
         let Some((start, end)) = ends(span) else {
             return false;
@@ -79,7 +79,7 @@ impl WritableRanges {
         around.is_some_and(|(_, &other_end)| other_end > end)
     }
 
-    /// Is every byte of the span writable? An empty span is.
+    /// Whether every byte of the span is writable. True for an empty span.
     pub(super) fn covers(&self, span: Span) -> bool {
         let Some((start, end)) = ends(span) else {
             return span.is_empty();
@@ -87,7 +87,7 @@ impl WritableRanges {
         self.ranges.range(..=start).next_back().is_some_and(|(_, &range_end)| end <= range_end)
     }
 
-    /// The writable pieces inside a span.
+    /// The writable parts of a span.
     pub(super) fn pieces(&self, span: Span) -> Vec<Span> {
         let Some((start, end)) = ends(span) else {
             return Vec::new();
@@ -102,12 +102,12 @@ impl WritableRanges {
             .collect()
     }
 
-    /// How many bytes are writable.
+    /// Number of writable bytes.
     pub(super) fn bytes(&self) -> Length {
         Length(self.bytes)
     }
 
-    /// Keeps a writable span so until [`Self::unpin`]; `None` if part of it is not writable.
+    /// Keeps a span writable until [`Self::unpin`]. `None` if part of it is not writable.
     pub(super) fn pin(&mut self, span: Span) -> Option<u64> {
         if !self.covers(span) {
             return None;
@@ -122,7 +122,7 @@ impl WritableRanges {
         self.pins.remove(&pin);
     }
 
-    /// How many pins overlap a span.
+    /// Number of pins that overlap a span.
     pub(super) fn pins_over(&self, span: Span) -> usize {
         self.pins.values().filter(|pinned| pinned.overlaps(span)).count()
     }
@@ -134,7 +134,7 @@ impl Drop for WritableRanges {
     }
 }
 
-/// Start and end, for a span that has bytes.
+/// Start and end of a span, or `None` if it is empty or too long.
 fn ends(span: Span) -> Option<(u64, u64)> {
     let end = span.end()?;
     (!span.is_empty()).then_some((span.offset.0, end.0))
@@ -167,7 +167,7 @@ mod tests {
     fn agrees_with_a_bitmap() {
         let mut ranges = WritableRanges::default();
         let mut bitmap = [false; 96];
-        // A fixed linear congruence (Knuth, MMIX) instead of a random source: each run is the same.
+        // A fixed linear congruential generator (Knuth, MMIX), so that each run is the same.
         let mut state = 42u64;
         let mut next = |bound: u64| {
             state = state

@@ -1,4 +1,4 @@
-//! Sealed bytes: what nobody writes any more may be borrowed as a plain slice.
+//! Sealed bytes: memory without writers, which may be borrowed as a plain slice.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,15 +9,15 @@ use crate::error::BoundsError;
 use crate::units::Span;
 
 impl Region {
-    /// Bytes of a sealed object. Keeps the region mapped.
+    /// Bytes of a sealed object. The result keeps the region mapped.
     ///
-    /// This call is where the promise of the seal turns into a Rust borrow: the caller has found
-    /// the span in a sealed entry and has a hold on it, so nobody writes it while the result
-    /// lives. In this process the window is read-only there; another process of the same user that
-    /// breaks the protocol is outside of what any shared memory can rule out.
+    /// This call turns a seal into a Rust borrow. The caller has found the span in a sealed entry
+    /// and has a hold on it, so nobody writes it while the result lives. In this process the window
+    /// is read-only there. Shared memory cannot protect against another process of the same user
+    /// that violates the protocol.
     ///
     /// # Errors
-    /// [`BoundsError`] if the span does not lie in the region.
+    /// [`BoundsError`] if the span is not inside the region.
     pub fn sealed(self: &Arc<Self>, span: Span) -> Result<SealedBytes, BoundsError> {
         self.check(span)?;
         Ok(SealedBytes { region: Arc::clone(self), span })
@@ -35,24 +35,24 @@ impl SealedBytes {
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the span was checked and the region stays mapped readable while self lives; it
-        // is sealed, so nobody writes there.
+        // SAFETY: the span was checked, and the region stays mapped readable while self lives. The
+        // span is sealed, so it has no writer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.span.length.as_usize()) }
     }
 
-    /// The first byte.
+    /// A pointer to the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.region.window.pointer(self.span.offset.0)
     }
 
-    /// Where they lie in the region.
+    /// The span in the region.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// The region they lie in.
+    /// The region of the bytes.
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.region

@@ -1,5 +1,5 @@
-//! The whole way through a region, small enough to run under an emulator of another CPU. The
-//! contracts of every back end are in `farrow-testkit`.
+//! End-to-end tests of a region, small enough to run under an emulator of another CPU. The contract
+//! tests of every back end are in `farrow-testkit`.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ fn home() -> Arc<Region> {
     Arc::new(Region::map(fabric, Access::Home, None).unwrap())
 }
 
-/// What a client gets from `home`'s daemon, pretending it is coherent or not.
+/// The region as a client maps it, with the given coherence class.
 fn client(home: &Region, coherence: CoherenceClass) -> Arc<Region> {
     let fabric = home.fabric();
     let own = |(fd, _): (BorrowedFd<'_>, u64)| -> OwnedFd { fd.try_clone_to_owned().unwrap() };
@@ -154,8 +154,8 @@ fn lines_are_maintained_only_where_it_is_needed() {
     assert!(back.iter().all(|byte| *byte == 1));
 }
 
-/// Whatever a profile picks, at every size: the bytes are those written, the neighbours stay, and
-/// each line around what plain stores touched is counted.
+/// For every method of a profile and every size: the bytes are those written, adjacent bytes do not
+/// change, and each line touched by plain stores is counted.
 #[test]
 fn every_way_of_a_profile_keeps_the_bytes_and_is_counted() {
     let home = home();
@@ -236,7 +236,7 @@ fn touching_pages_changes_nothing() {
     assert!(bytes.iter().all(|byte| *byte == 5));
 }
 
-/// A module whose administrator has forbidden it meanwhile: lines are written back one by one.
+/// If the module no longer allows writing back all caches, lines are written back one by one.
 #[test]
 fn lines_are_maintained_where_all_caches_cannot_be() {
     let length = ALL_CACHES_BYTES_MIN;

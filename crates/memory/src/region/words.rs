@@ -1,8 +1,8 @@
-//! Words and bytes in memory that other threads and processes write at the same time.
+//! Access to words and bytes that other threads and processes may write at the same time.
 //!
-//! Everything here is relaxed atomics of the width of the access, so a racing store gives an old
-//! or a new word but never undefined behaviour. Loads go through `Relaxed` and a fence, since only
-//! relaxed loads are promised to work on memory that is mapped read-only.
+//! All accesses are atomics of their own width. A load that races with a store returns the old or
+//! the new value, and is never undefined behaviour. Loads use `Relaxed` and a fence, since only
+//! relaxed loads are guaranteed to work on memory that is mapped read-only.
 #![allow(clippy::disallowed_types)]
 
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::units::{Offset, Span};
 /// Bytes of a word.
 pub(crate) const WORD_BYTES: u64 = 8;
 
-/// Words to read. Borrowed from the region, so they cannot outlive the mapping.
+/// Words for reading, borrowed from the region, so that they cannot outlive the mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     start: *const AtomicU64,
@@ -22,7 +22,7 @@ pub struct Words<'a> {
     region: PhantomData<&'a AtomicU64>,
 }
 
-// SAFETY: only atomic accesses are made through the pointer, and the borrow keeps it mapped.
+// SAFETY: all accesses through the pointer are atomic, and the borrow keeps it mapped.
 unsafe impl Send for Words<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Words<'_> {}
@@ -34,20 +34,20 @@ impl<'a> Words<'a> {
         Self { start: start.cast(), count, region: PhantomData }
     }
 
-    /// How many words there are.
+    /// Number of words.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Are there none?
+    /// Whether there are no words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Loads word `index`; `None` behind the end. `Acquire` and `SeqCst` mean what they say; a
-    /// store's ordering is taken as `Acquire`.
+    /// Loads word `index`; `None` if it is out of range. Orderings that are valid only for stores
+    /// are treated as `Acquire`.
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize, order: Ordering) -> Option<u64> {
@@ -68,7 +68,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A part of the words; `None` if it is not all inside.
+    /// A part of the words; `None` if it is out of range.
     #[must_use]
     pub fn slice(&self, first: usize, count: usize) -> Option<Words<'a>> {
         let end = first.checked_add(count)?;
@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Words to read and write. While they live, the range stays mapped writable.
+/// Words for reading and writing. While they live, the range stays mapped writable.
 #[derive(Debug)]
 pub struct WordsMut<'a> {
     words: Words<'a>,
@@ -97,20 +97,20 @@ pub struct WordsMut<'a> {
 
 impl<'a> WordsMut<'a> {
     /// # Safety
-    /// As [`Words::new`], and mapped writable for `'a` or for as long as `pin` lives.
+    /// As [`Words::new`], and the words are mapped writable for `'a` or as long as `pin` lives.
     pub(super) unsafe fn new(start: *mut u8, count: usize, pin: Option<Pin<'a>>) -> Self {
-        // SAFETY: passed on to the caller.
+        // SAFETY: by the caller's contract.
         let words = unsafe { Words::new(start, count) };
         Self { words, _pin: pin }
     }
 
-    /// How many words there are.
+    /// Number of words.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Are there none?
+    /// Whether there are no words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -123,7 +123,8 @@ impl<'a> WordsMut<'a> {
         self.words.load(index, order)
     }
 
-    /// Stores word `index`; `false` behind the end. A load's ordering is taken as `Release`.
+    /// Stores word `index`; `false` if it is out of range. Orderings that are valid only for loads
+    /// are treated as `Release`.
     #[inline]
     pub fn store(&self, index: usize, value: u64, order: Ordering) -> bool {
         let Some(word) = self.words.word(index) else {
@@ -137,8 +138,9 @@ impl<'a> WordsMut<'a> {
         true
     }
 
-    /// Stores `new` into word `index` if it holds `current`, sequentially consistent; `false` if it
-    /// does not, or behind the end. Between nodes no fabric is asked for this.
+    /// Stores `new` into word `index` if its value is `current`, sequentially consistent. `false`
+    /// if it is not, or if the index is out of range. Only for words used within one node: no
+    /// fabric needs to support atomic operations between nodes.
     #[inline]
     pub fn replace(&self, index: usize, current: u64, new: u64) -> bool {
         let order = Ordering::SeqCst;
@@ -154,20 +156,20 @@ impl<'a> WordsMut<'a> {
         }
     }
 
-    /// The same words, to read.
+    /// The same words for reading.
     #[must_use]
     pub fn words(&self) -> Words<'_> {
         self.words
     }
 }
 
-/// Is the span made of whole words?
+/// Whether the span consists of whole words.
 pub(super) fn is_words(span: Span) -> bool {
     span.is_aligned(WORD_BYTES) && span.offset != Offset(u64::MAX)
 }
 
-/// Copies bytes out of memory that others may be writing: no word of 8 aligned bytes is torn, and
-/// nothing is said about the order of the words.
+/// Copies bytes out of memory that others may be writing. No word of 8 aligned bytes is torn, but
+/// the order of the words is not guaranteed.
 ///
 /// # Safety
 /// `from` points to `into.len()` readable bytes.
@@ -176,13 +178,13 @@ pub(super) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     let (head, rest) = into.split_at_mut(head);
     let mut at = from;
     for byte in head {
-        // SAFETY: inside the range the caller vouches for; bytes are always aligned.
+        // SAFETY: inside the range guaranteed by the caller; bytes are always aligned.
         *byte = unsafe { &*at.cast::<AtomicU8>() }.load(Ordering::Relaxed);
         at = at.wrapping_add(1);
     }
     let (words, tail) = rest.as_chunks_mut::<8>();
     for word in words {
-        // SAFETY: inside the range, and aligned to 8 since the head was taken off.
+        // SAFETY: inside the range, and aligned to 8 after the head.
         *word = unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Relaxed).to_ne_bytes();
         at = at.wrapping_add(8);
     }
@@ -202,13 +204,13 @@ pub(super) unsafe fn store_bytes(into: *mut u8, from: &[u8]) {
     let (head, rest) = from.split_at(head);
     let mut at = into;
     for byte in head {
-        // SAFETY: inside the range the caller vouches for; bytes are always aligned.
+        // SAFETY: inside the range guaranteed by the caller; bytes are always aligned.
         unsafe { &*at.cast::<AtomicU8>() }.store(*byte, Ordering::Relaxed);
         at = at.wrapping_add(1);
     }
     let (words, tail) = rest.as_chunks::<8>();
     for word in words {
-        // SAFETY: inside the range, and aligned to 8 since the head was taken off.
+        // SAFETY: inside the range, and aligned to 8 after the head.
         unsafe { &*at.cast::<AtomicU64>() }.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         at = at.wrapping_add(8);
     }
@@ -219,13 +221,13 @@ pub(super) unsafe fn store_bytes(into: *mut u8, from: &[u8]) {
     }
 }
 
-/// Writes a byte's own value back, atomically.
+/// Atomically stores a byte's current value back.
 ///
 /// # Safety
 /// `at` is mapped writable.
 pub(crate) unsafe fn touch(at: *mut u8) {
-    // Hidden, since compilers turn an operation that changes nothing into a load: that would bring a
-    // page of zeros that all share, and neither commit nor own anything.
+    // Hidden from the compiler, which would turn an operation without effect into a load. A load
+    // would map the shared zero page and allocate nothing.
     let nothing = std::hint::black_box(0);
     // SAFETY: by the contract above.
     unsafe { &*at.cast::<AtomicU8>() }.fetch_or(nothing, Ordering::Relaxed);
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn words_end_where_they_end() {
         let mut there = [1u64, 2, 3];
-        // SAFETY: three words on this stack, used only through `words` while it lives.
+        // SAFETY: three words on this stack, accessed only through `words` while it lives.
         let words = unsafe { WordsMut::new(there.as_mut_ptr().cast(), 3, None) };
         assert_eq!(words.load(2, Ordering::SeqCst), Some(3));
         assert_eq!(words.load(3, Ordering::Relaxed), None);
