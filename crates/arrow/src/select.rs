@@ -253,12 +253,12 @@ impl SelectedNodes<'_> {
         let ArrayNode { length, offset, validity, .. } = *node;
         let layout = layout_of(data_type)?;
         let whole = RetainedNode { length, offset, validity, ranges };
-        let kept = match cut {
+        let retained = match cut {
             Some(cut) => whole.cut(layout, cut)?,
             None => whole,
         };
         let shared = node.dictionary.filter(|old| self.shares && self.written.contains_key(old));
-        self.node(&kept, layout, shared.is_some());
+        self.node(&retained, layout, shared.is_some());
         if let Some(old) = shared
             && let Some((number, nodes)) = self.written.get(&old)
         {
@@ -313,8 +313,8 @@ impl SelectedNodes<'_> {
         Ok(())
     }
 
-    fn node(&mut self, kept: &RetainedNode, layout: ArrayLayout, shares_dictionary: bool) {
-        let RetainedNode { length, offset, validity, ranges } = kept;
+    fn node(&mut self, retained: &RetainedNode, layout: ArrayLayout, shares_dictionary: bool) {
+        let RetainedNode { length, offset, validity, ranges } = retained;
         let flag = |bit: u8, on: bool| if on { bit } else { 0 };
         self.expanded += 1;
         self.writer.byte(

@@ -49,9 +49,9 @@ pub unsafe fn import_array(
     schema: &FFI_ArrowSchema,
     is_batch: bool,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let field = unsafe { ffi::import_schema(schema) }.map_err(refused)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { import_array_as(array, field, is_batch) }
 }
 
@@ -67,7 +67,7 @@ pub unsafe fn import_array_as(
     field: SchemaNode,
     is_batch: bool,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let data = unsafe { ffi::import_array(array, &field) }.map_err(refused)?;
     if !is_batch {
         return Ok(Imported::Array(field, data));
@@ -98,7 +98,7 @@ pub unsafe fn import_stream(
     stream: FFI_ArrowArrayStream,
     kind: StreamKind,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let (schema, arrays) = unsafe { ffi::import_stream(stream) }.map_err(refused)?;
     let is_table = match kind {
         StreamKind::Table => true,

@@ -41,7 +41,7 @@ impl From<ObjectId> for FarrowObjectId {
 /// # Safety
 /// `pointer` is NULL or leads to a `T` that lives through the call.
 pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, CallFailure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { pointer.as_ref() }.ok_or_else(|| CallFailure::null(what))
 }
 
@@ -50,7 +50,7 @@ pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
 /// # Safety
 /// `pointer` is NULL or a place for a `T` that nobody else uses during the call.
 pub(crate) unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, CallFailure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { pointer.as_mut() }.ok_or_else(|| CallFailure::null(what))
 }
 
@@ -62,7 +62,7 @@ pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, Ca
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let text = unsafe { CStr::from_ptr(text) };
     let text = text.to_str().map_err(|error| CallFailure::Argument(format!("name: {error}")))?;
     Ok(Some(text))
@@ -76,7 +76,7 @@ pub(crate) unsafe fn target(
     id: *const FarrowObjectId,
     text: *const c_char,
 ) -> Result<ObjectKey, CallFailure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     match unsafe { (id.as_ref(), name(text)?) } {
         (Some(id), None) => Ok(ObjectKey::Id(ObjectId::from_bytes(id.bytes))),
         (None, Some(name)) => Ok(ObjectKey::Name(name.to_owned())),
@@ -106,11 +106,11 @@ pub unsafe extern "C" fn farrow_connect(
     client: *mut *mut FarrowClient,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let client = unsafe { place(client, "client") }?;
         *client = std::ptr::null_mut();
         let socket = (!socket.is_null()).then(|| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's reservation.
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes()))
         });
         let options = ConnectOptions {
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn farrow_client_at(
     at: *mut *mut FarrowClient,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, node, at) =
             unsafe { (borrow(client, "client")?, name(node)?, place(at, "at")?) };
         *at = std::ptr::null_mut();
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn farrow_contains(
     is_sealed: *mut c_int,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, target, is_sealed) = unsafe {
             (borrow(client, "client")?, target(id, text)?, place(is_sealed, "is_sealed")?)
         };
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn farrow_delete(
     text: *const c_char,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, target) = unsafe { (borrow(client, "client")?, target(id, text)?) };
         Ok(client.get().delete(&[target])?)
     })
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn farrow_delete(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_id_to_hex(id: *const FarrowObjectId, text: *mut c_char) {
     guard_or((), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (id, place) = unsafe { (id.as_ref(), text.cast::<[u8; 33]>().as_mut()) };
         if let (Some(id), Some(place)) = (id, place) {
             let digits = ObjectId::from_bytes(id.bytes).to_string();
@@ -223,7 +223,7 @@ unsafe fn range<'a>(
     data: *const c_void,
     size: u64,
 ) -> Result<(&'a Client, Span), CallFailure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let client = unsafe { borrow(client, "client") }?.get();
     let outside = || CallFailure::Argument(format!("{size} B at {data:p} are not in the region"));
     let length = usize::try_from(size).map_err(|_| outside())?;
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn farrow_publish(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, span) = unsafe { range(client, data, size) }?;
         Ok(client.region().publish(span).map_err(farrow::Error::from)?)
     })
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn farrow_refresh(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, span) = unsafe { range(client, data, size) }?;
         Ok(client.region().refresh(span).map_err(farrow::Error::from)?)
     })

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn farrow_metadata(
     metadata: *mut *mut FarrowMetadata,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, target, place) =
             unsafe { (borrow(client, "client")?, target(id, text)?, place(metadata, "metadata")?) };
         *place = std::ptr::null_mut();
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn farrow_metadata(
 /// `metadata` is NULL or a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_metadata_count(metadata: *const FarrowMetadata) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { metadata.as_ref() }.map_or(0, |metadata| metadata.pairs.len())
 }
 
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn farrow_metadata_pair(
     pair: *mut FarrowPair,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (metadata, pair) = unsafe { (borrow(metadata, "metadata")?, place(pair, "pair")?) };
         let (key, value) = at(&metadata.pairs, index, "pairs")?;
         *pair = FarrowPair { key: key.as_ptr(), value: value.as_ptr() };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn farrow_metadata_value(
     key: *const c_char,
 ) -> *const c_char {
     guard_or(null(), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (metadata, key) = unsafe { (metadata.as_ref(), name(key)) };
         let (Some(metadata), Ok(Some(key))) = (metadata, key) else {
             return null();
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn farrow_wait(
     is_sealed: *mut c_int,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, targets) =
             unsafe { (borrow(client, "client")?, options::items(targets, count, "targets")?) };
         if enough > count {
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn farrow_wait(
         if is_sealed.is_null() && count > 0 {
             return Err(CallFailure::null("is_sealed"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let wanted = targets.iter().map(|one| unsafe { target(one.id, one.name) });
         let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
         let found = client.get().wait(&wanted, enough, seconds(timeout_seconds)?)?;
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn farrow_list(
     list: *mut *mut FarrowList,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, prefix, labels, place) = unsafe {
             (
                 borrow(client, "client")?,
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn farrow_list(
 /// `list` is NULL or a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_list_count(list: *const FarrowList) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { list.as_ref() }.map_or(0, |list| list.items.len())
 }
 
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn farrow_list_item(
     listed: *mut FarrowListed,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (list, place) = unsafe { (borrow(list, "list")?, place(listed, "listed")?) };
         let item = at(&list.items, index, "objects")?;
         let listed = &item.listed;

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn farrow_get(
     object: *mut *mut FarrowObject,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, target, place) =
             unsafe { (borrow(client, "client")?, target(id, text)?, place(object, "object")?) };
         *place = std::ptr::null_mut();
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn farrow_object_id(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (object, id) = unsafe { (borrow(object, "object")?, place(id, "id")?) };
         *id = object.object.id().into();
         Ok(())
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn farrow_object_kind(
     kind: *mut i32,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (object, kind) = unsafe { (borrow(object, "object")?, place(kind, "kind")?) };
         *kind = i32::from(object.object.kind().as_u8());
         Ok(())
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn farrow_object_bytes(
     size: *mut u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (object, data, size) =
             unsafe { (borrow(object, "object")?, place(data, "data")?, place(size, "size")?) };
         let view = object.object.view()?;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn farrow_object_array(
         if array.is_null() || schema.is_null() {
             return Err(CallFailure::null("array or schema"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let object = unsafe { borrow(object, "object") }?;
         let kind = object.object.kind();
         if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn farrow_object_array(
         let Some(only) = exported.arrays.pop() else {
             return Err(CallFailure::Argument("an array object without an array".into()));
         };
-        // SAFETY: the caller's promise; what was there is not dropped.
+        // SAFETY: the caller's reservation; what was there is not dropped.
         unsafe {
             array.write(only);
             schema.write(exported.schema);
@@ -142,11 +142,11 @@ pub unsafe extern "C" fn farrow_object_stream(
         if stream.is_null() {
             return Err(CallFailure::null("stream"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let object = unsafe { borrow(object, "object") }?;
         let exported = ffi::export_stream(&convert::rebuild(&object.object)?)
             .map_err(|error| farrow::Error::InvalidDescriptor(error.to_string()))?;
-        // SAFETY: the caller's promise; what was there is not dropped.
+        // SAFETY: the caller's reservation; what was there is not dropped.
         unsafe { stream.write(exported) };
         Ok(())
     })

@@ -52,7 +52,7 @@ impl<'a> CallOptions<'a> {
     /// # Safety
     /// `options` is NULL or as the header says.
     pub(crate) unsafe fn read(options: *const FarrowPutOptions) -> Result<Self, CallFailure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let Some(options) = (unsafe { options.as_ref() }) else {
             return Ok(CallOptions {
                 name: None,
@@ -60,7 +60,7 @@ impl<'a> CallOptions<'a> {
                 wait: Duration::ZERO,
             });
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (name, metadata) =
             unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
         Ok(CallOptions { name, metadata, wait: seconds(options.wait_seconds)? })
@@ -90,7 +90,7 @@ pub(crate) unsafe fn items<'a, T>(
     if count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(CallFailure::Argument(format!("{count} {what}")));
     }
-    // SAFETY: the caller's promise, and the length fits an allocation.
+    // SAFETY: the caller's reservation, and the length fits an allocation.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
@@ -107,11 +107,11 @@ pub(crate) unsafe fn metadata(
             "{count} pairs of metadata, of {PAIRS_MAX} at most"
         )));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let pairs = unsafe { items(first, count, "metadata") }?;
     let mut all = Vec::with_capacity(count);
     for pair in pairs {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (key, value) = unsafe { (name(pair.key)?, name(pair.value)?) };
         all.push((
             key.ok_or_else(|| CallFailure::null("key"))?,

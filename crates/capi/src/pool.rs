@@ -116,7 +116,7 @@ impl FarrowPool {
 /// # Safety
 /// It is NULL, or came from farrow_pool_open and stays open during the call.
 unsafe fn handle<'a>(pool: *const FarrowPool) -> Option<&'a FarrowPool> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { pool.as_ref() }
 }
 
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn farrow_pool_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let pool = unsafe { handle(pool) }.ok_or_else(|| CallFailure::null("pool"))?;
         Ok(pool.expect(&[size])?)
     })
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn farrow_pool_close(pool: *mut FarrowPool) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_retire(pool: *const FarrowPool) {
     guard_or((), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         if let Some(pool) = unsafe { handle(pool) } {
             pool.retire();
         }
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn farrow_pool_allocate(
     alignment: u64,
 ) -> *mut u8 {
     guard_or(ptr::null_mut(), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let pool = unsafe { handle(pool) };
         let found = || pool?.allocate(bytes(size)?, bytes(alignment)?);
         found().map_or(ptr::null_mut(), NonNull::as_ptr)
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn farrow_pool_reallocate(
     alignment: u64,
 ) -> *mut u8 {
     guard_or(ptr::null_mut(), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let pool = unsafe { handle(pool) };
         let moved = || {
             let (old, new, alignment) = (bytes(old_size)?, bytes(new_size)?, bytes(alignment)?);
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn farrow_pool_free(
     _alignment: u64,
 ) {
     guard_or((), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let pool = unsafe { handle(pool) };
         if let (Some(pool), Some(data), Some(size)) = (pool, NonNull::new(data), bytes(size)) {
             pool.free(data, size);
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn farrow_pool_contains(
 ) -> c_int {
     guard_or(0, || {
         let data = NonNull::new(data.cast::<u8>().cast_mut());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let pool = unsafe { handle(pool) };
         let found = || pool?.with(|pool| data.is_some_and(|data| pool.contains(data)));
         c_int::from(found().unwrap_or(false))
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn farrow_pool_contains(
 /// `pool` is NULL or a pool handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_is_strict(pool: *const FarrowPool) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     c_int::from(unsafe { handle(pool) }.is_some_and(|pool| pool.is_strict))
 }
 
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn farrow_pool_is_strict(pool: *const FarrowPool) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_note_spill(pool: *const FarrowPool, size: u64) {
     guard_or((), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         if let Some(pool) = unsafe { handle(pool) } {
             pool.spilled_bytes.fetch_add(size, Ordering::Relaxed);
         }

@@ -40,10 +40,10 @@ unsafe fn put(
     options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> Result<(), CallFailure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let (client, options) = unsafe { (borrow(client, "client")?, CallOptions::read(options)?) };
     let sealed = client.get().put_with(value, &options.of_object())?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     if let Some(id) = unsafe { id.as_mut() } {
         *id = sealed.into();
     }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn farrow_put_bytes(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's promise; the options are of this frame.
+    // SAFETY: the caller's reservation; the options are of this frame.
     unsafe { farrow_put_bytes_with(client, data, size, &raw const options, id) }
 }
 
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn farrow_put_bytes_with(
     options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     guard(|| unsafe { put(client, &Value::Bytes(bytes(data, size)?), options, id) })
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn farrow_put_array(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's promise; the options are of this frame.
+    // SAFETY: the caller's reservation; the options are of this frame.
     unsafe { farrow_put_array_with(client, kind, array, schema, &raw const options, id) }
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn farrow_put_array_with(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise; both are moved out, and dropped here on any error.
+        // SAFETY: the caller's reservation; both are moved out, and dropped here on any error.
         let (array, schema) = unsafe {
             place(array, "array")?;
             place(schema, "schema")?;
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn farrow_put_array_with(
         if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {
             return Err(unfit(kind, "one array"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         unsafe {
             let imported = convert::import_array(array, &schema, is_batch)?;
             put(client, &imported.value(), options, id)
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn farrow_put_stream(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's promise; the options are of this frame.
+    // SAFETY: the caller's reservation; the options are of this frame.
     unsafe { farrow_put_stream_with(client, kind, stream, &raw const options, id) }
 }
 
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn farrow_put_stream_with(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise; it is moved out, and dropped here on any error.
+        // SAFETY: the caller's reservation; it is moved out, and dropped here on any error.
         let stream = unsafe {
             place(stream, "stream")?;
             FFI_ArrowArrayStream::from_raw(stream)
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn farrow_put_stream_with(
         } else {
             return Err(unfit(kind, "a stream"));
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         unsafe {
             let imported = convert::import_stream(stream, kind)?;
             put(client, &imported.value(), options, id)
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn farrow_create(
     writer: *mut *mut FarrowWriter,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's promise; the options are of this frame.
+    // SAFETY: the caller's reservation; the options are of this frame.
     unsafe { farrow_create_with(client, size, &raw const options, writer) }
 }
 
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn farrow_create_with(
     writer: *mut *mut FarrowWriter,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let (client, options, place) = unsafe {
             (borrow(client, "client")?, CallOptions::read(options)?, place(writer, "writer")?)
         };
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn farrow_create_with(
 /// `writer` is NULL or a writer handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     let writer = unsafe { writer.as_ref() };
     writer.map_or(std::ptr::null_mut(), |writer| writer.writer.memory().as_mut_ptr().cast())
 }
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn farrow_writer_write(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller's reservations.
         let writer = unsafe { writer.as_ref() }.ok_or_else(|| CallFailure::null("writer"))?;
         Ok(writer.writer.memory().write_at(offset, bytes(data, size)?)?)
     })
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn farrow_writer_write(
 /// `writer` is NULL or a writer handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_size(writer: *const FarrowWriter) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's reservation.
     unsafe { writer.as_ref() }.map_or(0, |writer| writer.writer.memory().len())
 }
 
@@ -287,9 +287,9 @@ pub unsafe extern "C" fn farrow_writer_seal(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         let sealed = unsafe { take(writer) }?.seal()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         if let Some(id) = unsafe { id.as_mut() } {
             *id = sealed.into();
         }
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn farrow_writer_seal(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_abort(writer: *mut FarrowWriter) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's reservation.
         unsafe { take(writer) }?.abort();
         Ok(())
     })

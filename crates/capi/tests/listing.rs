@@ -169,7 +169,7 @@ fn options(name: &CStr, labels: &[FarrowPair]) -> FarrowPutOptions {
 /// `list` is a handle.
 unsafe fn item(list: *const FarrowList, index: usize) -> FarrowListed {
     let mut listed = MaybeUninit::uninit();
-    // SAFETY: the caller's promise; the place is of this frame, and written when the call succeeds.
+    // SAFETY: the caller's reservation; the place is of this frame, and written when the call succeeds.
     unsafe {
         let done = farrow_list_item(list, index, listed.as_mut_ptr());
         assert_eq!(done, FarrowStatus::Ok, "{}", last_error());

@@ -127,11 +127,11 @@ impl Guest {
     fn settle(&self) -> Anything<String> {
         let (begin, mut unmapped) = (Instant::now(), None);
         loop {
-            let roster = self.client.roster()?;
-            let live = roster.nodes.iter().filter(|node| node.reach == Reach::Live).count();
-            let bad = roster.nodes.iter().find(|node| node.fabric.is_empty());
+            let members = self.client.members()?;
+            let live = members.nodes.iter().filter(|node| node.reach == Reach::Live).count();
+            let bad = members.nodes.iter().find(|node| node.fabric.is_empty());
             match bad {
-                None if live == 2 && roster.has_lease => break,
+                None if live == 2 && members.has_lease => break,
                 Some(node) if live == 2 => {
                     let since = *unmapped.get_or_insert_with(Instant::now);
                     if since.elapsed() > UNMAPPED_PATIENCE {
@@ -141,14 +141,14 @@ impl Guest {
                 }
                 _ => unmapped = None,
             }
-            until(begin, || format!("the nodes do not see each other: {roster:?}"))?;
+            until(begin, || format!("the nodes do not see each other: {members:?}"))?;
         }
-        let roster = self.client.roster()?;
-        for node in &roster.nodes {
+        let members = self.client.members()?;
+        for node in &members.nodes {
             same(&node.name, &*node.fabric, "device")?;
             same(&node.name, &*node.coherence, "node-local")?;
         }
-        Ok(format!("epoch {}", roster.epoch))
+        Ok(format!("epoch {}", members.epoch))
     }
 
     fn put(&self, name: &str, seed: i64, home: &str) -> Result<String, Error> {
@@ -423,7 +423,7 @@ fn lost(client: &Client, name: &str) -> Anything<u128> {
         until(begin, || "no error that names b".to_owned())?;
     }
     let took = begin.elapsed().as_millis();
-    while client.roster()?.find("b").is_none_or(|node| node.reach != Reach::Lost) {
+    while client.members()?.find("b").is_none_or(|node| node.reach != Reach::Lost) {
         until(begin, || "the roster does not tell that b is lost".to_owned())?;
     }
     match client.get(&name.into(), Duration::ZERO) {

@@ -21,7 +21,7 @@ use crate::node::{
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
-use crate::{leftovers, size};
+use crate::{leftovers, signals, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
 ///
@@ -393,10 +393,8 @@ fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
     };
     let switch = StopSwitch::new().map_err(io("the stop pipe"))?;
     let stopper = switch.stopper().map_err(io("the stop pipe"))?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;
-        signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
-    }
+    let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;
+    signals::write_to(&handle).map_err(io("a signal handler"))?;
     let custody = match is_supervised {
         false => Custody::alone(),
         true => {

@@ -1,4 +1,4 @@
-//! What nodes left behind that were killed with all of their processes, or that kept their memory
+//! What nodes left behind that were killed with all of their processes, or that retained their memory
 //! in a place with a name: found by its owner's locks and by the kernel's account of who has a file
 //! open or mapped, and removed only when nobody has.
 

@@ -22,6 +22,7 @@ mod place;
 mod prepare;
 pub mod protocol;
 mod server;
+mod signals;
 pub mod size;
 mod spill;
 mod supervisor;

@@ -32,7 +32,7 @@ pub(crate) struct OpenedStore {
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
     pub(crate) dropped: Vec<String>,
-    /// Objects that were kept without their damaged names, with reasons.
+    /// Objects that were retained without their damaged names, with reasons.
     pub(crate) unnamed: Vec<String>,
     /// Where it lies; `None`: on a device, which stays, or nowhere by name.
     pub(crate) place: Option<RegionFolder>,
@@ -44,7 +44,7 @@ pub(crate) struct OpenedStore {
     pub(crate) predecessor: Option<UnixStream>,
 }
 
-/// The region of an earlier life at the same socket, or a new one. `held` is what somebody kept of
+/// The region of an earlier life at the same socket, or a new one. `held` is what somebody retained of
 /// an earlier life.
 pub(crate) fn find_or_make(
     options: &NodeOptions,
@@ -93,7 +93,7 @@ pub(crate) fn find_or_make(
 }
 
 /// A region that lies in one of both places is adopted there. A new one has no name, unless it is
-/// to be kept, and goes to huge pages.
+/// to be retained, and goes to huge pages.
 fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError> {
     let (own, shm) = (RegionFolder::own(&options.socket), RegionFolder::shared(paths::SHM_DIR));
     if own.is_mounted() {

@@ -126,7 +126,7 @@ pub struct NodeOptions {
     pub eviction: EvictionKind,
     /// Users that may connect, besides the node's own and root.
     pub users: Vec<u32>,
-    /// What clients of other nodes may do, set at each start over what was kept.
+    /// What clients of other nodes may do, set at each start over what was retained.
     pub rules: Vec<Rule>,
     /// Where objects go when memory is short, instead of being evicted; `None`: nowhere.
     pub spill: Option<SpillTarget>,
@@ -365,7 +365,7 @@ pub struct Summary {
     pub adopted: u32,
     /// Objects of an earlier life that could not be adopted, with reasons.
     pub dropped: Vec<String>,
-    /// Objects of an earlier life that were kept without their damaged names, with reasons.
+    /// Objects of an earlier life that were retained without their damaged names, with reasons.
     pub unnamed: Vec<String>,
     /// Where numbers are asked for.
     pub metrics: Option<String>,
@@ -499,7 +499,7 @@ impl Node {
         state.set_quotas(options.quotas);
         let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
         state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
-        state.inherit_promises(&found.promised);
+        state.inherit_reservations(&found.promised);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
         ruled.map_err(|error| NodeError::Cluster(error.to_string()))?;
@@ -793,9 +793,9 @@ fn start_spill(
         let told = SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner));
         told.map_err(failed(open()))?;
     }
-    let kept = home.spilled_ids()?;
+    let retained = home.spilled_ids()?;
     let label = store.label().to_owned();
-    let worker = Worker::start(store, region, &kept).map_err(failed("the spill thread"))?;
+    let worker = Worker::start(store, region, &retained).map_err(failed("the spill thread"))?;
     state.set_eviction_policy(Box::new(Lru));
     state.set_spill(label);
     Ok(worker)

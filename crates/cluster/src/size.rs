@@ -11,7 +11,7 @@ use farrow_memory::Length;
 pub fn parse(text: &str) -> Result<Length, String> {
     let trimmed = text.trim();
     let split = trimmed
-        .find(|letter: char| !letter.is_ascii_digit() && letter != '.' && letter != '_')
+        .find(|message: char| !message.is_ascii_digit() && message != '.' && message != '_')
         .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let number = number.replace('_', "");

@@ -49,7 +49,12 @@ impl Node {
     }
 
     fn join_in(&mut self, client: u64, namespace: &str) {
-        let peer = PeerIdentity { pid: 100 + client as u32, start_time: 5, uid: 1000, guest: None };
+        let peer = PeerIdentity {
+            pid: 100 + client as u32,
+            start_time: 5,
+            uid: 1000,
+            remote_client: None,
+        };
         self.state.opened(SessionId(client), peer, self.now_ms);
         let hello = Hello {
             version: PROTOCOL_VERSION,
@@ -113,8 +118,8 @@ impl Node {
         }
     }
 
-    fn promise(&mut self, client: u64, objects: u32, wait_ms: u64) -> u64 {
-        self.ask(client, RequestBody::Promise { objects, wait_ms })
+    fn reservation(&mut self, client: u64, objects: u32, wait_ms: u64) -> u64 {
+        self.ask(client, RequestBody::Reservation { objects, wait_ms })
     }
 
     fn promised(&mut self, client: u64, seq: u64) {
@@ -186,7 +191,7 @@ fn a_request_waits_until_memory_comes_back() {
 }
 
 #[test]
-fn its_deadline_is_kept_and_the_error_says_how_long_it_was() {
+fn its_deadline_is_retained_and_the_error_says_how_long_it_was() {
     let mut node = Node::new(2);
     full(&mut node);
     let waiting = node.grant(1, 64 * KIB, 1000);
@@ -446,20 +451,20 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     let seq = node.grant(0, 4 * KIB, 0);
     let (start, _) = node.granted(0, seq);
     let sealed = node.seal(0, (start, 128), false).unwrap();
-    let seq = node.promise(0, 2, 0);
+    let seq = node.reservation(0, 2, 0);
     node.promised(0, seq);
     // One sealed and two promised are three; what could never be is not waited for.
     for (objects, wait_ms) in [(1, 0), (4, 60_000)] {
-        let seq = node.promise(0, objects, wait_ms);
+        let seq = node.reservation(0, objects, wait_ms);
         let expected = ("objects".to_owned(), u64::from(objects), 3, 3);
         assert_eq!(refused(&mut node, 0, seq), expected);
     }
-    // What is promised is nobody's who has no promise, be it the same client.
+    // What is promised is nobody's who has no reservation, be it the same client.
     assert!(matches!(
         node.seal(0, (start + 128, 128), false),
         Err(WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
     ));
-    // Memory for what was promised is not refused, and the seal uses the promise up.
+    // Memory for what was promised is not refused, and the seal uses the reservation up.
     let seq = node.grant(0, 4 * KIB, 0);
     node.granted(0, seq);
     node.seal(0, (start + 128, 128), true).unwrap();
@@ -471,16 +476,16 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     node.delete(0, sealed);
     node.seal(0, (start + 384, 128), true).unwrap();
     // The other client has its own.
-    let seq = node.promise(1, 3, 0);
+    let seq = node.reservation(1, 3, 0);
     node.promised(1, seq);
 }
 
 #[test]
-fn a_failed_seal_leaves_its_promise() {
+fn a_failed_seal_leaves_its_reservation() {
     let mut node = limited(1, None, Some(1));
     let seq = node.grant(0, 4 * KIB, 0);
     let (start, _) = node.granted(0, seq);
-    let seq = node.promise(0, 1, 0);
+    let seq = node.reservation(0, 1, 0);
     node.promised(0, seq);
     assert!(node.seal(0, (start + 64, 128), true).is_err());
     assert!(node.seal(0, (start, 128), false).is_err());
@@ -494,9 +499,9 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     let (start, _) = node.granted(0, seq);
     let sealed: Vec<(u64, u64)> =
         (0..3).map(|n| node.seal(0, (start + n * 128, 128), false).unwrap()).collect();
-    let two = node.promise(1, 2, 1_000);
-    let late = node.promise(2, 1, 500);
-    let last = node.promise(3, 1, 1_000);
+    let two = node.reservation(1, 2, 1_000);
+    let late = node.reservation(2, 1, 500);
+    let last = node.reservation(3, 1, 1_000);
     node.delete(0, sealed[0]);
     // It is for the first, who needs two: neither for who comes later nor for who does not wait.
     assert!([(1, two), (2, late), (3, last)].iter().all(|(who, seq)| node.is_waiting(*who, *seq)));
@@ -510,7 +515,7 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
         waited_ms,
     };
     assert_eq!(node.seal(0, (start, 128), false), Err(exceeded(1, 3, 0)));
-    let seq = node.promise(0, 1, 0);
+    let seq = node.reservation(0, 1, 0);
     assert_eq!(node.answer(0, seq), Some(Err(exceeded(1, 3, 0))));
     node.pass(499);
     assert!(node.is_waiting(2, late));
@@ -521,14 +526,14 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     node.delete(0, sealed[1]);
     node.promised(1, two);
     assert!(node.is_waiting(3, last));
-    // A client that goes leaves its promises to the others, and its place in the queue.
-    let gone = node.promise(1, 3, 60_000);
+    // A client that goes leaves its reservations to the others, and its place in the queue.
+    let gone = node.reservation(1, 3, 60_000);
     node.state.closed(SessionId(1), false, node.now_ms);
     assert_eq!(node.state.next_deadline_ms(), Some(0), "the queue is looked at at once");
     node.turn();
     node.promised(3, last);
     assert!(node.is_waiting(1, gone));
-    let seq = node.promise(0, 1, 0);
+    let seq = node.reservation(0, 1, 0);
     node.promised(0, seq);
 }
 
@@ -536,25 +541,25 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
 fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
     let mut node = limited_namespace(3, 10);
     node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
-    let seq = node.promise(0, 2, 0);
+    let seq = node.reservation(0, 2, 0);
     node.promised(0, seq);
-    let waiting = node.promise(0, 1, 60_000);
+    let waiting = node.reservation(0, 1, 60_000);
     assert!(node.is_waiting(0, waiting));
-    let seq = node.promise(1, 2, 0);
+    let seq = node.reservation(1, 2, 0);
     node.promised(1, seq);
     node.ask(0, RequestBody::Unpromise { objects: 1 });
     node.promised(0, waiting);
 }
 
 #[test]
-fn promises_outlive_a_daemon_that_is_followed_in_good_order() {
+fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     let mut node = limited_namespace(2, 4);
-    let seq = node.promise(0, 3, 0);
+    let seq = node.reservation(0, 3, 0);
     node.promised(0, seq);
     assert_eq!(node.state.inheritance().unwrap().promised, [(0, 3)]);
     // The client says what it still needs, once it has come back.
     node.ask(0, RequestBody::Promised { objects: 1 });
-    let seq = node.promise(1, 3, 0);
+    let seq = node.reservation(1, 3, 0);
     node.promised(1, seq);
     // What went to others meanwhile is lost.
     node.ask(0, RequestBody::Promised { objects: 3 });
@@ -564,12 +569,12 @@ fn promises_outlive_a_daemon_that_is_followed_in_good_order() {
 #[test]
 fn the_queue_for_objects_has_limits_and_an_end() {
     let mut node = limited_namespace(20, 1);
-    let seq = node.promise(0, 1, 0);
+    let seq = node.reservation(0, 1, 0);
     node.promised(0, seq);
     let mut refused = 0;
     for client in 1..20 {
         for count in 1..=65 {
-            let seq = node.promise(client, 1, 60_000);
+            let seq = node.reservation(client, 1, 60_000);
             match node.answer(client, seq) {
                 None => assert!(count <= 64),
                 Some(Err(WireError::TooMany { max: 64 | 1024, .. })) => refused += 1,

@@ -21,8 +21,8 @@ const NOW: Duration = Duration::ZERO;
 fn machines() -> Option<Apart> {
     let apart = required(Apart::start(3, "32MiB", NODES))?;
     for number in 0..3 {
-        nodes::wait_for(&apart.client(number), |roster| {
-            let others = roster.nodes.iter().filter(|node| !node.is_own);
+        nodes::wait_for(&apart.client(number), |members| {
+            let others = members.nodes.iter().filter(|node| !node.is_own);
             others.filter(|node| node.fabric == "net+TLS").count() == 2
         });
     }
@@ -87,7 +87,7 @@ fn a_machine_that_is_lost_takes_its_objects_along_and_nothing_else() {
             }
             other => panic!("{other:?}"),
         }
-        nodes::wait_for(&a, |roster| roster.find("c").is_some_and(|c| !c.is_member()));
+        nodes::wait_for(&a, |members| members.find("c").is_some_and(|c| !c.is_member()));
     }
     assert!(began.elapsed() < PATIENCE);
     assert!(held.view().unwrap().to_vec() == bytes_of(1, 300_000), "what is held stays");

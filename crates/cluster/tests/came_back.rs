@@ -15,7 +15,7 @@ fn a_client_whose_last_connection_has_not_ended_yet_is_told_to_come_again() {
     let place = Some((welcome.region_uid, welcome.slot, welcome.nonce));
     let early = node.open(50, OWNER, None);
     let told = node.ask(early, hello("", place, ""));
-    assert!(matches!(told, Err(WireError::NoSeat { .. })), "{told:?}");
+    assert!(matches!(told, Err(WireError::NoRemoteSession { .. })), "{told:?}");
     // Another process may not have it, whatever it knows.
     let other = node.open(51, OWNER, None);
     let told = node.ask(other, hello("", place, ""));

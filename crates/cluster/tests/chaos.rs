@@ -164,8 +164,8 @@ impl Chaos {
     /// Until one node says that it does not hear another: a cut is one.
     fn wait_for_silence(&self, of: usize, at: usize) {
         let name = &self.ground.nodes().names[of];
-        wait_for(&self.ground.nodes().client(at), |roster| {
-            roster.find(name).is_none_or(|node| node.reach != Reach::Live)
+        wait_for(&self.ground.nodes().client(at), |members| {
+            members.find(name).is_none_or(|node| node.reach != Reach::Live)
         });
     }
 
@@ -235,8 +235,9 @@ impl Chaos {
         let on = self.one_of(self.ground.count());
         let client = self.ground.nodes().client(on);
         for _ in 0..SAMPLE {
-            let kept: Vec<String> = self.records.kept().into_iter().cloned().collect();
-            if let Some(name) = kept.get(self.dice.roll(kept.len().max(1) as u64) as usize) {
+            let retained: Vec<String> = self.records.retained().into_iter().cloned().collect();
+            if let Some(name) = retained.get(self.dice.roll(retained.len().max(1) as u64) as usize)
+            {
                 // Its maker may have deleted it since it was said to be sealed.
                 for (_, worker) in &self.workers {
                     self.records.learn(worker.said());
@@ -321,7 +322,7 @@ impl Chaos {
         // All that is allocated is live now.
         self.assert_counted();
         self.assert_one_owner(&clients);
-        for name in self.records.kept() {
+        for name in self.records.retained() {
             let client = &clients[self.dice.0 as usize % clients.len()];
             self.dice.roll(2);
             self.records.assert_there(client, name, self.seed);

@@ -19,7 +19,7 @@ const WHILE: Duration = Duration::from_secs(50);
 
 /// Not a test by itself: a child process plays a client.
 #[test]
-fn player() {
+fn scripted_client() {
     scripted_client::play();
 }
 
@@ -85,7 +85,7 @@ fn a_killed_node_is_an_error_that_names_it_and_nothing_else_stops() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(lost, "c");
-    wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Lost && roster.has_lease);
+    wait_for(&a, |members| members.find("c").unwrap().reach == Reach::Lost && members.has_lease);
     // What is held stays good, and what lies elsewhere is found.
     assert_eq!(&held.view().unwrap()[..], b"on c");
     assert_eq!(&a.get(&"on b".into(), NOW).unwrap().view().unwrap()[..], b"on b");
@@ -145,16 +145,20 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
     let a = nodes.client(0);
     let id = a.put(&Value::Bytes(&bytes_of(5, 1 << 20)), Some("held")).unwrap();
     let before = a.stats().unwrap().node;
-    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
+    let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     for command in ["at a", "hold 1 held 5 1048576", "create 2 - 2097152"] {
-        assert_eq!(player.ask(command), scripted_client::Answer::Done(String::new()), "{command}");
+        assert_eq!(
+            scripted_client.ask(command),
+            scripted_client::Answer::Done(String::new()),
+            "{command}"
+        );
     }
     let during = a.stats().unwrap().node;
     assert_eq!(during.clients, before.clients + 1);
     assert!(during.granted >= before.granted + (2 << 20), "{during:?}");
     a.delete(&[id.into()]).unwrap();
     assert!(a.stats().unwrap().node.retiring >= 1 << 20);
-    player.kill9();
+    scripted_client.kill9();
     let until = Instant::now() + PATIENCE;
     loop {
         let after = a.stats().unwrap().node;
@@ -175,9 +179,13 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     let mut nodes = Nodes::start(2, "64MiB", CALM);
     let a = nodes.client(0);
     a.put(&Value::Bytes(&bytes_of(5, BYTES as usize)), Some("held")).unwrap();
-    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
+    let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     for command in ["at a", "hold 1 held 5 1048576"] {
-        assert_eq!(player.ask(command), scripted_client::Answer::Done(String::new()), "{command}");
+        assert_eq!(
+            scripted_client.ask(command),
+            scripted_client::Answer::Done(String::new()),
+            "{command}"
+        );
     }
     a.delete(&["held".into()]).unwrap();
     let pid = Pid::from_raw(nodes.daemons[0].pid() as i32);
@@ -201,8 +209,8 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     nodes.daemons[1].restart();
     nodes.settle(2);
     stays("it is seen again");
-    assert_eq!(player.ask("check 1"), scripted_client::Answer::Done(String::new()));
-    player.kill9();
+    assert_eq!(scripted_client.ask("check 1"), scripted_client::Answer::Done(String::new()));
+    scripted_client.kill9();
     let is_back = || (a.stats().unwrap().node.retiring == 0).then_some(());
     common::wait_for("what a dead client held", is_back).unwrap();
 }
@@ -278,7 +286,7 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
     let nodes = Nodes::start(3, "64MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let names: Vec<String> = (0..24).map(|number| format!("barrier {number}")).collect();
-    let kept = |client: &Client| -> Vec<u64> {
+    let retained = |client: &Client| -> Vec<u64> {
         names.iter().map(|name| client.set_flags(name, 0, 0).unwrap()).collect()
     };
     names.iter().for_each(|name| assert_eq!(b.set_flags(name, 1, 0).unwrap(), 1));
@@ -292,15 +300,15 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
         std::thread::sleep(Duration::from_millis(300));
         let pid = Pid::from_raw(nodes.daemons[0].pid() as i32).unwrap();
         kill_process(pid, Signal::STOP).unwrap();
-        wait_for(&b, |roster| roster.find("a").unwrap().reach == Reach::Lost);
+        wait_for(&b, |members| members.find("a").unwrap().reach == Reach::Lost);
         kill_process(pid, Signal::CONT).unwrap();
         let began = Instant::now();
         for wait in waits {
             let error = wait.join().unwrap().unwrap_err();
             let is_right = match &error {
-                // Kept by a node that is lost, or was.
+                // Retained by a node that is lost, or was.
                 Error::NodeLost { node, .. } | Error::CutOff { node, .. } => node == "a",
-                // Kept by one that goes on without the other's client.
+                // Retained by one that goes on without the other's client.
                 Error::BarrierBroken { who, .. } => {
                     who.contains("node a") || who.contains("node b")
                 }
@@ -314,10 +322,10 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
             began.elapsed()
         );
     });
-    // It takes part again. What it kept was lost to the others, and does not come back.
+    // It takes part again. What it retained was lost to the others, and does not come back.
     nodes.settle(3);
-    let flags = kept(&b);
-    assert_eq!(kept(&a), flags);
+    let flags = retained(&b);
+    assert_eq!(retained(&a), flags);
     assert!(flags.contains(&0) && flags.contains(&1), "{flags:?}");
     for name in &names {
         std::thread::scope(|scope| {
@@ -345,13 +353,13 @@ fn flags_wake_clients_of_other_nodes() {
     }
 }
 
-/// Each name is kept by one node of the view: a node that joins takes over its share, with what is
+/// Each name is retained by one node of the view: a node that joins takes over its share, with what is
 /// set and who waits.
 #[test]
 fn flags_and_barriers_outlive_a_change_of_nodes() {
     let mut nodes = Nodes::start(3, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    // Others take over what this one kept, and later it comes back.
+    // Others take over what this one retained, and later it comes back.
     b.shut_down_node().unwrap();
     assert!(nodes.daemons[1].wait_end().success());
     drop(b);
@@ -440,8 +448,8 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     nodes.client(2).shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
     // Long before its lease is over.
-    let roster = wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Left);
-    assert!(roster.has_lease);
+    let members = wait_for(&a, |members| members.find("c").unwrap().reach == Reach::Left);
+    assert!(members.has_lease);
     a.put(&Value::Bytes(b"on"), Some("on")).unwrap();
     assert!(nodes.client(1).contains(&"on".into()).unwrap());
 }
@@ -537,14 +545,14 @@ fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_clea
         assert_eq!(&a.get(&(*id).into(), NOW).unwrap().view().unwrap()[..], bytes_of(n, 500));
     }
     // A reader on the other machine keeps it, and its death leaves nothing in quarantine.
-    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
+    let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     let done = scripted_client::Answer::Done(String::new());
     for command in ["at a", "hold 1 far 3 1048576", "create 2 - 2097152"] {
-        assert_eq!(player.ask(command), done, "{command}");
+        assert_eq!(scripted_client.ask(command), done, "{command}");
     }
     a.delete(&[id.into()]).unwrap();
     assert!(a.stats().unwrap().node.retiring >= 1 << 20);
-    player.kill9();
+    scripted_client.kill9();
     let until = Instant::now() + PATIENCE;
     loop {
         let node = a.stats().unwrap().node;

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::asked::{Asked, B, C, OWNER, hello, is_denied};
-use common::nodes::wait_for as wait_for_roster;
+use common::nodes::wait_for as wait_for_members;
 use common::{Daemon, wait_for};
 use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
@@ -37,12 +37,12 @@ fn for_the_owner() -> Vec<RequestBody> {
 }
 
 #[test]
-fn a_guest_may_not_rule_the_node_whoever_it_says_it_is() {
+fn a_remote_client_may_not_rule_the_node_whoever_it_says_it_is() {
     let mut asked = Asked::new();
     for uid in [OWNER, 0, 7] {
-        let (guest, _) = asked.join_as(60, uid, Some(B));
+        let (remote_client, _) = asked.join_as(60, uid, Some(B));
         for body in for_the_owner() {
-            let (answer, rest) = asked.all(guest, body.clone());
+            let (answer, rest) = asked.all(remote_client, body.clone());
             assert!(is_denied(&answer.unwrap()), "{body:?} of user {uid}");
             assert!(!rest.contains(&Action::Stop), "{body:?} of user {uid}");
         }
@@ -53,7 +53,7 @@ fn a_guest_may_not_rule_the_node_whoever_it_says_it_is() {
         assert!(is_denied(&answer.unwrap()) && rest.is_empty(), "handover to user {uid}");
         asked.assert_goes_on();
     }
-    // The same words of the owner are obeyed: it is the guest that was refused, not the words.
+    // The same words of the owner are obeyed: it is the remote client that was refused, not the words.
     let (owner, _) = asked.join_as(70, OWNER, None);
     for body in for_the_owner() {
         let (answer, rest) = asked.all(owner, body.clone());
@@ -68,12 +68,12 @@ fn a_guest_may_not_rule_the_node_whoever_it_says_it_is() {
 }
 
 #[test]
-fn a_guest_seals_and_gives_back_only_what_it_was_granted() {
+fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
     let mut asked = Asked::new();
     let (local, _) = asked.join_as(50, OWNER, None);
     let (other, _) = asked.join_as(51, OWNER, Some(C));
-    let (guest, _) = asked.join_as(60, OWNER, Some(B));
-    let own = asked.grant(guest, 8192);
+    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    let own = asked.grant(remote_client, 8192);
     let sealed = asked.grant(local, 8192);
     let id = asked.seal(local, SealItem::bytes(sealed, 8192)).unwrap();
     let capacity = asked.state.stats(0).unwrap().capacity;
@@ -93,29 +93,29 @@ fn a_guest_seals_and_gives_back_only_what_it_was_granted() {
         ("empty", (own.0, 0)),
     ];
     for (what, span) in forged {
-        let refused = asked.seal(guest, SealItem::bytes(span, 1));
+        let refused = asked.seal(remote_client, SealItem::bytes(span, 1));
         assert!(
             matches!(refused, Err(WireError::Invalid(_) | WireError::Denied(_))),
             "{what}: {refused:?}"
         );
         // As a further block, and as the place of a descriptor.
         let item = SealItem { kind: 3, extra: vec![span], ..SealItem::bytes((own.0, 4096), 1) };
-        assert!(asked.seal(guest, item).is_err(), "further block {what}");
+        assert!(asked.seal(remote_client, item).is_err(), "further block {what}");
         let item = SealItem { kind: 3, descriptor: span, ..SealItem::bytes((own.0, 4096), 1) };
         if what != "over the end of its own" && what != "empty" && what != "off the line" {
-            assert!(asked.seal(guest, item).is_err(), "descriptor {what}");
+            assert!(asked.seal(remote_client, item).is_err(), "descriptor {what}");
         }
         let granted = asked.state.stats(0).unwrap().granted;
         if what != "empty" {
             let release = RequestBody::Release { spans: vec![span] };
-            let answer = asked.ask(guest, release);
+            let answer = asked.ask(remote_client, release);
             assert!(answer.is_err(), "given back: {what}: {answer:?}");
         }
         assert_eq!(asked.state.stats(0).unwrap().granted, granted, "{what}");
     }
     asked.assert_goes_on();
-    // What was forged is still with those who have it, and the guest can use its own.
-    for (session, span) in [(local, of_local), (other, of_other), (guest, own)] {
+    // What was forged is still with those who have it, and the remote client can use its own.
+    for (session, span) in [(local, of_local), (other, of_other), (remote_client, own)] {
         asked.seal(session, SealItem::bytes(span, 8192)).unwrap();
     }
     let targets = vec![WireTarget::Id(id.0, id.1)];
@@ -123,7 +123,7 @@ fn a_guest_seals_and_gives_back_only_what_it_was_granted() {
 }
 
 #[test]
-fn a_guest_changes_nothing_in_another_namespace() {
+fn a_remote_client_changes_nothing_in_another_namespace() {
     let mut asked = Asked::new();
     let (owner, _) = asked.join_as(50, OWNER, None);
     let spec = NamespaceSpec { name: "one".into(), ..NamespaceSpec::default() };
@@ -133,22 +133,22 @@ fn a_guest_changes_nothing_in_another_namespace() {
     let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
     let (hi, lo) = asked.seal(local, item).unwrap();
     for uid in [OWNER, 0] {
-        let (guest, _) = asked.join_as(60, uid, Some(B));
+        let (remote_client, _) = asked.join_as(60, uid, Some(B));
         let by_id = vec![WireTarget::Id(hi, lo)];
         for body in [
             RequestBody::Delete { targets: by_id.clone() },
             RequestBody::Pin { targets: by_id.clone(), is_pinned: true },
         ] {
-            let changed = asked.change(guest, body);
+            let changed = asked.change(remote_client, body);
             assert!(matches!(changed, Err(WireError::Denied(_))), "{changed:?}");
         }
         let own_x = vec![WireTarget::Name("x".into())];
-        let changed = asked.change(guest, RequestBody::Delete { targets: own_x });
+        let changed = asked.change(remote_client, RequestBody::Delete { targets: own_x });
         assert!(matches!(changed, Err(WireError::NotFound { .. })), "{changed:?}");
         let full = vec![WireTarget::Name("one\0x".into())];
-        assert!(asked.change(guest, RequestBody::Delete { targets: full }).is_err());
+        assert!(asked.change(remote_client, RequestBody::Delete { targets: full }).is_err());
         let names = vec!["one\0y".into()];
-        assert!(asked.ask(guest, RequestBody::Reserve { names }).is_err());
+        assert!(asked.ask(remote_client, RequestBody::Reserve { names }).is_err());
     }
     let targets = vec![WireTarget::Name("x".into())];
     assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
@@ -177,9 +177,9 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
     ];
     // Root and the node's own user are other people on another machine.
     for uid in [0, OWNER, 8] {
-        let guest = asked.join_in("one", uid, Some(B));
+        let remote_client = asked.join_in("one", uid, Some(B));
         for body in wants.clone() {
-            let answer = asked.ask(guest, body.clone());
+            let answer = asked.ask(remote_client, body.clone());
             assert!(is_denied(&answer), "{body:?} of user {uid}: {answer:?}");
         }
     }
@@ -191,7 +191,7 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
 fn forged_ids_lead_nowhere() {
     let mut asked = Asked::new();
     let (local, _) = asked.join_as(50, OWNER, None);
-    let (guest, _) = asked.join_as(60, OWNER, Some(B));
+    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
     let span = asked.grant(local, 4096);
     let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(span, 9) };
     let (hi, lo) = asked.seal(local, item).unwrap();
@@ -202,16 +202,16 @@ fn forged_ids_lead_nowhere() {
             RequestBody::Delete { targets: targets.clone() },
             RequestBody::Pin { targets: targets.clone(), is_pinned: true },
         ] {
-            let changed = asked.change(guest, body);
+            let changed = asked.change(remote_client, body);
             assert!(matches!(changed, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}");
         }
-        let answer = asked.ask(guest, RequestBody::Restore { id: (hi, lo) });
+        let answer = asked.ask(remote_client, RequestBody::Restore { id: (hi, lo) });
         assert!(matches!(answer, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}: {answer:?}");
     }
     // To say for another that it holds an object takes nothing from it.
     let ids = vec![(hi, lo), (hi, lo + 1), (u64::MAX, 1)];
-    assert_eq!(asked.ask(guest, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
-    assert_eq!(asked.ask(guest, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
+    assert_eq!(asked.ask(remote_client, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
+    assert_eq!(asked.ask(remote_client, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
     let targets = vec![WireTarget::Id(hi, lo)];
     assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
     assert!(asked.state.stats(0).unwrap().retiring > 0, "its creator has not let go of it");
@@ -232,7 +232,7 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
         [(None, vec![Some(B), Some(C)]), (Some(B), vec![Some(C), None]), (Some(C), vec![Some(B)])]
     {
         let (session, welcome) = asked.join_as(50, OWNER, whose);
-        let kept = asked.grant(session, 4096);
+        let retained = asked.grant(session, 4096);
         // Nor are the events of its namespace told to others.
         for listener in thieves.iter().copied().chain([whose]) {
             let session = asked.open(50, OWNER, listener);
@@ -260,16 +260,16 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
         let session = asked.open(50, OWNER, whose);
         let answer = asked.ask(session, hello("", resume, ""));
         let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
-        assert_eq!((again.slot, again.grants), (welcome.slot, vec![kept]));
+        assert_eq!((again.slot, again.grants), (welcome.slot, vec![retained]));
         asked.state.closed(session, false, asked.now_ms);
     }
     asked.assert_goes_on();
 }
 
-/// A guest has come through its node to this one; a hello for a third was carried by nobody, was
-/// answered never and kept its session for ever.
+/// A remote client has come through its node to this one; a hello for a third was carried by nobody, was
+/// answered never and retained its session for ever.
 #[test]
-fn a_guest_is_not_carried_on_to_a_third_node() {
+fn a_remote_client_is_not_carried_on_to_a_third_node() {
     let mut asked = Asked::founded();
     for node in ["b", "nowhere"] {
         let session = asked.open(60, OWNER, Some(B));
@@ -284,7 +284,7 @@ fn a_guest_is_not_carried_on_to_a_third_node() {
 fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
     let mut asked = Asked::founded();
     for stranger in ["b", "a", ""] {
-        assert!(!asked.state.is_neighbour(stranger), "{stranger}");
+        assert!(!asked.state.is_mapped_peer(stranger), "{stranger}");
     }
     let questions = [
         Question::Watch { pid: 1, start_time: 1 },
@@ -353,12 +353,12 @@ fn who_has_a_certificate_of_another_authority_does_not_join_and_the_others_go_on
     let b = certified("b", ours.path(), &at_b, &at_a);
     let (on_a, on_b) = (a.client(), b.client());
     for client in [&on_a, &on_b] {
-        wait_for_roster(client, |roster| {
-            let live = roster.nodes.iter().filter(|node| node.reach == Reach::Live);
-            live.filter(|node| !node.fabric.is_empty()).count() == 2 && roster.has_lease
+        wait_for_members(client, |members| {
+            let live = members.nodes.iter().filter(|node| node.reach == Reach::Live);
+            live.filter(|node| !node.fabric.is_empty()).count() == 2 && members.has_lease
         });
     }
-    let epoch = on_a.roster().unwrap().epoch;
+    let epoch = on_a.members().unwrap().epoch;
     // It knows where they are, and one of them by a name that its authority gave to another.
     let c = certified("c", theirs.path(), &at_c, &at_a);
     let on_c = c.client();
@@ -371,13 +371,13 @@ fn who_has_a_certificate_of_another_authority_does_not_join_and_the_others_go_on
         assert!(on_c.get(&name.as_str().into(), Duration::ZERO).is_err());
         std::thread::sleep(Duration::from_millis(100));
     }
-    let roster = on_a.roster().unwrap();
+    let members = on_a.members().unwrap();
     assert_eq!(
-        (roster.epoch, roster.nodes.len(), roster.has_lease),
+        (members.epoch, members.nodes.len(), members.has_lease),
         (epoch, 2, true),
-        "{roster:?}"
+        "{members:?}"
     );
-    let alone = on_c.roster().unwrap();
+    let alone = on_c.members().unwrap();
     assert!(alone.find("a").is_none() && alone.find("b").is_none(), "{alone:?}");
     assert!(matches!(on_c.at("a"), Err(Error::InvalidArgument(_))));
     assert!(!alone.has_lease, "it is no cluster by itself: {alone:?}");

@@ -1,5 +1,5 @@
 //! A seal that was never answered, carried out all the same: its object is deleted, and the range is
-//! granted to the same client again. The client kept it on its list of doubtful ranges, and with the next
+//! granted to the same client again. The client retained it on its list of doubtful ranges, and with the next
 //! connection gave it back while it wrote there: the node called it free and would have granted it to
 //! somebody else, and each later put said `range ... is not granted to client ...`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result

@@ -1,4 +1,4 @@
-//! Nodes whose membership is kept in a real etcd. Where there is none they say so and test nothing.
+//! Nodes whose membership is retained in a real etcd. Where there is none they say so and test nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -39,8 +39,8 @@ fn assert_there(client: &Client, name: &str) {
     assert_eq!(&object.view().unwrap()[..], name.as_bytes());
 }
 
-fn lives(roster: &Members) -> Vec<(String, u64)> {
-    roster.nodes.iter().map(|node| (node.name.clone(), node.incarnation)).collect()
+fn lives(members: &Members) -> Vec<(String, u64)> {
+    members.nodes.iter().map(|node| (node.name.clone(), node.incarnation)).collect()
 }
 
 /// Waits until a name can be made: on a busy machine the lease may be late.
@@ -80,7 +80,7 @@ fn three_nodes_find_each_other_by_etcd_alone_and_are_one_store() {
     // One that goes in good order is gone at once, long before any lease is over.
     clients[2].shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
-    wait_for(&clients[0], |roster| roster.find("c").unwrap().reach == Reach::Left);
+    wait_for(&clients[0], |members| members.find("c").unwrap().reach == Reach::Left);
     put(&clients[1], "without c");
     assert_there(&clients[0], "without c");
 }
@@ -93,7 +93,7 @@ fn a_killed_node_is_lost_by_its_name_and_comes_back_as_a_new_life() {
     let far = a.at("c").unwrap();
     put(&far, "on c");
     let held = a.get(&"on c".into(), NOW).unwrap();
-    let life = a.roster().unwrap().find("c").unwrap().incarnation;
+    let life = a.members().unwrap().find("c").unwrap().incarnation;
     // Back within its lease it is the same member.
     nodes.daemons[2].kill9();
     nodes.daemons[2].restart();
@@ -101,8 +101,8 @@ fn a_killed_node_is_lost_by_its_name_and_comes_back_as_a_new_life() {
     assert_there(&a, "on c");
 
     nodes.daemons[2].kill9();
-    let roster = wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Lost);
-    assert_eq!(roster.nodes.len(), 3);
+    let members = wait_for(&a, |members| members.find("c").unwrap().reach == Reach::Lost);
+    assert_eq!(members.nodes.len(), 3);
     match a.get(&"on c".into(), NOW) {
         Err(Error::NodeLost { node, .. }) => assert_eq!(node, "c"),
         other => panic!("{other:?}"),
@@ -113,8 +113,8 @@ fn a_killed_node_is_lost_by_its_name_and_comes_back_as_a_new_life() {
     assert_there(&nodes.client(1), "still");
 
     nodes.daemons[2].restart();
-    let back = wait_for(&a, |roster| {
-        let c = roster.find("c").unwrap();
+    let back = wait_for(&a, |members| {
+        let c = members.find("c").unwrap();
         c.reach == Reach::Live && !c.fabric.is_empty()
     });
     assert!(back.find("c").unwrap().incarnation > life, "an excluded life came back");
@@ -129,10 +129,10 @@ fn a_node_that_sleeps_for_longer_than_its_lease_makes_no_names_until_it_is_back(
     let Some(etcd) = Etcd::start() else { return };
     let nodes = start(2, &etcd.place("/sleep"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    let life = a.roster().unwrap().find("b").unwrap().incarnation;
+    let life = a.members().unwrap().find("b").unwrap().incarnation;
     let pid = Pid::from_raw(nodes.daemons[1].pid() as i32).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    wait_for(&a, |roster| roster.find("b").unwrap().reach == Reach::Lost && roster.has_lease);
+    wait_for(&a, |members| members.find("b").unwrap().reach == Reach::Lost && members.has_lease);
     put_when_there_is_a_lease(&a, "theirs");
     // It finds this request when it wakes, before it could look at etcd.
     let racing = std::thread::spawn(move || {
@@ -142,7 +142,7 @@ fn a_node_that_sleeps_for_longer_than_its_lease_makes_no_names_until_it_is_back(
     std::thread::sleep(Duration::from_millis(100));
     kill_process(pid, Signal::CONT).unwrap();
     racing.join().unwrap();
-    let back = wait_for(&a, |roster| roster.find("b").unwrap().reach == Reach::Live);
+    let back = wait_for(&a, |members| members.find("b").unwrap().reach == Reach::Live);
     assert!(back.find("b").unwrap().incarnation > life);
     nodes.settle(2);
     assert_there(&nodes.client(1), "theirs");
@@ -156,10 +156,10 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
     let nodes = start(3, &etcd.place("/standstill"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     put_when_there_is_a_lease(&a, "before");
-    let before = a.roster().unwrap();
+    let before = a.members().unwrap();
     etcd.signal(0, Signal::STOP);
     for client in [&a, &b] {
-        wait_for(client, |roster| !roster.has_lease);
+        wait_for(client, |members| !members.has_lease);
     }
     let far = b.at("a").unwrap();
     for client in [&a, &far] {
@@ -169,13 +169,13 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
     assert_there(&b, "before");
     assert!(a.put(&Value::Bytes(b"x"), Some("during")).is_err(), "a name without a lease");
     assert!(!b.contains(&"during".into()).unwrap());
-    let during = a.roster().unwrap();
+    let during = a.members().unwrap();
     assert_eq!((during.epoch, lives(&during)), (before.epoch, lives(&before)));
     etcd.signal(0, Signal::CONT);
     nodes.settle(3);
     put_when_there_is_a_lease(&a, "after");
     assert_there(&b, "after");
-    assert_eq!(lives(&a.roster().unwrap()), lives(&before), "nobody was given up");
+    assert_eq!(lives(&a.members().unwrap()), lives(&before), "nobody was given up");
 }
 
 #[test]
@@ -183,14 +183,14 @@ fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_nobody_its_place() 
     let Some(mut etcd) = Etcd::start() else { return };
     let nodes = start(2, &etcd.place("/restart"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    let before = a.roster().unwrap();
+    let before = a.members().unwrap();
     etcd.kill9(0);
-    wait_for(&a, |roster| !roster.has_lease);
+    wait_for(&a, |members| !members.has_lease);
     etcd.restart(0);
     nodes.settle(2);
     put_when_there_is_a_lease(&b, "after");
     assert_there(&a, "after");
-    assert_eq!(lives(&a.roster().unwrap()), lives(&before));
+    assert_eq!(lives(&a.members().unwrap()), lives(&before));
 }
 
 /// The members of an etcd of three end and stand still, one after the other: the nodes go to the
@@ -200,7 +200,7 @@ fn while_etcd_has_a_majority_nodes_go_on_by_the_members_that_are_left() {
     let Some(mut etcd) = Etcd::start_with(3, &[]) else { return };
     let nodes = start(3, &etcd.place("/three"), "4000", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    let before = a.roster().unwrap();
+    let before = a.members().unwrap();
     for member in 0..3 {
         match member {
             1 => etcd.signal(member, Signal::STOP),
@@ -218,7 +218,7 @@ fn while_etcd_has_a_majority_nodes_go_on_by_the_members_that_are_left() {
         }
         nodes.settle(3);
     }
-    assert_eq!(lives(&a.roster().unwrap()), lives(&before), "nobody was given up");
+    assert_eq!(lives(&a.members().unwrap()), lives(&before), "nobody was given up");
 }
 
 #[test]
@@ -230,9 +230,9 @@ fn clusters_below_two_prefixes_do_not_see_each_other() {
     put(&one.client(0), "same name");
     assert!(!other.client(1).contains(&"same name".into()).unwrap());
     put(&other.client(0), "same name");
-    let rosters = [one.client(0).roster().unwrap(), other.client(0).roster().unwrap()];
-    assert!(rosters.iter().all(|roster| roster.nodes.len() == 2));
-    assert_ne!(rosters[0].cluster, rosters[1].cluster);
+    let member_lists = [one.client(0).members().unwrap(), other.client(0).members().unwrap()];
+    assert!(member_lists.iter().all(|members| members.nodes.len() == 2));
+    assert_ne!(member_lists[0].cluster, member_lists[1].cluster);
 }
 
 /// What a daemon says that cannot start.
@@ -398,8 +398,8 @@ fn a_node_may_change_from_the_one_membership_to_the_other() {
             .spawn()
             .unwrap();
         let client = client_at(&socket);
-        let roster = wait_for(&client, |roster| roster.has_lease);
-        let life = roster.find("a").unwrap().incarnation;
+        let members = wait_for(&client, |members| members.has_lease);
+        let life = members.find("a").unwrap().incarnation;
         assert!(life > last, "{words:?}");
         last = life;
         put_when_there_is_a_lease(&client, "kept");
@@ -415,10 +415,10 @@ fn a_node_is_upgraded_with_its_life_also_while_etcd_is_away() {
     let Some(etcd) = Etcd::start() else { return };
     let mut nodes = start(2, &etcd.place("/upgrade"), SHORT_MS, &[]);
     let a = nodes.client(0);
-    let before = a.roster().unwrap();
+    let before = a.members().unwrap();
     nodes.daemons[1].upgrade();
     nodes.settle(2);
-    assert_eq!(lives(&a.roster().unwrap()), lives(&before));
+    assert_eq!(lives(&a.members().unwrap()), lives(&before));
     etcd.signal(0, Signal::STOP);
     nodes.daemons[0].upgrade();
     let options =
@@ -427,6 +427,6 @@ fn a_node_is_upgraded_with_its_life_also_while_etcd_is_away() {
     again.put(&Value::Bytes(b"local"), None).unwrap();
     etcd.signal(0, Signal::CONT);
     nodes.settle(2);
-    assert_eq!(lives(&a.roster().unwrap()), lives(&before));
+    assert_eq!(lives(&a.members().unwrap()), lives(&before));
     drop::<Daemon>(nodes.daemons.remove(1));
 }

@@ -55,7 +55,7 @@ fn subscribers_are_told_while_they_wait() {
     assert_eq!(all.next(Duration::from_millis(1)).unwrap(), Next::TimedOut);
     assert!(matches!(all.arm().unwrap(), Registration::Socket(_)));
     assert_eq!(all.try_next().unwrap(), None);
-    let closer = all.closer();
+    let close_handle = all.close_handle();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {
             loop {
@@ -65,7 +65,7 @@ fn subscribers_are_told_while_they_wait() {
                 }
             }
         });
-        closer.close();
+        close_handle.close();
         assert_eq!(waiter.join().unwrap(), Next::Closed);
     });
     let oldest = SubscribeOptions {

@@ -20,7 +20,7 @@ const WORDS: &[&str] = &["--evict", "lru", "--lease-ms", "10000"];
 
 /// Not a test by itself: a child process plays a client.
 #[test]
-fn player() {
+fn scripted_client() {
     scripted_client::play();
 }
 
@@ -108,13 +108,13 @@ fn what_a_dead_client_of_another_node_held_is_evicted() {
     let nodes = Nodes::start(2, MEMORY, WORDS);
     let a = nodes.client(0);
     let id = put(&a, 5, Some("held"));
-    let mut player = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
+    let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     let hold = format!("hold 1 held 5 {BYTES}");
-    assert_eq!(player.ask(&hold), scripted_client::Answer::Done(String::new()));
+    assert_eq!(scripted_client.ask(&hold), scripted_client::Answer::Done(String::new()));
     press(&a, 100);
-    assert_eq!(player.ask("check 1"), scripted_client::Answer::Done(String::new()));
+    assert_eq!(scripted_client.ask("check 1"), scripted_client::Answer::Done(String::new()));
     assert!(!is_gone(&a, id));
-    player.kill9();
+    scripted_client.kill9();
     wait_for("its place", || (a.stats().unwrap().node.clients == 1).then_some(())).unwrap();
     press(&a, 200);
     assert!(is_gone(&a, id));

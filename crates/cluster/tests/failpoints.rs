@@ -125,7 +125,7 @@ impl Teller<'_> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.delete(&client, &its)?;
-        // For so much, what is kept for later has to go back.
+        // For so much, what is retained for later has to go back.
         match client.create(15 << 20, None) {
             Ok(_) | Err(Error::OutOfMemory { .. }) => {}
             Err(error) => return Err(error),
@@ -154,7 +154,7 @@ fn story() {
 /// What children said is there, by id: bytes of which seed.
 #[derive(Default)]
 struct Told {
-    kept: BTreeMap<ObjectId, (u64, usize)>,
+    retained: BTreeMap<ObjectId, (u64, usize)>,
     round: u64,
 }
 
@@ -199,9 +199,9 @@ impl Told {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["sealed", id, seed, length] => {
                     let numbers = (seed.parse().unwrap(), length.parse().unwrap());
-                    self.kept.insert(id.parse().unwrap(), numbers);
+                    self.retained.insert(id.parse().unwrap(), numbers);
                 }
-                ["gone", id] => drop(self.kept.remove(&id.parse().unwrap()).is_some()),
+                ["gone", id] => drop(self.retained.remove(&id.parse().unwrap()).is_some()),
                 _ => {}
             }
         }
@@ -212,7 +212,7 @@ impl Told {
     fn finish(&self, client: &Client, place: &str) {
         let stats = wait_for("the next daemon", || client.stats().ok()).unwrap();
         assert_balanced(&stats);
-        for (id, (seed, length)) in &self.kept {
+        for (id, (seed, length)) in &self.retained {
             let object = client.get(&ObjectKey::Id(*id), NOW);
             let object = object.unwrap_or_else(|error| panic!("{place}: lost: {error}"));
             assert_eq!(&object.view().unwrap()[..], &bytes_of(*seed, *length)[..], "{place}");

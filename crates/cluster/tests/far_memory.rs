@@ -16,26 +16,26 @@ const CALM: &[&str] = &["--lease-ms", "20000"];
 
 /// Not a test by itself: a child process plays a client.
 #[test]
-fn player() {
+fn scripted_client() {
     scripted_client::play();
 }
 
-fn told(player: &mut ScriptedClient, command: &str) -> String {
-    match player.ask(command) {
+fn told(scripted_client: &mut ScriptedClient, command: &str) -> String {
+    match scripted_client.ask(command) {
         Answer::Done(words) => words,
         refused @ Answer::Refused(_) => panic!("{command}: {refused:?}"),
     }
 }
 
-/// Where the memory lies that a player puts in, and whether that is where all are to have it.
-fn place(player: &mut ScriptedClient) -> (u64, bool) {
-    let words = told(player, "where");
+/// Where the memory lies that a scripted client puts in, and whether that is where all are to have it.
+fn place(scripted_client: &mut ScriptedClient) -> (u64, bool) {
+    let words = told(scripted_client, "where");
     let (base, is_agreed) = words.split_once(' ').unwrap();
     (base.parse().unwrap(), is_agreed.parse().unwrap())
 }
 
-fn address(player: &mut ScriptedClient, key: u64) -> u64 {
-    told(player, &format!("address {key}")).parse().unwrap()
+fn address(scripted_client: &mut ScriptedClient, key: u64) -> u64 {
+    told(scripted_client, &format!("address {key}")).parse().unwrap()
 }
 
 /// Two nodes whose regions are to lie at different addresses, and where that of a lies: of 64 places
@@ -45,8 +45,8 @@ fn apart() -> (Nodes, u64) {
         let nodes = Nodes::start(2, "64MiB", CALM);
         // Each with the memory of its own node alone.
         let [a, b] = [0, 1].map(|number: usize| {
-            let mut player = ScriptedClient::start(&nodes.daemons[number].socket);
-            let (base, is_agreed) = place(&mut player);
+            let mut scripted_client = ScriptedClient::start(&nodes.daemons[number].socket);
+            let (base, is_agreed) = place(&mut scripted_client);
             assert!(is_agreed, "nothing else lies at {base:#x}");
             base
         });
@@ -64,16 +64,16 @@ fn a_region_lies_at_one_address_on_all_nodes_and_where_that_is_taken_it_works_el
     a.put(&Value::Bytes(&bytes_of(5, 100_000)), Some("first")).unwrap();
     let socket = |number: usize| &*nodes.daemons[number].socket;
     // Of node a and of node b; and the same in processes that have something else at that address.
-    let mut players = [
+    let mut scripted_clients = [
         ScriptedClient::start(socket(0)),
         ScriptedClient::start(socket(1)),
         ScriptedClient::start_beside(socket(0), base),
         ScriptedClient::start_beside(socket(1), base),
     ];
     for number in [1, 3] {
-        told(&mut players[number], "at a");
+        told(&mut scripted_clients[number], "at a");
     }
-    let places = players.each_mut().map(place);
+    let places = scripted_clients.each_mut().map(place);
     assert_eq!(places[0], (base, true));
     assert_eq!(places[1], (base, true), "another process, on another node");
     for (elsewhere, is_agreed) in &places[2..] {
@@ -81,13 +81,14 @@ fn a_region_lies_at_one_address_on_all_nodes_and_where_that_is_taken_it_works_el
     }
 
     // The last two put, into memory that they have at other addresses.
-    told(&mut players[2], "put second 6 50000");
-    told(&mut players[3], "put third 7 3000");
+    told(&mut scripted_clients[2], "put second 6 50000");
+    told(&mut scripted_clients[3], "put third 7 3000");
     let holds = ["hold 1 first 5 100000", "hold 2 second 6 50000", "hold 3 third 7 3000"];
     for (key, hold) in (1..).zip(holds) {
         // A hold compares the bytes.
-        players.iter_mut().for_each(|player| drop(told(player, hold)));
-        let addresses = players.each_mut().map(|player| address(player, key));
+        scripted_clients.iter_mut().for_each(|scripted_client| drop(told(scripted_client, hold)));
+        let addresses =
+            scripted_clients.each_mut().map(|scripted_client| address(scripted_client, key));
         assert_eq!(addresses[0], addresses[1], "{hold}");
         let offsets = [0, 1, 2, 3].map(|number| addresses[number] - places[number].0);
         assert_eq!(offsets, [offsets[0]; 4], "the same place in the region: {hold}");

@@ -246,7 +246,7 @@ fn scrape(metrics: &Path) -> Option<String> {
 fn a_flooded_node_stays_in_its_cluster() {
     let nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--allow-uid", "65533"]);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    let before = a.roster().unwrap();
+    let before = a.members().unwrap();
     let flooded = &nodes.daemons[1];
     open_to_strangers(flooded);
     for kind in Kind::ALL {
@@ -266,7 +266,7 @@ fn a_flooded_node_stays_in_its_cluster() {
                 client.delete(&[name.as_str().into()]).unwrap();
                 round += 1;
             }
-            let now = a.roster().unwrap();
+            let now = a.members().unwrap();
             let node = now.nodes.iter().find(|node| node.name == "b").unwrap();
             assert_eq!(node.reach, Reach::Live, "under {}", kind.name());
             assert_eq!(now.epoch, before.epoch, "under {}: {now:#?}", kind.name());

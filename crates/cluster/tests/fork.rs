@@ -223,16 +223,16 @@ struct Counts {
     right: u64,
 }
 
-/// Each process writes a letter for what it found; the end of all is the end of the pipe.
+/// Each process writes a message for what it found; the end of all is the end of the pipe.
 struct Reports {
     reader: File,
     writer: Option<OwnedFd>,
 }
 
 impl Reports {
-    fn say(&self, letter: &[u8; 1]) {
+    fn say(&self, message: &[u8; 1]) {
         let writer = self.writer.as_ref().unwrap();
-        assert_eq!(rustix::io::write(writer, letter), Ok(1));
+        assert_eq!(rustix::io::write(writer, message), Ok(1));
     }
 }
 
@@ -348,10 +348,10 @@ impl Run {
         self.views.clear();
         self.children.drain(..).for_each(|pid| _ = wait_end(pid));
         self.reports.writer = None;
-        let mut letters = Vec::new();
-        self.reports.reader.read_to_end(&mut letters).unwrap();
-        self.counts.right = letters.iter().filter(|letter| **letter == b'y').count() as u64;
-        self.counts.wrong = letters.len() as u64 - self.counts.right;
+        let mut messages = Vec::new();
+        self.reports.reader.read_to_end(&mut messages).unwrap();
+        self.counts.right = messages.iter().filter(|message| **message == b'y').count() as u64;
+        self.counts.wrong = messages.len() as u64 - self.counts.right;
     }
 }
 

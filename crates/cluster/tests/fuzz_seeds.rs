@@ -50,7 +50,7 @@ fn a_canary_is_caught() {
         if is_allowed {
             world.allow_all();
         }
-        let targets = vec![World::kept_target()];
+        let targets = vec![World::retained_target()];
         world.request_of_b(true, RequestBody::Delete { targets });
         let looked = catch_unwind(AssertUnwindSafe(|| world.assert_sound()));
         assert_eq!(looked.is_err(), is_caught);

@@ -29,7 +29,7 @@ fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
         ("write", RequestBody::EntryPages { count: 1 }),
         ("write", RequestBody::Reserve { names: vec!["reserved".into()] }),
         ("write", RequestBody::Renew { names: vec!["renewed".into()], are_all: false }),
-        ("write", RequestBody::Promise { objects: 1, wait_ms: 0 }),
+        ("write", RequestBody::Reservation { objects: 1, wait_ms: 0 }),
         ("write", RequestBody::Promised { objects: 1 }),
         ("write", RequestBody::Seal { items: vec![SealItem::bytes((0, 128), 1)] }),
         ("write", RequestBody::Pin { targets: targets(), is_pinned: true }),
@@ -76,12 +76,12 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
         let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
         let id = asked.seal(local, item).unwrap();
         // It is let in, and then the rules change.
-        let (guest, _) = asked.join_as(60, OWNER, Some(B));
-        let kept = asked.grant(guest, 4096);
+        let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+        let retained = asked.grant(remote_client, 4096);
         asked.state.set_rules(vec![Rule { rights, ..rule(":*:all") }]).unwrap();
         for (right, body) in requests(id) {
             let what = format!("{body:?} with {rights}");
-            let answer = asked.ask(guest, body.clone());
+            let answer = asked.ask(remote_client, body.clone());
             let is_granted = rights.has(right.parse().unwrap());
             assert_eq!(missing(&answer), (!is_granted).then_some(right), "{what}: {answer:?}");
             // The same words of a client of the node itself are heard.
@@ -93,12 +93,12 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
         }
         for body in [RequestBody::HoldBlock, RequestBody::Stats, RequestBody::Overview { cells: 1 }]
         {
-            let answer = asked.ask(guest, body);
+            let answer = asked.ask(remote_client, body);
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
         // What it has it can give back whatever the rules are.
         for body in [
-            RequestBody::Release { spans: vec![kept] },
+            RequestBody::Release { spans: vec![retained] },
             RequestBody::Renew { names: Vec::new(), are_all: true },
             RequestBody::Unreserve { names: Vec::new() },
             RequestBody::Promised { objects: 0 },
@@ -107,7 +107,7 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             RequestBody::Reclaim,
             RequestBody::Goodbye,
         ] {
-            let answer = asked.ask(guest, body.clone());
+            let answer = asked.ask(remote_client, body.clone());
             assert!(answer.is_ok(), "{body:?} with {rights}: {answer:?}");
         }
         // Who comes now is let in with any right.
@@ -174,7 +174,7 @@ fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {
     }
 }
 
-/// Names of which some are kept, or registered, by each node.
+/// Names of which some are retained, or registered, by each node.
 fn names(of: &str) -> Vec<String> {
     (0..64).map(|number| format!("{of}{number}")).collect()
 }

@@ -93,7 +93,10 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
         };
         // Of one process the daemon thinks that it has not heard of the end of its last connection.
         let told = raw.ask(RequestBody::Hello(hello));
-        assert!(matches!(told, Err(WireError::Denied(_) | WireError::NoSeat { .. })), "{told:?}");
+        assert!(
+            matches!(told, Err(WireError::Denied(_) | WireError::NoRemoteSession { .. })),
+            "{told:?}"
+        );
     }
     assert_serves(&daemon);
 }
@@ -165,7 +168,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn limits_of_a_batch_are_kept() {
+fn limits_of_a_batch_are_retained() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let (mut raw, _) = Raw::joined(&daemon);
     let targets = vec![WireTarget::Id(0, 0); wire::BATCH_ITEMS_MAX + 1];

@@ -358,7 +358,7 @@ fn a_table_of_which_a_node_is_lost_says_so_and_others_go_on() {
     let view = spread.table(None).unwrap();
     nodes.daemons[2].kill9();
     for client in [&a, &b] {
-        wait_for(client, |roster| roster.find("c").unwrap().reach == Reach::Lost);
+        wait_for(client, |members| members.find("c").unwrap().reach == Reach::Lost);
     }
     for table in [&spread, &known, &b.huge_table("spread", None).unwrap()] {
         assert_eq!(lost_node(table.snapshot(None)), "c");
@@ -384,7 +384,7 @@ fn a_table_of_which_a_node_is_lost_says_so_and_others_go_on() {
     assert_eq!(values(&spread, None).unwrap(), (0..30).collect::<Vec<_>>());
     // Of the node with the root: the table is not mistaken for one that there is not.
     nodes.daemons[0].kill9();
-    wait_for(&b, |roster| roster.find("a").unwrap().reach == Reach::Lost);
+    wait_for(&b, |members| members.find("a").unwrap().reach == Reach::Lost);
     assert_eq!(lost_node(known.table(None).map(drop)), "a");
     assert_eq!(lost_node(nodes.client(2).huge_table("spread", Some(known.schema()))), "a");
 }

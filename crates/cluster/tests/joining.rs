@@ -87,8 +87,8 @@ fn assert_said(daemon: &Daemon, words: &[&str]) {
 
 /// Waits until a node lists the one at an address as not joined, and says why.
 fn assert_not_joined(daemon: &Daemon, address: &str, words: &[&str]) {
-    wait_for(&daemon.client(), |roster| {
-        roster.nodes.iter().any(|node| {
+    wait_for(&daemon.client(), |members| {
+        members.nodes.iter().any(|node| {
             node.address == address
                 && node.reach == Reach::NotJoined
                 && words.iter().all(|word| node.why_not.contains(word))
@@ -182,19 +182,19 @@ fn another_lease() {
     let ports = free_ports(2);
     let address = |n: usize| format!("{LOCAL}:{}", ports[n]);
     let a = start("a", ports[0], &Speech::Plain, &["--lease-ms", "1000"]);
-    wait_for(&a.client(), |roster| roster.has_lease);
+    wait_for(&a.client(), |members| members.has_lease);
     let b = start("b", ports[1], &Speech::Plain, &["--join", &address(0), "--lease-ms", "3000"]);
     assert_said(&b, &["ERROR", &address(0), "3000 ms", "1000 ms", "--lease-ms"]);
     assert_said(&a, &["ERROR", &address(1), "3000 ms", "1000 ms", "--lease-ms"]);
     assert_not_joined(&b, &address(0), &["--lease-ms"]);
-    assert_eq!(a.client().roster().unwrap().nodes.len(), 1);
+    assert_eq!(a.client().members().unwrap().nodes.len(), 1);
 }
 
 #[test]
 fn a_second_node_of_a_name_ends_with_an_error() {
     let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     let port = free_ports(1)[0];
-    let known = nodes.client(0).roster().unwrap();
+    let known = nodes.client(0).members().unwrap();
     let (first, second) = (known.find("a").unwrap(), known.find("b").unwrap());
     let more = ["--lease-ms", "500", "--join", first.address.as_str()];
     let mut twin = start("b", port, &Speech::Plain, &more);
@@ -213,12 +213,12 @@ fn a_node_that_left_in_order_is_not_lost() {
     nodes.daemons[1].kill9();
     nodes.daemons[1].restart();
     for number in 0..2 {
-        wait_for(&nodes.client(number), |roster| {
-            roster.find("c").is_none_or(|node| node.reach == Reach::Left)
+        wait_for(&nodes.client(number), |members| {
+            members.find("c").is_none_or(|node| node.reach == Reach::Left)
         });
     }
-    let roster = nodes.client(0).roster().unwrap();
-    assert_eq!(roster.find("c").map(|node| node.reach), Some(Reach::Left));
+    let members = nodes.client(0).members().unwrap();
+    assert_eq!(members.find("c").map(|node| node.reach), Some(Reach::Left));
     let gone = nodes.client(0).at("c").unwrap_err();
     assert!(matches!(gone, farrow::Error::NodeLost { .. }), "{gone}");
     nodes.daemons.pop();

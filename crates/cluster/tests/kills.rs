@@ -13,7 +13,7 @@ use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, this_test_again
 use farrow::{Client, Error, ObjectKey, Value};
 use farrow_memory::sync;
 
-/// Kills in one run; the promise is tested with 200 and more.
+/// Kills in one run; the reservation is tested with 200 and more.
 const KILLS: u64 = 220;
 
 /// Set in the environment of a child that plays a client.
@@ -31,7 +31,7 @@ fn child_client() {
     let mut dice = Dice(seed | 1);
     let client = client_at(Path::new(&socket));
     let out = std::io::stdout();
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     for number in 0.. {
         let name = format!("c{seed}-{number}");
         let length = [0, 1, 100, 5_000, 70_000, 300_000][dice.roll(6) as usize];
@@ -41,7 +41,7 @@ fn child_client() {
                 if let Ok(writer) = client.create(length as u64, Some(&name)) {
                     writer.memory().write_at(0, &bytes).unwrap();
                     if dice.roll(3) == 0 {
-                        kept.push(writer);
+                        retained.push(writer);
                     } else if writer.seal().is_ok() {
                         writeln!(out.lock(), "\nsealed {name} {} {length}", seed + number).unwrap();
                     }
@@ -63,7 +63,7 @@ fn child_client() {
                 }
             }
         }
-        kept.truncate(3);
+        retained.truncate(3);
     }
 }
 
@@ -142,8 +142,8 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
     let mut daemon = Daemon::start("64M", &["--no-prepare"]);
     let client = daemon.client();
     let mut dice = Dice(0xfee1);
-    let kept = bytes_of(7, 1 << 20);
-    client.put(&Value::Bytes(&kept), Some("kept")).unwrap();
+    let retained = bytes_of(7, 1 << 20);
+    client.put(&Value::Bytes(&retained), Some("kept")).unwrap();
     let reader = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
     let mut sealed: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for round in 0..KILLS / 2 {
@@ -153,7 +153,7 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
             let writer = scope.spawn(|| write_until(&client, &stop, round));
             std::thread::sleep(delay);
             daemon.kill9();
-            assert_eq!(&reader[..], &kept[..], "a reader goes on while the daemon is dead");
+            assert_eq!(&reader[..], &retained[..], "a reader goes on while the daemon is dead");
             stop.store(true, sync::Ordering::Relaxed);
             daemon.restart();
             writer.join().unwrap()
@@ -166,7 +166,7 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
         for (name, (seed, length)) in &sealed {
             assert_there(&client, name, *seed, *length);
         }
-        assert_eq!(&reader[..], &kept[..]);
+        assert_eq!(&reader[..], &retained[..]);
         if round % 8 == 7 {
             let names: Vec<ObjectKey> = sealed.keys().map(|name| name.as_str().into()).collect();
             client.delete(&names).unwrap();

@@ -184,7 +184,7 @@ fn memory_that_cannot_be_had_is_an_error_with_numbers_and_leaves_no_file() {
     let at = ["--socket", &socket, "--memory-dir", path, "--memory"];
     let words = refusal(&[&at[..], &["100T"]].concat());
     assert!(words.contains("no room") || words.contains("free"), "{words}");
-    assert!(words.chars().any(|letter| letter.is_ascii_digit()), "{words}");
+    assert!(words.chars().any(|message| message.is_ascii_digit()), "{words}");
     let words = refusal(&[&at[..], &["1K"]].concat());
     assert!(words.contains("1024"), "{words}");
     let left: Vec<_> = std::fs::read_dir(dir.path())

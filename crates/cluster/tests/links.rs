@@ -26,7 +26,7 @@ fn linked(count: usize) -> Linked {
 #[test]
 fn a_hundred_milliseconds_each_way_slow_all_down_and_break_nothing() {
     let linked = linked(3);
-    let epoch = linked.nodes.client(0).roster().unwrap().epoch;
+    let epoch = linked.nodes.client(0).members().unwrap().epoch;
     linked.links.set_all(|weather| weather.delay = Duration::from_millis(100));
     let clients: Vec<_> = (0..3).map(|n| hasty(&linked.nodes.daemons[n])).collect();
     for round in 0..6_u64 {
@@ -49,8 +49,8 @@ fn a_hundred_milliseconds_each_way_slow_all_down_and_break_nothing() {
     a.delete(&["late".into()]).unwrap();
     assert!(!b.contains(&"late".into()).unwrap());
     // Only slow: nobody was ever thought lost.
-    let roster = a.roster().unwrap();
-    assert_eq!((roster.epoch, roster.has_lease), (epoch, true), "{roster:?}");
+    let members = a.members().unwrap();
+    assert_eq!((members.epoch, members.has_lease), (epoch, true), "{members:?}");
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn a_node_that_is_cut_off_is_lost_for_the_others_and_comes_back_with_what_it_has
     let held = a.get(&"on c".into(), NOW).unwrap().view().unwrap();
     linked.links.cut_off(2, true);
     for client in [a, b] {
-        wait_for(client, |roster| roster.find("c").unwrap().reach == Reach::Lost);
-        wait_for(client, |roster| roster.has_lease);
+        wait_for(client, |members| members.find("c").unwrap().reach == Reach::Lost);
+        wait_for(client, |members| members.has_lease);
     }
-    wait_for(c, |roster| !roster.has_lease);
+    wait_for(c, |members| !members.has_lease);
     // The majority makes names, the other side says that it cannot.
     for (number, client) in [a, b].into_iter().enumerate() {
         put_in_time(client, &format!("majority {number}"), number as u64);
@@ -378,7 +378,7 @@ fn what_is_on_a_node_that_does_not_answer_is_not_said_to_be_nowhere() {
     put_in_time(&linked.nodes.client(0), "there", 1);
     linked.links.cut_off(0, true);
     let b = hasty(&linked.nodes.daemons[1]);
-    let reach = b.roster().unwrap().find("a").map(|node| node.reach);
+    let reach = b.members().unwrap().find("a").map(|node| node.reach);
     let found = by_its_deadline("get", || b.get(&"there".into(), NOW));
     assert!(matches!(&found, Err(Error::NodeLost { node, .. }) if node == "a"), "{found:?}");
     assert_eq!(reach, Some(Reach::Live));

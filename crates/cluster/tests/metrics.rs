@@ -123,9 +123,9 @@ fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
     assert!(!numbers(&alone).contains("cluster"));
     let far = nodes.client(0).at("b").unwrap();
     far.put(&Value::Bytes(&[1; 100_000]), Some("far")).unwrap();
-    let seat = "farrow_peer_bytes_total{node=\"b\",kind=\"seat\",way=\"out\"}";
+    let remote_session = "farrow_peer_bytes_total{node=\"b\",kind=\"seat\",way=\"out\"}";
     let text = wait_for("fresh numbers", || {
-        Some(numbers(&nodes.daemons[0])).filter(|text| text.contains(seat))
+        Some(numbers(&nodes.daemons[0])).filter(|text| text.contains(remote_session))
     })
     .unwrap();
     assert_eq!(value(&text, "farrow_cluster_has_lease"), 1.0);
@@ -134,11 +134,11 @@ fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
     assert!(left > 0.0 && left <= 2.0, "{left}");
     assert_eq!(value(&text, "farrow_cluster_nodes{reach=\"live\"}"), 1.0);
     assert!(text.contains("reach=\"live\",fabric=\"shm\",coherence=\"coherent\"} 1"), "{text}");
-    assert!(value(&text, seat) > 0.0);
+    assert!(value(&text, remote_session) > 0.0);
     for way in ["in", "out"] {
-        let letters =
+        let messages =
             format!("farrow_peer_messages_total{{node=\"b\",kind=\"letter\",way=\"{way}\"}}");
-        assert!(value(&text, &letters) > 0.0);
+        assert!(value(&text, &messages) > 0.0);
     }
     let lines = "farrow_region_refreshed_lines_total{node=\"b\"}";
     assert_eq!(value(&text, lines), 0.0, "it is coherent");

@@ -20,7 +20,7 @@ const OPERATIONS_LIMITED: u64 = 20_000;
 const BETWEEN_CHECKS: u64 = 500;
 /// One operation in so many is a kill.
 const KILL_ONE_IN: u64 = 400;
-const PLAYERS: usize = 3;
+const SCRIPTED_CLIENTS: usize = 3;
 /// Objects, writers and holds that the driver lets be.
 const OBJECTS: usize = 120;
 const IN_HAND: usize = 6;
@@ -31,7 +31,7 @@ const LIMITED: &str = "limited";
 
 /// Not a test by itself: a child process plays a client.
 #[test]
-fn player() {
+fn scripted_client() {
     scripted_client::play();
 }
 
@@ -49,7 +49,7 @@ impl Object {
         Self { name, seed, length, has_metadata: false, is_pinned: false }
     }
 
-    /// As a player puts it by itself.
+    /// As a scripted client puts it by itself.
     fn put(name: Option<String>, seed: u64, length: u64) -> Self {
         Self { has_metadata: seed.is_multiple_of(3), ..Self::new(name, seed, length) }
     }
@@ -66,9 +66,9 @@ struct Creation {
     length: u64,
 }
 
-/// A player and what it has in hand.
+/// A scripted client and what it has in hand.
 struct Member {
-    player: ScriptedClient,
+    scripted_client: ScriptedClient,
     holds: BTreeMap<u64, String>,
     writers: BTreeMap<u64, Creation>,
 }
@@ -102,7 +102,7 @@ impl Model {
         // Of objects with a name alone, so that clients go on to seal others by themselves.
         let options = SubscribeOptions { prefix: "n".into(), ..SubscribeOptions::default() };
         let events = client.subscribe(options).unwrap();
-        let members = (0..PLAYERS).map(|_| Member::new(&daemon, namespace)).collect();
+        let members = (0..SCRIPTED_CLIENTS).map(|_| Member::new(&daemon, namespace)).collect();
         let (objects, told) = Default::default();
         let (dice, next, kills, gaps, refused) = (Dice(seed), 1, 0, 0, 0);
         Self {
@@ -180,7 +180,7 @@ impl Model {
                 _ => self.kill_under_way(),
             };
         }
-        let who = self.dice.roll(PLAYERS as u64) as usize;
+        let who = self.dice.roll(SCRIPTED_CLIENTS as u64) as usize;
         match self.dice.roll(18) {
             0..3 => self.put(who),
             3 => self.put_many(who),
@@ -212,7 +212,7 @@ impl Model {
 
     fn put(&mut self, who: usize) {
         let (command, object) = self.new_put();
-        let answer = self.members[who].player.ask(&command);
+        let answer = self.members[who].scripted_client.ask(&command);
         self.sealed(object, answer, false);
     }
 
@@ -240,7 +240,7 @@ impl Model {
         let given: Vec<&String> = names.iter().flatten().collect();
         let is_double = given.iter().collect::<BTreeSet<_>>().len() < given.len();
         let is_taken = is_double || given.iter().any(|name| self.is_taken(name));
-        match self.members[who].player.ask(&command) {
+        match self.members[who].scripted_client.ask(&command) {
             Answer::Done(ids) => {
                 assert!(!is_taken, "{command}: a name was given twice");
                 assert!(!self.is_full(names.len()), "{command}: there was no room");
@@ -269,7 +269,7 @@ impl Model {
         let given: Vec<&String> = names.iter().flatten().collect();
         let is_double = given.iter().collect::<BTreeSet<_>>().len() < given.len();
         let is_taken = is_double || given.iter().any(|name| self.is_taken(name));
-        match self.members[who].player.ask(&command) {
+        match self.members[who].scripted_client.ask(&command) {
             Answer::Done(_) => {
                 assert!(!is_taken, "{command}: a name was given twice");
                 assert!(!self.is_full(count), "{command}: there was no room");
@@ -286,12 +286,12 @@ impl Model {
         let Some((key, creation)) = self.members[who].writers.pop_first() else {
             return;
         };
-        let player = &mut self.members[who].player;
+        let scripted_client = &mut self.members[who].scripted_client;
         if self.dice.roll(3) == 0 {
-            assert_eq!(player.ask(&format!("abort {key}")), Answer::Done(String::new()));
+            assert_eq!(scripted_client.ask(&format!("abort {key}")), Answer::Done(String::new()));
             return;
         }
-        let answer = player.ask(&format!("seal {key} {seed}"));
+        let answer = scripted_client.ask(&format!("seal {key} {seed}"));
         self.sealed(Object::new(creation.name, seed, creation.length), answer, true);
     }
 
@@ -306,7 +306,7 @@ impl Model {
         let is_by_name = self.dice.roll(2) == 0;
         let what = object.name.clone().filter(|_| is_by_name).unwrap_or_else(|| id.clone());
         let command = format!("hold {key} {what} {} {}", object.seed, object.length);
-        let answer = self.members[who].player.ask(&command);
+        let answer = self.members[who].scripted_client.ask(&command);
         assert_eq!(answer, Answer::Done(String::new()), "{command}: {object:?} is lost");
         self.members[who].holds.insert(key, id);
     }
@@ -319,7 +319,7 @@ impl Model {
             };
             command += &format!(" {id} {}", object.seed);
         }
-        let answer = self.members[who].player.ask(&command);
+        let answer = self.members[who].scripted_client.ask(&command);
         assert_eq!(answer, Answer::Done(String::new()), "{command}");
     }
 
@@ -336,7 +336,11 @@ impl Model {
         let (count, timeout_ms) =
             if have > 0 && self.dice.roll(4) > 0 { (1, 60_000) } else { (have + 1, 5) };
         let command = format!("wait {count} {timeout_ms} {}", names.join(" "));
-        assert_eq!(self.members[who].player.ask(&command), Answer::Done(ready), "{command}");
+        assert_eq!(
+            self.members[who].scripted_client.ask(&command),
+            Answer::Done(ready),
+            "{command}"
+        );
     }
 
     fn pin(&mut self, who: usize) {
@@ -344,7 +348,7 @@ impl Model {
             // Few stay pinned, so that there is something to evict.
             let is_pinned = !object.is_pinned && self.dice.roll(2) == 0;
             let verb = if is_pinned { "pin" } else { "unpin" };
-            let answer = self.members[who].player.ask(&format!("{verb} {id}"));
+            let answer = self.members[who].scripted_client.ask(&format!("{verb} {id}"));
             assert_eq!(answer, Answer::Done(String::new()), "{verb} {object:?}");
             self.objects.get_mut(&id).unwrap().is_pinned = is_pinned;
             assert_eq!(self.missing(), [""; 0], "lost by {verb}");
@@ -394,8 +398,11 @@ impl Model {
         let verb = if self.dice.roll(3) == 0 { "check" } else { "drop" };
         let member = &mut self.members[who];
         if let Some(key) = member.holds.keys().next().copied() {
-            // The player compares every byte first.
-            assert_eq!(member.player.ask(&format!("{verb} {key}")), Answer::Done(String::new()));
+            // The scripted client compares every byte first.
+            assert_eq!(
+                member.scripted_client.ask(&format!("{verb} {key}")),
+                Answer::Done(String::new())
+            );
             if verb == "drop" {
                 member.holds.remove(&key);
             }
@@ -417,7 +424,7 @@ impl Model {
         }
         let words: Vec<String> = targets.values().cloned().collect();
         let command = format!("delete {}", words.join(" "));
-        let answer = self.members[who].player.ask(&command);
+        let answer = self.members[who].scripted_client.ask(&command);
         assert_eq!(answer, Answer::Done(String::new()), "{command}");
         self.objects.retain(|id, _| !targets.contains_key(id));
     }
@@ -425,7 +432,7 @@ impl Model {
     /// A client, or the daemon, is killed somewhere in an operation: it took effect, or it did not.
     fn kill_under_way(&mut self) {
         self.kills += 1;
-        let who = self.dice.roll(PLAYERS as u64) as usize;
+        let who = self.dice.roll(SCRIPTED_CLIENTS as u64) as usize;
         let mut made = Vec::new();
         let mut deleted = None;
         let command = match self.dice.roll(3) {
@@ -451,12 +458,12 @@ impl Model {
                 command
             }
         };
-        // So is promised room, while the next daemon has not heard of all promises: where there is no
+        // So is promised room, while the next daemon has not heard of all reservations: where there is no
         // other room the daemon is not killed during a put.
         let may_take_room = command.starts_with("put") && self.is_full(1);
         let is_of_daemon = self.dice.roll(2) == 0 && !may_take_room;
         let fresh = (!is_of_daemon).then(|| Member::new(&self.daemon, self.namespace));
-        self.members[who].player.begin(&command);
+        self.members[who].scripted_client.begin(&command);
         let pause = Duration::from_micros(self.dice.roll(400));
         std::thread::sleep(pause);
         match fresh {
@@ -464,7 +471,7 @@ impl Model {
             None => {
                 self.daemon.kill9();
                 self.restart();
-                let answer = self.members[who].player.answer(&command);
+                let answer = self.members[who].scripted_client.answer(&command);
                 self.greet();
                 if let (Answer::Done(id), Some(object)) = (&answer, made.first()) {
                     let listed = self.listed();
@@ -493,17 +500,17 @@ impl Model {
         wait_for("the next daemon", || self.client.stats().ok()).unwrap();
     }
 
-    /// Each takes the names, and the promises, of what it is writing again.
+    /// Each takes the names, and the reservations, of what it is writing again.
     fn greet(&mut self) {
         for member in &mut self.members {
-            assert_eq!(member.player.ask("hello"), Answer::Done(String::new()));
+            assert_eq!(member.scripted_client.ask("hello"), Answer::Done(String::new()));
         }
     }
 
     /// A member is killed, and all that is its own comes back.
     fn bury(&mut self, who: usize, fresh: Member) {
-        std::mem::replace(&mut self.members[who], fresh).player.kill9();
-        let clients = PLAYERS as u64 + 1;
+        std::mem::replace(&mut self.members[who], fresh).scripted_client.kill9();
+        let clients = SCRIPTED_CLIENTS as u64 + 1;
         let is_gone = || (self.client.stats().unwrap().node.clients == clients).then_some(());
         wait_for("the place of a dead client", is_gone).unwrap();
     }
@@ -515,7 +522,7 @@ impl Model {
             self.restart();
             return self.greet();
         }
-        let who = self.dice.roll(PLAYERS as u64) as usize;
+        let who = self.dice.roll(SCRIPTED_CLIENTS as u64) as usize;
         let fresh = Member::new(&self.daemon, self.namespace);
         self.bury(who, fresh);
     }
@@ -609,8 +616,8 @@ impl Model {
 
 impl Member {
     fn new(daemon: &Daemon, namespace: &str) -> Self {
-        let player = ScriptedClient::start_in(&daemon.socket, namespace);
-        Self { player, holds: BTreeMap::new(), writers: BTreeMap::new() }
+        let scripted_client = ScriptedClient::start_in(&daemon.socket, namespace);
+        Self { scripted_client, holds: BTreeMap::new(), writers: BTreeMap::new() }
     }
 }
 

@@ -13,7 +13,7 @@ use farrow_wire::{
 };
 
 const OWNER: u32 = 1000;
-const GUEST: u32 = 1001;
+const REMOTE_CLIENT: u32 = 1001;
 const STRANGER: u32 = 1002;
 
 struct Node {
@@ -30,14 +30,15 @@ impl Node {
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, &options, 0).unwrap();
         let mut state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
-        state.allow_users(&[GUEST]);
+        state.allow_users(&[REMOTE_CLIENT]);
         Self { state, sessions: 0, others: Vec::new() }
     }
 
     fn connect(&mut self, uid: u32, namespace: &str) -> Result<SessionId, WireError> {
         let session = SessionId(self.sessions);
         self.sessions += 1;
-        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, guest: None };
+        let peer =
+            PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, remote_client: None };
         self.state.opened(session, peer, 0);
         let namespace = namespace.to_owned();
         let hello =
@@ -89,35 +90,35 @@ fn is_denied<T: std::fmt::Debug>(answer: &Result<T, WireError>, uid: u32) -> boo
 }
 
 #[test]
-fn guests_may_connect_and_not_look_after_the_node() {
+fn remote_clients_may_connect_and_not_look_after_the_node() {
     let mut node = Node::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.connect(0, "").unwrap();
     assert!(is_denied(&node.connect(STRANGER, ""), STRANGER));
-    let guest = node.connect(GUEST, "").unwrap();
-    node.put(guest, Some("x")).unwrap();
+    let remote_client = node.connect(REMOTE_CLIENT, "").unwrap();
+    node.put(remote_client, Some("x")).unwrap();
     for body in [
         RequestBody::Shutdown,
         RequestBody::CreateNamespace(spec("mine")),
         RequestBody::DropNamespace { name: "mine".to_owned() },
     ] {
-        assert!(is_denied(&node.ask(guest, body), GUEST));
+        assert!(is_denied(&node.ask(remote_client, body), REMOTE_CLIENT));
     }
     node.create(owner, spec("mine")).unwrap();
-    node.ask(guest, RequestBody::Namespaces).unwrap();
+    node.ask(remote_client, RequestBody::Namespaces).unwrap();
 }
 
 #[test]
 fn strangers_do_not_use_up_the_connections() {
     let mut node = Node::new();
-    let peer = |uid| PeerIdentity { pid: 7, start_time: 5, uid, guest: None };
+    let peer = |uid| PeerIdentity { pid: 7, start_time: 5, uid, remote_client: None };
     let mut taken = 0;
     while node.state.has_room_for(&peer(STRANGER)) {
         node.state.opened(SessionId(taken), peer(STRANGER), 0);
         taken += 1;
         assert!(taken < 100, "strangers are taken without end");
     }
-    assert!(node.state.has_room_for(&peer(OWNER)) && node.state.has_room_for(&peer(GUEST)));
+    assert!(node.state.has_room_for(&peer(OWNER)) && node.state.has_room_for(&peer(REMOTE_CLIENT)));
     node.state.closed(SessionId(0), false, 0);
     assert!(node.state.has_room_for(&peer(STRANGER)));
 }
@@ -127,10 +128,11 @@ fn only_writers_write() {
     let mut node = Node::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, NamespaceSpec { writers: Some(vec![]), ..spec("closed") }).unwrap();
-    node.create(owner, NamespaceSpec { writers: Some(vec![GUEST]), ..spec("open") }).unwrap();
+    node.create(owner, NamespaceSpec { writers: Some(vec![REMOTE_CLIENT]), ..spec("open") })
+        .unwrap();
     let ours = node.connect(OWNER, "closed").unwrap();
     let id = node.put(ours, Some("x")).unwrap();
-    let guest = node.connect(GUEST, "closed").unwrap();
+    let remote_client = node.connect(REMOTE_CLIENT, "closed").unwrap();
     let x = || vec![WireTarget::Name("x".to_owned())];
     for body in [
         RequestBody::Grant { min: 1, want: 1, wait_ms: 9 },
@@ -141,12 +143,12 @@ fn only_writers_write() {
         RequestBody::Pin { targets: x(), is_pinned: true },
         RequestBody::Evict { bytes: 1 },
     ] {
-        assert!(is_denied(&node.ask(guest, body.clone()), GUEST), "{body:?}");
+        assert!(is_denied(&node.ask(remote_client, body.clone()), REMOTE_CLIENT), "{body:?}");
     }
     let wait = RequestBody::Wait { targets: x(), count: 1, timeout_ms: 0 };
-    assert_eq!(node.ask(guest, wait), Ok(ReplyBody::Ready(vec![true])));
-    node.ask(guest, RequestBody::HoldBlock).unwrap();
-    let writer = node.connect(GUEST, "open").unwrap();
+    assert_eq!(node.ask(remote_client, wait), Ok(ReplyBody::Ready(vec![true])));
+    node.ask(remote_client, RequestBody::HoldBlock).unwrap();
+    let writer = node.connect(REMOTE_CLIENT, "open").unwrap();
     node.put(writer, Some("x")).unwrap();
     let by_id = RequestBody::Delete { targets: vec![WireTarget::Id(id.0, id.1)] };
     match node.ask(writer, by_id).unwrap() {

@@ -41,10 +41,10 @@ fn nodes_with_certificates_outlive_links_that_go_down() {
     // All links of one node, longer than two leases.
     placed.set_links_of(2, false);
     for client in [a, b] {
-        wait_for(client, |roster| roster.find("c").unwrap().reach == Reach::Lost);
-        wait_for(client, |roster| roster.has_lease);
+        wait_for(client, |members| members.find("c").unwrap().reach == Reach::Lost);
+        wait_for(client, |members| members.has_lease);
     }
-    wait_for(c, |roster| !roster.has_lease);
+    wait_for(c, |members| !members.has_lease);
     put_in_time(a, "majority", 4);
     let late = by_its_deadline("a put of who is cut off", || {
         c.put(&Value::Bytes(b"minority"), Some("minority"))

@@ -40,7 +40,7 @@ impl Etcd {
                 changed: self.found.values().cloned().collect(),
             }),
             EtcdRequest::Grant { .. } => EtcdReply::Granted { lease: LeaseId(1) },
-            EtcdRequest::KeepAlive { .. } => EtcdReply::KeptAlive { is_there: true },
+            EtcdRequest::KeepAlive { .. } => EtcdReply::RetainedAlive { is_there: true },
             EtcdRequest::Change(Change { puts, .. }) => {
                 self.revision += 1;
                 for put in puts {
@@ -139,7 +139,7 @@ fn a_request_that_came_while_a_daemon_slept_finds_no_lease() {
         node.now_ms += LEASE_MS / 8;
         node.tick();
     }
-    let peer = PeerIdentity { pid: 1, start_time: 1, uid: OWNER, guest: None };
+    let peer = PeerIdentity { pid: 1, start_time: 1, uid: OWNER, remote_client: None };
     node.state.opened(SESSION, peer, node.now_ms);
     let hello = Hello {
         version: PROTOCOL_VERSION,

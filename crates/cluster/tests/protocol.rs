@@ -98,7 +98,7 @@ impl Run {
             asked.body,
             RequestBody::Wait { .. }
                 | RequestBody::Watch(_)
-                | RequestBody::Promise { wait_ms: 1.., .. }
+                | RequestBody::Reservation { wait_ms: 1.., .. }
         );
         assert!(is_answered || is_waiting, "no answer to {asked:?}");
         for action in actions {
@@ -110,7 +110,8 @@ impl Run {
         let session = SessionId(self.next_session);
         self.next_session += 1;
         let uid = if self.dice.roll(20) == 0 { 7 } else { 1000 };
-        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, guest: None };
+        let peer =
+            PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, remote_client: None };
         self.state.opened(session, peer, self.now_ms);
         self.sessions.insert(session, Known::default());
         session
@@ -176,7 +177,7 @@ impl Run {
         }
         let objects = 1 << self.dice.roll(14) as u32;
         match self.dice.roll(22) {
-            19 => RequestBody::Promise { objects, wait_ms: self.dice.roll(30) },
+            19 => RequestBody::Reservation { objects, wait_ms: self.dice.roll(30) },
             20 => RequestBody::Unpromise { objects },
             21 => RequestBody::Promised { objects },
             15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
@@ -333,7 +334,7 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     options.clients_max = 4;
     let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
     let session = SessionId(0);
-    let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, guest: None };
+    let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, remote_client: None };
     let mut out = Vec::new();
     state.opened(session, peer, 0);
     let hello = RequestBody::Hello(Hello {
@@ -402,7 +403,7 @@ impl Listening {
         let mut options = RegionOptions::for_capacity(Length(1 << 20));
         options.events_max = 8;
         let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
-        let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, guest: None };
+        let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, remote_client: None };
         state.opened(CLIENT, peer, 0);
         state.opened(LISTENER, peer, 0);
         let mut this = Self { state, out: Vec::new() };

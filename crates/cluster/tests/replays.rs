@@ -9,7 +9,7 @@ use farrow_wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
 use fuzzed::Kind;
 use fuzzed::nodes::World;
 
-/// Names of which some are kept by either node.
+/// Names of which some are retained by either node.
 const NAMES: usize = 12;
 /// Longer than two leases, and than it takes to come back.
 const ROUNDS: usize = 80;
@@ -38,7 +38,7 @@ fn all_flags(world: &mut World) -> Vec<u64> {
 fn what_a_member_said_in_an_earlier_life_is_refused() {
     let mut world = World::founded();
     world.said_by_b = Some(Vec::new());
-    let first = world.roster_of_a().find("b").unwrap().incarnation;
+    let first = world.members_of_a().find("b").unwrap().incarnation;
     for number in 0..NAMES {
         world.seal_at_b(&format!("before {number}"));
         world.request_of_b(false, flags(number, 1, 0));
@@ -48,19 +48,19 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
     let old = world.said_by_b.take().unwrap();
     world.is_cut = true;
     (0..ROUNDS).for_each(|_| world.round());
-    assert_eq!(world.roster_of_a().find("b").unwrap().reach, Reach::Lost);
+    assert_eq!(world.members_of_a().find("b").unwrap().reach, Reach::Lost);
     world.is_cut = false;
     (0..ROUNDS).for_each(|_| world.round());
-    let roster = world.roster_of_a();
-    let second = roster.find("b").unwrap().incarnation;
-    assert!(second > first && roster.find("b").unwrap().reach == Reach::Live, "{roster:?}");
+    let members = world.members_of_a();
+    let second = members.find("b").unwrap().incarnation;
+    assert!(second > first && members.find("b").unwrap().reach == Reach::Live, "{members:?}");
     // Whatever it said of flags before would change them now.
     for number in 0..NAMES {
         world.request_of_a(flags(number, 2, 1));
     }
     (0..ROUNDS).for_each(|_| world.round());
     assert_eq!(all_flags(&mut world), [2; NAMES]);
-    let (mut letters, mut questions) = (0, 0);
+    let (mut messages, mut questions) = (0, 0);
     for (kind, life, body) in old {
         assert_eq!(life, first);
         let answer = world.again(kind, life, &body);
@@ -71,14 +71,14 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
         } else {
             // In the name of the life that it has now it is no better.
             world.again(kind, second, &body);
-            letters += 1;
+            messages += 1;
         }
-        assert_eq!(world.roster_of_a(), roster);
+        assert_eq!(world.members_of_a(), members);
     }
-    assert!(letters > 10 && questions > 10, "{letters} letters, {questions} questions");
+    assert!(messages > 10 && questions > 10, "{messages} letters, {questions} questions");
     assert_eq!(all_flags(&mut world), [2; NAMES]);
     (0..ROUNDS).for_each(|_| world.round());
-    assert_eq!(world.roster_of_a(), roster);
+    assert_eq!(world.members_of_a(), members);
     world.assert_sound();
 }
 
@@ -87,13 +87,16 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
 #[test]
 fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
     let mut world = World::founded();
-    let early = world.guest_returns(World::GUEST_PID);
-    assert!(matches!(&early, Err(WireError::NoSeat { node, .. }) if node == "a"), "{early:?}");
+    let early = world.remote_client_returns(World::REMOTE_CLIENT_PID);
+    assert!(
+        matches!(&early, Err(WireError::NoRemoteSession { node, .. }) if node == "a"),
+        "{early:?}"
+    );
     // Another process is none of this.
-    let other = world.guest_returns(World::GUEST_PID + 1);
+    let other = world.remote_client_returns(World::REMOTE_CLIENT_PID + 1);
     assert!(matches!(other, Err(WireError::Denied(_))), "{other:?}");
-    world.guest_lost();
-    let back = world.guest_returns(World::GUEST_PID);
+    world.remote_client_lost();
+    let back = world.remote_client_returns(World::REMOTE_CLIENT_PID);
     assert!(matches!(back, Ok(ReplyBody::Welcome(_))), "{back:?}");
     world.assert_sound();
 }

@@ -1,4 +1,4 @@
-//! The protocol of systemd: a node says when it serves, and its memory is kept for the next start.
+//! The protocol of systemd: a node says when it serves, and its memory is retained for the next start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -106,7 +106,7 @@ fn kill_all(mut node: Child) {
 
 /// With `is_ours` there is a supervisor of Farrow's; without, the service manager starts the daemon
 /// again by itself.
-fn memory_is_kept(is_ours: bool) {
+fn memory_is_retained(is_ours: bool) {
     let more: &[&str] = if is_ours { &[] } else { &["--unsupervised"] };
     let mut manager = Manager::new();
     let mut node = manager.start(more);
@@ -120,8 +120,8 @@ fn memory_is_kept(is_ours: bool) {
         node = manager.start(more);
         manager.wait_ready();
         assert_eq!(client.stats().unwrap().node.adopted, 1);
-        let kept = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
-        assert_eq!(&kept[..], &bytes_of(1, 100_000)[..]);
+        let retained = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
+        assert_eq!(&retained[..], &bytes_of(1, 100_000)[..]);
         // It is told of them again, and has them once.
         manager.stored.truncate(2);
     }
@@ -140,13 +140,13 @@ fn memory_is_kept(is_ours: bool) {
 }
 
 #[test]
-fn memory_without_a_name_is_kept_by_the_service_manager_when_all_processes_are_killed() {
-    memory_is_kept(true);
+fn memory_without_a_name_is_retained_by_the_service_manager_when_all_processes_are_killed() {
+    memory_is_retained(true);
 }
 
 #[test]
 fn a_service_manager_can_be_the_only_supervisor() {
-    memory_is_kept(false);
+    memory_is_retained(false);
 }
 
 #[test]

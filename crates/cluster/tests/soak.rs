@@ -23,10 +23,10 @@ const ROUNDS: u64 = 12;
 /// The first rounds fill caches and lists that stay.
 const WARM_UP: usize = 4;
 /// The longest free range of the 128 MiB is no shorter than this while clients work. When they
-/// kept all the short ranges they had, it was 2 MiB.
+/// retained all the short ranges they had, it was 2 MiB.
 const LONGEST_MIN: u64 = 6 << 20;
 /// Objects, holds and writers that one thread keeps.
-const KEPT_MAX: usize = 40;
+const RETAINED_MAX: usize = 40;
 
 /// What must not grow.
 #[derive(Debug, Clone, Copy)]
@@ -102,12 +102,12 @@ fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64) {
                 }
             }
         }
-        if holds.len() > KEPT_MAX {
-            holds.drain(..KEPT_MAX / 2);
+        if holds.len() > RETAINED_MAX {
+            holds.drain(..RETAINED_MAX / 2);
         }
         writers.truncate(4);
-        if objects.len() > KEPT_MAX {
-            let some: Vec<ObjectKey> = objects.drain(..KEPT_MAX / 2).collect();
+        if objects.len() > RETAINED_MAX {
+            let some: Vec<ObjectKey> = objects.drain(..RETAINED_MAX / 2).collect();
             client.delete(&some).unwrap();
         }
     }

@@ -56,7 +56,7 @@ fn get(client: &Client, name: &str) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn more_than_fits_is_kept_and_every_byte_comes_back() {
+fn more_than_fits_is_retained_and_every_byte_comes_back() {
     let world = World::new("32M");
     let client = world.daemon.client();
     for number in 0..40 {

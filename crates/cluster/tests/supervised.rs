@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::shmem::Ledger;
 use common::supervised::{Supervised, children, is_there, kill};
@@ -182,6 +182,30 @@ fn a_signal_to_the_supervisor_ends_both_in_order_whenever_it_comes() {
     }
 }
 
+/// The first handler is there before it knows what to do: a signal at that moment was lost once, and
+/// the node never ended.
+#[test]
+fn a_signal_at_the_moment_of_the_first_handler_ends_the_node() {
+    let term = 1_u64 << (Signal::TERM.as_raw() - 1);
+    for turn in 0..40 {
+        let mut node = Daemon::start_supervised(&[], "8M", &[]);
+        let status = format!("/proc/{}/status", node.pid());
+        let has_handler = || {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap() & term != 0
+        };
+        let start = Instant::now();
+        while !has_handler() {
+            assert!(start.elapsed() < PATIENCE, "no handler in turn {turn}");
+        }
+        kill_process(Pid::from_raw(node.pid() as i32).unwrap(), Signal::TERM).unwrap();
+        node.wait_end();
+        let left: Vec<_> = std::fs::read_dir(node.dir.path()).unwrap().collect();
+        assert!(left.is_empty(), "turn {turn}: {left:?}");
+    }
+}
+
 /// A daemon that dies of what it finds would be started for ever.
 #[test]
 fn a_daemon_that_dies_again_and_again_ends_the_node_with_a_word() {
@@ -232,12 +256,12 @@ fn nodes_of_a_cluster_map_each_other_and_let_go_of_a_node_that_was_killed() {
     };
     let mut nodes: Vec<Supervised> = (0..3).map(start).collect();
     let mapped = |client: &Client| {
-        let roster = client.roster().unwrap();
-        roster.nodes.iter().filter(|one| one.is_usable()).count()
+        let members = client.members().unwrap();
+        members.nodes.iter().filter(|one| one.is_usable()).count()
     };
     let settle = |client: &Client, count: usize| {
         wait_for("the nodes to map each other", || (mapped(client) == count).then_some(()))
-            .unwrap_or_else(|| panic!("{:?}", client.roster().unwrap()));
+            .unwrap_or_else(|| panic!("{:?}", client.members().unwrap()));
     };
     let clients: Vec<Client> = nodes.iter().map(Supervised::client).collect();
     clients.iter().for_each(|client| settle(client, 3));

@@ -8,7 +8,7 @@ use fuzzed::nodes::World;
 
 type Replies = Vec<(usize, Result<ReplyBody, WireError>)>;
 
-/// Names of which some are kept by either node.
+/// Names of which some are retained by either node.
 const NAMES: usize = 12;
 
 fn ask(number: usize, ask: SyncAsk) -> RequestBody {
@@ -56,11 +56,11 @@ fn a_barrier_outlives_lost_questions_and_lost_answers() {
 
 /// It is asked again until the time is over, not for ever; then the others hear who gave up.
 #[test]
-fn a_barrier_whose_keeper_never_answers_ends_with_its_time() {
+fn a_barrier_whose_owner_never_answers_ends_with_its_time() {
     let mut world = World::founded();
     world.replies.clear();
     world.lost_answers = u32::MAX;
-    let mut kept_by_b = 0;
+    let mut retained_by_b = 0;
     for number in 0..NAMES {
         world.lost_questions = u32::MAX;
         world.request_of_a(ask(number, SyncAsk::Arrive { parties: 2, timeout_ms: 1_000 }));
@@ -70,13 +70,13 @@ fn a_barrier_whose_keeper_never_answers_ends_with_its_time() {
         match error {
             WireError::NodeLost { node, .. } => {
                 assert_eq!(node, "b");
-                kept_by_b += 1;
+                retained_by_b += 1;
             }
             WireError::BarrierBroken { .. } => {}
             other => panic!("{other:?}"),
         }
     }
-    assert!((1..NAMES).contains(&kept_by_b), "{kept_by_b} of {NAMES}");
+    assert!((1..NAMES).contains(&retained_by_b), "{retained_by_b} of {NAMES}");
 }
 
 /// A wait that came to nothing took all others of its client with it, at any node, without a word.

@@ -147,8 +147,8 @@ fn names_are_one_and_nothing_is_said_of_memory_that_cannot_be_reached() {
     let b_has = of("b");
     apart.kill9(1);
     let lost = |client: &Client| {
-        wait_for(client, |roster| roster.find("b").unwrap().reach == Reach::Lost);
-        wait_for(client, |roster| roster.has_lease);
+        wait_for(client, |members| members.find("b").unwrap().reach == Reach::Lost);
+        wait_for(client, |members| members.has_lease);
     };
     [a, c].into_iter().for_each(lost);
     for client in [a, c] {

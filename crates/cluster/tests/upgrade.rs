@@ -236,10 +236,10 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     for _ in 0..3 {
         let mut successor = Successor::connect(&daemon);
         let reply = successor.ask(RequestBody::Handover { region_uid });
-        let Ok(ReplyBody::HandedOver(Inheritance { reserved, kept, .. })) = reply else {
+        let Ok(ReplyBody::HandedOver(Inheritance { reserved, retained, .. })) = reply else {
             panic!("{reply:?}");
         };
-        assert_eq!((reserved.len(), kept.len()), (1, 0));
+        assert_eq!((reserved.len(), retained.len()), (1, 0));
         drop(successor);
         let stats = client.stats().unwrap();
         assert_eq!((stats.node.pid, stats.node.adopted), (daemon.pid(), 1));

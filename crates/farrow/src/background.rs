@@ -126,7 +126,7 @@ fn worker() -> Option<&'static SyncSender<Task>> {
 fn walk(region: &Weak<Region>, block: Span) {
     let mut done = 0;
     while done < block.length.0 {
-        // Held for one piece at a time: a client that goes is not kept.
+        // Held for one piece at a time: a client that goes is not retained.
         let Some(region) = region.upgrade() else {
             return;
         };

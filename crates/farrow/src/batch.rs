@@ -99,14 +99,14 @@ fn write_batch(
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<WrittenItem>, Error> {
     let wait = longest_wait(values.iter().map(|(_, options)| options));
-    let (mut promise, wait) = ObjectReservation::take_to_wait(session, values.len(), wait)?;
+    let (mut reservation, wait) = ObjectReservation::take_to_wait(session, values.len(), wait)?;
     let mut small = WriteBatch::neighbours(session);
     let mut made: Vec<WrittenItem> = Vec::with_capacity(values.len());
     let done = values.iter().try_for_each(|(value, options)| {
         made.push(match write_plain(session, value, options, &mut small)? {
             Some((primary, size)) => WrittenItem::Plain(primary, size),
             None => {
-                let own = Prepared { place: Placement::Free, ..promise.split_one().into() };
+                let own = Prepared { place: Placement::Free, ..reservation.split_one().into() };
                 WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?))
             }
         });
@@ -120,7 +120,7 @@ fn write_batch(
     for one in made {
         let mut written = one.written();
         abandon(session, &mut written, false);
-        promise.join(written.take_promise());
+        reservation.join(written.take_reservation());
     }
     if !room::is_short(&error) {
         return Err(error);
@@ -131,7 +131,7 @@ fn write_batch(
     let done = values.iter().try_for_each(|(value, options)| {
         let place = places.pop_front().unwrap_or(Placement::Free);
         let claim = claim.split(options.name);
-        let own = Prepared { promise: promise.split_one(), claim, place };
+        let own = Prepared { reservation: reservation.split_one(), claim, place };
         made.push(WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?)));
         Ok(())
     });
@@ -243,7 +243,7 @@ pub(crate) fn create_many(
     session.reservations.take(session, names.clone())?;
     let wait = longest_wait(objects.iter().map(|(_, options)| options));
     let since = Instant::now();
-    let made = ObjectReservation::take(session, objects.len(), wait).and_then(|mut promise| {
+    let made = ObjectReservation::take(session, objects.len(), wait).and_then(|mut reservation| {
         let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
         let wait = rest_of(wait, since.elapsed());
         let sizes: Vec<u64> = sizes.collect();
@@ -253,7 +253,7 @@ pub(crate) fn create_many(
             .into_iter()
             .zip(objects)
             .map(|(pages, (bytes, options))| {
-                Writer::over(session, pages, *bytes, options, promise.split_one())
+                Writer::over(session, pages, *bytes, options, reservation.split_one())
             })
             .collect();
         made.into_iter().collect::<Result<Vec<Writer>, Error>>()

@@ -40,10 +40,10 @@ impl Draft {
         wait: Duration,
     ) -> Result<Self, Error> {
         session.check_process()?;
-        let (promise, wait) = ObjectReservation::take_to_wait(session, 1, wait)?;
+        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, wait)?;
         let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
         let small = &mut WriteBatch::nothing(session);
-        let mut written = put::write(session, value, &options, promise.into(), small)?;
+        let mut written = put::write(session, value, &options, reservation.into(), small)?;
         written.item.is_held_by_creator = true;
         Ok(Self { session: Arc::clone(session), written: Some(written) })
     }

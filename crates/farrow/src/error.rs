@@ -314,7 +314,7 @@ impl From<WireError> for Error {
             WireError::NotRestored { what, file, reason } => {
                 Self::NotRestored { what, file, reason }
             }
-            WireError::NodeLost { node, reason } | WireError::NoSeat { node, reason } => {
+            WireError::NodeLost { node, reason } | WireError::NoRemoteSession { node, reason } => {
                 Self::NodeLost { node, reason }
             }
             WireError::NodeUnreachable { node, address, reason } => {

@@ -27,7 +27,7 @@ const AHEAD_PART_OF_HEAP: u64 = 64;
 const CUT_BYTES_MAX: u64 = 8 << 20;
 
 /// Free ranges that a client keeps.
-const KEPT_RUNS_MAX: usize = 2;
+const RETAINED_RUNS_MAX: usize = 2;
 
 /// For allocations of this size or more nothing is granted ahead: the message costs less than
 /// the first touch of their pages, and what would be left over lies in others' way.
@@ -501,18 +501,18 @@ impl ExtentsState {
         }
     }
 
-    /// Takes out free ranges beyond what is worth keeping. The longest that fit are kept, and few of them:
+    /// Takes out free ranges beyond what is worth keeping. The longest that fit are retained, and few of them:
     /// each is a place where nobody's long range can be.
-    fn surplus(&mut self, kept: u64) -> Vec<Span> {
+    fn surplus(&mut self, retained: u64) -> Vec<Span> {
         let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
         runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.length));
         let (mut count, mut bytes) = (0, 0);
         runs.retain(|run| {
-            let is_kept = count < KEPT_RUNS_MAX && bytes + run.length.0 <= kept;
-            if is_kept {
+            let is_retained = count < RETAINED_RUNS_MAX && bytes + run.length.0 <= retained;
+            if is_retained {
                 (count, bytes) = (count + 1, bytes + run.length.0);
             }
-            !is_kept
+            !is_retained
         });
         runs.retain(|run| self.free.claim(span_run(*run)));
         runs

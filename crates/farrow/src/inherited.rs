@@ -1,7 +1,7 @@
 //! Memory that forked children may read: it is given back when none of them is left.
 //!
 //! What this client has not sealed lies in its grants. The pages of a buffer that is freed, or of a
-//! writer that is dropped, may be a buffer of a child that was forked off in between. They are kept
+//! writer that is dropped, may be a buffer of a child that was forked off in between. They are retained
 //! here until the last such child has ended; when this client ends before, the node keeps its grants.
 
 use std::sync::{Arc, Mutex, Weak};

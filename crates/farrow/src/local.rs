@@ -71,7 +71,7 @@ impl<'a> Sealer<'a> {
     pub(crate) fn new(session: &'a Session) -> Self {
         // Who wants to hear of all objects hears of them from the node.
         let is_watched = session.reader.is_watched().unwrap_or(true);
-        let is_counted = session.promises.are_needed();
+        let is_counted = session.reserved_objects.are_needed();
         let is_possible = !session.is_cut_off() && !is_watched && !is_counted;
         Self { session, now_ns: wall_clock_ns(), is_possible }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Nodes {
 #[derive(Debug, Default)]
 struct SeenNodes {
     number: u64,
-    roster: Arc<Members>,
+    members: Arc<Members>,
     sessions: BTreeMap<String, Arc<Session>>,
     /// Those of nodes that are not lost.
     usable: Arc<[Arc<Session>]>,
@@ -40,7 +40,7 @@ impl SeenNodes {
         let usable = self
             .sessions
             .iter()
-            .filter(|(name, _)| self.roster.find(name).is_some_and(MemberInfo::is_usable));
+            .filter(|(name, _)| self.members.find(name).is_some_and(MemberInfo::is_usable));
         self.usable = usable.map(|(_, session)| Arc::clone(session)).collect();
     }
 }
@@ -66,8 +66,8 @@ impl Nodes {
     }
 
     /// Who is there. One load when nothing has changed.
-    fn roster(&self) -> Result<Arc<Members>, Error> {
-        self.look(|seen| Arc::clone(&seen.roster))
+    fn members(&self) -> Result<Arc<Members>, Error> {
+        self.look(|seen| Arc::clone(&seen.members))
     }
 
     fn look<T>(&self, look: impl FnOnce(&SeenNodes) -> T) -> Result<T, Error> {
@@ -75,13 +75,13 @@ impl Nodes {
         let mut seen = lock(&self.seen);
         if seen.number != number
             && let Some((number, bytes)) = self.own.reader.told()?
-            && let Some(roster) = Members::decode(&bytes)
+            && let Some(members) = Members::decode(&bytes)
         {
             // A node that lost its memory has another region now.
             seen.sessions.retain(|name, session| {
-                roster.find(name).is_none_or(|node| node.region_uid == session.region_uid())
+                members.find(name).is_none_or(|node| node.region_uid == session.region_uid())
             });
-            (seen.number, seen.roster) = (number, Arc::new(roster));
+            (seen.number, seen.members) = (number, Arc::new(members));
             seen.count_usable();
         }
         Ok(look(&seen))
@@ -158,7 +158,7 @@ impl Nodes {
 
     /// True where there are no other nodes.
     fn is_alone(&self) -> Result<bool, Error> {
-        Ok(self.own.reader.told_number()? == 0 || self.roster()?.nodes.len() < 2)
+        Ok(self.own.reader.told_number()? == 0 || self.members()?.nodes.len() < 2)
     }
 
     /// The place at a node.
@@ -197,41 +197,41 @@ impl Nodes {
         if region == self.own.region_uid() {
             return Ok(Arc::clone(&self.own));
         }
-        let roster = self.roster()?;
-        if let Some(node) = roster.nodes.iter().find(|node| node.region_uid == region) {
+        let members = self.members()?;
+        if let Some(node) = members.nodes.iter().find(|node| node.region_uid == region) {
             return self.session(node);
         }
-        let reason = match roster.find(name) {
+        let reason = match members.find(name) {
             // Says what is wrong with it, unless it is there.
             Some(node) => match self.session(node) {
                 Ok(_) => "it has come back without the memory that it had".to_owned(),
                 Err(error) => return Err(error),
             },
-            None => format!("it is none of the cluster's nodes {:?}", roster.names()),
+            None => format!("it is none of the cluster's nodes {:?}", members.names()),
         };
         Err(Error::NodeLost { node: name.to_owned(), reason })
     }
 
     /// What the node is called whose memory has this uid; empty where there is no cluster.
     pub(crate) fn name_of(&self, region: u64) -> Result<String, Error> {
-        let roster = self.roster()?;
+        let members = self.members()?;
         let is_own = region == self.own.region_uid();
         let found =
-            roster.nodes.iter().find(|node| node.region_uid == region || (is_own && node.is_own));
+            members.nodes.iter().find(|node| node.region_uid == region || (is_own && node.is_own));
         Ok(found.map(|node| node.name.clone()).unwrap_or_default())
     }
 
     /// The name of a node that is lost and not forgotten, if there is one.
     pub(crate) fn first_lost(&self) -> Result<Option<String>, Error> {
-        let roster = self.roster()?;
-        let lost = roster.nodes.iter().find(|node| node.reach == Reach::Lost);
+        let members = self.members()?;
+        let lost = members.nodes.iter().find(|node| node.reach == Reach::Lost);
         Ok(lost.map(|node| node.name.clone()))
     }
 
     /// The places at all nodes whose memory can be used.
     pub(crate) fn places(&self) -> Result<Vec<Arc<Session>>, Error> {
         let mut places = vec![Arc::clone(&self.own)];
-        for node in self.roster()?.nodes.iter().filter(|node| !node.is_own) {
+        for node in self.members()?.nodes.iter().filter(|node| !node.is_own) {
             match self.session(node) {
                 Ok(session) => places.push(session),
                 Err(error) if is_of_node(&error) => {}
@@ -252,9 +252,9 @@ impl Nodes {
         if self.is_alone()? {
             return Ok(RemoteLookup::Nowhere);
         }
-        let roster = self.roster()?;
+        let members = self.members()?;
         let (mut trouble, mut unseen, mut is_by_net) = (None, Vec::new(), false);
-        for node in roster.nodes.iter().filter(|node| is_possible(node, target)) {
+        for node in members.nodes.iter().filter(|node| is_possible(node, target)) {
             if node.region_uid == but.region_uid() {
                 continue;
             }
@@ -377,9 +377,9 @@ impl Client {
     /// [`Error::NodeLost`], [`Error::NodeUnreachable`] for one whose memory cannot be mapped here,
     /// [`Error::InvalidArgument`] for a node that there is not, [`Error::NotGranted`] for one that lets nobody of this client's node in.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
-        let roster = self.nodes().roster()?;
-        let found = roster.find(node).ok_or_else(|| {
-            let known = roster.names();
+        let members = self.nodes().members()?;
+        let found = members.find(node).ok_or_else(|| {
+            let known = members.names();
             Error::InvalidArgument(format!("no node {node:?} in the cluster; there are {known:?}"))
         })?;
         self.at_node(found)
@@ -395,8 +395,8 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn node(&self) -> Result<Option<String>, Error> {
-        let (uid, roster) = (self.region_uid(), self.nodes().roster()?);
-        let found = roster.nodes.iter().find(|node| node.region_uid == uid);
+        let (uid, members) = (self.region_uid(), self.nodes().members()?);
+        let found = members.nodes.iter().find(|node| node.region_uid == uid);
         Ok(found.map(|node| node.name.clone()))
     }
 
@@ -417,13 +417,13 @@ impl Client {
         prefix: &str,
         filter: &Metadata,
     ) -> Result<Vec<(Option<String>, ListedObject)>, Error> {
-        let roster = self.nodes().roster()?;
-        if roster.nodes.is_empty() {
+        let members = self.nodes().members()?;
+        if members.nodes.is_empty() {
             let listed = self.list_where(prefix, filter)?;
             return Ok(listed.into_iter().map(|one| (None, one)).collect());
         }
         let mut all = Vec::new();
-        for node in &roster.nodes {
+        for node in &members.nodes {
             match self.list_of(node, prefix, filter) {
                 Ok(listed) => {
                     all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
@@ -454,7 +454,7 @@ impl Client {
         prefix: &str,
         filter: &Metadata,
     ) -> Result<Vec<ListedObject>, Error> {
-        match self.nodes().roster()?.find(node) {
+        match self.nodes().members()?.find(node) {
             Some(found) if found.is_by_net() => self.list_of(found, prefix, filter),
             _ => self.at(node)?.list_where(prefix, filter),
         }
@@ -504,9 +504,9 @@ impl Client {
     /// # Errors
     ///
     /// The node is gone.
-    pub fn roster(&self) -> Result<Members, Error> {
+    pub fn members(&self) -> Result<Members, Error> {
         match self.nodes().own.call(RequestBody::Nodes)? {
-            ReplyBody::Nodes(roster) => Ok(roster),
+            ReplyBody::Nodes(members) => Ok(members),
             other => Err(confused(&other).into()),
         }
     }

@@ -263,7 +263,7 @@ impl Object {
             .zip(origins)
             .filter_map(|(block, origin)| {
                 let bytes = hold.session().region.sealed(*block).ok()?;
-                // The buffer must not keep the very structure alive that it is kept in.
+                // The buffer must not keep the very structure alive that it is retained in.
                 let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)) };
                 Some((*origin, Buffer::from(Bytes::from_owner(owner))))
             })

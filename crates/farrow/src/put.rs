@@ -81,7 +81,7 @@ pub(crate) struct WrittenObject {
     pool_pages: Vec<Span>,
     /// Their old page tables.
     pub(crate) retired: Retired,
-    promise: ObjectReservation,
+    reservation: ObjectReservation,
     claim: NameClaim,
     /// The node was asked to seal it.
     ticket: Option<SealTicket>,
@@ -89,12 +89,12 @@ pub(crate) struct WrittenObject {
 
 impl WrittenObject {
     fn new(mut item: SealItem, primary: Span, is_small: bool, prepared: Prepared) -> Self {
-        let Prepared { promise, claim, .. } = prepared;
-        item.is_promised = promise.is_there();
+        let Prepared { reservation, claim, .. } = prepared;
+        item.is_promised = reservation.is_there();
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
         let (pool_pages, ticket) = (Vec::new(), None);
-        Self { item, primary, is_small, pool_pages, retired, promise, claim, ticket }
+        Self { item, primary, is_small, pool_pages, retired, reservation, claim, ticket }
     }
 
     /// The node is about to be asked to seal it.
@@ -103,8 +103,8 @@ impl WrittenObject {
     }
 
     /// What was promised, for another try.
-    pub(crate) fn take_promise(&mut self) -> ObjectReservation {
-        std::mem::take(&mut self.promise)
+    pub(crate) fn take_reservation(&mut self) -> ObjectReservation {
+        std::mem::take(&mut self.reservation)
     }
 
     /// What [`write_plain`] wrote.
@@ -120,7 +120,7 @@ const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
 /// What was got for an object before it is written.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    pub(crate) promise: ObjectReservation,
+    pub(crate) reservation: ObjectReservation,
     pub(crate) claim: NameClaim,
     pub(crate) place: Placement,
 }
@@ -138,8 +138,8 @@ pub(crate) enum Placement {
 }
 
 impl From<ObjectReservation> for Prepared {
-    fn from(promise: ObjectReservation) -> Self {
-        Self { promise, ..Self::default() }
+    fn from(reservation: ObjectReservation) -> Self {
+        Self { reservation, ..Self::default() }
     }
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn put(
     session.check_process()?;
     // Who does not wait needs no clock, which would take a twentieth of a small put.
     let since = (!options.wait.is_zero()).then(Instant::now);
-    let (promise, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
+    let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
     let own = ObjectOptions { wait, ..*options };
     let small = &mut WriteBatch::nothing(session);
     let plain = match write_plain(session, value, &own, small) {
@@ -251,7 +251,7 @@ pub(crate) fn put(
             }
             WrittenObject::small_bytes(primary, size)
         }
-        None => write(session, value, &own, promise.into(), small)?,
+        None => write(session, value, &own, reservation.into(), small)?,
     };
     if plain.is_none()
         && let Some(id) = local::seal(session, &written.item)
@@ -553,7 +553,7 @@ pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result
         Ok(id) => *id,
         Err(no) => return abandon(session, written, no.is_unknown),
     };
-    written.promise.used(1);
+    written.reservation.used(1);
     written.claim.sealed();
     if let Some(ticket) = written.ticket {
         session.extents.sealed(ticket);
@@ -576,7 +576,7 @@ pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject, is_un
         return;
     }
     if is_unknown {
-        written.promise.used(1);
+        written.reservation.used(1);
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
         if let Some(ticket) = written.ticket {
             session.extents.in_limbo(session, ticket);

@@ -1,6 +1,6 @@
 //! Room in the quotas of objects for those that this client is about to make.
 //!
-//! Where objects are limited the node is asked for a promise before one is written. What is not used
+//! Where objects are limited the node is asked for a reservation before one is written. What is not used
 //! goes back when the object is given up. A node that follows another is told how many there are.
 
 use std::sync::{Arc, Mutex};
@@ -59,15 +59,15 @@ impl ObjectReservation {
         objects: usize,
         wait: Duration,
     ) -> Result<Self, Error> {
-        if objects == 0 || !session.promises.are_needed() {
+        if objects == 0 || !session.reserved_objects.are_needed() {
             return Ok(Self::default());
         }
         let objects = u32::try_from(objects).unwrap_or(u32::MAX);
         let wait_ms = millis(wait).min(WAIT_MS_MAX);
         // The node keeps the time; its answer may take a little longer.
         let deadline = deadline_after(wait.saturating_add(session.timeout));
-        session.call_until(RequestBody::Promise { objects, wait_ms }, deadline)?;
-        let mut all = lock(&session.promises.objects);
+        session.call_until(RequestBody::Reservation { objects, wait_ms }, deadline)?;
+        let mut all = lock(&session.reserved_objects.objects);
         *all = all.saturating_add(objects);
         Ok(Self { session: Some(Arc::clone(session)), objects })
     }
@@ -83,8 +83,8 @@ impl ObjectReservation {
             return Ok((Self::default(), wait));
         }
         let since = Instant::now();
-        let promise = Self::take(session, objects, wait)?;
-        Ok((promise, rest_of(wait, since.elapsed())))
+        let reservation = Self::take(session, objects, wait)?;
+        Ok((reservation, rest_of(wait, since.elapsed())))
     }
 
     /// Whether there is room for one.
@@ -106,12 +106,12 @@ impl ObjectReservation {
     }
 
     /// So many were sealed, or nobody knows whether they were: then what is too much at the node goes
-    /// when it hears of this client's promises the next time.
+    /// when it hears of this client's reservations the next time.
     pub(crate) fn used(&mut self, objects: usize) {
         let used = u32::try_from(objects).unwrap_or(u32::MAX).min(self.objects);
         self.objects -= used;
         if let Some(session) = self.session.as_ref().filter(|_| used > 0) {
-            let mut all = lock(&session.promises.objects);
+            let mut all = lock(&session.reserved_objects.objects);
             *all = all.saturating_sub(used);
         }
     }
@@ -124,7 +124,7 @@ impl Drop for ObjectReservation {
         };
         // In a forked child they are the parent's.
         if session.is_own_process() {
-            let mut all = lock(&session.promises.objects);
+            let mut all = lock(&session.reserved_objects.objects);
             *all = all.saturating_sub(self.objects);
             session.tell(RequestBody::Unpromise { objects: self.objects });
         }

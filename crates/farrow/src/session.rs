@@ -49,7 +49,7 @@ const RETRY_MAX: Duration = Duration::from_millis(25);
 /// A client that goes waits so long for a daemon that has just followed another.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Uses of an object that lie closer together count as one.
+/// Uses of an object that lie close handle together count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
 
 /// Up to this many bytes `protect` leaves nothing for later: it takes 20 to 60 us a MiB. What it
@@ -114,7 +114,7 @@ pub(crate) struct Session {
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
     pub(crate) reservations: ReservedNames,
-    pub(crate) promises: ReservedObjects,
+    pub(crate) reserved_objects: ReservedObjects,
     pub(crate) unheld: PendingHolds,
     pub(crate) inherited: Inherited,
     /// Events before this one are not of the client's namespace.
@@ -172,7 +172,7 @@ impl Session {
             blocks: HeldBlocks::default(),
             populator: Populator::new(&region),
             reservations: ReservedNames::default(),
-            promises: ReservedObjects::new(welcome.are_objects_limited),
+            reserved_objects: ReservedObjects::new(welcome.are_objects_limited),
             unheld: PendingHolds::default(),
             inherited: Inherited::default(),
             uses: UseStamps::new(&region)?,
@@ -340,7 +340,7 @@ impl Session {
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
         self.reservations.renew(&link, deadline);
         let connection = self
-            .promises
+            .reserved_objects
             .renew(&link, welcome.are_objects_limited, || self.go_over(Arc::clone(&link), &theirs));
         if self.note_successor() {
             link.tell(RequestBody::ConfirmEarlier);
@@ -562,7 +562,7 @@ fn may_repeat(body: &RequestBody) -> bool {
         body,
         RequestBody::Grant { .. }
             | RequestBody::Room(_)
-            | RequestBody::Promise { .. }
+            | RequestBody::Reservation { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
             | RequestBody::ConfirmEarlier
@@ -626,7 +626,7 @@ fn connect(
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
             // Our node is there, and will say so when the other one is lost; or it has not noticed
             // yet that our last connection has ended.
-            Err(LinkError::Refused(WireError::NoSeat { node, reason })) => {
+            Err(LinkError::Refused(WireError::NoRemoteSession { node, reason })) => {
                 was_there = true;
                 silent = (!hello.node.is_empty()).then_some(node);
                 reason

@@ -140,7 +140,7 @@ impl Subscription {
     }
 
     /// Ends this subscription from another thread.
-    pub fn closer(&self) -> CloseHandle {
+    pub fn close_handle(&self) -> CloseHandle {
         CloseHandle(Arc::clone(&self.waker))
     }
 
@@ -225,7 +225,7 @@ impl Subscription {
                     error,
                     LinkError::Closed { .. }
                         // Another node that does not answer: its daemon may follow, or it is lost.
-                        | LinkError::Refused(WireError::Closing | WireError::NoSeat { .. })
+                        | LinkError::Refused(WireError::Closing | WireError::NoRemoteSession { .. })
                 );
                 if !is_passing || since.elapsed() >= self.session.timeout {
                     return Err(error.into());

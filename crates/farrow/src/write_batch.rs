@@ -7,7 +7,7 @@ use farrow_store::BLOCK_BYTES;
 use crate::error::Error;
 use crate::session::Session;
 
-/// Bytes that are kept back at most.
+/// Bytes that are retained back at most.
 const GATHERED_BYTES_MAX: usize = 128 << 10;
 
 /// Writes into blocks that are this client's and not yet sealed.
@@ -51,7 +51,7 @@ impl<'a> WriteBatch<'a> {
         Ok(())
     }
 
-    /// Makes all writes that were kept back.
+    /// Makes all writes that were retained back.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if !self.bytes.is_empty() {
             self.session.arena.write(self.session, Offset(self.start), &self.bytes)?;

@@ -98,7 +98,7 @@ enum WriterState {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
-    promise: ObjectReservation,
+    reservation: ObjectReservation,
     metadata_bytes: u32,
     metadata_crc: u32,
     is_done: bool,
@@ -204,14 +204,14 @@ impl Writer {
         let name = || options.name.map(str::to_owned).into_iter().collect();
         session.reservations.take(session, name())?;
         let since = Instant::now();
-        let promise = ObjectReservation::take(session, 1, options.wait);
-        let made = promise.and_then(|promise| {
+        let reservation = ObjectReservation::take(session, 1, options.wait);
+        let made = reservation.and_then(|reservation| {
             let wait = rest_of(options.wait, since.elapsed());
             let bytes_all = Self::block_bytes(bytes, options);
             let demand = Demand::new(1, options.name.into_iter(), wait);
             let pages = session.pool.extents().take_or_make(session, &[bytes_all], &demand)?;
             let pages = pages.first().copied().unwrap_or_default();
-            Self::over(session, pages, bytes, options, promise)
+            Self::over(session, pages, bytes, options, reservation)
         });
         made.inspect_err(|_| session.reservations.give(session, name()))
     }
@@ -221,14 +221,14 @@ impl Writer {
         put::with_metadata(bytes.max(1), &options.encoded_metadata())
     }
 
-    /// Over pages that were taken from the pool's extents; its name is reserved, and `promise` is there
+    /// Over pages that were taken from the pool's extents; its name is reserved, and `reservation` is there
     /// where one is needed.
     pub(crate) fn over(
         session: &Arc<Session>,
         pages: Span,
         bytes: u64,
         options: &ObjectOptions<'_>,
-        promise: ObjectReservation,
+        reservation: ObjectReservation,
     ) -> Result<Self, Error> {
         let state = std::sync::Mutex::new(WriterState::Writing);
         let published = std::sync::Mutex::new(Published::Parts(BTreeMap::new()));
@@ -242,7 +242,7 @@ impl Writer {
         Ok(Self {
             memory: Arc::new(memory),
             name: options.name.map(str::to_owned),
-            promise,
+            reservation,
             metadata_bytes: metadata.len() as u32,
             metadata_crc: crc32c::crc32c(&metadata),
             is_done: false,
@@ -287,7 +287,7 @@ impl Writer {
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
             is_reserved: self.name.is_some(),
-            is_promised: self.promise.is_there(),
+            is_promised: self.reservation.is_there(),
             is_held_by_creator: true,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
@@ -303,7 +303,7 @@ impl Writer {
         background::take_down(retired);
         match sealed {
             Ok(id) => {
-                self.promise.used(1);
+                self.reservation.used(1);
                 session.pool.extents().sealed(ticket);
                 if let Some(name) = &self.name {
                     session.reservations.sealed(name);
@@ -317,7 +317,7 @@ impl Writer {
                 // If it is sealed, or will be, the name is not reserved any more by then.
                 session.reservations.give(&session, self.name.take().into_iter().collect());
                 if is_unknown {
-                    self.promise.used(1);
+                    self.reservation.used(1);
                     *state = WriterState::Unknown(ticket);
                     return Err(error);
                 }

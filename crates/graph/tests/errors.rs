@@ -258,7 +258,7 @@ fn more_features_than_memory() {
     assert_eq!(engine.stats(), Default::default());
 }
 
-/// What was kept of a graph may not fit: columns of one length, as many as the settings measure,
+/// What was retained of a graph may not fit: columns of one length, as many as the settings measure,
 /// and ids where they are needed.
 #[test]
 fn a_state_that_does_not_fit() {

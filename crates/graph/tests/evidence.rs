@@ -106,13 +106,13 @@ fn the_limit_keeps_the_first_and_counts_the_others() {
                 {
                     assert_eq!(cells, all_cells, "seed {seed}, {threads} threads");
                     let count = all.patterns.len();
-                    let kept = count.min(most);
+                    let retained = count.min(most);
                     assert_eq!(
                         got.patterns,
-                        all.patterns[..kept],
+                        all.patterns[..retained],
                         "seed {seed}, {threads} threads"
                     );
-                    assert_eq!((got.dropped, all.dropped), ((count - kept) as u64, 0));
+                    assert_eq!((got.dropped, all.dropped), ((count - retained) as u64, 0));
                     most_seen = most_seen.max(count);
                 }
             }

@@ -243,7 +243,7 @@ fn a_graph_is_as_large_as_what_its_window_holds() {
             let stats = engine.stats();
             least = if id < 30_000 { stats.edges } else { least.min(stats.edges) };
             // Each edge twice and its place in order of arrival; of an account a number, a slot in
-            // the index and two lists. A quarter more, and what is kept anyway.
+            // the index and two lists. A quarter more, and what is retained anyway.
             let most = (stats.edges * 28 + stats.accounts * 18) * 5 / 4 + 70_000;
             assert!(
                 stats.bytes <= most,

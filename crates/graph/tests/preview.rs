@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Preview,
-    /// Rows that are provisional and taken back; those of the stream are, too, and kept.
+    /// Rows that are provisional and taken back; those of the stream are, too, and retained.
     Undo,
     /// The canary: rows that stay.
     Learn,
@@ -44,13 +44,13 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
         let none = one.rows().part(0..0);
         let rows = if matches!(one, Call::Transform(_)) { one.rows() } else { &none };
         for (looked, is_own) in [(others, false), (rows, true)] {
-            let kept = |engine: &GraphFeatures| {
+            let retained = |engine: &GraphFeatures| {
                 // A plain graph gives small numbers again, and may have more of them in store.
                 let numbered = engine.settings().segment.map(|_| engine.accounts(0));
                 let stats = engine.stats();
                 (stats.now, stats.edges, stats.accounts, stats.rows, numbered)
             };
-            let before = kept(&engine);
+            let before = retained(&engine);
             let found = looked.with(|edges| match way {
                 Way::Preview => engine.preview(edges, None).unwrap().0,
                 Way::Undo => {
@@ -62,7 +62,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
                 Way::Learn => engine.transform(edges).unwrap(),
             });
             if way != Way::Learn {
-                assert_eq!(kept(&engine), before, "seed {seed}");
+                assert_eq!(retained(&engine), before, "seed {seed}");
             }
             if is_own {
                 seen.push(found);

@@ -444,11 +444,11 @@ fn a_graph_goes_on_without_segments_that_are_lost() {
         rows(&[]).with(|edges| engine.learn(edges)).unwrap();
     }
     let (accounts, late) = (engine.accounts(0), engine.late_edges());
-    for kept in [&segments[..0], &segments[..1], &segments[1..]] {
-        engine.adopt(&accounts, kept.iter().cloned(), &late, 2).unwrap();
+    for retained in [&segments[..0], &segments[..1], &segments[1..]] {
+        engine.adopt(&accounts, retained.iter().cloned(), &late, 2).unwrap();
         assert_eq!((engine.next_number(), engine.accounts(0)), (2, accounts.clone()));
         rows(&[(2, 1, 3, 31)]).with(|edges| engine.learn(edges)).unwrap();
-        assert_eq!(engine.stats().edges, kept.len() + 1);
+        assert_eq!(engine.stats().edges, retained.len() + 1);
         assert_eq!(engine.edges_of(1, ListKind::Out, 30, 31), [(3, 31)]);
     }
 }

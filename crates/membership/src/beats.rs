@@ -56,11 +56,11 @@ impl Membership {
 
     /// Whether this node vouches for others: not once it accepted a next view.
     pub(super) fn may_vouch(&self) -> bool {
-        self.kept.accepted.is_none() && !self.is_moving
+        self.retained.accepted.is_none() && !self.is_moving
     }
 
     pub(super) fn beat_when_due(&mut self) {
-        if self.kept.view.is_none() || self.now_ms < self.next_beat_ms {
+        if self.retained.view.is_none() || self.now_ms < self.next_beat_ms {
             return;
         }
         self.next_beat_ms = self.now_ms + self.options.lease_ms / 4;
@@ -82,14 +82,14 @@ impl Membership {
     fn send_beat(&mut self, number: NodeNumber, is_urgent: bool) {
         let Some(peer) = self.peers.get(&number) else { return };
         let (ack, address) = (peer.vouched, peer.address.clone());
-        let is_leaving = self.kept.is_leaving;
+        let is_leaving = self.retained.is_leaving;
         let beat = Beat { beat: self.beat, ack, is_urgent, is_leaving };
         self.send(&address, Body::Beat(beat));
     }
 
     /// Looks for those that were excluded.
     pub(super) fn probe_when_due(&mut self) {
-        let Some(view) = &self.kept.view else { return };
+        let Some(view) = &self.retained.view else { return };
         if self.now_ms < self.next_probe_ms {
             return;
         }
@@ -112,7 +112,7 @@ impl Membership {
         beat: Beat,
     ) {
         self.met(from, cluster, epoch, true);
-        let Some(view) = &self.kept.view else { return };
+        let Some(view) = &self.retained.view else { return };
         if cluster != Some(view.cluster) {
             return;
         }
@@ -145,7 +145,7 @@ impl Membership {
         if is_answer_due {
             self.send_beat(number, false);
         }
-        if beat.is_leaving && self.kept.is_leaving && self.peers.values().all(|p| p.has_left) {
+        if beat.is_leaving && self.retained.is_leaving && self.peers.values().all(|p| p.has_left) {
             self.end(None);
         } else if is_news {
             self.propose_when_due();
@@ -154,7 +154,7 @@ impl Membership {
 
     /// The lease lasts from the sending of the latest beat that a quorum vouched for.
     fn renew_lease(&mut self) {
-        let Some(view) = &self.kept.view else { return };
+        let Some(view) = &self.retained.view else { return };
         let (electorate, mut votes) = (view.numbers(), NodeSet::default());
         let peers = self.peers.iter().map(|(number, peer)| (peer.acked_ms, *number));
         let own = self.number().map(|number| (self.self_acked_ms, number));
@@ -182,7 +182,7 @@ impl Membership {
         is_question: bool,
     ) {
         let Some(theirs) = cluster else { return };
-        let Some(view) = &self.kept.view else {
+        let Some(view) = &self.retained.view else {
             self.joining.hint(&from.address, &self.options.address);
             return;
         };
@@ -206,7 +206,7 @@ impl Membership {
     /// Notes that the life that the view has of this name is over. Ends the own one too if the
     /// view can decide nothing any more; says whether.
     pub(super) fn mark_gone(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
-        let Some(view) = &self.kept.view else { return false };
+        let Some(view) = &self.retained.view else { return false };
         let Some(member) = view.named(&from.name) else { return false };
         let mut peers = self.peers.values();
         // A life that is heard is not over: another node took its name, or will be refused.
@@ -237,8 +237,8 @@ impl Membership {
         if view.number_of_sender(from).is_none() && !self.is_known(from) {
             return;
         }
-        let is_in_it = view.number_of(&self.options.name, self.kept.incarnation).is_some();
-        let Some(own) = &self.kept.view else {
+        let is_in_it = view.number_of(&self.options.name, self.retained.incarnation).is_some();
+        let Some(own) = &self.retained.view else {
             if is_in_it {
                 self.install(view);
             } else {
@@ -268,7 +268,7 @@ impl Membership {
 
     /// Whether the name is one of the view, in the same or a later life.
     fn is_known(&self, from: &Sender) -> bool {
-        let member = self.kept.view.as_ref().and_then(|view| view.named(&from.name));
+        let member = self.retained.view.as_ref().and_then(|view| view.named(&from.name));
         member.is_some_and(|member| member.incarnation <= from.incarnation)
     }
 
@@ -279,7 +279,7 @@ impl Membership {
         if self.mark_gone(from, Some(theirs.cluster)) {
             return;
         }
-        let Some(own) = &self.kept.view else { return };
+        let Some(own) = &self.retained.view else { return };
         let weight = |view: &View| (view.members.len(), std::cmp::Reverse(view.cluster.0));
         let asked = self.joining.others(&self.options.address);
         let is_one_of_them = match asked.is_empty() {

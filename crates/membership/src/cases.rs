@@ -1,10 +1,10 @@
-//! Single cases of membership, each with its story; and letters that nobody should have written.
+//! Single cases of membership, each with its story; and messages that nobody should have written.
 
 use crate::NODE_NAME_CHARS_MAX;
 use proptest::prelude::*;
 
 use super::message::{
-    Ballot, Beat, Body, LETTER_BYTES_MAX, Message, Output, Reachability, Refusal, Sender,
+    Ballot, Beat, Body, MESSAGE_BYTES_MAX, Message, Output, Reachability, Refusal, Sender,
 };
 use super::options::Options;
 use super::simulator::{LEASE_MS, World, address, name};
@@ -133,15 +133,15 @@ fn a_name_that_is_used_elsewhere_is_a_clash() {
         let mut out = Vec::new();
         twin.tick(now_ms, &mut out);
         for output in out {
-            let Output::Send { letter, .. } = output else { continue };
+            let Output::Send { message, .. } = output else { continue };
             let node = world.nodes[0].process.as_mut().unwrap();
             let mut answers = Vec::new();
-            node.handle(letter, node.now_ms, &mut answers);
+            node.handle(message, node.now_ms, &mut answers);
             for answer in answers {
                 match answer {
-                    Output::Send { address, letter } if address == "10.0.9.9:1" => {
+                    Output::Send { address, message } if address == "10.0.9.9:1" => {
                         let mut out = Vec::new();
-                        twin.handle(letter, now_ms, &mut out);
+                        twin.handle(message, now_ms, &mut out);
                         clashes.extend(out.into_iter().filter(|o| matches!(o, Output::Clash(_))));
                     }
                     _ => {}
@@ -168,22 +168,22 @@ fn silence_is_suspect_and_then_lost() {
     assert_eq!(seen, [Reachability::Live, Reachability::Suspect, Reachability::Lost]);
 }
 
-/// Letters that each node sends in a lease: one to each other in a quarter of it, and no more.
+/// Messages that each node sends in a lease: one to each other in a quarter of it, and no more.
 #[test]
-fn letters_grow_linearly() {
+fn messages_grow_linearly() {
     for count in [2, 4, 8, 16, 32] {
         let mut world = begin(count, true, 5).unwrap();
         world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
-        let before = world.letters;
+        let before = world.messages;
         world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
-        let each = (world.letters - before) / count as u64 / 10;
+        let each = (world.messages - before) / count as u64 / 10;
         let others = count as u64 - 1;
         assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} letters");
     }
 }
 
 #[test]
-fn the_largest_letter_has_its_limit() {
+fn the_largest_message_has_its_limit() {
     let text = |bytes: usize, n: u8| format!("{n:02}{}", "x".repeat(bytes - 2));
     let member = |number: NodeNumber| Member {
         number,
@@ -201,19 +201,19 @@ fn the_largest_letter_has_its_limit() {
     };
     let Member { name, incarnation, address, .. } = members[0].clone();
     let ballot = Ballot { round: u64::MAX, name: name.clone() };
-    let letter = Message {
+    let message = Message {
         from: Sender { name, incarnation, address },
         cluster: Some(ClusterId(u64::MAX)),
         epoch: Epoch(u64::MAX),
         body: Body::Promise { ballot: ballot.clone(), accepted: Some((ballot, view)) },
     };
-    assert!(letter.is_sound());
-    let bytes = postcard::to_stdvec(&letter).unwrap();
-    assert!(bytes.len() <= LETTER_BYTES_MAX && bytes.len() > LETTER_BYTES_MAX / 2);
+    assert!(message.is_sound());
+    let bytes = postcard::to_stdvec(&message).unwrap();
+    assert!(bytes.len() <= MESSAGE_BYTES_MAX && bytes.len() > MESSAGE_BYTES_MAX / 2);
 }
 
 /// What a member said in epochs and lives that are over comes again, by a link or by its own doing.
-/// It is a member now, so its certificate is good; but the letters say when they were written.
+/// It is a member now, so its certificate is good; but the messages say when they were written.
 #[test]
 fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
     let (mut epochs_old, mut lives_old) = (0, 0);
@@ -234,15 +234,15 @@ fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
         assert!(view.epoch > Epoch(5), "{view:?}");
         for from in 0..3 {
             let life = world.nodes[from].process.as_ref().unwrap().incarnation();
-            for letter in world.nodes[from].said.clone() {
-                let is_life_old = letter.from.incarnation < life;
-                if !is_life_old && letter.epoch == view.epoch {
+            for message in world.nodes[from].said.clone() {
+                let is_life_old = message.from.incarnation < life;
+                if !is_life_old && message.epoch == view.epoch {
                     continue;
                 }
-                epochs_old += usize::from(!is_life_old && letter.cluster.is_some());
+                epochs_old += usize::from(!is_life_old && message.cluster.is_some());
                 lives_old += usize::from(is_life_old);
                 for to in (0..3).filter(|to| *to != from) {
-                    assert_ignored(&mut world, to, letter.clone(), is_life_old);
+                    assert_ignored(&mut world, to, message.clone(), is_life_old);
                 }
             }
         }
@@ -284,8 +284,8 @@ fn a_vote_of_an_earlier_epoch_is_none() {
                 let from = Sender { name, incarnation, address };
                 let epoch = Epoch(view.epoch.0 - 1);
                 let cluster = Some(view.cluster).filter(|_| epoch > Epoch(0));
-                let letter = Message { from, cluster, epoch, body: body.clone() };
-                assert_ignored(&mut world, 0, letter, false);
+                let message = Message { from, cluster, epoch, body: body.clone() };
+                assert_ignored(&mut world, 0, message, false);
             }
         }
     }
@@ -293,7 +293,7 @@ fn a_vote_of_an_earlier_epoch_is_none() {
 
 /// It gets no more than a word on what its writer missed. Of the life that its writer has it is a sign,
 /// of one that is over not even that.
-fn assert_ignored(world: &mut World, to: usize, letter: Message, is_life_old: bool) {
+fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: bool) {
     let now_ms = world.clock_ms(to);
     let process = world.nodes[to].process.as_mut().unwrap();
     let sketch = |process: &Membership| {
@@ -307,26 +307,26 @@ fn assert_ignored(world: &mut World, to: usize, letter: Message, is_life_old: bo
         let peers: Vec<_> = process.peers.values().map(peer).collect();
         let proposal = format!("{:?} {}", process.proposal, process.round_seen);
         let candidates = process.candidates.len();
-        (process.kept.clone(), candidates, reaches, lease_ms, peers, proposal)
+        (process.retained.clone(), candidates, reaches, lease_ms, peers, proposal)
     };
     // What is due at this time is no answer.
     let mut out = Vec::new();
     process.tick(now_ms, &mut out);
     out.clear();
     let before = sketch(process);
-    process.handle(letter.clone(), now_ms, &mut out);
+    process.handle(message.clone(), now_ms, &mut out);
     let is_word = |output: &Output| match output {
-        Output::Send { letter, .. } => matches!(
-            letter.body,
+        Output::Send { message, .. } => matches!(
+            message.body,
             Body::Decided { .. } | Body::Probe { .. } | Body::Refused(Refusal::Stale { .. })
         ),
         _ => false,
     };
-    assert!(out.iter().all(is_word), "{letter:?} led to {out:?}");
-    assert_eq!(sketch(process), before, "{letter:?}");
+    assert!(out.iter().all(is_word), "{message:?} led to {out:?}");
+    assert_eq!(sketch(process), before, "{message:?}");
 }
 
-/// Letters with any content, from names and about clusters, epochs and views that are near.
+/// Messages with any content, from names and about clusters, epochs and views that are near.
 struct Forger<'a> {
     random: u64,
     world: &'a World,
@@ -444,7 +444,7 @@ impl Forger<'_> {
         Sender { name: name(node), incarnation: self.life(node), address: address(self.node()) }
     }
 
-    fn letter(&mut self, from: Sender) -> Message {
+    fn message(&mut self, from: Sender) -> Message {
         let view = view_of(self.world, 0);
         let (cluster, epoch) = (view.cluster.0, view.epoch.0);
         let cluster = ClusterId(self.near(cluster));
@@ -457,41 +457,41 @@ proptest! {
 
     /// Who is not a member changes nothing: not the view, not the lease.
     #[test]
-    fn letters_from_outside_change_nothing(seed: u64) {
+    fn messages_from_outside_change_nothing(seed: u64) {
         let mut world = begin(3, false, seed).unwrap();
         let view = view_of(&world, 0).clone();
         for turn in 0..200 {
             let mut forger = Forger { random: seed ^ turn, world: &world };
             let from = forger.outsider();
-            let letter = forger.letter(from);
-            world.deliver((turn % 3) as usize, letter).unwrap();
+            let message = forger.message(from);
+            world.deliver((turn % 3) as usize, message).unwrap();
             world.run_until(world.now_ms + 20).unwrap();
             prop_assert!(world.is_whole(), "{}", world.sketch());
         }
         prop_assert_eq!(view_of(&world, 0), &view);
     }
 
-    /// A member that lies may split a cluster. It makes nobody panic, and letters stay small.
+    /// A member that lies may split a cluster. It makes nobody panic, and messages stay small.
     #[test]
-    fn letters_from_anybody_make_nobody_panic(seed: u64) {
+    fn messages_from_anybody_make_nobody_panic(seed: u64) {
         let healthy = begin(3, false, seed).unwrap();
         let mut world = begin(3, false, seed).unwrap();
         for turn in 0..300 {
             let mut forger = Forger { random: seed ^ turn, world: &healthy };
             let from = forger.anybody();
-            let letter = forger.letter(from);
+            let message = forger.message(from);
             // What it breaks is not looked at, but what it says has its limits.
-            let _ = world.deliver((turn % 3) as usize, letter);
+            let _ = world.deliver((turn % 3) as usize, message);
             let _ = world.run_until(world.now_ms + 10);
         }
-        prop_assert!(world.bytes_max <= LETTER_BYTES_MAX);
+        prop_assert!(world.bytes_max <= MESSAGE_BYTES_MAX);
     }
 
     #[test]
-    fn bytes_that_are_a_letter_make_nobody_panic(bytes: Vec<u8>, seed: u64) {
-        if let Ok(letter) = postcard::from_bytes::<Message>(&bytes) {
+    fn bytes_that_are_a_message_make_nobody_panic(bytes: Vec<u8>, seed: u64) {
+        if let Ok(message) = postcard::from_bytes::<Message>(&bytes) {
             let mut node = Membership::new(options(0, vec![address(1)]), None, seed >> 1).unwrap();
-            node.handle(letter, seed >> 1, &mut Vec::new());
+            node.handle(message, seed >> 1, &mut Vec::new());
         }
     }
 }

@@ -14,21 +14,21 @@ const ROUND_MAX: u64 = u64::MAX / 2;
 impl Membership {
     /// Who decides on the next view.
     fn electorate(&self) -> NodeSet {
-        match &self.kept.view {
+        match &self.retained.view {
             Some(view) => view.numbers(),
             None => self.joining.places(),
         }
     }
 
     fn voter(&self, from: &Sender) -> Option<NodeNumber> {
-        match &self.kept.view {
+        match &self.retained.view {
             Some(view) => view.number_of_sender(from),
             None => self.joining.place_of(&from.address),
         }
     }
 
     pub(super) fn own_voter(&self) -> Option<NodeNumber> {
-        match &self.kept.view {
+        match &self.retained.view {
             Some(_) => self.number(),
             None => self.joining.place_of(&self.options.address),
         }
@@ -37,7 +37,7 @@ impl Membership {
     /// Where the other voters are, but for those that have been silent for long.
     pub(super) fn voter_addresses(&self) -> Vec<String> {
         let lease_ms = self.options.lease_ms;
-        match &self.kept.view {
+        match &self.retained.view {
             Some(_) => {
                 let live = self.peers.values().filter(|peer| self.silent_ms(peer) < lease_ms);
                 live.map(|peer| peer.address.clone()).collect()
@@ -51,7 +51,7 @@ impl Membership {
         if self.is_mutant(super::state::Mutant::HalfIsQuorum) {
             return electorate.and(votes).len() * 2 >= electorate.len();
         }
-        match &self.kept.view {
+        match &self.retained.view {
             Some(_) => electorate.is_quorum(votes),
             // Of the addresses that shall found a cluster, nobody has agreed which is the first.
             None => electorate.is_majority(votes),
@@ -71,7 +71,7 @@ impl Membership {
             // Others accepted it, so it may be decided: it must only outlast the lease.
             Some(peer) if is_adopted => vouched_ms(peer.granted_ms) >= lease_ms,
             Some(peer) => self.silent_ms(peer) >= lease_ms,
-            None if self.kept.is_leaving => true,
+            None if self.retained.is_leaving => true,
             None => is_adopted && vouched_ms(self.self_acked_ms.unwrap_or(0)) >= lease_ms,
         }
     }
@@ -82,10 +82,10 @@ impl Membership {
         numbers.filter(|number| !self.may_exclude(*number, is_adopted)).collect()
     }
 
-    /// Whether a letter of the consensus is about the view that this node votes on next.
+    /// Whether a message of the consensus is about the view that this node votes on next.
     fn is_due(&mut self, from: &Sender, epoch: Epoch, electorate: u64) -> bool {
-        let own = self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch);
-        if electorate == self.kept.electorate && epoch == own {
+        let own = self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch);
+        if electorate == self.retained.electorate && epoch == own {
             return self.voter(from).is_some();
         }
         if epoch < own {
@@ -108,18 +108,18 @@ impl Membership {
         }
         self.round_seen = self.round_seen.max(ballot.round);
         let without = without.and(self.electorate());
-        let hears = match self.kept.view {
+        let hears = match self.retained.view {
             Some(_) => self.spares(without, false),
             None => NodeSet::default(),
         };
-        let promised = self.kept.promised.clone().filter(|promised| *promised > ballot);
+        let promised = self.retained.promised.clone().filter(|promised| *promised > ballot);
         if promised.is_some() || !hears.is_empty() {
             self.send(&from.address, Body::Nack { ballot, promised, hears });
             return;
         }
-        self.kept.promised = Some(ballot.clone());
+        self.retained.promised = Some(ballot.clone());
         self.is_unkept = true;
-        let accepted = self.kept.accepted.clone();
+        let accepted = self.retained.accepted.clone();
         self.send(&from.address, Body::Promise { ballot, accepted });
     }
 
@@ -137,7 +137,7 @@ impl Membership {
             return;
         }
         self.round_seen = self.round_seen.max(ballot.round);
-        let promised = self.kept.promised.clone().filter(|promised| *promised > ballot);
+        let promised = self.retained.promised.clone().filter(|promised| *promised > ballot);
         let hears = self.hears(&value, is_adopted);
         if promised.is_some() || !hears.is_empty() {
             // Whatever was accepted must be decided some day: let leases end until it can be.
@@ -145,27 +145,27 @@ impl Membership {
             self.send(&from.address, Body::Nack { ballot, promised, hears });
             return;
         }
-        self.kept.promised = Some(ballot.clone());
-        self.kept.accepted = Some((ballot.clone(), value));
+        self.retained.promised = Some(ballot.clone());
+        self.retained.accepted = Some((ballot.clone(), value));
         self.is_unkept = true;
         self.send(&from.address, Body::Accepted { ballot });
     }
 
     /// Whether the value is one that this node could vote for.
     fn is_possible(&self, from: &Sender, value: &View) -> bool {
-        match &self.kept.view {
+        match &self.retained.view {
             Some(view) => view.may_precede(value),
             None => {
                 value.is_sound()
                     && value.epoch == Epoch(1)
                     && value.number_of_sender(from).is_some()
-                    && value.number_of(&self.options.name, self.kept.incarnation).is_some()
+                    && value.number_of(&self.options.name, self.retained.incarnation).is_some()
             }
         }
     }
 
     fn hears(&self, value: &View, is_adopted: bool) -> NodeSet {
-        let Some(view) = &self.kept.view else { return NodeSet::default() };
+        let Some(view) = &self.retained.view else { return NodeSet::default() };
         self.spares(view.dropped_by(value), is_adopted)
     }
 
@@ -176,7 +176,7 @@ impl Membership {
         if self.is_mutant(super::state::Mutant::CountsOldVotes) {
             return true;
         }
-        epoch == self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch)
+        epoch == self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch)
     }
 
     /// Whether a vote is for the proposal under way, from somebody whose vote was not counted.
@@ -202,7 +202,7 @@ impl Membership {
             return;
         }
         let Some(number) = self.is_vote(from, ballot, false) else { return };
-        let accepted = accepted.filter(|(_, value)| match &self.kept.view {
+        let accepted = accepted.filter(|(_, value)| match &self.retained.view {
             Some(view) => view.may_precede(value),
             // A value without one of the lives that vote was accepted by a life that is over.
             None => self.is_possible(from, value),
@@ -280,8 +280,8 @@ impl Membership {
 
     fn begin_accepting(&mut self) {
         let Some(own) = self.own_voter() else { return };
-        let is_founding = self.kept.view.is_none();
-        let (name, incarnation) = (self.options.name.clone(), self.kept.incarnation);
+        let is_founding = self.retained.view.is_none();
+        let (name, incarnation) = (self.options.name.clone(), self.retained.incarnation);
         let Some(proposal) = &mut self.proposal else { return };
         let best = proposal.best.take();
         // Who forgot that it took part in founding may have others found again: those clusters
@@ -299,16 +299,17 @@ impl Membership {
         proposal.voters = vec![(own, name, incarnation)];
         let (ballot, value) = (proposal.ballot.clone(), proposal.value.clone());
         let is_adopted = proposal.is_adopted;
-        if !self.hears(&value, is_adopted).is_empty() || self.kept.promised != Some(ballot.clone())
+        if !self.hears(&value, is_adopted).is_empty()
+            || self.retained.promised != Some(ballot.clone())
         {
             self.is_moving |= is_adopted;
             self.proposal = None;
             self.next_try_ms = self.now_ms + self.options.lease_ms / 8;
             return;
         }
-        self.kept.accepted = Some((ballot.clone(), value.clone()));
+        self.retained.accepted = Some((ballot.clone(), value.clone()));
         self.is_unkept = true;
-        let electorate = self.kept.electorate;
+        let electorate = self.retained.electorate;
         for address in self.voter_addresses() {
             let (ballot, value) = (ballot.clone(), value.clone());
             self.send(&address, Body::Accept { ballot, electorate, value, is_adopted });
@@ -322,7 +323,7 @@ impl Membership {
         let mut addresses: BTreeSet<String> =
             self.peers.values().map(|peer| peer.address.clone()).collect();
         addresses.extend(value.members.iter().map(|member| member.address.clone()));
-        if self.kept.view.is_none() {
+        if self.retained.view.is_none() {
             addresses.extend(self.joining.others(&self.options.address));
         }
         addresses.remove(&self.options.address);

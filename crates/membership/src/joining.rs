@@ -103,7 +103,7 @@ fn hash_of(seed: u64, text: &str) -> u64 {
 
 impl Membership {
     pub(super) fn ask_when_due(&mut self) {
-        if self.kept.view.is_some() || self.now_ms < self.joining.next_ask_ms {
+        if self.retained.view.is_some() || self.now_ms < self.joining.next_ask_ms {
             return;
         }
         self.joining.next_ask_ms = self.now_ms + self.options.lease_ms / 4;
@@ -123,7 +123,7 @@ impl Membership {
     pub(super) fn told_to_wait(&mut self, from: &Sender, echo: u64) {
         let address = &from.address;
         let mut asked = self.joining.electorate.iter().chain(&self.joining.hints);
-        let is_news = self.kept.view.is_none()
+        let is_news = self.retained.view.is_none()
             && asked.any(|known| known == address)
             && self.joining.echo_of(address) != echo;
         if is_news {
@@ -138,16 +138,16 @@ impl Membership {
     }
 
     pub(super) fn refused(&mut self, from: Sender, reason: Refusal) {
-        if self.kept.view.is_some() {
+        if self.retained.view.is_some() {
             return;
         }
         let is_long = self.now_ms - self.joining.since_ms >= IN_USE_LEASES * self.options.lease_ms;
         match reason {
             Refusal::Stale { known } => {
                 if let Some(next) =
-                    known.0.checked_add(1).filter(|_| known >= self.kept.incarnation)
+                    known.0.checked_add(1).filter(|_| known >= self.retained.incarnation)
                 {
-                    self.kept.incarnation.0 = next;
+                    self.retained.incarnation.0 = next;
                     self.is_unkept = true;
                     self.ask(&from.address);
                 }
@@ -167,7 +167,7 @@ impl Membership {
 
     /// Somebody asks for a way in.
     pub(super) fn asked(&mut self, from: Sender, info: Vec<u8>, echo: u64) {
-        let Some(view) = &self.kept.view else {
+        let Some(view) = &self.retained.view else {
             self.note_candidate(from, info);
             return;
         };
@@ -219,7 +219,7 @@ impl Membership {
     pub(super) fn forwarded(&mut self, from: &Sender, epoch: Epoch, candidate: JoinCandidate) {
         // One from an earlier epoch may be of a life that nobody waits for any more; who does asks
         // again.
-        let is_now = self.kept.view.as_ref().is_some_and(|view| view.epoch == epoch);
+        let is_now = self.retained.view.as_ref().is_some_and(|view| view.epoch == epoch);
         if !is_now || self.peer_of(from).is_none() || candidate.name == self.options.name {
             return;
         }
@@ -279,7 +279,7 @@ impl Membership {
         let mut joins: Vec<JoinCandidate> = present.into_iter().map(|(_, c)| c.clone()).collect();
         joins.push(JoinCandidate {
             name: self.options.name.clone(),
-            incarnation: self.kept.incarnation,
+            incarnation: self.retained.incarnation,
             address: self.options.address.clone(),
             info: self.options.info.clone(),
         });

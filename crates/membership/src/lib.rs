@@ -27,8 +27,8 @@
 //! quorum cannot come back, since too many of its members began new lives, is given up.
 //!
 //! Time is milliseconds of a clock that never goes back; clocks of nodes need not agree. Forged
-//! letters: names are authentic, and a vote counts for the name that wrote it only. Members are
-//! trusted to follow the protocol; no letter makes this code panic.
+//! messages: names are authentic, and a vote counts for the name that wrote it only. Members are
+//! trusted to follow the protocol; no message makes this code panic.
 //!
 //! | To | |
 //! | --- | --- |
@@ -61,7 +61,7 @@ mod simulator;
 mod tests;
 
 pub use message::{
-    Ballot, Beat, Body, ClashError, LETTER_BYTES_MAX, Message, Output, PersistentState,
+    Ballot, Beat, Body, ClashError, MESSAGE_BYTES_MAX, Message, Output, PersistentState,
     Reachability, Refusal, SEEDS_MAX, Sender,
 };
 pub use node_name::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeNameError};

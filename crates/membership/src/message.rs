@@ -6,14 +6,14 @@ use thiserror::Error;
 use super::types::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, NodeSet};
 use super::view::{JoinCandidate, View, is_address};
 
-/// Most bytes of a letter, in postcard: 64 members of at most 1,360 bytes, the largest sender,
+/// Most bytes of a message, in postcard: 64 members of at most 1,360 bytes, the largest sender,
 /// and room for a few numbers.
-pub const LETTER_BYTES_MAX: usize = 96 * 1024;
+pub const MESSAGE_BYTES_MAX: usize = 96 * 1024;
 
 /// Most addresses that a node is configured with, or learns, to ask for a way in.
 pub const SEEDS_MAX: usize = 64;
 
-/// Who wrote a letter. The transport has checked the name against the certificate.
+/// Who wrote a message. The transport has checked the name against the certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
     /// Its name.
@@ -62,7 +62,7 @@ pub struct Ballot {
     pub name: NodeName,
 }
 
-/// What a letter says.
+/// What a message says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// Let me in. `echo` is what the receiver's last [`Body::Wait`] said: proof of a way back.
@@ -74,7 +74,7 @@ pub enum Body {
     },
     /// Ask again, with this echo.
     Wait {
-        /// A number that only who receives this letter can know.
+        /// A number that only who receives this message can know.
         echo: u64,
     },
     /// You cannot be let in now.
@@ -277,12 +277,12 @@ impl ClashError {
 /// What comes out of the state machine, to be done in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send a letter; it may get lost.
+    /// Send a message; it may get lost.
     Send {
         /// Where to.
         address: String,
         /// What.
-        letter: Message,
+        message: Message,
     },
     /// Make this durable before anything that follows.
     Keep(PersistentState),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Longest name of a node: it is one label of a DNS name (RFC 1035, 2.3.4).
 pub const NODE_NAME_CHARS_MAX: usize = 63;
 
-/// What follows a node's name in its certificate. `internal` is kept free for private use (ICANN,
+/// What follows a node's name in its certificate. `internal` is retained free for private use (ICANN,
 /// 2024), so no public authority certifies such a name.
 pub const CERTIFICATE_DOMAIN: &str = ".farrow.internal";
 

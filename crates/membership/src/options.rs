@@ -26,7 +26,7 @@ pub struct Options {
     pub seeds: Vec<String>,
     /// How long a silent node keeps its place, 100 to 3,600,000 ms; the same on all nodes.
     pub lease_ms: u64,
-    /// Its life, above all before it unless `kept` is given.
+    /// Its life, above all before it unless `retained` is given.
     pub incarnation: Incarnation,
     /// For jitter and ids; random, and another one at each start.
     pub seed: u64,

@@ -42,7 +42,7 @@ impl Membership {
             self.proposal = None;
             self.next_try_ms = self.now_ms + self.jitter_ms(lease_ms / 8);
         }
-        let wish = match &self.kept.view {
+        let wish = match &self.retained.view {
             Some(view) => self.next_view(view),
             None => self.first_view(),
         };
@@ -89,12 +89,12 @@ impl Membership {
             return None;
         }
         let unfinished = || {
-            let (_, value) = self.kept.accepted.clone()?;
+            let (_, value) = self.retained.accepted.clone()?;
             Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: true })
         };
         // Who leaves changes nothing, unless nobody else is there to.
         let mut others = self.peers.values();
-        let is_leaving = self.kept.is_leaving;
+        let is_leaving = self.retained.is_leaving;
         if is_leaving && others.any(|peer| peer.reach == Reachability::Live && !peer.has_left) {
             return unfinished();
         }
@@ -155,11 +155,11 @@ impl Membership {
 
     fn start(&mut self, wish: ProposedChange) {
         let Some(own) = self.own_voter() else { return };
-        let promised = self.kept.promised.as_ref().map_or(0, |ballot| ballot.round);
+        let promised = self.retained.promised.as_ref().map_or(0, |ballot| ballot.round);
         let round = self.round_seen.max(promised).saturating_add(1);
         let ballot = Ballot { round, name: self.options.name.clone() };
         self.round_seen = round;
-        self.kept.promised = Some(ballot.clone());
+        self.retained.promised = Some(ballot.clone());
         self.is_unkept = true;
         self.proposal = Some(Proposal {
             ballot: ballot.clone(),
@@ -167,12 +167,12 @@ impl Membership {
             is_adopted: false,
             is_accepting: false,
             votes: [own].into_iter().collect(),
-            voters: vec![(own, self.options.name.clone(), self.kept.incarnation)],
+            voters: vec![(own, self.options.name.clone(), self.retained.incarnation)],
             refused: NodeSet::default(),
-            best: self.kept.accepted.clone(),
+            best: self.retained.accepted.clone(),
             deadline_ms: self.now_ms + self.options.lease_ms / 4,
         });
-        let electorate = self.kept.electorate;
+        let electorate = self.retained.electorate;
         for address in self.voter_addresses() {
             let (ballot, without) = (ballot.clone(), wish.without);
             self.send(&address, Body::Prepare { ballot, electorate, without });

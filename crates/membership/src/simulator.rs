@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::message::{Body, ClashError, LETTER_BYTES_MAX, Message, Output, PersistentState};
+use super::message::{Body, ClashError, MESSAGE_BYTES_MAX, Message, Output, PersistentState};
 use super::options::Options;
 use super::state::{Membership, Mutant, next_random};
 use super::types::{ClusterId, Epoch, Incarnation, NodeName};
@@ -13,13 +13,13 @@ use super::view::View;
 /// The lease of all tests, in milliseconds of virtual time.
 pub const LEASE_MS: u64 = 1000;
 
-/// Letters of each node that can be sent again; of more some are forgotten.
+/// Messages of each node that can be sent again; of more some are forgotten.
 const SAID_MAX: usize = 2048;
 
-/// One letter in so many is measured, to keep runs short.
+/// One message in so many is measured, to keep runs short.
 const MEASURED: u64 = 16;
 
-/// One call in so many is asked whether all that it says is kept.
+/// One call in so many is asked whether all that it says is retained.
 const LOOKED_AT: u64 = 8;
 
 /// How the network is at the moment. Each cut is one way.
@@ -29,16 +29,16 @@ pub struct Network {
     pub double_percent: u64,
     pub delay_ms_max: u64,
     pub cuts: Vec<(usize, usize)>,
-    /// With so many of a hundred letters a node sends one again that it sent at any time before, in
+    /// With so many of a hundred messages a node sends one again that it sent at any time before, in
     /// this life or another, to anybody.
     pub replay_percent: u64,
 }
 
 #[derive(Debug)]
 enum Event {
-    Letter {
+    Message {
         to: usize,
-        letter: Message,
+        message: Message,
     },
     /// For the process that was there when it was set.
     Tick {
@@ -54,7 +54,7 @@ enum Event {
 #[derive(Debug)]
 pub struct Node {
     pub process: Option<Membership>,
-    pub kept: Option<PersistentState>,
+    pub retained: Option<PersistentState>,
     pub seeds: Vec<String>,
     pub is_paused: bool,
     pub has_left: bool,
@@ -76,7 +76,7 @@ pub struct World {
     pub network: Network,
     pub random: u64,
     pub mutant: Option<Mutant>,
-    pub letters: u64,
+    pub messages: u64,
     calls: u64,
     pub bytes_max: usize,
     pub clashes: Vec<ClashError>,
@@ -115,7 +115,7 @@ impl World {
         };
         let nodes = (0..count).map(|node| Node {
             process: None,
-            kept: None,
+            retained: None,
             seeds: seeds_of(node),
             is_paused: false,
             has_left: false,
@@ -132,7 +132,7 @@ impl World {
             network: Network { delay_ms_max: 10, ..Network::default() },
             random,
             mutant: None,
-            letters: 0,
+            messages: 0,
             calls: 0,
             bytes_max: 0,
             clashes: Vec::new(),
@@ -169,14 +169,14 @@ impl World {
         self.waiting.insert(id, event);
     }
 
-    pub fn start(&mut self, node: usize, has_kept: bool) -> Result<(), String> {
-        let mut kept = self.nodes[node].kept.clone().filter(|_| has_kept);
-        if let Some(kept) = &mut kept
+    pub fn start(&mut self, node: usize, has_retained: bool) -> Result<(), String> {
+        let mut retained = self.nodes[node].retained.clone().filter(|_| has_retained);
+        if let Some(retained) = &mut retained
             && self.mutant == Some(Mutant::ForgetsPromise)
         {
-            kept.promised = None;
-            kept.accepted = None;
-            self.nodes[node].kept = Some(kept.clone());
+            retained.promised = None;
+            retained.accepted = None;
+            self.nodes[node].retained = Some(retained.clone());
         }
         let options = Options {
             name: name(node),
@@ -187,7 +187,7 @@ impl World {
             incarnation: Incarnation(1 + self.now_ms),
             seed: next_random(&mut self.random),
         };
-        let mut process = Membership::new(options, kept, self.clock_ms(node)).unwrap();
+        let mut process = Membership::new(options, retained, self.clock_ms(node)).unwrap();
         process.mutant = self.mutant;
         let place = &mut self.nodes[node];
         (place.process, place.is_paused, place.has_left) = (Some(process), false, false);
@@ -212,12 +212,12 @@ impl World {
             return Ok(());
         }
         // A timer and a socket are ready; either may come first.
-        let letters = std::mem::take(&mut self.nodes[node].inbox);
+        let messages = std::mem::take(&mut self.nodes[node].inbox);
         if self.below(2) == 0 {
             self.call(node, |process, now_ms, out| process.tick(now_ms, out))?;
         }
-        for letter in letters {
-            self.call(node, |process, now_ms, out| process.handle(letter, now_ms, out))?;
+        for message in messages {
+            self.call(node, |process, now_ms, out| process.handle(message, now_ms, out))?;
         }
         self.call(node, |process, now_ms, out| process.tick(now_ms, out))
     }
@@ -226,9 +226,9 @@ impl World {
         self.call(node, |process, now_ms, out| process.leave(now_ms, out))
     }
 
-    /// Hands a letter to a node as if it came from the network.
-    pub fn deliver(&mut self, node: usize, letter: Message) -> Result<(), String> {
-        self.call(node, |process, now_ms, out| process.handle(letter, now_ms, out))
+    /// Hands a message to a node as if it came from the network.
+    pub fn deliver(&mut self, node: usize, message: Message) -> Result<(), String> {
+        self.call(node, |process, now_ms, out| process.handle(message, now_ms, out))
     }
 
     /// Runs until a time.
@@ -241,11 +241,11 @@ impl World {
             self.now_ms = at_ms;
             let Some(event) = self.waiting.remove(&id) else { continue };
             match event {
-                Event::Letter { to, letter } => {
+                Event::Message { to, message } => {
                     if self.nodes[to].is_paused {
-                        self.nodes[to].inbox.push(letter);
+                        self.nodes[to].inbox.push(message);
                     } else {
-                        self.deliver(to, letter)?;
+                        self.deliver(to, message)?;
                     }
                 }
                 Event::Tick { node, number } => {
@@ -295,13 +295,13 @@ impl World {
         }
         self.calls += 1;
         let is_looked_at = self.calls.is_multiple_of(LOOKED_AT) && sent.is_some();
-        let kept = (is_looked_at || keep.is_some()).then(|| process.kept.clone());
+        let retained = (is_looked_at || keep.is_some()).then(|| process.retained.clone());
         for output in out {
             self.put(node, output)?;
         }
         let place = &self.nodes[node];
-        let is_same_life = place.process.as_ref().is_some_and(|process| process.is_kept());
-        if is_same_life && kept.is_some() && kept != place.kept {
+        let is_same_life = place.process.as_ref().is_some_and(|process| process.is_retained());
+        if is_same_life && retained.is_some() && retained != place.retained {
             return Err("a letter went out and what it says is not kept".to_owned());
         }
         self.set_timer(node);
@@ -324,8 +324,8 @@ impl World {
 
     fn put(&mut self, node: usize, output: Output) -> Result<(), String> {
         match output {
-            Output::Send { address, letter } => self.send(node, &address, letter)?,
-            Output::Keep(kept) => self.nodes[node].kept = Some(kept),
+            Output::Send { address, message } => self.send(node, &address, message)?,
+            Output::Keep(retained) => self.nodes[node].retained = Some(retained),
             Output::View(view) => self.check_view(node, view)?,
             Output::Outcast { .. } => {
                 let (now_ms, clock_ms) = (self.now_ms, self.clock_ms(node));
@@ -343,17 +343,17 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, from: usize, to: &str, letter: Message) -> Result<(), String> {
-        self.letters += 1;
-        let is_large = matches!(letter.body, Body::Accept { .. } | Body::Promise { .. });
-        if is_large || self.letters.is_multiple_of(MEASURED) {
-            let bytes = postcard::to_stdvec(&letter).map_err(|error| error.to_string())?;
+    fn send(&mut self, from: usize, to: &str, message: Message) -> Result<(), String> {
+        self.messages += 1;
+        let is_large = matches!(message.body, Body::Accept { .. } | Body::Promise { .. });
+        if is_large || self.messages.is_multiple_of(MEASURED) {
+            let bytes = postcard::to_stdvec(&message).map_err(|error| error.to_string())?;
             self.bytes_max = self.bytes_max.max(bytes.len());
-            if bytes.len() > LETTER_BYTES_MAX {
+            if bytes.len() > MESSAGE_BYTES_MAX {
                 return Err(format!("a letter of {} B", bytes.len()));
             }
         }
-        self.remember(from, &letter);
+        self.remember(from, &message);
         let place = to.strip_prefix("10.0.0.").and_then(|to| to.strip_suffix(":7000"));
         let place = place.and_then(|place| place.parse().ok());
         let Some(to) = place.filter(|place| *place < self.nodes.len()) else {
@@ -366,20 +366,20 @@ impl World {
         let copies = 1 + u64::from(self.below(100) < self.network.double_percent);
         for _ in 0..copies {
             let delay_ms = self.below(self.network.delay_ms_max) + u64::from(self.below(4) == 0);
-            let letter = letter.clone();
-            self.at(self.now_ms + delay_ms, Event::Letter { to, letter });
+            let message = message.clone();
+            self.at(self.now_ms + delay_ms, Event::Message { to, message });
         }
         Ok(())
     }
 
-    fn remember(&mut self, from: usize, letter: &Message) {
+    fn remember(&mut self, from: usize, message: &Message) {
         let said = &mut self.nodes[from].said;
         if said.len() < SAID_MAX {
-            said.push(letter.clone());
+            said.push(message.clone());
         } else {
             // Any of them, in some order that hangs on nothing else.
-            let at = (self.letters.wrapping_mul(0x9e37_79b9) % SAID_MAX as u64) as usize;
-            said[at] = letter.clone();
+            let at = (self.messages.wrapping_mul(0x9e37_79b9) % SAID_MAX as u64) as usize;
+            said[at] = message.clone();
         }
     }
 
@@ -390,9 +390,9 @@ impl World {
             return;
         }
         let (at, to) = (self.below(self.nodes[from].said.len() as u64), self.nodes.len() as u64);
-        let (letter, to) = (self.nodes[from].said[at as usize].clone(), self.below(to) as usize);
+        let (message, to) = (self.nodes[from].said[at as usize].clone(), self.below(to) as usize);
         if !self.network.cuts.contains(&(from, to)) {
-            self.at(self.now_ms, Event::Letter { to, letter });
+            self.at(self.now_ms, Event::Message { to, message });
         }
     }
 
@@ -442,7 +442,7 @@ impl World {
             && running().all(|(place, node)| {
                 let process = node.process.as_ref().unwrap();
                 // What somebody accepted may yet exclude one that was silent at the time.
-                let is_undecided = process.kept.accepted.is_some();
+                let is_undecided = process.retained.accepted.is_some();
                 let has_lease = process.has_lease(self.clock_ms(place));
                 process.view() == Some(view) && has_lease && !is_undecided
             })

@@ -20,7 +20,7 @@ pub(super) struct PeerState {
     pub(super) name: NodeName,
     pub(super) incarnation: Incarnation,
     pub(super) address: String,
-    /// When the last letter of this life came.
+    /// When the last message of this life came.
     pub(super) heard_ms: u64,
     /// When this node last vouched for one of its beats.
     pub(super) granted_ms: u64,
@@ -53,8 +53,8 @@ pub(crate) enum Mutant {
 #[derive(Debug)]
 pub struct Membership {
     pub(super) options: Options,
-    pub(super) kept: PersistentState,
-    /// `kept` is not what was put out last.
+    pub(super) retained: PersistentState,
+    /// `retained` is not what was put out last.
     pub(super) is_unkept: bool,
     pub(super) now_ms: u64,
     /// The last pause, as far as it was noticed: silence before it is this node's own.
@@ -89,7 +89,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A node that begins: anew, or, with what it kept, where it was killed. What it kept counts
+    /// A node that begins: anew, or, with what it retained, where it was killed. What it retained counts
     /// only if name, address and info are the same; else it is a new life.
     ///
     /// # Errors
@@ -97,15 +97,15 @@ impl Membership {
     /// An option is out of its limits.
     pub fn new(
         options: Options,
-        kept: Option<PersistentState>,
+        retained: Option<PersistentState>,
         now_ms: u64,
     ) -> Result<Self, OptionsError> {
         options.check()?;
         let mut random = options.seed;
         let beat = next_random(&mut random) >> 32;
         let joining = Joining::new(&options, now_ms, next_random(&mut random));
-        let old = kept.filter(|kept| kept.name == options.name);
-        let last = old.as_ref().map_or(0, |kept| kept.incarnation.0.saturating_add(1));
+        let old = retained.filter(|retained| retained.name == options.name);
+        let last = old.as_ref().map_or(0, |retained| retained.incarnation.0.saturating_add(1));
         let blank = PersistentState {
             name: options.name.clone(),
             incarnation: Incarnation(options.incarnation.0.max(last)),
@@ -118,11 +118,11 @@ impl Membership {
             promised: None,
             accepted: None,
         };
-        let resumed = old.filter(|kept| is_usable(kept, &options, joining.electorate_hash));
+        let resumed = old.filter(|retained| is_usable(retained, &options, joining.electorate_hash));
         let is_unkept = resumed.is_none();
         let mut membership = Self {
             options,
-            kept: resumed.unwrap_or(blank),
+            retained: resumed.unwrap_or(blank),
             is_unkept,
             now_ms,
             woke_ms: now_ms,
@@ -152,7 +152,7 @@ impl Membership {
             #[cfg(test)]
             mutant: None,
         };
-        if let Some(view) = membership.kept.view.clone() {
+        if let Some(view) = membership.retained.view.clone() {
             membership.meet_peers(&view);
             membership.out.push(Output::View(view));
         }
@@ -167,18 +167,18 @@ impl Membership {
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.is_over = false;
-        self.kept.is_over = false;
-        let least = self.kept.incarnation.0.saturating_add(1);
-        self.kept.incarnation = Incarnation(incarnation.0.max(least));
+        self.retained.is_over = false;
+        let least = self.retained.incarnation.0.saturating_add(1);
+        self.retained.incarnation = Incarnation(incarnation.0.max(least));
         self.is_unkept = true;
         self.joining.begin(self.now_ms);
     }
 
-    /// A letter came.
-    pub fn handle(&mut self, letter: Message, now_ms: u64, out: &mut Vec<Output>) {
+    /// A message came.
+    pub fn handle(&mut self, message: Message, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
-        if !self.is_over && letter.is_sound() {
-            self.read(letter);
+        if !self.is_over && message.is_sound() {
+            self.read(message);
         }
         self.finish(out);
     }
@@ -201,7 +201,7 @@ impl Membership {
     pub fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
         if !self.is_over {
-            self.kept.is_leaving = true;
+            self.retained.is_leaving = true;
             self.is_unkept = true;
             self.next_beat_ms = self.now_ms;
             if self.peers.is_empty() {
@@ -222,7 +222,7 @@ impl Membership {
         if self.is_unkept || !self.out.is_empty() {
             return self.now_ms;
         }
-        let mut next_ms = match self.kept.view {
+        let mut next_ms = match self.retained.view {
             Some(_) => self.next_beat_ms.min(self.next_probe_ms),
             None => self.joining.next_ask_ms,
         };
@@ -246,26 +246,26 @@ impl Membership {
     /// The view that this node is in.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.kept.view.as_ref()
+        self.retained.view.as_ref()
     }
 
     /// This node's life; it grows at [`Self::rejoin`], and while it asks to be let in.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.kept.incarnation
+        self.retained.incarnation
     }
 
     /// This node's number, in a view.
     #[must_use]
     pub fn number(&self) -> Option<NodeNumber> {
-        let view = self.kept.view.as_ref()?;
-        view.number_of(&self.options.name, self.kept.incarnation)
+        let view = self.retained.view.as_ref()?;
+        view.number_of(&self.options.name, self.retained.incarnation)
     }
 
     /// Whether no view without this node can be installed anywhere at this moment.
     #[must_use]
     pub fn has_lease(&self, now_ms: u64) -> bool {
-        self.kept.view.is_some() && !self.kept.is_leaving && now_ms < self.lease_until_ms
+        self.retained.view.is_some() && !self.retained.is_leaving && now_ms < self.lease_until_ms
     }
 
     /// How long [`Self::has_lease`] stays true without news.
@@ -309,7 +309,7 @@ impl Membership {
             self.had_lease = false;
         }
         if std::mem::take(&mut self.is_unkept) {
-            out.push(Output::Keep(self.kept.clone()));
+            out.push(Output::Keep(self.retained.clone()));
         }
         out.append(&mut self.out);
         if has_lease && !self.had_lease {
@@ -318,10 +318,10 @@ impl Membership {
         }
     }
 
-    fn read(&mut self, letter: Message) {
-        let Message { from, cluster, epoch, body } = letter;
+    fn read(&mut self, message: Message) {
+        let Message { from, cluster, epoch, body } = message;
         if from.name == self.options.name {
-            if from.incarnation > self.kept.incarnation {
+            if from.incarnation > self.retained.incarnation {
                 let Sender { name, address, .. } = from;
                 self.clash(ClashError::NameInUse { name, address });
             }
@@ -329,7 +329,7 @@ impl Membership {
         }
         if let Some(peer) = self.peer_of(&from)
             && cluster.is_some()
-            && cluster == self.kept.view.as_ref().map(|view| view.cluster)
+            && cluster == self.retained.view.as_ref().map(|view| view.cluster)
         {
             self.heard(peer);
         }
@@ -357,18 +357,18 @@ impl Membership {
 
     /// Installs a view, or ends this life if it is not in it.
     pub(super) fn install(&mut self, view: View) {
-        if view.number_of(&self.options.name, self.kept.incarnation).is_none() {
+        if view.number_of(&self.options.name, self.retained.incarnation).is_none() {
             self.end(Some(&view));
             return;
         }
-        self.kept.electorate = view.cluster.0;
-        self.kept.promised = None;
-        self.kept.accepted = None;
+        self.retained.electorate = view.cluster.0;
+        self.retained.promised = None;
+        self.retained.accepted = None;
         self.is_unkept = true;
         self.out.push(Output::View(view.clone()));
         self.meet_peers(&view);
-        self.kept.view = Some(view);
-        if self.kept.is_leaving && self.peers.is_empty() {
+        self.retained.view = Some(view);
+        if self.retained.is_leaving && self.peers.is_empty() {
             self.end(None);
         }
     }
@@ -421,18 +421,18 @@ impl Membership {
 
     /// Ends this life; `view` is the one that it is not in.
     pub(super) fn end(&mut self, view: Option<&View>) {
-        let old = self.kept.view.take();
+        let old = self.retained.view.take();
         for member in old.iter().chain(view).flat_map(|view| &view.members) {
             self.joining.hint(&member.address, &self.options.address);
         }
         let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
-        let has_left = std::mem::take(&mut self.kept.is_leaving);
-        self.kept.electorate = self.joining.electorate_hash;
-        self.kept.promised = None;
-        self.kept.accepted = None;
+        let has_left = std::mem::take(&mut self.retained.is_leaving);
+        self.retained.electorate = self.joining.electorate_hash;
+        self.retained.promised = None;
+        self.retained.accepted = None;
         self.is_unkept = true;
         self.is_over = true;
-        self.kept.is_over = true;
+        self.retained.is_over = true;
         for number in std::mem::take(&mut self.peers).into_keys() {
             self.out.push(Output::Reach { number, state: Reachability::Lost });
         }
@@ -452,14 +452,14 @@ impl Membership {
     pub(super) fn send(&mut self, address: &str, body: Body) {
         let from = Sender {
             name: self.options.name.clone(),
-            incarnation: self.kept.incarnation,
+            incarnation: self.retained.incarnation,
             address: self.options.address.clone(),
         };
-        let view = self.kept.view.as_ref();
+        let view = self.retained.view.as_ref();
         let cluster = view.map(|view| view.cluster);
         let epoch = view.map_or(Epoch(0), |view| view.epoch);
-        let letter = Message { from, cluster, epoch, body };
-        self.out.push(Output::Send { address: address.to_owned(), letter });
+        let message = Message { from, cluster, epoch, body };
+        self.out.push(Output::Send { address: address.to_owned(), message });
     }
 
     /// Tells who asks to be let in that its lease is another one.
@@ -471,7 +471,7 @@ impl Membership {
 
     /// Says what it missed to somebody, at most four times in a lease.
     pub(super) fn tell(&mut self, to: &Sender) {
-        let Some(view) = self.kept.view.clone() else { return };
+        let Some(view) = self.retained.view.clone() else { return };
         let quarter_ms = self.options.lease_ms / 4;
         let now_ms = self.now_ms;
         if self.told_ms.get(&to.name).is_some_and(|told_ms| now_ms - told_ms < quarter_ms) {
@@ -505,7 +505,7 @@ impl Membership {
 #[cfg(test)]
 impl Membership {
     /// What it would keep now is what it put out last.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn is_retained(&self) -> bool {
         !self.is_unkept
     }
 
@@ -514,14 +514,16 @@ impl Membership {
     }
 }
 
-/// Whether a node may go on with what it kept.
-fn is_usable(kept: &PersistentState, options: &Options, electorate: u64) -> bool {
-    let is_same = kept.address == options.address && kept.info == options.info;
-    let is_whole = match &kept.view {
-        Some(view) => view.is_sound() && view.number_of(&kept.name, kept.incarnation).is_some(),
-        None => kept.electorate == electorate,
+/// Whether a node may go on with what it retained.
+fn is_usable(retained: &PersistentState, options: &Options, electorate: u64) -> bool {
+    let is_same = retained.address == options.address && retained.info == options.info;
+    let is_whole = match &retained.view {
+        Some(view) => {
+            view.is_sound() && view.number_of(&retained.name, retained.incarnation).is_some()
+        }
+        None => retained.electorate == electorate,
     };
-    is_same && is_whole && !kept.is_over
+    is_same && is_whole && !retained.is_over
 }
 
 /// The next of a row of random numbers (Steele, Lea and Flood, "Fast Splittable Pseudorandom

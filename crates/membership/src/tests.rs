@@ -75,13 +75,13 @@ fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
         }
         5 if faults.has_kills => world.kill(node),
         5 | 6 if world.nodes[node].process.is_none() => {
-            let has_kept = world.below(3) > 0;
-            world.start(node, has_kept)?;
+            let has_retained = world.below(3) > 0;
+            world.start(node, has_retained)?;
         }
         6 if faults.has_kills => {
             world.kill(node);
-            let has_kept = world.below(3) > 0;
-            world.start(node, has_kept)?;
+            let has_retained = world.below(3) > 0;
+            world.start(node, has_retained)?;
         }
         7 if faults.has_leaves => world.leave(node)?,
         _ => {}
@@ -95,8 +95,8 @@ fn heal(world: &mut World) -> Result<(), String> {
         world.resume(node)?;
         if world.nodes[node].process.is_none() {
             // Who left comes back too: a first view takes most of those that are configured.
-            let has_kept = !world.nodes[node].has_left;
-            world.start(node, has_kept)?;
+            let has_retained = !world.nodes[node].has_left;
+            world.start(node, has_retained)?;
         }
     }
     // What was on its way is there, and none that has just come looks silent.
@@ -271,9 +271,9 @@ fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     world.infect(mutant);
     let epoch = world.nodes[0].process.as_ref().and_then(|one| Some(one.view()?.epoch));
     let mut votes = world.nodes[1].said.clone();
-    votes.retain(|letter| {
-        let is_vote = matches!(letter.body, Body::Promise { .. } | Body::Accepted { .. });
-        is_vote && Some(letter.epoch) < epoch && letter.epoch > Epoch(0)
+    votes.retain(|message| {
+        let is_vote = matches!(message.body, Body::Promise { .. } | Body::Accepted { .. });
+        is_vote && Some(message.epoch) < epoch && message.epoch > Epoch(0)
     });
     if votes.is_empty() {
         return Err("no votes to send again".to_owned());

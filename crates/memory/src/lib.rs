@@ -46,6 +46,7 @@ mod process;
 pub mod profile;
 mod region;
 mod shared_words;
+mod signals;
 pub mod survey;
 pub mod sync;
 mod units;
@@ -64,6 +65,7 @@ pub use region::words::{Words, WordsMut};
 pub use region::writable::{Retired, WritableBytes};
 pub use region::{Access, Counters, Populate, Region};
 pub use shared_words::SharedWords;
+pub use signals::BlockedSignals;
 pub use units::{
     Address, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, WINDOW_BASE,
     WINDOW_END, page_bytes,

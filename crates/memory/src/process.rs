@@ -16,10 +16,10 @@ static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
 /// The process id. Makes one system call per process, or one per call before Linux 4.14.
 pub fn process_id() -> u32 {
-    let Some(kept) = kept() else {
+    let Some(retained) = retained() else {
         return std::process::id();
     };
-    let word = kept.id();
+    let word = retained.id();
     match word.load(Ordering::Relaxed) {
         0 => {
             let id = std::process::id();
@@ -34,19 +34,19 @@ pub fn process_id() -> u32 {
 /// Before Linux 4.14 it is the process id.
 #[inline]
 pub fn process_number() -> u64 {
-    let Some(kept) = kept() else {
+    let Some(retained) = retained() else {
         return u64::from(std::process::id());
     };
-    match kept.number().load(Ordering::Relaxed) {
-        0 => first_number(kept),
+    match retained.number().load(Ordering::Relaxed) {
+        0 => first_number(retained),
         number => number,
     }
 }
 
 #[cold]
-fn first_number(kept: &WipedPage) -> u64 {
+fn first_number(retained: &WipedPage) -> u64 {
     let fresh = PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
-    match kept.number().compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+    match retained.number().compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => fresh,
         // Another thread of this process was faster.
         Err(number) => number,
@@ -54,9 +54,9 @@ fn first_number(kept: &WipedPage) -> u64 {
 }
 
 #[inline]
-fn kept() -> Option<&'static WipedPage> {
-    static KEPT: OnceLock<Option<WipedPage>> = OnceLock::new();
-    KEPT.get_or_init(WipedPage::new).as_ref()
+fn retained() -> Option<&'static WipedPage> {
+    static RETAINED: OnceLock<Option<WipedPage>> = OnceLock::new();
+    RETAINED.get_or_init(WipedPage::new).as_ref()
 }
 
 /// A page that is all zeros in a forked child.

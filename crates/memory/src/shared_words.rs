@@ -61,7 +61,7 @@ impl SharedWords {
         rustix::fs::ftruncate(&file, length.0)
             .map_err(|errno| system("ftruncate", &path, errno))?;
         let room = PageSource::of(dir, file.as_fd());
-        files::commit_pages(file.as_fd(), 0, length, &room, Contents::Kept)?;
+        files::commit_pages(file.as_fd(), 0, length, &room, Contents::Retained)?;
         let mapping = Mapping::of_file(file.as_fd(), 0, length, true)
             .map_err(|errno| system("mmap", &path, errno))?;
         Ok(Self { mapping, count, file, path })

@@ -263,7 +263,7 @@ fn a_frame_that_trickles_in_is_given_up() {
 #[test]
 fn connections_are_limited() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let kept: Vec<_> = (0..16).map(|_| welcomed(&home, ConnectionClass::Bulk)).collect();
+    let retained: Vec<_> = (0..16).map(|_| welcomed(&home, ConnectionClass::Bulk)).collect();
     let mut more = connect(&home);
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
     let hello = PeerHello { ticket, class: ConnectionClass::Bulk }.encode();
@@ -271,12 +271,12 @@ fn connections_are_limited() {
     let (header, body) = receive(&mut more).unwrap();
     assert_eq!(header.op, Op::Error);
     assert!(String::from_utf8(body).unwrap().contains("16 connections"));
-    drop(kept);
+    drop(retained);
     until("they end", || home.server.connections() == 0);
     drop(Arc::new(welcomed(&home, ConnectionClass::Push)));
 }
 
-/// The grant of a sender that died is given back; nothing of its push was acknowledged or kept busy.
+/// The grant of a sender that died is given back; nothing of its push was acknowledged or retained busy.
 #[test]
 fn a_push_that_ends_half_way_commits_nothing() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);

@@ -15,7 +15,7 @@ const SLICE: Duration = Duration::from_millis(500);
 #[pyclass(frozen, module = "farrow._native", name = "EventStream")]
 pub struct EventStream {
     stream: Mutex<farrow::Subscription>,
-    closer: CloseHandle,
+    close_handle: CloseHandle,
 }
 
 /// What the kinds are called in Python.
@@ -48,7 +48,7 @@ impl EventStream {
         };
         let options = SubscribeOptions { prefix, kinds, is_from_oldest };
         let stream = client.subscribe(options).map_err(raise)?;
-        Ok(Self { closer: stream.closer(), stream: Mutex::new(stream) })
+        Ok(Self { close_handle: stream.close_handle(), stream: Mutex::new(stream) })
     }
 
     fn stream(&self) -> PyResult<MutexGuard<'_, farrow::Subscription>> {
@@ -106,7 +106,7 @@ impl EventStream {
 
     #[doc = doc!("EventStream.close")]
     fn close(&self) {
-        self.closer.close();
+        self.close_handle.close();
         // A thread that waits hangs up when it hears of it.
         if let Ok(stream) = self.stream() {
             stream.hang_up();

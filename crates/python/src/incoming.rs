@@ -52,7 +52,7 @@ impl Pinned {
     }
 }
 
-/// The bytes of a pyarrow buffer, which is kept for as long as they are used. They must not change.
+/// The bytes of a pyarrow buffer, which is retained for as long as they are used. They must not change.
 pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     if !matches!(shim::classify(object), ValueClass::Buffer) {
         return Err(PyTypeError::new_err(format!("{object} is no pyarrow.Buffer")));
@@ -62,7 +62,7 @@ pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         return Ok(Buffer::from_vec(Vec::<u8>::new()));
     };
     let keep = Arc::new(Pinned::new(object, data, size));
-    // SAFETY: the buffer is kept, and with it its bytes, which the caller leaves as they are.
+    // SAFETY: the buffer is retained, and with it its bytes, which the caller leaves as they are.
     Ok(unsafe { foreign_buffer(address, size, keep) })
 }
 
@@ -313,7 +313,7 @@ impl Numpy {
         Self::pinned(&self.take_apart.bind(array.py()).call1((array,))?)
     }
 
-    /// What `take_apart` says of an array, and its items, kept.
+    /// What `take_apart` says of an array, and its items, retained.
     fn pinned(parts: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         let (dtype, item_bytes, shape, fortran, keep, address, size): (
             String,
@@ -331,7 +331,7 @@ impl Numpy {
             return Ok(Incoming::NdArray(Box::new((shape, none))));
         };
         let keep = Arc::new(Pinned::new(&keep, address.as_ptr(), size));
-        // SAFETY: the array is kept, and with it its items; see `Pinned::bytes` for writers.
+        // SAFETY: the array is retained, and with it its items; see `Pinned::bytes` for writers.
         let data = unsafe { foreign_buffer(address, size, keep) };
         Ok(Incoming::NdArray(Box::new((shape, data))))
     }

@@ -190,14 +190,14 @@ pub fn lab_fit(points: Vec<(f64, f64)>) -> Option<(f64, f64, f64)> {
 pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<'_, PyAny>> {
     let facts = py.detach(|| {
         let path = file::path();
-        let (profile, is_kept) = if measure {
+        let (profile, is_retained) = if measure {
             let keep = path.as_deref().filter(|_| keep);
-            let (profile, is_kept) = Profile::measure(PROFILE_BUDGET, keep);
-            (Arc::new(profile), is_kept)
+            let (profile, is_retained) = Profile::measure(PROFILE_BUDGET, keep);
+            (Arc::new(profile), is_retained)
         } else {
             (Profile::of_machine(), false)
         };
-        as_json(&profile, path, is_kept)
+        as_json(&profile, path, is_retained)
     });
     plain::to_python(py, &facts)
 }
@@ -224,7 +224,7 @@ fn all_caches(profile: &Profile) -> Value {
     })
 }
 
-fn as_json(profile: &Profile, path: Option<PathBuf>, is_kept: bool) -> Value {
+fn as_json(profile: &Profile, path: Option<PathBuf>, is_retained: bool) -> Value {
     let steps: Vec<Value> = profile
         .steps()
         .map(|(bytes, step)| {
@@ -249,7 +249,7 @@ fn as_json(profile: &Profile, path: Option<PathBuf>, is_kept: bool) -> Value {
         "measured_seconds": seconds,
         "machine": file::machine(),
         "path": path.map(|path| path.to_string_lossy().into_owned()),
-        "kept": is_kept,
+        "kept": is_retained,
         "copy": plan.method.key(),
         "copy_from_bytes": (plan.stream_bytes_min.0 < u64::MAX).then_some(plan.stream_bytes_min.0),
         "all_caches": all_caches(profile),

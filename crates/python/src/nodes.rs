@@ -71,7 +71,7 @@ pub fn at<'a>(
 /// The nodes as a list of `farrow.NodeInfo`.
 pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'py, PyList>> {
     static NODE_INFO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let Members { nodes, .. } = without_gil(py, || client.roster())?;
+    let Members { nodes, .. } = without_gil(py, || client.members())?;
     let class = NODE_INFO.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("farrow._types")?.getattr("NodeInfo")?.unbind())
     })?;

@@ -47,7 +47,7 @@ pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyLi
             BatchItem::Object(object) => others.push((index, object)),
         }
     }
-    // SAFETY: the bytes stay mapped and unchanged while their owner is kept; nobody writes through
+    // SAFETY: the bytes stay mapped and unchanged while their owner is retained; nobody writes through
     // a read-only buffer.
     let buffers = unsafe { shim::wrap_all(py, bytes)? };
     if others.is_empty() {
@@ -71,7 +71,7 @@ fn arrow_buffer(py: Python<'_>, data: Buffer) -> PyResult<Bound<'_, PyAny>> {
 
 fn buffer(py: Python<'_>, bytes: ObjectBytes) -> PyResult<Bound<'_, PyAny>> {
     let (data, size, hold) = bytes.into_hold();
-    // SAFETY: the bytes stay mapped and unchanged while the hold is kept, which the buffer does; it
+    // SAFETY: the bytes stay mapped and unchanged while the hold is retained, which the buffer does; it
     // is read-only.
     unsafe { shim::wrap_shared(py, data, size, hold) }
 }

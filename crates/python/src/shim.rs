@@ -170,7 +170,7 @@ pub fn export_array(
     Ok((array, schema))
 }
 
-/// Address and length of a pyarrow.Buffer; good as long as `value` is kept.
+/// Address and length of a pyarrow.Buffer; good as long as `value` is retained.
 pub fn buffer_view(value: &Bound<'_, PyAny>) -> PyResult<(*const u8, usize)> {
     let (mut data, mut size) = (ptr::null(), 0i64);
     // SAFETY: the object is a pyarrow.Buffer; both places are written on success.

@@ -116,12 +116,12 @@ fn a_power_cut_loses_what_was_not_written_back() {
     region.alias(span).unwrap().write(span.offset, &vec![3; span.length.as_usize()]).unwrap();
     cluster.node(1).caches().power_off();
     assert_eq!(cluster.node(1).caches().dirty_lines(span), 0);
-    let kept = cluster.memory(span);
+    let retained = cluster.memory(span);
     let mut seen = vec![0; span.length.as_usize()];
     region.copy_out(span.offset, &mut seen).unwrap();
-    let kept: Vec<u8> = kept.iter().flat_map(|word| word.to_le_bytes()).collect();
-    assert!(kept == seen);
-    assert!(kept.contains(&3) && kept.contains(&0), "some lines survive, some do not");
+    let retained: Vec<u8> = retained.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(retained == seen);
+    assert!(retained.contains(&3) && retained.contains(&0), "some lines survive, some do not");
 }
 
 /// What a mutant leaves out does not happen.
@@ -138,7 +138,7 @@ fn a_watch_can_leave_calls_out() {
 
 /// Threads of one node store to a line while the demon moves it: no store is lost.
 #[test]
-fn stores_beside_the_demon_are_kept() {
+fn stores_beside_the_demon_are_retained() {
     let cluster = cluster(128, 0);
     let page = data_pages(0, 1);
     let region = cluster.map(1, Access::Client);

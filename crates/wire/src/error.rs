@@ -131,7 +131,7 @@ pub enum WireError {
     },
     /// The connection to the node broke before it answered: it may be there. Ask again.
     #[error("node {node:?} did not answer: {reason}")]
-    NoSeat {
+    NoRemoteSession {
         /// Its name.
         node: String,
         /// What is known.

@@ -12,7 +12,7 @@ impl RequestBody {
             Self::Reserve { .. } => "reserve",
             Self::Unreserve { .. } => "unreserve",
             Self::Renew { .. } => "renew",
-            Self::Promise { .. } => "promise",
+            Self::Reservation { .. } => "promise",
             Self::Unpromise { .. } => "unpromise",
             Self::Promised { .. } => "promised",
             Self::Seal { .. } => "seal",

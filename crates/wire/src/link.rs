@@ -37,8 +37,8 @@ const SLICE: Duration = Duration::from_millis(50);
 /// the read itself (64 KiB: 1.5 us).
 const READ_BYTES: usize = 8 << 10;
 
-/// A queue that grew beyond this is not kept.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+/// A queue that grew beyond this is not retained.
+const RETAINED_BYTES_MAX: usize = 64 << 10;
 
 /// A cancelled call waits this long for the daemon to say that the request is withdrawn: a hundred
 /// round trips, and with the slice before it less than the tenth of a second that a person notices.
@@ -51,7 +51,7 @@ const SIGNAL_PIECE: Duration = Duration::from_millis(10);
 /// Requests whose late answers are to be undone: more than a client can have waiting at a node.
 const ABANDONED_MAX: usize = 8192;
 
-/// Requests that a stopped daemon has not taken yet are kept up to this many bytes.
+/// Requests that a stopped daemon has not taken yet are retained up to this many bytes.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 
 /// Why a call has no answer.
@@ -326,7 +326,7 @@ impl Link {
             }
         };
         bytes.drain(..sent);
-        if bytes.is_empty() && bytes.capacity() > KEPT_BYTES_MAX {
+        if bytes.is_empty() && bytes.capacity() > RETAINED_BYTES_MAX {
             *bytes = Vec::new();
         }
         result

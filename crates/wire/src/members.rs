@@ -117,10 +117,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_roster_survives_and_nonsense_is_none() {
+    fn a_members_survives_and_nonsense_is_none() {
         let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
-        let roster = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
-        assert_eq!(Members::decode(&roster.encode()), Some(roster));
+        let members = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+        assert_eq!(Members::decode(&members.encode()), Some(members));
         assert_eq!(Members::decode(&[0xff; 40]), None);
     }
 }

@@ -118,7 +118,7 @@ pub struct Inheritance {
     /// Names of objects in creation, each with the place of its client.
     pub reserved: Vec<(u32, String)>,
     /// Objects that their creators have not held yet: place, and the two halves of the id.
-    pub kept: Vec<(u32, u64, u64)>,
+    pub retained: Vec<(u32, u64, u64)>,
     /// Promised objects, by the place of the client.
     pub promised: Vec<(u32, u32)>,
 }
@@ -162,7 +162,7 @@ pub struct Welcome {
     pub namespace: u16,
     /// Events before this one are not of that namespace.
     pub events_from: u64,
-    /// Objects are counted: who is about to create some asks for a promise.
+    /// Objects are counted: who is about to create some asks for a reservation.
     pub are_objects_limited: bool,
 }
 

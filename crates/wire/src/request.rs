@@ -99,19 +99,19 @@ pub enum RequestBody {
     },
     /// Keeps room in the quotas for objects that the client is about to create: for all, or none.
     /// When there is none, the answer may take up to `wait_ms`.
-    Promise {
+    Reservation {
         /// How many.
         objects: u32,
         /// How long to wait for room, in milliseconds; 0: not at all.
         wait_ms: u64,
     },
-    /// Gives promises back.
+    /// Gives reservations back.
     Unpromise {
         /// How many.
         objects: u32,
     },
     /// Among the first words of a client that came back: so many of its objects in creation were
-    /// promised. What there is no room for any more is no promise from here on.
+    /// promised. What there is no room for any more is no reservation from here on.
     Promised {
         /// How many.
         objects: u32,
@@ -354,7 +354,7 @@ pub struct SealItem {
     pub name: Option<String>,
     /// True when the name was reserved by this client before.
     pub is_reserved: bool,
-    /// True when a promise of this client keeps room for it.
+    /// True when a reservation of this client keeps room for it.
     pub is_promised: bool,
     /// True when the client goes on using the memory and will hold the object: until it says
     /// so, nobody's delete frees it.

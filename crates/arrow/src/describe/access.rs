@@ -11,7 +11,7 @@ pub(super) struct Window {
     pub first: usize,
     /// Number of elements.
     pub length: usize,
-    /// Elements kept before the first one; below eight.
+    /// Elements retained before the first one; below eight.
     pub lead: usize,
 }
 

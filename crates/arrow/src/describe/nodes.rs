@@ -361,8 +361,8 @@ impl<'l, S: Sink> Walker<'l, S> {
                 .iter()
                 .try_for_each(|buffer| self.reference(buffer, 0, buffer.len(), 1));
         };
-        self.sink.data_buffers(used.kept().count());
-        let ranges: Vec<_> = used.kept().collect();
+        self.sink.data_buffers(used.retained().count());
+        let ranges: Vec<_> = used.retained().collect();
         let from = views.slice_with_length(start, length);
         let nulls = data.nulls().cloned();
         let rewrite =

@@ -25,7 +25,7 @@ pub(super) enum Rewrite {
     RunEnds { bytes: usize, first: u64, last: u64 },
     /// Offsets with `first` taken off; smaller ones (before the window) become zero.
     Offsets { width: OffsetWidth, first: u64 },
-    /// List-view offsets with `first` taken off, kept within `0..=extent`.
+    /// List-view offsets with `first` taken off, retained within `0..=extent`.
     ListViewOffsets { width: OffsetWidth, first: u64, extent: u64 },
     /// Dense-union offsets, each less what its child lost in front.
     UnionOffsets { codes: Buffer, spans: UnionSpans, lead: usize },
@@ -322,8 +322,8 @@ pub(super) struct UsedByViews {
 }
 
 impl UsedByViews {
-    /// Index and used range of each data buffer that is kept, in order.
-    pub fn kept(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    /// Index and used range of each data buffer that is retained, in order.
+    pub fn retained(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let used = self.buffers.iter().enumerate().filter(|(_, used)| !used.range.is_empty());
         used.map(|(index, used)| (index, used.range.start as usize..used.range.end as usize))
     }

@@ -1,5 +1,5 @@
-//! All that a node decodes of what another one sends: letters, questions, answers, views, offers,
-//! rosters, replies and requests.
+//! All that a node decodes of what another one sends: messages, questions, answers, views, offers,
+//! member lists, replies and requests.
 #![no_main]
 
 #[path = "../../tests/fuzzed/mod.rs"]

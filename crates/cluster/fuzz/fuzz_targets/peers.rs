@@ -1,5 +1,5 @@
-//! Letters, questions, answers and seats as another node could make them up, to a node that has an
-//! honest neighbour and an object of its own: see `tests/fuzzed`.
+//! Messages, questions, answers and remote sessions as another node could make them up, to a node that has an
+//! honest mapped peer and an object of its own: see `tests/fuzzed`.
 #![no_main]
 
 #[path = "../../tests/fuzzed/mod.rs"]

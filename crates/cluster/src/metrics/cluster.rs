@@ -14,11 +14,11 @@ const NODES_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PeerMessageKind {
     /// Of the membership.
-    Letter,
+    Message,
     /// Of the daemons.
     Question,
-    /// Of clients, on their seats.
-    Seat,
+    /// Of clients, on their remote sessions.
+    RemoteSession,
 }
 
 /// Which way it went.
@@ -31,9 +31,9 @@ pub(crate) enum Direction {
 impl PeerMessageKind {
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Letter => "letter",
+            Self::Message => "letter",
             Self::Question => "question",
-            Self::Seat => "seat",
+            Self::RemoteSession => "seat",
         }
     }
 }
@@ -70,7 +70,7 @@ impl Traffic {
         });
     }
 
-    /// Something that was asked of a node was not answered, or a seat at it broke.
+    /// Something that was asked of a node was not answered, or a remote session at it broke.
     pub(crate) fn fail(&mut self, node: &str) {
         self.with(node, |counts| counts.failures += 1);
     }
@@ -89,7 +89,7 @@ impl Traffic {
 
 /// All of it, in the text format.
 pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffic) {
-    let ClusterNumbers { roster, lease_left_ms, lines, fetched } = numbers;
+    let ClusterNumbers { members, lease_left_ms, lines, fetched } = numbers;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -97,13 +97,13 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffi
     single(
         "farrow_cluster_view",
         "Number of the view of the cluster; 0: none.",
-        roster.epoch as f64,
+        members.epoch as f64,
     );
-    let has_lease = f64::from(u8::from(roster.has_lease));
+    let has_lease = f64::from(u8::from(members.has_lease));
     single("farrow_cluster_has_lease", "Whether the node may make names.", has_lease);
     let left = *lease_left_ms as f64 / 1e3;
     single("farrow_cluster_lease_left_seconds", "How long its lease lasts from now on.", left);
-    let others = || roster.nodes.iter().filter(|node| !node.is_own);
+    let others = || members.nodes.iter().filter(|node| !node.is_own);
     head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by how they are heard of.");
     for reach in [Reach::Live, Reach::Suspect, Reach::Lost, Reach::Left] {
         let count = others().filter(|node| node.reach == reach).count();
@@ -188,13 +188,13 @@ mod tests {
             ..MemberInfo::default()
         };
         let nodes = vec![node("a", true), node("b", false)];
-        let roster = Members { epoch: 7, has_lease: true, nodes, ..Members::default() };
+        let members = Members { epoch: 7, has_lease: true, nodes, ..Members::default() };
         let lines = vec![("b".to_owned(), [3, 4])];
-        let numbers = ClusterNumbers { roster, lease_left_ms: 1500, lines, fetched: [5, 600] };
+        let numbers = ClusterNumbers { members, lease_left_ms: 1500, lines, fetched: [5, 600] };
         let mut traffic = Traffic::default();
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);
-        traffic.add("stranger", PeerMessageKind::Letter, Direction::In, 5);
+        traffic.add("stranger", PeerMessageKind::Message, Direction::In, 5);
         traffic.fail("b");
         let mut text = String::new();
         write(&mut text, &numbers, &traffic);
@@ -218,8 +218,9 @@ mod tests {
     #[test]
     fn names_that_come_and_go_take_no_more_than_their_room() {
         let mut traffic = Traffic::default();
-        (0..1000)
-            .for_each(|n| traffic.add(&format!("n{n}"), PeerMessageKind::Letter, Direction::In, 1));
+        (0..1000).for_each(|n| {
+            traffic.add(&format!("n{n}"), PeerMessageKind::Message, Direction::In, 1)
+        });
         assert_eq!(traffic.nodes.len(), NODES_MAX);
     }
 }

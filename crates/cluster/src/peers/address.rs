@@ -1,4 +1,4 @@
-//! Where peers listen, and the numbers that calls and seats are known by.
+//! Where peers listen, and the numbers that calls and remote sessions are known by.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,14 +56,14 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// One seat, on this node. Seats that others take here have the uppermost bit.
+/// One remote session, on this node. Remote sessions that others take here have the uppermost bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RemoteSessionId(u64);
 
 impl RemoteSessionId {
     const INCOMING: u64 = 1 << 63;
 
-    /// A seat on another node, by a number that the caller chooses; the uppermost bit is ignored.
+    /// A remote session on another node, by a number that the caller chooses; the uppermost bit is ignored.
     pub(crate) const fn outgoing(number: u64) -> Self {
         Self(number & !Self::INCOMING)
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn seats_of_both_sides_never_have_the_same_number() {
+    fn remote_sessions_of_both_sides_never_have_the_same_number() {
         assert_ne!(RemoteSessionId::incoming(7), RemoteSessionId::outgoing(7));
         assert!(RemoteSessionId::incoming(7).is_incoming());
         assert!(!RemoteSessionId::outgoing(u64::MAX).is_incoming());

@@ -23,21 +23,21 @@ pub(super) enum Left {
     Asked(PeerEvent, AskedToken, oneshot::Sender<Bytes>),
     /// Nobody waits for the answer any more.
     AskGone(AskedToken),
-    /// Somebody took a seat here.
+    /// Somebody took a remote session here.
     Opened(PeerEvent, RemoteSessionId, Arc<Outbox>),
 }
 
-/// Letters that the event loop takes in one turn. Each is looked at in some 10 us.
-const LETTERS_PER_TURN: usize = 64;
+/// Messages that the event loop takes in one turn. Each is looked at in some 10 us.
+const MESSAGES_PER_TURN: usize = 64;
 
 /// Questions that it takes in one turn: one may have 4 MiB of names.
 const QUESTIONS_PER_TURN: usize = 8;
 
-/// Of everything else that is not of a seat: answers to what this node asked.
+/// Of everything else that is not of a remote session: answers to what this node asked.
 const ANSWERS_PER_TURN: usize = 64;
 
-/// Events of seats that it takes in one turn, of each seat one after the other.
-const SEAT_EVENTS_PER_TURN: usize = 64;
+/// Events of remote sessions that it takes in one turn, of each remote session one after the other.
+const REMOTE_SESSION_EVENTS_PER_TURN: usize = 64;
 
 /// Places within limits that an event keeps until it is taken.
 pub(super) type Permits = Vec<Permit>;
@@ -46,16 +46,16 @@ pub(super) type Taken = Vec<(Left, Permits)>;
 
 type QueueLane = VecDeque<(Left, Permits)>;
 
-/// What waits, by kind: so a flood of one kind, or of one seat, is never ahead of a sign of life or
-/// of another seat. Within a lane the order is that of arrival.
+/// What waits, by kind: so a flood of one kind, or of one remote session, is never ahead of a sign of life or
+/// of another remote session. Within a lane the order is that of arrival.
 #[derive(Debug, Default)]
 struct Backlog {
-    letters: QueueLane,
+    messages: QueueLane,
     questions: QueueLane,
     answers: QueueLane,
-    seats: BTreeMap<RemoteSessionId, QueueLane>,
-    /// The last seat of which something was taken.
-    last_seat: Option<RemoteSessionId>,
+    remote_sessions: BTreeMap<RemoteSessionId, QueueLane>,
+    /// The last remote session of which something was taken.
+    last_remote_session: Option<RemoteSessionId>,
 }
 
 /// Written by tasks, emptied by the event loop. Each kind of event has a limit of its own.
@@ -63,15 +63,15 @@ struct Backlog {
 pub(super) struct EventQueue {
     waiting: Mutex<Backlog>,
     wake: OwnedFd,
-    pub(super) letters: Arc<Semaphore>,
+    pub(super) messages: Arc<Semaphore>,
 }
 
 impl EventQueue {
-    pub(super) fn new(letters_max: usize) -> io::Result<Self> {
+    pub(super) fn new(messages_max: usize) -> io::Result<Self> {
         Ok(Self {
             waiting: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            letters: Arc::new(Semaphore::new(letters_max)),
+            messages: Arc::new(Semaphore::new(messages_max)),
         })
     }
 
@@ -115,21 +115,25 @@ impl EventQueue {
 
 impl Backlog {
     fn is_empty(&self) -> bool {
-        let lanes = [&self.letters, &self.questions, &self.answers];
-        lanes.into_iter().all(VecDeque::is_empty) && self.seats.is_empty()
+        let lanes = [&self.messages, &self.questions, &self.answers];
+        lanes.into_iter().all(VecDeque::is_empty) && self.remote_sessions.is_empty()
     }
 
     fn lane_of(&mut self, left: &Left) -> &mut QueueLane {
         match left {
             Left::Asked(..) | Left::AskGone(_) => &mut self.questions,
-            Left::Opened(_, seat, _) => self.seats.entry(*seat).or_default(),
+            Left::Opened(_, remote_session, _) => {
+                self.remote_sessions.entry(*remote_session).or_default()
+            }
             Left::Event(event) => match event {
-                PeerEvent::Told { .. } => &mut self.letters,
+                PeerEvent::Told { .. } => &mut self.messages,
                 PeerEvent::Asked { .. } => &mut self.questions,
-                PeerEvent::SeatOpened { seat, .. }
-                | PeerEvent::SeatData { seat, .. }
-                | PeerEvent::SeatWritable { seat }
-                | PeerEvent::SeatEnded { seat, .. } => self.seats.entry(*seat).or_default(),
+                PeerEvent::RemoteSessionOpened { remote_session, .. }
+                | PeerEvent::RemoteSessionData { remote_session, .. }
+                | PeerEvent::RemoteSessionWritable { remote_session }
+                | PeerEvent::RemoteSessionEnded { remote_session, .. } => {
+                    self.remote_sessions.entry(*remote_session).or_default()
+                }
                 PeerEvent::Answered { .. }
                 | PeerEvent::EtcdAnswered { .. }
                 | PeerEvent::EtcdChanged
@@ -141,32 +145,33 @@ impl Backlog {
     fn take(&mut self) -> Taken {
         let mut taken = Vec::new();
         for (lane, count) in [
-            (&mut self.letters, LETTERS_PER_TURN),
+            (&mut self.messages, MESSAGES_PER_TURN),
             (&mut self.answers, ANSWERS_PER_TURN),
             (&mut self.questions, QUESTIONS_PER_TURN),
         ] {
             taken.extend(lane.drain(..count.min(lane.len())));
         }
-        for _ in 0..SEAT_EVENTS_PER_TURN {
-            let Some(seat) = self.next_seat() else {
+        for _ in 0..REMOTE_SESSION_EVENTS_PER_TURN {
+            let Some(remote_session) = self.next_remote_session() else {
                 break;
             };
-            self.last_seat = Some(seat);
-            if let Some(lane) = self.seats.get_mut(&seat) {
+            self.last_remote_session = Some(remote_session);
+            if let Some(lane) = self.remote_sessions.get_mut(&remote_session) {
                 taken.extend(lane.pop_front());
                 if lane.is_empty() {
-                    self.seats.remove(&seat);
+                    self.remote_sessions.remove(&remote_session);
                 }
             }
         }
         taken
     }
 
-    /// The seat behind the last one that has something, or the first.
-    fn next_seat(&self) -> Option<RemoteSessionId> {
-        let after = self.last_seat.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.seats.range((after, Bound::Unbounded)).next();
-        next.or_else(|| self.seats.first_key_value()).map(|(seat, _)| *seat)
+    /// The remote session behind the last one that has something, or the first.
+    fn next_remote_session(&self) -> Option<RemoteSessionId> {
+        let after = self.last_remote_session.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.remote_sessions.range((after, Bound::Unbounded)).next();
+        next.or_else(|| self.remote_sessions.first_key_value())
+            .map(|(remote_session, _)| *remote_session)
     }
 }
 
@@ -178,8 +183,10 @@ mod tests {
         EventQueue::new(1).unwrap()
     }
 
-    fn writable(seat: u64) -> Left {
-        Left::Event(PeerEvent::SeatWritable { seat: RemoteSessionId::outgoing(seat) })
+    fn writable(remote_session: u64) -> Left {
+        Left::Event(PeerEvent::RemoteSessionWritable {
+            remote_session: RemoteSessionId::outgoing(remote_session),
+        })
     }
 
     fn has_wake(queue: &EventQueue) -> bool {
@@ -190,10 +197,10 @@ mod tests {
         told
     }
 
-    /// A peer that filled the queue with frames of one seat had all of them looked at before the next
+    /// A peer that filled the queue with frames of one remote session had all of them looked at before the next
     /// sign of life, and before another client's first frame.
     #[test]
-    fn a_flood_of_one_seat_is_ahead_of_no_letter_and_no_other_seat() {
+    fn a_flood_of_one_remote_session_is_ahead_of_no_message_and_no_other_remote_session() {
         let queue = queue();
         for _ in 0..10_000 {
             queue.push(writable(1));
@@ -206,10 +213,10 @@ mod tests {
             body: Bytes::new(),
         }));
         let taken = queue.take();
-        assert!(taken.len() <= 1 + SEAT_EVENTS_PER_TURN, "{}", taken.len());
+        assert!(taken.len() <= 1 + REMOTE_SESSION_EVENTS_PER_TURN, "{}", taken.len());
         assert!(matches!(taken[0].0, Left::Event(PeerEvent::Told { .. })));
         let other = RemoteSessionId::outgoing(2);
-        let is_other = |left: &Left| matches!(left, Left::Event(PeerEvent::SeatWritable { seat }) if *seat == other);
+        let is_other = |left: &Left| matches!(left, Left::Event(PeerEvent::RemoteSessionWritable { remote_session }) if *remote_session == other);
         assert_eq!(taken.iter().filter(|(left, _)| is_other(left)).count(), 1);
         assert!(has_wake(&queue), "the rest is for the next turn");
         let mut count = taken.len();
@@ -220,15 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_seat_stays_in_order() {
+    fn what_is_of_one_remote_session_stays_in_order() {
         let queue = queue();
-        for seat in [7, 8] {
-            queue.push(writable(seat));
-            let seat = RemoteSessionId::outgoing(seat);
+        for remote_session in [7, 8] {
+            queue.push(writable(remote_session));
+            let remote_session = RemoteSessionId::outgoing(remote_session);
             let reason = String::new();
-            queue.push(Left::Event(PeerEvent::SeatEnded { seat, is_process_gone: None, reason }));
+            queue.push(Left::Event(PeerEvent::RemoteSessionEnded {
+                remote_session,
+                is_process_gone: None,
+                reason,
+            }));
         }
-        let is_end = |left: &Left| matches!(left, Left::Event(PeerEvent::SeatEnded { .. }));
+        let is_end =
+            |left: &Left| matches!(left, Left::Event(PeerEvent::RemoteSessionEnded { .. }));
         let ends: Vec<bool> = queue.take().iter().map(|(left, _)| is_end(left)).collect();
         assert_eq!(ends, [false, false, true, true]);
         assert!(!has_wake(&queue));

@@ -14,14 +14,14 @@ use super::failures::{FailureLog, cause_of_call};
 use super::limits::{PeerLimits, PeerTimes, Permit, VERSION};
 use super::link::{Lane, LiveConnection, PeerLink};
 use super::outbox::{Frames, Outbox};
-use super::pb::{Frame, Letter, Open, Question};
+use super::pb::{Frame, Message, Open, Question};
 use super::remote_session::{self, RemoteSessionRoom};
 use super::tls::Tls;
 use super::{PeerAnswer, PeerEvent, RemoteProcess};
 use crate::certs::NodeName;
 
-/// How long a node may take to say that a seat is taken: it answers when it has read one frame.
-const SEAT_TAKEN_MAX: Duration = Duration::from_secs(2);
+/// How long a node may take to say that a remote session is taken: it answers when it has read one frame.
+const REMOTE_SESSION_TAKEN_MAX: Duration = Duration::from_secs(2);
 
 /// A connection that ended says why within some steps of the thread.
 const ENDED_LOOKS: u32 = 5;
@@ -51,11 +51,11 @@ impl PeerClient {
     pub(super) async fn tell(self: Arc<Self>, link: Arc<PeerLink>, body: Bytes, _place: Permit) {
         let mut used = None;
         let call = async {
-            let live = link.connection(&self, Lane::Letters).await?;
+            let live = link.connection(&self, Lane::Messages).await?;
             used = Some(live.clone());
             let (from, incarnation) = (self.from(), self.incarnation());
-            let letter = Letter { version: VERSION, from, incarnation, body };
-            live.client().tell(letter).await?;
+            let message = Message { version: VERSION, from, incarnation, body };
+            live.client().tell(message).await?;
             Ok::<(), PeerError>(())
         };
         let tell_ms = u64::try_from(self.times.tell.as_millis()).unwrap_or(u64::MAX);
@@ -103,10 +103,10 @@ impl PeerClient {
         self.events.push_with(Left::Event(answered), vec![place]);
     }
 
-    pub(super) async fn take_seat(
+    pub(super) async fn take_remote_session(
         self: Arc<Self>,
         link: Arc<PeerLink>,
-        seat: RemoteSessionId,
+        remote_session: RemoteSessionId,
         process: RemoteProcess,
         outbox: Arc<Outbox>,
         place: Permit,
@@ -115,19 +115,21 @@ impl PeerClient {
             let live = link.connection(&self, Lane::Work).await?;
             Ok::<_, PeerError>(self.open(live, process, &outbox, &place).await?)
         };
-        let reason = match tokio::time::timeout(SEAT_TAKEN_MAX, call).await {
+        let reason = match tokio::time::timeout(REMOTE_SESSION_TAKEN_MAX, call).await {
             Ok(Ok(frames)) => {
                 let events = Arc::clone(&self.events);
-                let room =
-                    RemoteSessionRoom { bytes_max: self.limits.seat_bytes_max, of_peer: None };
-                return remote_session::pump(seat, frames, outbox, events, room).await;
+                let room = RemoteSessionRoom {
+                    bytes_max: self.limits.remote_session_bytes_max,
+                    of_peer: None,
+                };
+                return remote_session::pump(remote_session, frames, outbox, events, room).await;
             }
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} ms", SEAT_TAKEN_MAX.as_millis()),
+            Err(_) => format!("no answer within {} ms", REMOTE_SESSION_TAKEN_MAX.as_millis()),
         };
         outbox.abort();
         let reason = shorten(&reason);
-        let ended = PeerEvent::SeatEnded { seat, is_process_gone: None, reason };
+        let ended = PeerEvent::RemoteSessionEnded { remote_session, is_process_gone: None, reason };
         self.events.push_with(Left::Event(ended), vec![place]);
     }
 

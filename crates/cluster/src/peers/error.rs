@@ -78,9 +78,9 @@ pub(crate) enum PeerError {
     /// As much as is allowed is under way to this peer.
     #[error("{max} {what} are under way to this peer")]
     Busy { what: &'static str, max: usize },
-    /// The seat's number is in use.
+    /// The remote session's number is in use.
     #[error("this seat is taken")]
-    SeatTaken,
+    RemoteSessionTaken,
 }
 
 impl From<Status> for PeerError {

@@ -78,7 +78,7 @@ impl FailureLog {
     }
 }
 
-/// Whether letters to one address arrive.
+/// Whether messages to one address arrive.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     failing: Mutex<Option<(Instant, String)>>,
@@ -87,12 +87,12 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// Whether a letter ever arrived there.
+    /// Whether a message ever arrived there.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Relaxed)
     }
 
-    /// Notes what became of a letter. `Some`: what is to be known of the address has changed.
+    /// Notes what became of a message. `Some`: what is to be known of the address has changed.
     pub(super) fn note(
         &self,
         peer: &str,

@@ -13,13 +13,13 @@ use crate::certs::NodeName;
 /// Version of the protocol between nodes.
 pub(crate) const VERSION: u32 = 2;
 
-pub(crate) use farrow_membership::LETTER_BYTES_MAX;
+pub(crate) use farrow_membership::MESSAGE_BYTES_MAX;
 
 /// Longest body of a question and of an answer: that of a frame of the client protocol.
 pub(crate) const ASK_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
-/// Most bytes in one frame of a seat: the longest frame of a client with its head, and some room.
-pub(crate) const SEAT_FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
+/// Most bytes in one frame of a remote session: the longest frame of a client with its head, and some room.
+pub(crate) const REMOTE_SESSION_FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
 
 /// What a message has around its body: a name, numbers and their tags.
 pub(super) const AROUND_BYTES_MAX: usize = 1 << 10;
@@ -35,28 +35,28 @@ pub(crate) struct PeerLimits {
     /// Connections from one address that have not said who they are: two of each of 16 nodes on
     /// one machine that start at once, twice.
     pub(crate) strangers_per_address_max: usize,
-    /// Letters in work of, and under way to, one peer: what comes within a deadline at 60 a second.
-    pub(crate) letters_max: usize,
+    /// Messages in work of, and under way to, one peer: what comes within a deadline at 60 a second.
+    pub(crate) messages_max: usize,
     /// Questions in work of, and under way to, one peer. Each may keep two bodies of 4 MiB.
     pub(crate) asks_max: usize,
-    /// Seats of, and at, one peer: as many clients of one node may use memory of one other. Each
+    /// Remote sessions of, and at, one peer: as many clients of one node may use memory of one other. Each
     /// may keep 5 MiB, a frame and what was not taken.
-    pub(crate) seats_max: usize,
+    pub(crate) remote_sessions_max: usize,
     /// Calls of one peer in a second; as many may come at once after a second without. At 50 us each
-    /// a quarter of the transport's thread. Frames of a seat are not counted: they wait instead.
+    /// a quarter of the transport's thread. Frames of a remote session are not counted: they wait instead.
     pub(crate) calls_per_second: u32,
-    /// Bytes of a seat that were read and not taken, and that were given and not sent. Beyond, the
+    /// Bytes of a remote session that were read and not taken, and that were given and not sent. Beyond, the
     /// stream is not read, and [`super::Peers::send`] gives the bytes back.
-    pub(crate) seat_bytes_max: usize,
-    /// Letters that wait to be taken by the event loop, of all peers.
-    pub(crate) letters_waiting_max: usize,
-    /// Bytes of letters, questions and seats that were read and not taken, of all peers. One may have
+    pub(crate) remote_session_bytes_max: usize,
+    /// Messages that wait to be taken by the event loop, of all peers.
+    pub(crate) messages_waiting_max: usize,
+    /// Bytes of messages, questions and remote sessions that were read and not taken, of all peers. One may have
     /// a quarter of them.
     pub(crate) bytes_max: usize,
 }
 
-/// The least of those bytes: a quarter then is a question and a frame of a seat of full length.
-pub(crate) const PEER_BYTES_MIN: usize = 4 * (ASK_BYTES_MAX + SEAT_FRAME_BYTES_MAX);
+/// The least of those bytes: a quarter then is a question and a frame of a remote session of full length.
+pub(crate) const PEER_BYTES_MIN: usize = 4 * (ASK_BYTES_MAX + REMOTE_SESSION_FRAME_BYTES_MAX);
 
 impl Default for PeerLimits {
     fn default() -> Self {
@@ -64,12 +64,12 @@ impl Default for PeerLimits {
             connections_max: 256,
             connections_per_node_max: 6,
             strangers_per_address_max: 64,
-            letters_max: 32,
+            messages_max: 32,
             asks_max: 32,
-            seats_max: 64,
+            remote_sessions_max: 64,
             calls_per_second: 5_000,
-            seat_bytes_max: 1 << 20,
-            letters_waiting_max: 1024,
+            remote_session_bytes_max: 1 << 20,
+            messages_waiting_max: 1024,
             bytes_max: PEER_BYTES_MIN,
         }
     }
@@ -78,7 +78,7 @@ impl Default for PeerLimits {
 /// Times of the transport.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerTimes {
-    /// For a letter, from here to the receipt.
+    /// For a message, from here to the receipt.
     pub(crate) tell: Duration,
     /// For a connection with TLS. Half a lease of one second, so that a dead address costs less
     /// than a lease.
@@ -144,7 +144,7 @@ impl BytesRoom {
         })
     }
 
-    /// Room for a piece of a seat, as soon as there is some.
+    /// Room for a piece of a remote session, as soon as there is some.
     pub(super) async fn take(&self, bytes: u32) -> Option<[Permit; 2]> {
         let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
@@ -165,9 +165,9 @@ struct Bucket {
 pub(super) struct PeerAccount {
     bucket: Mutex<Bucket>,
     calls_per_second: f64,
-    pub(super) letters: Arc<Semaphore>,
+    pub(super) messages: Arc<Semaphore>,
     pub(super) asks: Arc<Semaphore>,
-    pub(super) seats: Arc<Semaphore>,
+    pub(super) remote_sessions: Arc<Semaphore>,
     pub(super) connections: Arc<Semaphore>,
     pub(super) bytes: BytesRoom,
 }
@@ -180,9 +180,9 @@ impl PeerAccount {
             // Not full: to come again must not be worth more than to wait.
             bucket: Mutex::new(Bucket { calls: calls / 10.0, at: Instant::now() }),
             calls_per_second: calls,
-            letters: Arc::new(Semaphore::new(limits.letters_max)),
+            messages: Arc::new(Semaphore::new(limits.messages_max)),
             asks: Arc::new(Semaphore::new(limits.asks_max)),
-            seats: Arc::new(Semaphore::new(limits.seats_max)),
+            remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             connections: Arc::new(Semaphore::new(limits.connections_per_node_max)),
             bytes: BytesRoom::new(bytes_of_all, limits),
         }
@@ -244,7 +244,7 @@ impl Caller {
     }
 }
 
-/// A place within a limit, kept as long as the call.
+/// A place within a limit, retained as long as the call.
 #[derive(Debug, Clone)]
 pub(super) struct Permit(
     #[expect(dead_code, reason = "given back on drop")] Arc<OwnedSemaphorePermit>,

@@ -18,7 +18,7 @@ use super::address::PeerAddress;
 use super::calls::PeerClient;
 use super::error::{PeerError, shorten};
 use super::failures::{Delivery, LinkEnd, cause_of};
-use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, SEAT_FRAME_BYTES_MAX};
+use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, REMOTE_SESSION_FRAME_BYTES_MAX};
 use super::pb::node_client::NodeClient;
 use super::tls::Wire;
 use crate::certs::NodeName;
@@ -27,7 +27,7 @@ use crate::certs::NodeName;
 pub(super) const STREAMS_MAX: u32 = 256;
 
 /// What a peer may send ahead on one call: what 10 Gbit/s carry in 0.2 ms. The window of the
-/// connection is that of all calls, so that a seat that is not read holds up no other call.
+/// connection is that of all calls, so that a remote session that is not read holds up no other call.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
 /// Longest headers; those of a call are some 300 B.
@@ -41,8 +41,8 @@ pub(super) const REST_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lane {
     /// Signs of life: never behind bulk.
-    Letters,
-    /// Questions and seats.
+    Messages,
+    /// Questions and remote sessions.
     Work,
 }
 
@@ -69,10 +69,10 @@ struct LaneState {
 #[derive(Debug)]
 pub(super) struct PeerLink {
     pub(super) address: PeerAddress,
-    pub(super) letters: Arc<Semaphore>,
+    pub(super) messages: Arc<Semaphore>,
     pub(super) asks: Arc<Semaphore>,
-    pub(super) seats: Arc<Semaphore>,
-    /// Whether letters arrive.
+    pub(super) remote_sessions: Arc<Semaphore>,
+    /// Whether messages arrive.
     pub(super) delivery: Delivery,
     lanes: [Mutex<LaneState>; 2],
 }
@@ -81,9 +81,9 @@ impl PeerLink {
     pub(super) fn new(address: PeerAddress, limits: &PeerLimits) -> Self {
         Self {
             address,
-            letters: Arc::new(Semaphore::new(limits.letters_max)),
+            messages: Arc::new(Semaphore::new(limits.messages_max)),
             asks: Arc::new(Semaphore::new(limits.asks_max)),
-            seats: Arc::new(Semaphore::new(limits.seats_max)),
+            remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             delivery: Delivery::default(),
             lanes: Default::default(),
         }
@@ -95,9 +95,9 @@ impl PeerLink {
         client: &Arc<PeerClient>,
         lane: Lane,
     ) -> Result<LiveConnection, PeerError> {
-        let [letters, work] = &self.lanes;
+        let [messages, work] = &self.lanes;
         let state = match lane {
-            Lane::Letters => letters,
+            Lane::Messages => messages,
             Lane::Work => work,
         };
         if let Ok(state) = state.try_lock()
@@ -107,9 +107,9 @@ impl PeerLink {
         }
         let (link, client) = (Arc::clone(self), Arc::clone(client));
         let attempt = tokio::spawn(async move {
-            let [letters, work] = &link.lanes;
+            let [messages, work] = &link.lanes;
             let mut state = match lane {
-                Lane::Letters => letters.lock().await,
+                Lane::Messages => messages.lock().await,
                 Lane::Work => work.lock().await,
             };
             match state.known(&link) {
@@ -240,8 +240,8 @@ impl LiveConnection {
         // The name in it goes nowhere: the connection stands.
         let origin = http::Uri::from_static("http://node.farrow.internal");
         NodeClient::with_origin(self.clone(), origin)
-            .max_decoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
-            .max_encoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+            .max_decoding_message_size(REMOTE_SESSION_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+            .max_encoding_message_size(REMOTE_SESSION_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
     }
 }
 

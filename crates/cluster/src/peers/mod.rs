@@ -1,7 +1,7 @@
 //! How daemons reach each other: gRPC, on one thread of its own. Nothing is decided here. The event
 //! loop gives messages and takes what came; neither ever waits for the other.
 //!
-//! Letters have a connection of their own to each peer, so that no table, question or seat is ahead
+//! Messages have a connection of their own to each peer, so that no table, question or remote session is ahead
 //! of a sign of life.
 
 mod address;
@@ -74,7 +74,7 @@ use backlog::{EventQueue, Left};
 use calls::PeerClient;
 use etcd::Etcd;
 use failures::FailureLog;
-use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Permit};
+use limits::{ASK_BYTES_MAX, MESSAGE_BYTES_MAX, Permit};
 use link::PeerLink;
 use outbox::Outbox;
 
@@ -101,7 +101,7 @@ pub(crate) struct PeersOptions {
     pub(crate) times: PeerTimes,
 }
 
-/// The client that takes a seat on another node.
+/// The client that takes a remote session on another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteProcess {
     pub(crate) pid: u32,
@@ -121,22 +121,26 @@ pub(crate) struct PeerAnswer {
 /// What came from peers.
 #[derive(Debug)]
 pub(crate) enum PeerEvent {
-    /// A letter. Without TLS nobody vouches for `from`; this holds for all events.
+    /// A message. Without TLS nobody vouches for `from`; this holds for all events.
     Told { from: NodeName, incarnation: u64, body: Bytes },
     /// A question; [`Peers::answer`] it within the asking node's deadline.
     Asked { token: AskedToken, from: NodeName, incarnation: u64, body: Bytes },
     /// What became of [`Peers::ask`]; exactly one for each.
     Answered { token: u64, result: Result<PeerAnswer, PeerError> },
     /// A client of another node wants to use memory here.
-    SeatOpened { seat: RemoteSessionId, from: NodeName, process: RemoteProcess },
+    RemoteSessionOpened { remote_session: RemoteSessionId, from: NodeName, process: RemoteProcess },
     /// Bytes of the client protocol, in order.
-    SeatData { seat: RemoteSessionId, bytes: RemoteSessionBytes },
+    RemoteSessionData { remote_session: RemoteSessionId, bytes: RemoteSessionBytes },
     /// There is room again, after [`Peers::send`] gave bytes back.
-    SeatWritable { seat: RemoteSessionId },
-    /// The last event of a seat, unless this side ended it. `is_process_gone` is none when the
+    RemoteSessionWritable { remote_session: RemoteSessionId },
+    /// The last event of a remote session, unless this side ended it. `is_process_gone` is none when the
     /// stream broke: the client may live and read.
-    SeatEnded { seat: RemoteSessionId, is_process_gone: Option<bool>, reason: String },
-    /// Whether letters to an address arrive, when that changed: `None`, they do; else why not.
+    RemoteSessionEnded {
+        remote_session: RemoteSessionId,
+        is_process_gone: Option<bool>,
+        reason: String,
+    },
+    /// Whether messages to an address arrive, when that changed: `None`, they do; else why not.
     Delivery { address: String, why_not: Option<String> },
     /// What became of [`Peers::ask_etcd`]; exactly one for each.
     EtcdAnswered { id: u64, reply: membership::EtcdReply },
@@ -144,12 +148,12 @@ pub(crate) enum PeerEvent {
     EtcdChanged,
 }
 
-/// What the event loop keeps of questions and seats.
+/// What the event loop keeps of questions and remote sessions.
 #[derive(Debug, Default)]
 struct EventLoopState {
     links: BTreeMap<PeerAddress, Arc<PeerLink>>,
     asked: BTreeMap<AskedToken, oneshot::Sender<Bytes>>,
-    seats: BTreeMap<RemoteSessionId, Arc<Outbox>>,
+    remote_sessions: BTreeMap<RemoteSessionId, Arc<Outbox>>,
 }
 
 /// The event loop's end of the transport.
@@ -160,7 +164,7 @@ pub(crate) struct Peers {
     local_address: SocketAddr,
     client: Arc<PeerClient>,
     events: Arc<EventQueue>,
-    kept: Mutex<EventLoopState>,
+    retained: Mutex<EventLoopState>,
     etcd: Option<Arc<Etcd>>,
     /// Room for bodies that were read and not taken, and all of it.
     bytes: (Arc<Semaphore>, usize),
@@ -188,7 +192,8 @@ impl Peers {
             .max_blocking_threads(RESOLVERS_MAX)
             .build()
             .map_err(failed)?;
-        let events = Arc::new(EventQueue::new(options.limits.letters_waiting_max).map_err(failed)?);
+        let events =
+            Arc::new(EventQueue::new(options.limits.messages_waiting_max).map_err(failed)?);
         let wake = events.wake().map_err(failed)?;
         let handle = runtime.handle().clone();
         let failures = Arc::new(FailureLog::default());
@@ -220,9 +225,20 @@ impl Peers {
         };
         let thread =
             std::thread::Builder::new().name("farrow-peers".into()).spawn(work).map_err(failed)?;
-        let (kept, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
+        let (retained, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
         let (etcd, runtime) = (None, handle);
-        Ok(Self { wake, local_address, client, events, kept, etcd, bytes, runtime, stop, thread })
+        Ok(Self {
+            wake,
+            local_address,
+            client,
+            events,
+            retained,
+            etcd,
+            bytes,
+            runtime,
+            stop,
+            thread,
+        })
     }
 
     /// Keeps the membership in etcd: sees that it can be read, within a deadline, and begins to
@@ -274,15 +290,15 @@ impl Peers {
         self.client.incarnation.store(incarnation, Ordering::Relaxed);
     }
 
-    /// Sends a letter. It is lost without a word when the peer does not take it in time, or when as
+    /// Sends a message. It is lost without a word when the peer does not take it in time, or when as
     /// many as are allowed are under way.
     pub(crate) fn tell(&self, address: &PeerAddress, body: Bytes) {
-        if body.len() > LETTER_BYTES_MAX {
-            tracing::error!(bytes = body.len(), max = LETTER_BYTES_MAX, "a letter is too long");
+        if body.len() > MESSAGE_BYTES_MAX {
+            tracing::error!(bytes = body.len(), max = MESSAGE_BYTES_MAX, "a letter is too long");
             return;
         }
         let link = self.link(address);
-        let Some(place) = Permit::take(&link.letters) else {
+        let Some(place) = Permit::take(&link.messages) else {
             tracing::debug!(%address, "a letter is dropped: too many are under way");
             return;
         };
@@ -320,87 +336,99 @@ impl Peers {
         if body.len() > ASK_BYTES_MAX {
             return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
         }
-        if let Some(reply) = self.kept().asked.remove(&token) {
+        if let Some(reply) = self.retained().asked.remove(&token) {
             let _ = reply.send(body);
         }
         Ok(())
     }
 
-    /// Takes a seat on another node, with a number that was not used before. Bytes can be sent at
-    /// once; if there is no seat [`PeerEvent::SeatEnded`] comes.
+    /// Takes a remote session on another node, with a number that was not used before. Bytes can be sent at
+    /// once; if there is no remote session [`PeerEvent::RemoteSessionEnded`] comes.
     ///
     /// # Errors
     ///
-    /// The number is in use, or too many seats are; then no event comes.
-    pub(crate) fn open_seat(
+    /// The number is in use, or too many remote sessions are; then no event comes.
+    pub(crate) fn open_remote_session(
         &self,
-        seat: RemoteSessionId,
+        remote_session: RemoteSessionId,
         address: &PeerAddress,
         process: RemoteProcess,
     ) -> Result<(), PeerError> {
         let link = self.link(address);
-        let mut kept = self.kept();
-        if seat.is_incoming() || kept.seats.contains_key(&seat) {
-            return Err(PeerError::SeatTaken);
+        let mut retained = self.retained();
+        if remote_session.is_incoming() || retained.remote_sessions.contains_key(&remote_session) {
+            return Err(PeerError::RemoteSessionTaken);
         }
-        let place = Permit::take(&link.seats)
-            .ok_or(PeerError::Busy { what: "seats", max: self.client.limits.seats_max })?;
-        let outbox = Outbox::new(seat, self.client.limits.seat_bytes_max);
-        kept.seats.insert(seat, Arc::clone(&outbox));
-        self.runtime.spawn(Arc::clone(&self.client).take_seat(link, seat, process, outbox, place));
+        let place = Permit::take(&link.remote_sessions).ok_or(PeerError::Busy {
+            what: "seats",
+            max: self.client.limits.remote_sessions_max,
+        })?;
+        let outbox = Outbox::new(remote_session, self.client.limits.remote_session_bytes_max);
+        retained.remote_sessions.insert(remote_session, Arc::clone(&outbox));
+        self.runtime.spawn(Arc::clone(&self.client).take_remote_session(
+            link,
+            remote_session,
+            process,
+            outbox,
+            place,
+        ));
         Ok(())
     }
 
-    /// Sends bytes of the client protocol, from either side. Those of a seat that ended are dropped.
+    /// Sends bytes of the client protocol, from either side. Those of a remote session that ended are dropped.
     ///
     /// # Errors
     ///
-    /// The bytes, when as much waits already: [`PeerEvent::SeatWritable`] says when there is room.
-    pub(crate) fn send(&self, seat: RemoteSessionId, bytes: Bytes) -> Result<(), Bytes> {
-        match self.kept().seats.get(&seat) {
+    /// The bytes, when as much waits already: [`PeerEvent::RemoteSessionWritable`] says when there is room.
+    pub(crate) fn send(&self, remote_session: RemoteSessionId, bytes: Bytes) -> Result<(), Bytes> {
+        match self.retained().remote_sessions.get(&remote_session) {
             Some(outbox) => outbox.push(bytes),
             None => Ok(()),
         }
     }
 
-    /// Gives a seat back, from either side, behind what was sent; no event of it comes any more. The
+    /// Gives a remote session back, from either side, behind what was sent; no event of it comes any more. The
     /// peer has a second to read the rest.
-    pub(crate) fn end_seat(&self, seat: RemoteSessionId, is_process_gone: bool) {
-        if let Some(outbox) = self.kept().seats.remove(&seat) {
+    pub(crate) fn end_remote_session(
+        &self,
+        remote_session: RemoteSessionId,
+        is_process_gone: bool,
+    ) {
+        if let Some(outbox) = self.retained().remote_sessions.remove(&remote_session) {
             outbox.end(is_process_gone);
         }
     }
 
     /// Forgets a peer that is no member any more: its connections end when nothing is under way.
     pub(crate) fn forget(&self, address: &PeerAddress) {
-        self.kept().links.remove(address);
+        self.retained().links.remove(address);
     }
 
     /// What came since. Clears the wake.
     pub(crate) fn events(&self) -> impl Iterator<Item = PeerEvent> + use<> {
         let waiting = self.events.take();
-        let mut kept = self.kept();
+        let mut retained = self.retained();
         let mut events = Vec::with_capacity(waiting.len());
         for (left, _place) in waiting {
-            events.extend(kept.take(left));
+            events.extend(retained.take(left));
         }
         events.into_iter()
     }
 
-    fn kept(&self) -> MutexGuard<'_, EventLoopState> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retained(&self) -> MutexGuard<'_, EventLoopState> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn link(&self, address: &PeerAddress) -> Arc<PeerLink> {
-        let mut kept = self.kept();
-        if let Some(link) = kept.links.get(address) {
+        let mut retained = self.retained();
+        if let Some(link) = retained.links.get(address) {
             return Arc::clone(link);
         }
-        if kept.links.len() >= LINKS_MAX {
-            kept.links.retain(|_, link| Arc::strong_count(link) > 1);
+        if retained.links.len() >= LINKS_MAX {
+            retained.links.retain(|_, link| Arc::strong_count(link) > 1);
         }
         let link = Arc::new(PeerLink::new(address.clone(), &self.client.limits));
-        kept.links.insert(address.clone(), Arc::clone(&link));
+        retained.links.insert(address.clone(), Arc::clone(&link));
         link
     }
 }
@@ -417,15 +445,18 @@ impl EventLoopState {
                 self.asked.remove(&token);
                 None
             }
-            Left::Opened(event, seat, outbox) => {
-                self.seats.insert(seat, outbox);
+            Left::Opened(event, remote_session, outbox) => {
+                self.remote_sessions.insert(remote_session, outbox);
                 Some(event)
             }
             Left::Event(event) => match &event {
-                PeerEvent::SeatData { seat, .. } | PeerEvent::SeatWritable { seat } => {
-                    self.seats.contains_key(seat).then_some(event)
+                PeerEvent::RemoteSessionData { remote_session, .. }
+                | PeerEvent::RemoteSessionWritable { remote_session } => {
+                    self.remote_sessions.contains_key(remote_session).then_some(event)
                 }
-                PeerEvent::SeatEnded { seat, .. } => self.seats.remove(seat).map(|_| event),
+                PeerEvent::RemoteSessionEnded { remote_session, .. } => {
+                    self.remote_sessions.remove(remote_session).map(|_| event)
+                }
                 _ => Some(event),
             },
         }

@@ -1,4 +1,4 @@
-//! Frames of one seat on their way out: put in by the event loop, taken by HTTP/2 as fast as the
+//! Frames of one remote session on their way out: put in by the event loop, taken by HTTP/2 as fast as the
 //! peer reads.
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::PeerEvent;
 use super::address::RemoteSessionId;
 use super::backlog::{EventQueue, Left};
-use super::limits::{Permit, SEAT_FRAME_BYTES_MAX};
+use super::limits::{Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
 use super::pb::{End, Frame, Open, frame::Kind};
 
 #[derive(Debug, Default)]
@@ -28,27 +28,27 @@ struct OutboxState {
     waker: Option<Waker>,
 }
 
-/// One seat's way out.
+/// One remote session's way out.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    seat: RemoteSessionId,
+    remote_session: RemoteSessionId,
     bytes_max: usize,
     state: Mutex<OutboxState>,
-    /// Told when this side gives the seat back.
+    /// Told when this side gives the remote session back.
     pub(super) is_ended: Notify,
 }
 
 impl Outbox {
-    pub(super) fn new(seat: RemoteSessionId, bytes_max: usize) -> Arc<Self> {
+    pub(super) fn new(remote_session: RemoteSessionId, bytes_max: usize) -> Arc<Self> {
         let (state, is_ended) = (Mutex::default(), Notify::new());
-        Arc::new(Self { seat, bytes_max, state, is_ended })
+        Arc::new(Self { remote_session, bytes_max, state, is_ended })
     }
 
     fn state(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the bytes back when there is no room; then [`PeerEvent::SeatWritable`] comes once there
+    /// Gives the bytes back when there is no room; then [`PeerEvent::RemoteSessionWritable`] comes once there
     /// is. What is larger than a frame goes in several.
     pub(super) fn push(&self, mut bytes: Bytes) -> Result<(), Bytes> {
         let mut state = self.state();
@@ -61,14 +61,14 @@ impl Outbox {
         }
         state.bytes += bytes.len();
         while !bytes.is_empty() {
-            let frame = bytes.split_to(bytes.len().min(SEAT_FRAME_BYTES_MAX));
+            let frame = bytes.split_to(bytes.len().min(REMOTE_SESSION_FRAME_BYTES_MAX));
             state.frames.push_back(frame);
         }
         wake(&mut state);
         Ok(())
     }
 
-    /// Ends the seat from this side, behind what is in the queue.
+    /// Ends the remote session from this side, behind what is in the queue.
     pub(super) fn end(&self, is_process_gone: bool) {
         let mut state = self.state();
         state.end.get_or_insert(End { is_process_gone });
@@ -98,7 +98,7 @@ pub(super) struct Frames {
     pub(super) open: Option<Open>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Arc<EventQueue>,
-    /// A stream that is not read counts as a seat until it is gone.
+    /// A stream that is not read counts as a remote session until it is gone.
     pub(super) _place: Permit,
 }
 
@@ -114,8 +114,8 @@ impl Stream for Frames {
             state.bytes = state.bytes.saturating_sub(bytes.len());
             let has_room = state.bytes <= self.outbox.bytes_max / 2;
             if has_room && std::mem::take(&mut state.is_room_wanted) {
-                let seat = self.outbox.seat;
-                self.events.push(Left::Event(PeerEvent::SeatWritable { seat }));
+                let remote_session = self.outbox.remote_session;
+                self.events.push(Left::Event(PeerEvent::RemoteSessionWritable { remote_session }));
             }
             return Poll::Ready(Some(Frame { kind: Some(Kind::Data(bytes)) }));
         }
@@ -159,7 +159,10 @@ mod tests {
         assert!(events.take().is_empty(), "60 of 100 are still more than half");
         assert!(next(&mut frames).is_ready());
         let told = events.take();
-        assert!(matches!(&told[0].0, Left::Event(PeerEvent::SeatWritable { .. })), "{told:?}");
+        assert!(
+            matches!(&told[0].0, Left::Event(PeerEvent::RemoteSessionWritable { .. })),
+            "{told:?}"
+        );
         outbox.push(back).unwrap();
         assert!(next(&mut frames).is_ready());
         assert!(events.take().is_empty());
@@ -168,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_too_long_for_one_frame_goes_in_several_and_the_end_comes_last() {
         let (outbox, mut frames, _events) = parts();
-        outbox.push(Bytes::from(vec![7; SEAT_FRAME_BYTES_MAX + 5])).unwrap();
+        outbox.push(Bytes::from(vec![7; REMOTE_SESSION_FRAME_BYTES_MAX + 5])).unwrap();
         outbox.end(true);
         outbox.push(Bytes::from(vec![8; 5])).unwrap();
         let mut lengths = Vec::new();
@@ -179,7 +182,7 @@ mod tests {
                 Kind::Open(_) => 0,
             });
         }
-        assert_eq!(lengths, [SEAT_FRAME_BYTES_MAX, 5, 1]);
+        assert_eq!(lengths, [REMOTE_SESSION_FRAME_BYTES_MAX, 5, 1]);
         assert!(matches!(next(&mut frames), Poll::Ready(None)));
     }
 }

@@ -1,4 +1,4 @@
-//! The frames of one seat on their way in; the same on both sides.
+//! The frames of one remote session on their way in; the same on both sides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::PeerEvent;
 use super::address::RemoteSessionId;
 use super::backlog::{EventQueue, Left};
 use super::error::shorten;
-use super::limits::{BytesRoom, Permit, SEAT_FRAME_BYTES_MAX};
+use super::limits::{BytesRoom, Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
 use super::outbox::Outbox;
 use super::pb::{Frame, frame::Kind};
 
-/// What a frame costs of a seat's bytes at least, so that a million empty ones are not for free.
+/// What a frame costs of a remote session's bytes at least, so that a million empty ones are not for free.
 const FRAME_COST_MIN: usize = 256;
 
-/// How long a seat that ended waits for the other side to see it, before its stream is cut.
+/// How long a remote session that ended waits for the other side to see it, before its stream is cut.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// Bytes of a seat. They count as read and not taken until this is dropped: who keeps it stops the
+/// Bytes of a remote session. They count as read and not taken until this is dropped: who keeps it stops the
 /// peer.
 #[derive(Debug)]
 pub(crate) struct RemoteSessionBytes {
@@ -30,15 +30,15 @@ pub(crate) struct RemoteSessionBytes {
     _of_peer: Option<[Permit; 2]>,
 }
 
-/// How much of a seat may be read and not taken.
+/// How much of a remote session may be read and not taken.
 #[derive(Debug)]
 pub(super) struct RemoteSessionRoom {
     pub(super) bytes_max: usize,
-    /// Within what its peer may have; none for a seat that this node took at another one.
+    /// Within what its peer may have; none for a remote session that this node took at another one.
     pub(super) of_peer: Option<BytesRoom>,
 }
 
-/// Why a seat ended, and whether the client's process is dead, if the other side said so.
+/// Why a remote session ended, and whether the client's process is dead, if the other side said so.
 struct SessionEnd(Option<bool>, String);
 
 impl SessionEnd {
@@ -47,16 +47,16 @@ impl SessionEnd {
     }
 }
 
-/// Reads a seat until it ends.
+/// Reads a remote session until it ends.
 pub(super) async fn pump(
-    seat: RemoteSessionId,
+    remote_session: RemoteSessionId,
     mut frames: Streaming<Frame>,
     outbox: Arc<Outbox>,
     events: Arc<EventQueue>,
     room: RemoteSessionRoom,
 ) {
     let ended = tokio::select! {
-        ended = read(seat, &mut frames, &events, room) => Some(ended),
+        ended = read(remote_session, &mut frames, &events, room) => Some(ended),
         () = outbox.is_ended.notified() => None,
     };
     if let Some(SessionEnd(is_process_gone, reason)) = ended {
@@ -64,7 +64,11 @@ pub(super) async fn pump(
             outbox.abort();
         }
         let reason = shorten(&reason);
-        events.push(Left::Event(PeerEvent::SeatEnded { seat, is_process_gone, reason }));
+        events.push(Left::Event(PeerEvent::RemoteSessionEnded {
+            remote_session,
+            is_process_gone,
+            reason,
+        }));
         outbox.end(false);
     }
     let rest = async { while let Ok(Some(_)) = frames.message().await {} };
@@ -73,7 +77,7 @@ pub(super) async fn pump(
 }
 
 async fn read(
-    seat: RemoteSessionId,
+    remote_session: RemoteSessionId,
     frames: &mut Streaming<Frame>,
     events: &EventQueue,
     RemoteSessionRoom { bytes_max, of_peer }: RemoteSessionRoom,
@@ -89,7 +93,7 @@ async fn read(
             Ok(None) => return SessionEnd::broken("the stream stopped without an end"),
             Err(status) => return SessionEnd::broken(words(&status)),
         };
-        if bytes.len() > SEAT_FRAME_BYTES_MAX {
+        if bytes.len() > REMOTE_SESSION_FRAME_BYTES_MAX {
             return SessionEnd::broken(format!("{} B in one frame", bytes.len()));
         }
         let cost = bytes.len().max(FRAME_COST_MIN).min(bytes_max);
@@ -102,7 +106,7 @@ async fn read(
             None => None,
         };
         let bytes = RemoteSessionBytes { bytes, _room, _of_peer };
-        events.push(Left::Event(PeerEvent::SeatData { seat, bytes }));
+        events.push(Left::Event(PeerEvent::RemoteSessionData { remote_session, bytes }));
     }
 }
 

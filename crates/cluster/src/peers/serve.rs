@@ -21,8 +21,8 @@ use tower_service::Service as _;
 use super::backlog::EventQueue;
 use super::failures::{FailureLog, cause_of};
 use super::limits::{
-    AROUND_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerAccount, PeerLimits, PeerTimes, Permit,
-    SEAT_FRAME_BYTES_MAX,
+    AROUND_BYTES_MAX, Caller, MESSAGE_BYTES_MAX, PeerAccount, PeerLimits, PeerTimes, Permit,
+    REMOTE_SESSION_FRAME_BYTES_MAX,
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
 use super::pb::node_server::NodeServer;
@@ -47,8 +47,8 @@ pub(super) struct PeerServer {
     tls: Option<Tls>,
     limits: PeerLimits,
     times: PeerTimes,
-    /// Letters are limited before they are read, so they have a service of their own.
-    letters: NodeServer<Service>,
+    /// Messages are limited before they are read, so they have a service of their own.
+    messages: NodeServer<Service>,
     work: NodeServer<Service>,
     connections: Arc<Semaphore>,
     failures: Arc<FailureLog>,
@@ -65,16 +65,16 @@ impl PeerServer {
         times: PeerTimes,
         (events, failures): (Arc<EventQueue>, Arc<FailureLog>),
     ) -> Arc<Self> {
-        let (asked, seats) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (asked, remote_sessions) = (AtomicU64::new(0), AtomicU64::new(0));
         let service = {
             let (limits, failures) = (limits.clone(), Arc::clone(&failures));
-            Arc::new(Service { events, failures, limits, asked, seats })
+            Arc::new(Service { events, failures, limits, asked, remote_sessions })
         };
-        let letters = NodeServer::from_arc(Arc::clone(&service))
-            .max_decoding_message_size(LETTER_BYTES_MAX + AROUND_BYTES_MAX);
+        let messages = NodeServer::from_arc(Arc::clone(&service))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX + AROUND_BYTES_MAX);
         let work = NodeServer::from_arc(service)
-            .max_decoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
-            .max_encoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX);
+            .max_decoding_message_size(REMOTE_SESSION_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+            .max_encoding_message_size(REMOTE_SESSION_FRAME_BYTES_MAX + AROUND_BYTES_MAX);
         let connections = Arc::new(Semaphore::new(limits.connections_max));
         let (strangers, accounts) = (Mutex::default(), Mutex::default());
         let bytes = Arc::new(Semaphore::new(limits.bytes_max));
@@ -82,7 +82,7 @@ impl PeerServer {
             tls,
             limits,
             times,
-            letters,
+            messages,
             work,
             connections,
             failures,
@@ -224,9 +224,9 @@ impl Gate {
     fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Permit), Status> {
         let account = &self.caller.account;
         let (service, places, what) = match path {
-            "/farrow.v1.Node/Tell" => (&self.server.letters, &account.letters, "letters"),
+            "/farrow.v1.Node/Tell" => (&self.server.messages, &account.messages, "letters"),
             "/farrow.v1.Node/Ask" => (&self.server.work, &account.asks, "questions"),
-            "/farrow.v1.Node/Seat" => (&self.server.work, &account.seats, "seats"),
+            "/farrow.v1.Node/Seat" => (&self.server.work, &account.remote_sessions, "seats"),
             _ => return Err(Status::unimplemented("no such call")),
         };
         if !account.take_call(Instant::now()) {

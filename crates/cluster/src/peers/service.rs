@@ -13,16 +13,16 @@ use super::address::{AskedToken, RemoteSessionId};
 use super::backlog::{EventQueue, Left};
 use super::error::shorten;
 use super::failures::FailureLog;
-use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Permit};
+use super::limits::{ASK_BYTES_MAX, Caller, MESSAGE_BYTES_MAX, PeerLimits, Permit};
 use super::outbox::{Frames, Outbox};
-use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
+use super::pb::{Answer, Frame, Message, Question, Receipt, frame::Kind, node_server};
 use super::remote_session::{self, RemoteSessionRoom};
 use super::{PeerEvent, RemoteProcess};
 
-/// Longest that a question is kept, whatever its deadline.
+/// Longest that a question is retained, whatever its deadline.
 const ASK_MAX: Duration = Duration::from_secs(60);
 
-/// How long a seat may take to say who takes it.
+/// How long a remote session may take to say who takes it.
 const OPEN_MAX: Duration = Duration::from_secs(1);
 
 /// One for all connections.
@@ -32,7 +32,7 @@ pub(super) struct Service {
     pub(super) failures: Arc<FailureLog>,
     pub(super) limits: PeerLimits,
     pub(super) asked: AtomicU64,
-    pub(super) seats: AtomicU64,
+    pub(super) remote_sessions: AtomicU64,
 }
 
 /// Takes a question back when nobody waits for its answer any more.
@@ -51,21 +51,21 @@ impl Drop for Asking<'_> {
 impl node_server::Node for Service {
     type SeatStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
 
-    async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
+    async fn tell(&self, request: Request<Message>) -> Result<Response<Receipt>, Status> {
         let (caller, of_peer) = admitted(request.extensions())?;
-        let Letter { version, from, incarnation, body } = request.into_inner();
+        let Message { version, from, incarnation, body } = request.into_inner();
         let from = caller.check(version, &from).inspect_err(|status| {
             self.failures.refused(&shorten(&from), status.message());
         })?;
-        if body.len() > LETTER_BYTES_MAX {
-            return Err(too_long(body.len(), LETTER_BYTES_MAX));
+        if body.len() > MESSAGE_BYTES_MAX {
+            return Err(too_long(body.len(), MESSAGE_BYTES_MAX));
         }
-        let place = Permit::take(&self.events.letters)
+        let place = Permit::take(&self.events.messages)
             .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
         let mut places = vec![place, of_peer];
         places.extend(caller.account.bytes.try_take(body.len())?);
         let event = PeerEvent::Told { from, incarnation, body };
-        // All are kept until the letter is taken, so that no peer fills the queue of all.
+        // All are retained until the message is taken, so that no peer fills the queue of all.
         self.events.push_with(Left::Event(event), places);
         Ok(Response::new(Receipt {}))
     }
@@ -116,15 +116,16 @@ impl node_server::Node for Service {
         };
         let from = caller.check(open.version, &open.from)?;
         let process = RemoteProcess { pid: open.pid, start_time: open.start_time, uid: open.uid };
-        let seat = RemoteSessionId::incoming(self.seats.fetch_add(1, Ordering::Relaxed));
-        let bytes_max = self.limits.seat_bytes_max;
-        let outbox = Outbox::new(seat, bytes_max);
-        let event = PeerEvent::SeatOpened { seat, from, process };
-        let opened = Left::Opened(event, seat, Arc::clone(&outbox));
+        let remote_session =
+            RemoteSessionId::incoming(self.remote_sessions.fetch_add(1, Ordering::Relaxed));
+        let bytes_max = self.limits.remote_session_bytes_max;
+        let outbox = Outbox::new(remote_session, bytes_max);
+        let event = PeerEvent::RemoteSessionOpened { remote_session, from, process };
+        let opened = Left::Opened(event, remote_session, Arc::clone(&outbox));
         self.events.push_with(opened, vec![place.clone()]);
         let events = Arc::clone(&self.events);
         let room = RemoteSessionRoom { bytes_max, of_peer: Some(caller.account.bytes.clone()) };
-        let pump = remote_session::pump(seat, frames, Arc::clone(&outbox), events, room);
+        let pump = remote_session::pump(remote_session, frames, Arc::clone(&outbox), events, room);
         let out =
             Frames { open: None, outbox, events: Arc::clone(&self.events), _place: place.clone() };
         tokio::spawn(async move {

@@ -183,7 +183,7 @@ impl NodeState {
         if bytes > capacity {
             return Err(WireError::TooLarge { asked: bytes, capacity });
         }
-        if self.promises.of(asker.slot) == 0 {
+        if self.reservations.of(asker.slot) == 0 {
             // Who could not seal it is told before it writes.
             self.check_objects(asker.slot, ask.objects.max(1))?;
         }

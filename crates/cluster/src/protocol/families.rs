@@ -50,8 +50,10 @@ impl Families {
 
     /// Those of a node's clients.
     pub(super) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
-        let is_of_it = |guest: Option<RemoteClient>| guest.is_some_and(|guest| guest.node == key);
-        let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.guest));
+        let is_of_it = |remote_client: Option<RemoteClient>| {
+            remote_client.is_some_and(|remote_client| remote_client.node == key)
+        };
+        let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.remote_client));
         places.map(|(slot, _)| *slot).collect()
     }
 }
@@ -59,12 +61,13 @@ impl Families {
 impl NodeState {
     /// A client has ended or said goodbye. Its place is given up, at once if nobody reads through it.
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
-        let is_seen_here = peer.guest.is_none_or(|guest| self.is_host_own(guest));
+        let is_seen_here =
+            peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client));
         if is_seen_here && !self.is_mapped_by(slot) {
             return self.leave(slot, now_ms);
         }
         // Nobody can go on with what it was making.
-        self.promises.take_back(slot, u32::MAX);
+        self.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
         self.note_reservations();
         let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
@@ -83,10 +86,10 @@ impl NodeState {
         let due: Vec<(ClientSlot, PeerIdentity)> =
             due.map(|(slot, family)| (*slot, family.peer)).collect();
         for (slot, peer) in due {
-            match peer.guest.filter(|guest| !self.is_host_own(*guest)) {
+            match peer.remote_client.filter(|remote_client| !self.is_host_own(*remote_client)) {
                 None if self.is_mapped_by(slot) => self.look_later(slot, now_ms),
                 None => self.end_family(slot, now_ms),
-                Some(guest) => self.ask_for_family(slot, guest, now_ms, out),
+                Some(remote_client) => self.ask_for_family(slot, remote_client, now_ms, out),
             }
         }
     }
@@ -101,12 +104,12 @@ impl NodeState {
     fn ask_for_family(
         &mut self,
         slot: ClientSlot,
-        guest: RemoteClient,
+        remote_client: RemoteClient,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
         let question = Question::Family { region_uid: self.home.uid().0, place: slot.0 };
-        let is_asked = self.ask_node_of(guest, &question, slot, out);
+        let is_asked = self.ask_node_of(remote_client, &question, slot, out);
         if let Some(family) = self.families.places.get_mut(&slot) {
             family.look_at_ms = (!is_asked).then_some(now_ms.saturating_add(ASK_MS));
         }

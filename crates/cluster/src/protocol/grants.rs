@@ -1,5 +1,5 @@
 //! What a client of another node may ask, and what another node itself: the rules of
-//! [`super::rights`] applied to each message. They are kept in the region, beside what the node
+//! [`super::rights`] applied to each message. They are retained in the region, beside what the node
 //! keeps of its cluster.
 
 use farrow_store::{NamespaceId, RemoteClient, StoreError, own_name};
@@ -13,10 +13,10 @@ use super::node::NodeState;
 use super::rights::RightsTable;
 use super::sync::right_for;
 
-/// What a request of a guest needs.
+/// What a request of a remote client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RemoteNeed {
-    /// Nothing: it gives something back, or speaks of what the guest has.
+    /// Nothing: it gives something back, or speaks of what the remote client has.
     Nothing,
     /// To be let in at all.
     Any,
@@ -30,7 +30,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Room(_)
         | RequestBody::EntryPages { .. }
         | RequestBody::Reserve { .. }
-        | RequestBody::Promise { .. }
+        | RequestBody::Reservation { .. }
         | RequestBody::Seal { .. }
         | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
@@ -83,10 +83,10 @@ pub(super) fn namespace_in(full: &str) -> &str {
 }
 
 impl NodeState {
-    /// The rules that an earlier life kept. What cannot be read lets nobody in.
-    pub(super) fn kept_rules(home: &farrow_store::Home) -> RightsTable {
-        let kept = home.kept_for_cluster();
-        let rules = kept.map(|bytes| bytes.map(|bytes| decode(&bytes)));
+    /// The rules that an earlier life retained. What cannot be read lets nobody in.
+    pub(super) fn retained_rules(home: &farrow_store::Home) -> RightsTable {
+        let retained = home.retained_for_cluster();
+        let rules = retained.map(|bytes| bytes.map(|bytes| decode(&bytes)));
         match rules {
             Ok(None) => RightsTable::default(),
             Ok(Some(Some((_, rules)))) => rules,
@@ -136,17 +136,19 @@ impl NodeState {
 
     /// Keeps other rules; they hold for all messages from now on.
     fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
-        let kept = self.home.kept_for_cluster().map_err(store_error)?;
-        let membership = kept.and_then(|bytes| decode(&bytes)).and_then(|(kept, _)| kept);
+        let retained = self.home.retained_for_cluster().map_err(store_error)?;
+        let membership =
+            retained.and_then(|bytes| decode(&bytes)).and_then(|(retained, _)| retained);
         let bytes = encode(membership.as_deref(), &table);
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
         self.tell_net_rules();
-        let guests = self.sessions.iter();
-        let guests = guests.filter_map(|(id, one)| Some((*id, one.peer.guest?, one.namespace)));
-        let guests: Vec<(SessionId, RemoteClient, NamespaceId)> = guests.collect();
-        for (session, guest, namespace) in guests {
-            let rights = self.rights_in(namespace, guest);
+        let remote_clients = self.sessions.iter();
+        let remote_clients = remote_clients
+            .filter_map(|(id, one)| Some((*id, one.peer.remote_client?, one.namespace)));
+        let remote_clients: Vec<(SessionId, RemoteClient, NamespaceId)> = remote_clients.collect();
+        for (session, remote_client, namespace) in remote_clients {
+            let rights = self.rights_in(namespace, remote_client);
             if let Some(state) = self.sessions.get_mut(&session) {
                 state.rights = rights;
             }
@@ -155,41 +157,41 @@ impl NodeState {
     }
 
     /// What is to be known of the cluster after a kill, with the rules.
-    pub(super) fn keep_membership(&mut self, kept: &[u8]) -> Result<(), StoreError> {
-        let bytes = encode(Some(kept), &self.rules);
+    pub(super) fn keep_membership(&mut self, retained: &[u8]) -> Result<(), StoreError> {
+        let bytes = encode(Some(retained), &self.rules);
         self.home.keep_for_cluster(&bytes)
     }
 
-    /// What an earlier life kept of the cluster.
-    pub(super) fn kept_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let kept = self.home.kept_for_cluster()?;
-        Ok(kept.and_then(|bytes| decode(&bytes)).and_then(|(kept, _)| kept))
+    /// What an earlier life retained of the cluster.
+    pub(super) fn retained_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let retained = self.home.retained_for_cluster()?;
+        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|(retained, _)| retained))
     }
 
-    fn rights_in(&self, namespace: NamespaceId, guest: RemoteClient) -> Rights {
+    fn rights_in(&self, namespace: NamespaceId, remote_client: RemoteClient) -> Rights {
         let mut all = self.home.namespaces();
         let name = all.find(|one| one.id == namespace).map(|one| one.options.name.as_str());
-        name.map_or(Rights::NONE, |name| self.rules.of(name, guest.node))
+        name.map_or(Rights::NONE, |name| self.rules.of(name, remote_client.node))
     }
 
     /// What a client may do in a namespace: all if it is one of this node's own, whose rights are a
-    /// matter of its user. A guest without any is not let in.
+    /// matter of its user. A remote client without any is not let in.
     pub(super) fn let_in(
         &self,
-        guest: Option<RemoteClient>,
+        remote_client: Option<RemoteClient>,
         namespace: NamespaceId,
     ) -> Result<Rights, WireError> {
-        let Some(guest) = guest else {
+        let Some(remote_client) = remote_client else {
             return Ok(Rights::ALL);
         };
-        let rights = self.rights_in(namespace, guest);
+        let rights = self.rights_in(namespace, remote_client);
         if rights.is_none() {
-            return Err(self.not_granted(guest, namespace, Rights::READ));
+            return Err(self.not_granted(remote_client, namespace, Rights::READ));
         }
         Ok(rights)
     }
 
-    /// Whether a guest may ask this. Looked at before anything comes of a message.
+    /// Whether a remote client may ask this. Looked at before anything comes of a message.
     pub(super) fn check_granted(
         &self,
         session: SessionId,
@@ -198,7 +200,7 @@ impl NodeState {
         let Some(state) = self.sessions.get(&session) else {
             return Ok(());
         };
-        let Some(guest) = state.peer.guest else {
+        let Some(remote_client) = state.peer.remote_client else {
             return Ok(());
         };
         let missing = match need(body) {
@@ -208,27 +210,26 @@ impl NodeState {
             RemoteNeed::Right(right) if state.rights.has(right) => {
                 // An id leads into other namespaces.
                 return match body {
-                    RequestBody::Restore { id: (hi, lo) } => {
-                        self.check_restore(guest, farrow_store::ObjectId { hi: *hi, lo: *lo })
-                    }
+                    RequestBody::Restore { id: (hi, lo) } => self
+                        .check_restore(remote_client, farrow_store::ObjectId { hi: *hi, lo: *lo }),
                     _ => Ok(()),
                 };
             }
             RemoteNeed::Right(right) => right,
         };
-        Err(self.not_granted(guest, state.namespace, missing))
+        Err(self.not_granted(remote_client, state.namespace, missing))
     }
 
     fn check_restore(
         &self,
-        guest: RemoteClient,
+        remote_client: RemoteClient,
         id: farrow_store::ObjectId,
     ) -> Result<(), WireError> {
         let namespace = self.home.namespace_of_object(id).map_err(store_error)?;
-        if self.rights_in(namespace, guest).has(Rights::READ) {
+        if self.rights_in(namespace, remote_client).has(Rights::READ) {
             return Ok(());
         }
-        Err(self.not_granted(guest, namespace, Rights::READ))
+        Err(self.not_granted(remote_client, namespace, Rights::READ))
     }
 
     /// Whether another node may do this under a full name, for a client of its own or in its own
@@ -237,14 +238,19 @@ impl NodeState {
         self.rules.of(namespace_in(full), node_key(node)).has(right)
     }
 
-    fn not_granted(&self, guest: RemoteClient, namespace: NamespaceId, right: Rights) -> WireError {
-        let named = self.roster().nodes.into_iter().map(|node| node.name);
+    fn not_granted(
+        &self,
+        remote_client: RemoteClient,
+        namespace: NamespaceId,
+        right: Rights,
+    ) -> WireError {
+        let named = self.members().nodes.into_iter().map(|node| node.name);
         let named = named.chain(self.rules.iter().map(|rule| rule.node));
-        let node = named.into_iter().find(|name| node_key(name) == guest.node);
+        let node = named.into_iter().find(|name| node_key(name) == remote_client.node);
         let mut namespaces = self.home.namespaces();
         let namespace = namespaces.find(|one| one.id == namespace);
         WireError::NotGranted {
-            node: node.unwrap_or_else(|| format!("#{:016x}", guest.node)),
+            node: node.unwrap_or_else(|| format!("#{:016x}", remote_client.node)),
             namespace: namespace.map(|one| one.options.name.clone()).unwrap_or_default(),
             right: right.to_string(),
         }
@@ -303,7 +309,7 @@ mod tests {
         };
         assert_eq!(view.members.len(), MEMBERS_MAX);
         let ballot = Ballot { round: u64::MAX, name: name(0) };
-        let kept = PersistentState {
+        let retained = PersistentState {
             name: name(0),
             incarnation,
             address: address(),
@@ -320,10 +326,10 @@ mod tests {
             let (namespace, node) = (format!("{number:n>63}"), name(number).to_string());
             rules.set(Rule { namespace, node, rights: Rights::ALL }).unwrap();
         }
-        let kept = postcard::to_allocvec(&kept).unwrap();
-        let bytes = encode(Some(&kept), &rules);
+        let retained = postcard::to_allocvec(&retained).unwrap();
+        let bytes = encode(Some(&retained), &rules);
         assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
-        assert_eq!(decode(&bytes), Some((Some(kept), rules)));
+        assert_eq!(decode(&bytes), Some((Some(retained), rules)));
         assert_eq!(decode(&bytes[1..]), None);
     }
 

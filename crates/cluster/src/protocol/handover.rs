@@ -14,7 +14,7 @@ impl NodeState {
         peer: PeerIdentity,
         region_uid: u64,
     ) -> Result<(), WireError> {
-        if peer.guest.is_some() {
+        if peer.remote_client.is_some() {
             return Err(WireError::Denied("another node may not take over this one".to_owned()));
         }
         if peer.uid != self.owner_uid {
@@ -42,21 +42,25 @@ impl NodeState {
     ///
     /// The region cannot be read.
     pub fn inheritance(&self) -> Result<Inheritance, StoreError> {
-        let Unfinished { reserved, kept } = self.home.unfinished(BATCH_ITEMS_MAX)?;
+        let Unfinished { reserved, retained } = self.home.unfinished(BATCH_ITEMS_MAX)?;
         Ok(Inheritance {
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
-            kept: kept.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
-            promised: self.promises.all().map(|(client, objects)| (client.0, objects)).collect(),
+            retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
+            promised: self
+                .reservations
+                .all()
+                .map(|(client, objects)| (client.0, objects))
+                .collect(),
         })
     }
 }
 
 /// What the last daemon said, in the words of the store. The store checks it.
 pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
-    let Inheritance { reserved, kept, .. } = inheritance;
+    let Inheritance { reserved, retained, .. } = inheritance;
     Unfinished {
         reserved: reserved.into_iter().map(|(client, name)| (ClientSlot(client), name)).collect(),
-        kept: kept
+        retained: retained
             .into_iter()
             .map(|(client, hi, lo)| (ClientSlot(client), ObjectId { hi, lo }))
             .collect(),

@@ -25,9 +25,9 @@ impl NodeState {
         let slot = match hello.resume {
             None => {
                 let namespace = self.home.namespace(&hello.namespace).map_err(store_error)?.id;
-                let PeerIdentity { pid, start_time, uid, guest } = peer;
-                self.let_in(guest, namespace)?;
-                let newcomer = Newcomer { pid, start_time, uid, namespace, guest };
+                let PeerIdentity { pid, start_time, uid, remote_client } = peer;
+                self.let_in(remote_client, namespace)?;
+                let newcomer = Newcomer { pid, start_time, uid, namespace, remote_client };
                 let slot = self.join_free_place(&newcomer, peer)?;
                 if let Err(error) = self.home.hold_block(slot) {
                     let _ = self.home.client_leave(slot);
@@ -45,12 +45,16 @@ impl NodeState {
                     return Err(store_error(StoreError::NoSuchClient { slot: slot.0 }));
                 }
                 // All clients can read nonces, and which process it is its own node says.
-                if self.home.client(slot).is_ok_and(|record| record.guest != peer.guest) {
+                if self
+                    .home
+                    .client(slot)
+                    .is_ok_and(|record| record.remote_client != peer.remote_client)
+                {
                     let what = format!("place {} is of a client of another node", slot.0);
                     return Err(WireError::Denied(what));
                 }
                 if let Ok(record) = self.home.client(slot) {
-                    self.let_in(peer.guest, record.namespace)?;
+                    self.let_in(peer.remote_client, record.namespace)?;
                 }
                 if let Some(other) = self.sessions.values().find(|one| one.slot == Some(slot)) {
                     return Err(self.in_use(slot, other.peer, peer));
@@ -64,8 +68,9 @@ impl NodeState {
             }
         };
         let namespace = self.home.client(slot).map_err(store_error)?.namespace;
-        let rights = self.let_in(peer.guest, namespace)?;
-        let proximity = if peer.guest.is_some() { Proximity::Remote } else { Proximity::Local };
+        let rights = self.let_in(peer.remote_client, namespace)?;
+        let proximity =
+            if peer.remote_client.is_some() { Proximity::Remote } else { Proximity::Local };
         self.home.set_proximity(slot, proximity).map_err(store_error)?;
         if let Some(state) = self.sessions.get_mut(&session) {
             state.namespace = namespace;
@@ -77,7 +82,7 @@ impl NodeState {
     }
 
     /// A place through which nobody maps the region, not even somebody who locked it for no reason of
-    /// this node's: such places are kept apart until they are free.
+    /// this node's: such places are retained apart until they are free.
     fn join_free_place(
         &mut self,
         newcomer: &Newcomer,
@@ -103,7 +108,7 @@ impl NodeState {
         // The same process. It saw the link break, or gave up waiting, before this node knows of it:
         // what it had said may still arrive, so it comes again when the old connection has ended.
         let reason = format!("the last connection to place {} has not ended yet", slot.0);
-        WireError::NoSeat { node: self.own_name(), reason }
+        WireError::NoRemoteSession { node: self.own_name(), reason }
     }
 
     /// Lets these users connect, besides the node's own and root.
@@ -114,7 +119,7 @@ impl NodeState {
     /// Whether this user may connect. Of a client on another node that node decides: its users are
     /// not those of this one.
     pub fn may_connect(&self, peer: &PeerIdentity) -> bool {
-        peer.guest.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
+        peer.remote_client.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
     }
 
     /// Whether a connection is taken: those of strangers, which are only told that they may not

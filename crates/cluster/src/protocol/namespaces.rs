@@ -77,8 +77,9 @@ impl NodeState {
             RequestBody::Forget { .. } => "say what became of nodes",
             _ => return Ok(()),
         };
-        let ClientRecord { uid, guest, .. } = *self.home.client(slot).map_err(store_error)?;
-        if guest.is_some() {
+        let ClientRecord { uid, remote_client, .. } =
+            *self.home.client(slot).map_err(store_error)?;
+        if remote_client.is_some() {
             return Err(WireError::Denied(format!("a client of another node may not {what}")));
         }
         if self.is_owner(uid) {
@@ -95,8 +96,9 @@ impl NodeState {
         let Some(writers) = writers else {
             return Ok(());
         };
-        let ClientRecord { uid, guest, .. } = *self.home.client(slot).map_err(store_error)?;
-        if (guest.is_none() && self.is_owner(uid)) || writers.contains(&uid) {
+        let ClientRecord { uid, remote_client, .. } =
+            *self.home.client(slot).map_err(store_error)?;
+        if (remote_client.is_none() && self.is_owner(uid)) || writers.contains(&uid) {
             return Ok(());
         }
         Err(WireError::Denied(format!(

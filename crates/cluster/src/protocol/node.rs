@@ -45,13 +45,13 @@ pub struct PeerIdentity {
     /// User id.
     pub uid: u32,
     /// The node on which it runs, if it is not this one: then that node says all this.
-    pub guest: Option<RemoteClient>,
+    pub remote_client: Option<RemoteClient>,
 }
 
 impl From<&ClientRecord> for PeerIdentity {
     fn from(record: &ClientRecord) -> Self {
-        let ClientRecord { pid, start_time, uid, guest, .. } = *record;
-        Self { pid, start_time, uid, guest }
+        let ClientRecord { pid, start_time, uid, remote_client, .. } = *record;
+        Self { pid, start_time, uid, remote_client }
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) struct ClientSession {
     is_stranger: bool,
     /// That of the client; the default one until there is one.
     pub(super) namespace: NamespaceId,
-    /// What it may do there; of a guest, by the rules for its node.
+    /// What it may do there; of a remote client, by the rules for its node.
     pub(super) rights: Rights,
 }
 
@@ -149,7 +149,7 @@ pub struct NodeState {
     pub(super) spills: Spills,
     pub(super) replicas: Replicas,
     pub(super) quotas: Quotas,
-    pub(super) promises: Reservations,
+    pub(super) reservations: Reservations,
     /// What other nodes may do.
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
@@ -185,7 +185,7 @@ impl NodeState {
             memory: fabric.describe(),
         };
         let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
-        let rules = Self::kept_rules(&home);
+        let rules = Self::retained_rules(&home);
         Self {
             home,
             place,
@@ -207,7 +207,7 @@ impl NodeState {
             spills: Spills::default(),
             replicas: Replicas::default(),
             quotas: Quotas::default(),
-            promises: Reservations::default(),
+            reservations: Reservations::default(),
             rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
@@ -250,7 +250,7 @@ impl NodeState {
             is_listening: false,
             is_stranger: !self.may_connect(&peer),
             namespace: NamespaceId::DEFAULT,
-            rights: if peer.guest.is_some() { Rights::NONE } else { Rights::ALL },
+            rights: if peer.remote_client.is_some() { Rights::NONE } else { Rights::ALL },
         };
         self.strangers += usize::from(session.is_stranger);
         self.sessions.insert(id, session);
@@ -271,7 +271,7 @@ impl NodeState {
             self.waits.forget(id);
             self.fan_out.forget(id);
             self.admission.forget(id);
-            self.promises.forget(id);
+            self.reservations.forget(id);
             self.spills.forget(id);
             self.replicas.forget(id);
             self.watches.forget(id);
@@ -319,7 +319,7 @@ impl NodeState {
     }
 
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
-        self.promises.take_back(slot, u32::MAX);
+        self.reservations.take_back(slot, u32::MAX);
         let left = match self.home.region().is_node_local() {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),
@@ -360,7 +360,7 @@ impl NodeState {
             self.replicas.next_deadline_ms(),
             self.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
-            self.next_promise_deadline_ms(),
+            self.next_reservation_deadline_ms(),
             self.families.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
@@ -389,7 +389,7 @@ impl NodeState {
         self.tick_spills(now_ms, out);
         self.tick_replicas(now_ms, out);
         self.serve_waiting(now_ms, out);
-        self.serve_promises(now_ms, out);
+        self.serve_reservations(now_ms, out);
         self.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
@@ -408,7 +408,7 @@ impl NodeState {
         for (session, seq) in self.spills.drain().into_iter().chain(fetches) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
-        let waiting = self.admission.drain().chain(self.promises.drain());
+        let waiting = self.admission.drain().chain(self.reservations.drain());
         out.extend(waiting.map(|asker| answer(asker, Err(WireError::Closing))));
     }
 
@@ -499,10 +499,11 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Promise { objects, wait_ms }, Some(slot)) => {
+            (RequestBody::Reservation { objects, wait_ms }, Some(slot)) => {
                 let asker = Asker { session, seq, slot };
                 let checked = self.check_writer(slot);
-                match checked.and_then(|()| self.promise(asker, objects, wait_ms, now_ms, out)) {
+                match checked.and_then(|()| self.reservation(asker, objects, wait_ms, now_ms, out))
+                {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),

@@ -80,13 +80,14 @@ impl NodeState {
                 tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
             }
             let used =
-                u64::from(self.home.usage_of(slot).objects) + u64::from(self.promises.of(slot));
+                u64::from(self.home.usage_of(slot).objects) + u64::from(self.reservations.of(slot));
             limits.push(Limit { scope: Scope::Client(slot), used, max: max.into() });
         }
         let Namespace { id, options, .. } = self.home.namespace_of(slot).map_err(store_error)?;
         if let Some(max) = options.objects_max {
             let sealed = u64::from(self.home.usage_of_namespace(*id).objects);
-            let promised = self.promises.all().filter(|(slot, _)| self.namespace_is(*slot, *id));
+            let promised =
+                self.reservations.all().filter(|(slot, _)| self.namespace_is(*slot, *id));
             let used = sealed + promised.map(|(_, objects)| u64::from(objects)).sum::<u64>();
             limits.push(Limit { scope: Scope::Namespace(*id), used, max: max.into() });
         }
@@ -106,7 +107,7 @@ impl NodeState {
         let mut limits = self.object_limits(slot)?;
         limits.retain(|limit| {
             let is_full = limit.used.saturating_add(objects.into()) > limit.max;
-            is_full || self.promises.is_blocked(limit.scope)
+            is_full || self.reservations.is_blocked(limit.scope)
         });
         Ok(limits)
     }
@@ -120,7 +121,7 @@ impl NodeState {
         match self.misfits(slot, objects)?.first() {
             None => Ok(()),
             Some(limit) => {
-                Err(self.objects_exceeded(*limit, objects, self.promises.waiting().count(), 0))
+                Err(self.objects_exceeded(*limit, objects, self.reservations.waiting().count(), 0))
             }
         }
     }
@@ -150,7 +151,7 @@ impl NodeState {
             Scope::Client(client) => *slot == client,
             Scope::Namespace(namespace) => self.namespace_is(*slot, namespace),
         };
-        let waiting = self.promises.waiting().take(before).filter(is_in).count() as u64;
+        let waiting = self.reservations.waiting().take(before).filter(is_in).count() as u64;
         self.exceeded(limit, "objects", objects.into(), (waiting, waited_ms))
     }
 

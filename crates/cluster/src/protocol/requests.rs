@@ -83,11 +83,11 @@ impl NodeState {
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
             RequestBody::Unpromise { objects } => {
-                self.promises.take_back(slot, objects);
+                self.reservations.take_back(slot, objects);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Promised { objects } => {
-                self.renew_promises(slot, objects);
+                self.renew_reservations(slot, objects);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Seal { items } => {
@@ -155,7 +155,7 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
             | RequestBody::Room(_)
-            | RequestBody::Promise { .. }
+            | RequestBody::Reservation { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
@@ -215,10 +215,10 @@ impl NodeState {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
-        let is_promised = item.is_promised && self.promises.of(slot) > 0;
+        let is_promised = item.is_promised && self.reservations.of(slot) > 0;
         if !is_promised {
             // What has come free is for those who wait.
-            self.serve_promises(now_ms, out);
+            self.serve_reservations(now_ms, out);
             self.check_objects(slot, 1)?;
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
@@ -248,7 +248,7 @@ impl NodeState {
         let id = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
         if is_promised {
-            self.promises.take_back(slot, 1);
+            self.reservations.take_back(slot, 1);
         }
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);

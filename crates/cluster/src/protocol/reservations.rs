@@ -1,9 +1,9 @@
-//! Room in a quota of objects, kept for objects in creation.
+//! Room in a quota of objects, retained for objects in creation.
 //!
-//! Where objects are limited a client asks for a promise before it writes one, so that it learns at
-//! once, and not at the seal, that there is no room for it. A promise counts like an object until it
+//! Where objects are limited a client asks for a reservation before it writes one, so that it learns at
+//! once, and not at the seal, that there is no room for it. A reservation counts like an object until it
 //! is sealed or given up. One that may wait is queued; who asks for the same quota later stays behind
-//! it. Promises are in private memory: the next daemon is told by the last one, or after a kill by
+//! it. Reservations are in private memory: the next daemon is told by the last one, or after a kill by
 //! the clients that come back; who finds no room then is told so at the seal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +36,7 @@ pub(super) struct Reservations {
     queue: VecDeque<WaitingReservation>,
     /// Quotas for which somebody waits.
     blocked: BTreeSet<Scope>,
-    /// Promises made and given up so far.
+    /// Reservations made and given up so far.
     changes: u64,
     /// What there was when the queue was last looked at; none: it is to be looked at.
     seen: Option<FreedMark>,
@@ -114,7 +114,7 @@ impl Reservations {
 
 impl NodeState {
     /// Keeps room for so many objects; `None`: the answer comes later.
-    pub(super) fn promise(
+    pub(super) fn reservation(
         &mut self,
         asker: Asker,
         objects: u32,
@@ -123,10 +123,11 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
-        self.serve_promises(now_ms, out);
+        self.serve_reservations(now_ms, out);
         match self.check_objects(asker.slot, objects) {
             Ok(()) => {
-                self.promises.set(asker.slot, self.promises.of(asker.slot).saturating_add(objects));
+                self.reservations
+                    .set(asker.slot, self.reservations.of(asker.slot).saturating_add(objects));
                 Ok(Some(ReplyBody::Done))
             }
             // More than there can ever be is refused whoever waits.
@@ -135,9 +136,14 @@ impl NodeState {
             {
                 let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let since_ms = now_ms;
-                self.promises.push(WaitingReservation { asker, objects, since_ms, deadline_ms })?;
+                self.reservations.push(WaitingReservation {
+                    asker,
+                    objects,
+                    since_ms,
+                    deadline_ms,
+                })?;
                 let misfits = self.misfits(asker.slot, objects)?;
-                self.promises.blocked.extend(misfits.into_iter().map(|limit| limit.scope));
+                self.reservations.blocked.extend(misfits.into_iter().map(|limit| limit.scope));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -146,46 +152,47 @@ impl NodeState {
 
     /// What a client that came back still needs of what the last daemon had promised: as much as there
     /// is room for.
-    pub(super) fn renew_promises(&mut self, slot: ClientSlot, objects: u32) {
-        self.promises.set(slot, 0);
+    pub(super) fn renew_reservations(&mut self, slot: ClientSlot, objects: u32) {
+        self.reservations.set(slot, 0);
         let limits = self.object_limits(slot).unwrap_or_default();
         let left = limits.iter().map(|limit| limit.max.saturating_sub(limit.used)).min();
-        let kept = left.map_or(0, |left| objects.min(u32::try_from(left).unwrap_or(u32::MAX)));
-        if kept < objects {
-            tracing::warn!(slot = slot.0, kept, objects, "promised objects are lost");
+        let retained = left.map_or(0, |left| objects.min(u32::try_from(left).unwrap_or(u32::MAX)));
+        if retained < objects {
+            tracing::warn!(slot = slot.0, retained, objects, "promised objects are lost");
         }
-        self.promises.set(slot, kept);
+        self.reservations.set(slot, retained);
     }
 
     /// Goes on with what the last daemon had promised.
-    pub(crate) fn inherit_promises(&mut self, promised: &[(u32, u32)]) {
+    pub(crate) fn inherit_reservations(&mut self, promised: &[(u32, u32)]) {
         for (slot, objects) in promised {
             let slot = ClientSlot(*slot);
             if self.home.client(slot).is_ok() {
-                self.renew_promises(slot, *objects);
+                self.renew_reservations(slot, *objects);
             }
         }
     }
 
     /// Refuses those whose time is over; gives to those for whom there is room now.
-    pub(super) fn serve_promises(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        if self.promises.queue.is_empty() {
+    pub(super) fn serve_reservations(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        if self.reservations.queue.is_empty() {
             return;
         }
         let late = |waiting: &WaitingReservation| waiting.deadline_ms <= now_ms;
-        if self.promises.seen == Some(self.seen_objects()) && !self.promises.queue.iter().any(late)
+        if self.reservations.seen == Some(self.seen_objects())
+            && !self.reservations.queue.iter().any(late)
         {
             return;
         }
-        self.promises.blocked.clear();
+        self.reservations.blocked.clear();
         let mut place = 0;
-        while let Some(waiting) = self.promises.queue.get(place).copied() {
+        while let Some(waiting) = self.reservations.queue.get(place).copied() {
             let WaitingReservation { asker, objects, .. } = waiting;
             let body = match self.misfits(asker.slot, objects) {
                 Ok(misfits) => match misfits.first() {
                     None => {
-                        let had = self.promises.of(asker.slot);
-                        self.promises.set(asker.slot, had.saturating_add(objects));
+                        let had = self.reservations.of(asker.slot);
+                        self.reservations.set(asker.slot, had.saturating_add(objects));
                         Ok(ReplyBody::Done)
                     }
                     Some(limit) if late(&waiting) => {
@@ -193,25 +200,25 @@ impl NodeState {
                         Err(self.objects_exceeded(*limit, objects, place, waited_ms))
                     }
                     Some(_) => {
-                        self.promises.blocked.extend(misfits.iter().map(|limit| limit.scope));
+                        self.reservations.blocked.extend(misfits.iter().map(|limit| limit.scope));
                         place += 1;
                         continue;
                     }
                 },
                 Err(error) => Err(error),
             };
-            self.promises.queue.remove(place);
+            self.reservations.queue.remove(place);
             out.push(answer(asker, body));
         }
-        self.promises.seen = Some(self.seen_objects());
+        self.reservations.seen = Some(self.seen_objects());
     }
 
     fn seen_objects(&self) -> FreedMark {
-        (self.home.objects(), self.counts.sealed, self.promises.changes)
+        (self.home.objects(), self.counts.sealed, self.reservations.changes)
     }
 
-    pub(super) fn next_promise_deadline_ms(&self) -> Option<u64> {
-        let first = self.promises.queue.iter().map(|waiting| waiting.deadline_ms).min()?;
-        Some(if self.promises.seen == Some(self.seen_objects()) { first } else { 0 })
+    pub(super) fn next_reservation_deadline_ms(&self) -> Option<u64> {
+        let first = self.reservations.queue.iter().map(|waiting| waiting.deadline_ms).min()?;
+        Some(if self.reservations.seen == Some(self.seen_objects()) { first } else { 0 })
     }
 }

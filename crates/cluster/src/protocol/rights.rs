@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(of(&all, "team", "c"), Rights::WRITE);
         assert_eq!(of(&all, "else", "b"), Rights::READ);
         assert_eq!(of(&all, "", "c"), Rights::NONE);
-        // The namespace is closer than the node.
+        // The namespace is close handle than the node.
         assert_eq!(of(&table(&["*:b:all", "team:*:none"]), "team", "b"), Rights::NONE);
         assert_eq!(of(&RightsTable::default(), "team", "b"), Rights::ALL);
         assert_eq!(of(&RightsTable::closed(), "", "b"), Rights::NONE);

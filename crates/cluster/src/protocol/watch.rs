@@ -34,10 +34,10 @@ impl NodeState {
         let record = self.home.client(slot).ok().filter(|record| record.nonce == nonce);
         // All clients can read nonces.
         let namespace = record
-            .filter(|record| record.guest == peer.guest)
+            .filter(|record| record.remote_client == peer.remote_client)
             .map(|record| record.namespace)
             .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
-        let rights = self.let_in(peer.guest, namespace)?;
+        let rights = self.let_in(peer.remote_client, namespace)?;
         if let Some(state) = self.sessions.get_mut(&session) {
             state.namespace = namespace;
             state.rights = rights;

@@ -39,8 +39,8 @@ impl Server {
     pub(super) fn settle_buffers(&mut self) {
         let touched: Vec<SessionId> = self.touched.iter().copied().collect();
         touched.into_iter().for_each(|session| self.note_buffered(session));
-        if let Some(others) = &self.others {
-            self.state.note_peers_buffered(others.buffered_bytes());
+        if let Some(remote_sessions) = &self.remote_sessions {
+            self.state.note_peers_buffered(remote_sessions.buffered_bytes());
         }
         while let Some((session, error)) = self.state.to_displace() {
             self.displace(session, error);
@@ -50,9 +50,9 @@ impl Server {
 
     fn note_buffered(&mut self, session: SessionId) {
         if let Some(connection) = self.connections.get_mut(&session) {
-            self.state.note_buffered(session, connection.kept_bytes());
+            self.state.note_buffered(session, connection.retained_bytes());
             connection.replies_max = self.state.replies_max(OUT_BYTES_MAX);
-        } else if let Some(bytes) = self.guest_bytes(session) {
+        } else if let Some(bytes) = self.remote_client_bytes(session) {
             self.state.note_buffered(session, bytes);
         }
     }
@@ -60,9 +60,9 @@ impl Server {
     /// Drops the request that one has begun, or its connection when it does not read its replies.
     fn displace(&mut self, session: SessionId, error: WireError) {
         tracing::warn!(session = session.0, %error, "a client is beyond its share");
-        if self.is_guest(session) {
+        if self.is_remote_client(session) {
             // It may go on reading what it holds.
-            return self.drop_guest(session, true);
+            return self.drop_remote_client(session, true);
         }
         let is_refused = self.refuse_begun(session, error);
         if !is_refused {

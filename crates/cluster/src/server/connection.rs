@@ -19,13 +19,13 @@ use crate::protocol::PeerIdentity;
 /// the read itself (64 KiB: 1.5 us).
 const READ_BYTES: usize = 8 << 10;
 
-/// A queue that grew beyond this is not kept.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+/// A queue that grew beyond this is not retained.
+const RETAINED_BYTES_MAX: usize = 64 << 10;
 
 /// A client that does not read its replies is not served beyond this many bytes.
 pub(super) const OUT_BYTES_MAX: usize = 1 << 20;
 
-/// Replies of another node that a client does not read are kept up to this many bytes: the longest
+/// Replies of another node that a client does not read are retained up to this many bytes: the longest
 /// one, and as much as may be under way.
 const CARRIED_BYTES_MAX: usize = 16 << 20;
 
@@ -189,7 +189,7 @@ impl ClientConnection {
     /// Drops what was taken from the input, and a large buffer with it.
     fn used(&mut self, bytes: usize) {
         self.input.drain(..bytes);
-        if self.input.capacity() > KEPT_BYTES_MAX && self.input.len() < KEPT_BYTES_MAX / 2 {
+        if self.input.capacity() > RETAINED_BYTES_MAX && self.input.len() < RETAINED_BYTES_MAX / 2 {
             self.input.shrink_to(READ_BYTES);
         }
     }
@@ -248,8 +248,8 @@ impl ClientConnection {
 
     /// Bytes that it makes the daemon keep: requests that are not whole or not served, and replies
     /// that it has not read.
-    pub(super) fn kept_bytes(&self) -> usize {
-        let carried = self.carried.as_ref().map_or(0, Carried::kept_bytes);
+    pub(super) fn retained_bytes(&self) -> usize {
+        let carried = self.carried.as_ref().map_or(0, Carried::retained_bytes);
         self.input.capacity() + self.output.capacity() + carried
     }
 
@@ -339,7 +339,7 @@ impl ClientConnection {
             }
         }
         self.output.clear();
-        if self.output.capacity() > KEPT_BYTES_MAX {
+        if self.output.capacity() > RETAINED_BYTES_MAX {
             self.output = Vec::new();
         }
         self.sent = 0;
@@ -348,11 +348,11 @@ impl ClientConnection {
 
     /// Gives back the room of replies that were sent, for a client that never reads all of them.
     fn drop_sent(&mut self) {
-        if self.sent < KEPT_BYTES_MAX.max(self.output.len() / 2) {
+        if self.sent < RETAINED_BYTES_MAX.max(self.output.len() / 2) {
             return;
         }
         self.output.drain(..self.sent);
-        self.output.shrink_to(KEPT_BYTES_MAX);
+        self.output.shrink_to(RETAINED_BYTES_MAX);
         self.descriptors_at = self.descriptors_at.map(|at| at.saturating_sub(self.sent));
         self.sent = 0;
     }
@@ -377,7 +377,7 @@ impl ClientConnection {
     }
 }
 
-/// A reply may be as long as a thousand others: one of them a turn is enough.
+/// A reply may be as long as a thousand remote sessions: one of them a turn is enough.
 fn has_long_reply(body: &RequestBody) -> bool {
     use RequestBody::{Namespaces, Nodes, Overview, Rules};
     matches!(body, Overview { .. } | Namespaces | Nodes | Rules)

@@ -39,7 +39,7 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const SCRAPE_LISTENER: u64 = 2;
 const SPILL: u64 = 3;
-const OTHERS: u64 = 4;
+const REMOTE_SESSIONS: u64 = 4;
 const NET: u64 = 5;
 /// Tokens from here on: session number times two, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
@@ -124,7 +124,7 @@ pub(crate) struct Server {
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     spill: Option<Worker>,
-    others: Option<RemoteSessions>,
+    remote_sessions: Option<RemoteSessions>,
     net: Option<Net>,
     /// How often the loop woke.
     turns: u64,
@@ -168,7 +168,7 @@ impl Server {
             peers,
             net,
         } = parts;
-        let others = peers.map(RemoteSessions::new);
+        let remote_sessions = peers.map(RemoteSessions::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -185,8 +185,13 @@ impl Server {
         if let Some(net) = &net {
             epoll::add(&poll, &net.wake, EventData::new_u64(NET), EventFlags::IN)?;
         }
-        if let Some(others) = &others {
-            epoll::add(&poll, others.wake(), EventData::new_u64(OTHERS), EventFlags::IN)?;
+        if let Some(remote_sessions) = &remote_sessions {
+            epoll::add(
+                &poll,
+                remote_sessions.wake(),
+                EventData::new_u64(REMOTE_SESSIONS),
+                EventFlags::IN,
+            )?;
         }
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
@@ -209,7 +214,7 @@ impl Server {
             scrapers,
             latencies: Latencies::new(),
             spill,
-            others,
+            remote_sessions,
             net,
             turns: 0,
             starved: BTreeSet::new(),
@@ -218,7 +223,7 @@ impl Server {
             replicas_until_ns: 0,
         };
         if server.state.was_read_by_net() {
-            // Should this life end before the others have heard of it, the next one has to know too.
+            // Should this life end before the remote sessions have heard of it, the next one has to know too.
             if let Err(error) = server.join_net() {
                 tracing::error!(%error, "no place for nodes that read by network");
             }
@@ -231,7 +236,7 @@ impl Server {
     fn watch_orphans(&mut self) {
         let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
         // Those of other nodes are watched by the state.
-        for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.guest.is_none()) {
+        for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.remote_client.is_none()) {
             let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
             match watch(&peer) {
                 Ok(Some(fd)) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
@@ -279,7 +284,7 @@ impl Server {
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
             self.tell_lease();
-            self.tick_others();
+            self.tick_remote_sessions();
             self.tick_unheard();
             if let Some(scrapers) = &mut self.scrapers {
                 scrapers
@@ -326,7 +331,7 @@ impl Server {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
         }
-        let watched = self.others.as_ref().and_then(RemoteSessions::next_deadline);
+        let watched = self.remote_sessions.as_ref().and_then(RemoteSessions::next_deadline);
         let watched = watched.map(|at| {
             let left = at.saturating_duration_since(self.started).as_millis() + 1;
             u64::try_from(left).unwrap_or(u64::MAX)
@@ -350,7 +355,7 @@ impl Server {
             self.sort(event, &mut ready);
         }
         if ready.has_peers {
-            self.take_from_others(&mut ready.sessions, actions);
+            self.take_from_remote_sessions(&mut ready.sessions, actions);
         }
         if self.has_spilled {
             self.take_spilled(actions);
@@ -385,7 +390,7 @@ impl Server {
             }
             SCRAPE_LISTENER => ready.has_scrapers = true,
             SPILL => self.has_spilled = true,
-            OTHERS => ready.has_peers = true,
+            REMOTE_SESSIONS => ready.has_peers = true,
             NET => self.has_net_events = true,
             token if token & ORPHANS != 0 => {
                 let slot = ClientSlot((token & !ORPHANS) as u32);
@@ -419,7 +424,7 @@ impl Server {
         self.has_spilled = has_more;
     }
 
-    /// Takes some of those that wait; the others are there in the next turn.
+    /// Takes some of those that wait; the remote sessions are there in the next turn.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let stream = match self.listener.accept() {
@@ -525,7 +530,7 @@ impl Server {
     /// Serves what a client asked, at most `requests_max` requests.
     fn serve(&mut self, session: SessionId, requests_max: usize, actions: &mut Vec<Action>) {
         let Some(connection) = self.connections.get_mut(&session) else {
-            return self.serve_guest(session, requests_max, actions);
+            return self.serve_remote_client(session, requests_max, actions);
         };
         if connection.is_closing {
             return;
@@ -576,7 +581,8 @@ impl Server {
 
     fn scrape(&mut self, token: u64) {
         let now_ms = self.now_ms();
-        let Self { scrapers: Some(scrapers), state, latencies, poll, others, .. } = self else {
+        let Self { scrapers: Some(scrapers), state, latencies, poll, remote_sessions, .. } = self
+        else {
             return;
         };
         let readiness = state.readiness(now_ms);
@@ -585,7 +591,8 @@ impl Server {
             match state.current_stats(now_ms) {
                 Ok(stats) => {
                     let numbers = state.cluster_numbers(now_ms);
-                    let traffic = others.as_ref().map(|others| &others.traffic);
+                    let traffic =
+                        remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
                     metrics::text::write(&stats, latencies, numbers.as_ref().zip(traffic))
                 }
                 Err(error) => {
@@ -601,13 +608,13 @@ impl Server {
         let mut is_stopped = false;
         for action in actions {
             match action {
-                Action::Send { session, reply, .. } if self.is_guest(session) => {
-                    self.reply_to_guest(session, &reply);
+                Action::Send { session, reply, .. } if self.is_remote_client(session) => {
+                    self.reply_to_remote_client(session, &reply);
                 }
-                Action::Close { session } if self.is_guest(session) => {
-                    self.drop_guest(session, false);
+                Action::Close { session } if self.is_remote_client(session) => {
+                    self.drop_remote_client(session, false);
                 }
-                Action::Peer(action) => self.perform_with_others(action),
+                Action::Peer(action) => self.perform_with_remote_sessions(action),
                 Action::Net(action) => self.perform_by_net(action),
                 Action::Send { session, mut reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
@@ -723,7 +730,7 @@ impl Server {
 
     /// Answers those who wait and lets the sockets drain, for a limited time.
     fn finish(&mut self) {
-        self.part_from_others();
+        self.part_from_remote_sessions();
         let mut actions = Vec::new();
         self.state.stop(&mut actions);
         self.perform(actions);

@@ -14,7 +14,7 @@ use crate::protocol::PeerIdentity;
 pub(super) fn credentials_of(stream: &UnixStream) -> io::Result<PeerIdentity> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).unwrap_or(0);
-    Ok(PeerIdentity { pid, start_time: 0, uid: credentials.uid(), guest: None })
+    Ok(PeerIdentity { pid, start_time: 0, uid: credentials.uid(), remote_client: None })
 }
 
 /// The same with the start time of the process.
@@ -76,7 +76,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let start_time = start_time_of(pid).unwrap().unwrap();
-        let peer = PeerIdentity { pid, start_time, uid: 0, guest: None };
+        let peer = PeerIdentity { pid, start_time, uid: 0, remote_client: None };
         assert!(watch(&peer).unwrap().is_some());
         let other_life = PeerIdentity { start_time: start_time + 1, ..peer };
         assert!(watch(&other_life).unwrap().is_none(), "same number, another process");

@@ -1,5 +1,5 @@
-//! The event loop's dealings with other nodes: their letters and questions, their clients here
-//! (guests), and the clients of this node that use memory there (carried).
+//! The event loop's dealings with other nodes: their messages and questions, their clients here
+//! (remote clients), and the clients of this node that use memory there (carried).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,25 +34,25 @@ const WATCHED_MAX: usize = 1024;
 /// A node that asks whether a process lives is answered after so long, if it still does.
 const WATCH_MAX: Duration = Duration::from_millis(800);
 
-/// A node that goes waits no longer for the others to know it: they find out by themselves.
+/// A node that goes waits no longer for the remote sessions to know it: they find out by themselves.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Nodes that are not heard of are looked at so often: whether their memory has gone with them.
 const UNHEARD_PAUSE: Duration = Duration::from_millis(250);
 
-/// Most bytes of replies that wait for a guest's node to take them.
-const GUEST_OUT_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of replies that wait for a remote client's node to take them.
+const REMOTE_CLIENT_OUT_BYTES_MAX: usize = 8 << 20;
 
-/// Room for the input of a guest that grew beyond this is not kept.
-const GUEST_INPUT_KEPT_BYTES: usize = 64 << 10;
+/// Room for the input of a remote client that grew beyond this is not retained.
+const REMOTE_CLIENT_INPUT_RETAINED_BYTES: usize = 64 << 10;
 
 /// What the event loop keeps of other nodes.
 pub(super) struct RemoteSessions {
     peers: Peers,
     devices: Devices,
-    guests: BTreeMap<SessionId, RemoteSession>,
+    remote_clients: BTreeMap<SessionId, RemoteSession>,
     /// Both sides.
-    seats: BTreeMap<RemoteSessionId, SessionId>,
+    remote_sessions: BTreeMap<RemoteSessionId, SessionId>,
     asked: BTreeMap<u64, AskedToken>,
     next_asked: u64,
     watched: VecDeque<WatchedProcess>,
@@ -66,7 +66,7 @@ pub(super) struct RemoteSessions {
 
 /// A client of another node that uses memory of this one.
 struct RemoteSession {
-    seat: RemoteSessionId,
+    remote_session: RemoteSessionId,
     node: String,
     input: Vec<u8>,
     /// What its node has not taken yet.
@@ -88,8 +88,8 @@ impl RemoteSessions {
         Self {
             peers,
             devices,
-            guests: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            remote_clients: BTreeMap::new(),
+            remote_sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
             next_asked: 0,
             watched: VecDeque::new(),
@@ -114,9 +114,9 @@ impl RemoteSessions {
         watched.into_iter().chain(self.unheard_at).min()
     }
 
-    /// Sends a reply to a guest; false when it takes too little.
+    /// Sends a reply to a remote client; false when it takes too little.
     fn send(&mut self, session: SessionId, reply: &Reply) -> bool {
-        let Some(guest) = self.guests.get_mut(&session) else {
+        let Some(remote_client) = self.remote_clients.get_mut(&session) else {
             return true;
         };
         let mut bytes = Vec::new();
@@ -124,24 +124,29 @@ impl RemoteSessions {
             tracing::error!(session = session.0, %error, "a reply does not fit");
             return false;
         }
-        guest.output_bytes += bytes.len();
-        guest.output.push_back(bytes.into());
-        drain(&self.peers, guest, &mut self.traffic);
-        guest.output_bytes <= GUEST_OUT_BYTES_MAX
+        remote_client.output_bytes += bytes.len();
+        remote_client.output.push_back(bytes.into());
+        drain(&self.peers, remote_client, &mut self.traffic);
+        remote_client.output_bytes <= REMOTE_CLIENT_OUT_BYTES_MAX
     }
 }
 
 /// Gives the transport as much as it takes.
-fn drain(peers: &Peers, guest: &mut RemoteSession, traffic: &mut Traffic) {
-    while let Some(bytes) = guest.output.pop_front() {
+fn drain(peers: &Peers, remote_client: &mut RemoteSession, traffic: &mut Traffic) {
+    while let Some(bytes) = remote_client.output.pop_front() {
         let length = bytes.len();
-        match peers.send(guest.seat, bytes) {
+        match peers.send(remote_client.remote_session, bytes) {
             Ok(()) => {
-                guest.output_bytes = guest.output_bytes.saturating_sub(length);
-                traffic.add(&guest.node, PeerMessageKind::Seat, Direction::Out, length);
+                remote_client.output_bytes = remote_client.output_bytes.saturating_sub(length);
+                traffic.add(
+                    &remote_client.node,
+                    PeerMessageKind::RemoteSession,
+                    Direction::Out,
+                    length,
+                );
             }
             Err(bytes) => {
-                guest.output.push_front(bytes);
+                remote_client.output.push_front(bytes);
                 return;
             }
         }
@@ -149,57 +154,59 @@ fn drain(peers: &Peers, guest: &mut RemoteSession, traffic: &mut Traffic) {
 }
 
 impl RemoteSession {
-    /// Bytes of it that are kept: requests that were not served, replies that its node did not take.
-    fn kept_bytes(&self) -> usize {
+    /// Bytes of it that are retained: requests that were not served, replies that its node did not take.
+    fn retained_bytes(&self) -> usize {
         let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();
         self.input.capacity() + stuffed + self.output_bytes
     }
 }
 
 impl Server {
-    /// What a guest makes this node keep; none if it is no guest.
-    pub(super) fn guest_bytes(&self, session: SessionId) -> Option<usize> {
-        let guest = self.others.as_ref()?.guests.get(&session)?;
-        Some(guest.kept_bytes())
+    /// What a remote client makes this node keep; none if it is no remote client.
+    pub(super) fn remote_client_bytes(&self, session: SessionId) -> Option<usize> {
+        let remote_client = self.remote_sessions.as_ref()?.remote_clients.get(&session)?;
+        Some(remote_client.retained_bytes())
     }
 
-    pub(super) fn is_guest(&self, session: SessionId) -> bool {
-        self.others.as_ref().is_some_and(|others| others.guests.contains_key(&session))
+    pub(super) fn is_remote_client(&self, session: SessionId) -> bool {
+        self.remote_sessions
+            .as_ref()
+            .is_some_and(|remote_sessions| remote_sessions.remote_clients.contains_key(&session))
     }
 
-    /// Some of what came from other nodes: as much as one turn has room for. Sessions of guests with
+    /// Some of what came from other nodes: as much as one turn has room for. Sessions of remote clients with
     /// something to serve are put into `ready`.
-    pub(super) fn take_from_others(
+    pub(super) fn take_from_remote_sessions(
         &mut self,
         ready: &mut BTreeSet<SessionId>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(others) = &self.others else {
+        let Some(remote_sessions) = &self.remote_sessions else {
             return;
         };
-        let events: Vec<PeerEvent> = others.peers.events().collect();
+        let events: Vec<PeerEvent> = remote_sessions.peers.events().collect();
         for event in events {
             let now_ms = self.now_ms();
             match event {
                 PeerEvent::Told { from, incarnation, body } => {
-                    self.count(from.as_str(), PeerMessageKind::Letter, Direction::In, body.len());
+                    self.count(from.as_str(), PeerMessageKind::Message, Direction::In, body.len());
                     self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
                 }
                 PeerEvent::Asked { token, from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Question, Direction::In, body.len());
-                    let Some(others) = &mut self.others else { return };
-                    let asked = others.next_asked;
-                    others.next_asked += 1;
-                    others.asked.insert(asked, token);
+                    let Some(remote_sessions) = &mut self.remote_sessions else { return };
+                    let asked = remote_sessions.next_asked;
+                    remote_sessions.next_asked += 1;
+                    remote_sessions.asked.insert(asked, token);
                     let from = (from.as_str(), incarnation);
                     self.state.asked(asked, from, &body, now_ms, actions);
                 }
                 PeerEvent::Answered { token, result } => {
-                    if let Some(others) = &mut self.others
-                        && let Some(node) = others.asking.remove(&token)
+                    if let Some(remote_sessions) = &mut self.remote_sessions
+                        && let Some(node) = remote_sessions.asking.remove(&token)
                         && result.is_err()
                     {
-                        others.traffic.fail(&node);
+                        remote_sessions.traffic.fail(&node);
                     }
                     let answer = result.map(|answer| answer.body.to_vec());
                     let answer = answer.map_err(|error| error.to_string());
@@ -212,14 +219,18 @@ impl Server {
                     self.state.etcd_answered(id, reply, now_ms, actions);
                 }
                 PeerEvent::EtcdChanged => self.state.etcd_changed(now_ms, actions),
-                PeerEvent::SeatOpened { seat, from, process } => {
-                    self.open_guest(seat, from.as_str(), process);
+                PeerEvent::RemoteSessionOpened { remote_session, from, process } => {
+                    self.open_remote_client(remote_session, from.as_str(), process);
                 }
-                PeerEvent::SeatData { seat, bytes } => ready.extend(self.seat_data(seat, bytes)),
-                PeerEvent::SeatWritable { seat } => ready.extend(self.seat_writable(seat)),
-                PeerEvent::SeatEnded { seat, is_process_gone, reason } => {
-                    self.serve_rest(seat, actions);
-                    self.seat_ended(seat, is_process_gone, &reason);
+                PeerEvent::RemoteSessionData { remote_session, bytes } => {
+                    ready.extend(self.remote_session_data(remote_session, bytes))
+                }
+                PeerEvent::RemoteSessionWritable { remote_session } => {
+                    ready.extend(self.remote_session_writable(remote_session))
+                }
+                PeerEvent::RemoteSessionEnded { remote_session, is_process_gone, reason } => {
+                    self.serve_rest(remote_session, actions);
+                    self.remote_session_ended(remote_session, is_process_gone, &reason);
                 }
             }
         }
@@ -227,66 +238,88 @@ impl Server {
 
     /// Counts a message, if it is a member's: anybody may call himself anything in plain text.
     fn count(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
-        if self.state.is_neighbour(node)
-            && let Some(others) = &mut self.others
+        if self.state.is_mapped_peer(node)
+            && let Some(remote_sessions) = &mut self.remote_sessions
         {
-            others.traffic.add(node, kind, way, bytes);
+            remote_sessions.traffic.add(node, kind, way, bytes);
         }
     }
 
-    fn open_guest(&mut self, seat: RemoteSessionId, from: &str, process: RemoteProcess) {
+    fn open_remote_client(
+        &mut self,
+        remote_session: RemoteSessionId,
+        from: &str,
+        process: RemoteProcess,
+    ) {
         let now_ms = self.now_ms();
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        if !self.state.is_neighbour(from) {
+        if !self.state.is_mapped_peer(from) {
             tracing::warn!(from, "a client of a node that is no member");
-            others.peers.end_seat(seat, false);
+            remote_sessions.peers.end_remote_session(remote_session, false);
             return;
         }
         let session = SessionId(self.next_session);
         self.next_session += 1;
         let RemoteProcess { pid, start_time, uid } = process;
-        let guest = Some(RemoteClient { node: node_key(from) });
-        self.state.opened(session, PeerIdentity { pid, start_time, uid, guest }, now_ms);
-        others.seats.insert(seat, session);
-        let guest = RemoteSession {
-            seat,
+        let remote_client = Some(RemoteClient { node: node_key(from) });
+        self.state.opened(session, PeerIdentity { pid, start_time, uid, remote_client }, now_ms);
+        remote_sessions.remote_sessions.insert(remote_session, session);
+        let remote_client = RemoteSession {
+            remote_session,
             node: from.to_owned(),
             input: Vec::new(),
             output: VecDeque::new(),
             output_bytes: 0,
             is_stuffed: VecDeque::new(),
         };
-        others.guests.insert(session, guest);
+        remote_sessions.remote_clients.insert(session, remote_client);
     }
 
-    /// The guest that has something to serve now.
-    fn seat_data(&mut self, seat: RemoteSessionId, bytes: RemoteSessionBytes) -> Option<SessionId> {
-        let others = self.others.as_mut()?;
-        let session = others.seats.get(&seat).copied()?;
+    /// The remote client that has something to serve now.
+    fn remote_session_data(
+        &mut self,
+        remote_session: RemoteSessionId,
+        bytes: RemoteSessionBytes,
+    ) -> Option<SessionId> {
+        let remote_sessions = self.remote_sessions.as_mut()?;
+        let session = remote_sessions.remote_sessions.get(&remote_session).copied()?;
         let length = bytes.bytes.len();
-        if let Some(guest) = others.guests.get_mut(&session) {
-            others.traffic.add(&guest.node, PeerMessageKind::Seat, Direction::In, length);
-            guest.is_stuffed.push_back(bytes);
+        if let Some(remote_client) = remote_sessions.remote_clients.get_mut(&session) {
+            remote_sessions.traffic.add(
+                &remote_client.node,
+                PeerMessageKind::RemoteSession,
+                Direction::In,
+                length,
+            );
+            remote_client.is_stuffed.push_back(bytes);
             Some(session)
         } else {
             if let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref()) {
-                others.traffic.add(&carried.node, PeerMessageKind::Seat, Direction::In, length);
+                remote_sessions.traffic.add(
+                    &carried.node,
+                    PeerMessageKind::RemoteSession,
+                    Direction::In,
+                    length,
+                );
             }
             self.carry_back(session, &bytes.bytes);
             None
         }
     }
 
-    /// Serves what a guest asked, at most `requests_max` requests.
-    pub(super) fn serve_guest(
+    /// Serves what a remote client asked, at most `requests_max` requests.
+    pub(super) fn serve_remote_client(
         &mut self,
         session: SessionId,
         requests_max: usize,
         actions: &mut Vec<Action>,
     ) {
-        let Some(guest) = self.others.as_mut().and_then(|others| others.guests.get_mut(&session))
+        let Some(remote_client) = self
+            .remote_sessions
+            .as_mut()
+            .and_then(|remote_sessions| remote_sessions.remote_clients.get_mut(&session))
         else {
             return;
         };
@@ -294,13 +327,13 @@ impl Server {
         let mut nonsense = None;
         let mut used = 0;
         while requests.len() < requests_max {
-            match wire::decode::<Request>(guest.input.get(used..).unwrap_or(&[])) {
+            match wire::decode::<Request>(remote_client.input.get(used..).unwrap_or(&[])) {
                 Ok(Some((request, bytes))) => {
                     used += bytes;
                     requests.push(request);
                 }
-                Ok(None) => match guest.is_stuffed.pop_front() {
-                    Some(more) => guest.input.extend_from_slice(&more.bytes),
+                Ok(None) => match remote_client.is_stuffed.pop_front() {
+                    Some(more) => remote_client.input.extend_from_slice(&more.bytes),
                     None => break,
                 },
                 Err(error) => {
@@ -309,9 +342,11 @@ impl Server {
                 }
             }
         }
-        guest.input.drain(..used);
-        if guest.input.capacity() > GUEST_INPUT_KEPT_BYTES && guest.input.is_empty() {
-            guest.input = Vec::new();
+        remote_client.input.drain(..used);
+        if remote_client.input.capacity() > REMOTE_CLIENT_INPUT_RETAINED_BYTES
+            && remote_client.input.is_empty()
+        {
+            remote_client.input = Vec::new();
         }
         if requests.len() == requests_max {
             self.pending.insert(session);
@@ -320,40 +355,47 @@ impl Server {
         if let Some(error) = nonsense {
             tracing::warn!(session = session.0, %error, "a guest sent nonsense");
             // It may go on reading what it holds.
-            self.drop_guest(session, true);
+            self.drop_remote_client(session, true);
         }
     }
 
     /// The client of this node whose requests were left in its connection.
-    fn seat_writable(&mut self, seat: RemoteSessionId) -> Option<SessionId> {
-        let others = self.others.as_mut()?;
-        let session = others.seats.get(&seat).copied()?;
-        if let Some(guest) = others.guests.get_mut(&session) {
-            drain(&others.peers, guest, &mut others.traffic);
+    fn remote_session_writable(&mut self, remote_session: RemoteSessionId) -> Option<SessionId> {
+        let remote_sessions = self.remote_sessions.as_mut()?;
+        let session = remote_sessions.remote_sessions.get(&remote_session).copied()?;
+        if let Some(remote_client) = remote_sessions.remote_clients.get_mut(&session) {
+            drain(&remote_sessions.peers, remote_client, &mut remote_sessions.traffic);
             return None;
         }
         self.connections.get_mut(&session)?.is_blocked = false;
         Some(session)
     }
 
-    /// Serves what a guest asked before its seat ended: its goodbye, above all. A seat has room for so
+    /// Serves what a remote client asked before its remote session ended: its goodbye, above all. A remote session has room for so
     /// little that one turn can have all of it.
-    fn serve_rest(&mut self, seat: RemoteSessionId, actions: &mut Vec<Action>) {
-        let session = self.others.as_ref().and_then(|others| others.seats.get(&seat).copied());
-        if let Some(session) = session.filter(|session| self.is_guest(*session)) {
-            self.serve_guest(session, usize::MAX, actions);
+    fn serve_rest(&mut self, remote_session: RemoteSessionId, actions: &mut Vec<Action>) {
+        let session = self.remote_sessions.as_ref().and_then(|remote_sessions| {
+            remote_sessions.remote_sessions.get(&remote_session).copied()
+        });
+        if let Some(session) = session.filter(|session| self.is_remote_client(*session)) {
+            self.serve_remote_client(session, usize::MAX, actions);
         }
     }
 
-    fn seat_ended(&mut self, seat: RemoteSessionId, is_process_gone: Option<bool>, reason: &str) {
+    fn remote_session_ended(
+        &mut self,
+        remote_session: RemoteSessionId,
+        is_process_gone: Option<bool>,
+        reason: &str,
+    ) {
         let now_ms = self.now_ms();
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        let Some(session) = others.seats.remove(&seat) else {
+        let Some(session) = remote_sessions.remote_sessions.remove(&remote_session) else {
             return;
         };
-        if others.guests.remove(&session).is_some() {
+        if remote_sessions.remote_clients.remove(&session).is_some() {
             tracing::debug!(session = session.0, reason, "a guest's seat ended");
             // What is not known for certain counts as alive: the state watches on.
             self.state.closed(session, is_process_gone != Some(true), now_ms);
@@ -362,7 +404,7 @@ impl Server {
         if is_process_gone.is_none()
             && let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref())
         {
-            others.traffic.fail(&carried.node);
+            remote_sessions.traffic.fail(&carried.node);
         }
         self.carried_ended(session, reason);
     }
@@ -378,47 +420,52 @@ impl Server {
         {
             // It was not answered yet.
             let (node, reason) = (carried.node, reason.to_owned());
-            let reply = Reply { seq, body: Err(WireError::NoSeat { node, reason }) };
+            let reply = Reply { seq, body: Err(WireError::NoRemoteSession { node, reason }) };
             let _ = connection.queue(&reply, false);
         }
         connection.is_closing = true;
         self.touched.insert(session);
     }
 
-    /// Gives a guest's seat back; it is no client any more, or comes back.
-    pub(super) fn drop_guest(&mut self, session: SessionId, is_alive: bool) {
+    /// Gives a remote client's remote session back; it is no client any more, or comes back.
+    pub(super) fn drop_remote_client(&mut self, session: SessionId, is_alive: bool) {
         let now_ms = self.now_ms();
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        let Some(guest) = others.guests.remove(&session) else {
+        let Some(remote_client) = remote_sessions.remote_clients.remove(&session) else {
             return;
         };
-        others.seats.remove(&guest.seat);
-        others.peers.end_seat(guest.seat, false);
+        remote_sessions.remote_sessions.remove(&remote_client.remote_session);
+        remote_sessions.peers.end_remote_session(remote_client.remote_session, false);
         self.state.closed(session, is_alive, now_ms);
     }
 
-    /// A reply for a guest.
-    pub(super) fn reply_to_guest(&mut self, session: SessionId, reply: &Reply) {
+    /// A reply for a remote client.
+    pub(super) fn reply_to_remote_client(&mut self, session: SessionId, reply: &Reply) {
         self.touched.insert(session);
-        let is_taken = self.others.as_mut().is_none_or(|others| others.send(session, reply));
+        let is_taken = self
+            .remote_sessions
+            .as_mut()
+            .is_none_or(|remote_sessions| remote_sessions.send(session, reply));
         if !is_taken {
             tracing::warn!(session = session.0, "a guest takes no replies");
-            self.drop_guest(session, true);
+            self.drop_remote_client(session, true);
         }
     }
 
     /// Does what the state wants done with other nodes.
-    pub(super) fn perform_with_others(&mut self, action: PeerAction) {
+    pub(super) fn perform_with_remote_sessions(&mut self, action: PeerAction) {
         match action {
             PeerAction::Tell { address, incarnation, body } => {
                 if let Some(node) = self.state.node_at(&address).map(str::to_owned) {
-                    self.count(&node, PeerMessageKind::Letter, Direction::Out, body.len());
+                    self.count(&node, PeerMessageKind::Message, Direction::Out, body.len());
                 }
-                if let (Some(others), Some(address)) = (&self.others, parse(&address)) {
-                    others.peers.set_incarnation(incarnation);
-                    others.peers.tell(&address, body.into());
+                if let (Some(remote_sessions), Some(address)) =
+                    (&self.remote_sessions, parse(&address))
+                {
+                    remote_sessions.peers.set_incarnation(incarnation);
+                    remote_sessions.peers.tell(&address, body.into());
                 }
             }
             PeerAction::Ask { token, node, address, incarnation, body, timeout_ms } => {
@@ -426,8 +473,8 @@ impl Server {
             }
             PeerAction::Answer { token, body } => self.answer_other(token, body),
             PeerAction::Map { node, offer } => {
-                if let Some(others) = &self.others {
-                    let memory = peer_memory::map(&offer, &others.devices);
+                if let Some(remote_sessions) = &self.remote_sessions {
+                    let memory = peer_memory::map(&offer, &remote_sessions.devices);
                     self.state.mapped(&node, memory);
                 }
             }
@@ -438,10 +485,10 @@ impl Server {
             PeerAction::WatchProcess { token, pid, start_time } => {
                 self.watch_for_other(token, pid, start_time);
             }
-            PeerAction::WatchGuest { slot } => self.watch_guest(slot),
+            PeerAction::WatchRemoteClient { slot } => self.watch_remote_client(slot),
             PeerAction::AskEtcd { id, request } => {
-                if let Some(others) = &self.others {
-                    others.peers.ask_etcd(id, request);
+                if let Some(remote_sessions) = &self.remote_sessions {
+                    remote_sessions.peers.ask_etcd(id, request);
                 }
             }
             PeerAction::Clean { token, node, spans } => {
@@ -465,21 +512,21 @@ impl Server {
         timeout_ms: u64,
     ) {
         self.count(node, PeerMessageKind::Question, Direction::Out, body.len());
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        others.peers.set_incarnation(incarnation);
+        remote_sessions.peers.set_incarnation(incarnation);
         let timeout = Duration::from_millis(timeout_ms);
         let failed = match named(node, address) {
             None => Some(format!("{address} is no address")),
             Some(address) => {
-                let asked = others.peers.ask(token, &address, body.into(), timeout);
+                let asked = remote_sessions.peers.ask(token, &address, body.into(), timeout);
                 asked.err().map(|error| error.to_string())
             }
         };
         match &failed {
-            Some(_) => others.traffic.fail(node),
-            None => drop(others.asking.insert(token, node.to_owned())),
+            Some(_) => remote_sessions.traffic.fail(node),
+            None => drop(remote_sessions.asking.insert(token, node.to_owned())),
         }
         if let Some(reason) = failed {
             let mut actions = Vec::new();
@@ -490,15 +537,15 @@ impl Server {
     }
 
     fn answer_other(&mut self, token: u64, body: Vec<u8>) {
-        if let Some(others) = &mut self.others
-            && let Some(asked) = others.asked.remove(&token)
-            && let Err(error) = others.peers.answer(asked, body.into())
+        if let Some(remote_sessions) = &mut self.remote_sessions
+            && let Some(asked) = remote_sessions.asked.remove(&token)
+            && let Err(error) = remote_sessions.peers.answer(asked, body.into())
         {
             tracing::error!(%error, "an answer to another node");
         }
     }
 
-    /// Takes a seat at another node for a client of this one.
+    /// Takes a remote session at another node for a client of this one.
     fn carry(
         &mut self,
         (session, seq): (SessionId, u64),
@@ -509,49 +556,51 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        others.peers.set_incarnation(incarnation);
-        let seat = RemoteSessionId::outgoing(session.0);
+        remote_sessions.peers.set_incarnation(incarnation);
+        let remote_session = RemoteSessionId::outgoing(session.0);
         let identity = connection.identity;
         let process =
             RemoteProcess { pid: identity.pid, start_time: identity.start_time, uid: identity.uid };
         let opened = match named(&node, address) {
             None => Err(format!("{address} is no address")),
-            Some(address) => {
-                others.peers.open_seat(seat, &address, process).map_err(|e| e.to_string())
-            }
+            Some(address) => remote_sessions
+                .peers
+                .open_remote_session(remote_session, &address, process)
+                .map_err(|e| e.to_string()),
         };
         let mut bytes = Vec::new();
         let request = Request { seq, body: first };
         let encoded = wire::encode(&request, &mut bytes).map_err(|error| error.to_string());
         if let Err(reason) = opened.and(encoded) {
-            let reply = Reply { seq, body: Err(WireError::NoSeat { node, reason }) };
+            let reply = Reply { seq, body: Err(WireError::NoRemoteSession { node, reason }) };
             let _ = connection.queue(&reply, false);
             connection.is_closing = true;
             self.touched.insert(session);
             return;
         }
-        connection.carried = Some(Carried { seat, node, first_seq: Some(seq), input: Vec::new() });
+        connection.carried =
+            Some(Carried { remote_session, node, first_seq: Some(seq), input: Vec::new() });
         connection.is_introduced = true;
-        others.seats.insert(seat, session);
-        // A seat that was just opened takes its first bytes.
-        let _ = others.peers.send(seat, bytes.into());
+        remote_sessions.remote_sessions.insert(remote_session, session);
+        // A remote session that was just opened takes its first bytes.
+        let _ = remote_sessions.peers.send(remote_session, bytes.into());
         self.pending.insert(session);
     }
 
     /// Carries what a client of this node asked to the other one, at most `frames_max` requests.
     pub(super) fn carry_on(&mut self, session: SessionId, frames_max: usize) {
-        let (Some(connection), Some(others)) =
-            (self.connections.get_mut(&session), &mut self.others)
+        let (Some(connection), Some(remote_sessions)) =
+            (self.connections.get_mut(&session), &mut self.remote_sessions)
         else {
             return;
         };
         let Some(carried) = &connection.carried else {
             return;
         };
-        let seat = carried.seat;
+        let remote_session = carried.remote_session;
         let bytes = match connection.take_frames(frames_max) {
             Ok(bytes) if bytes.is_empty() => return,
             Ok(bytes) => bytes,
@@ -562,14 +611,19 @@ impl Server {
             }
         };
         let length = bytes.len();
-        if let Err(bytes) = others.peers.send(seat, Bytes::from(bytes)) {
+        if let Err(bytes) = remote_sessions.peers.send(remote_session, Bytes::from(bytes)) {
             // Nothing more is read from the client until there is room.
             connection.put_back(&bytes);
             connection.is_blocked = true;
             return;
         }
         if let Some(carried) = &connection.carried {
-            others.traffic.add(&carried.node, PeerMessageKind::Seat, Direction::Out, length);
+            remote_sessions.traffic.add(
+                &carried.node,
+                PeerMessageKind::RemoteSession,
+                Direction::Out,
+                length,
+            );
         }
         if connection.has_request() {
             self.pending.insert(session);
@@ -651,17 +705,19 @@ impl Server {
 
     /// The client's end of a carried connection is gone.
     pub(super) fn end_carried(&mut self, carried: &Carried, is_process_gone: bool) {
-        if let Some(others) = &mut self.others {
-            others.seats.remove(&carried.seat);
-            others.peers.end_seat(carried.seat, is_process_gone);
+        if let Some(remote_sessions) = &mut self.remote_sessions {
+            remote_sessions.remote_sessions.remove(&carried.remote_session);
+            remote_sessions.peers.end_remote_session(carried.remote_session, is_process_gone);
         }
     }
 
     /// A node is lost: clients that wait for its answers need not, and its own may not go on before
     /// it is back.
     fn cut_off(&mut self, node: &str, address: &str) {
-        if let (Some(others), Some(address)) = (&self.others, named(node, address)) {
-            others.peers.forget(&address);
+        if let (Some(remote_sessions), Some(address)) =
+            (&self.remote_sessions, named(node, address))
+        {
+            remote_sessions.peers.forget(&address);
         }
         let sessions = self.connections.iter();
         let sessions = sessions.filter(|(_, connection)| {
@@ -676,15 +732,16 @@ impl Server {
             }
             self.carried_ended(session, "it is lost");
         }
-        let guests = self.others.iter().flat_map(|others| &others.guests);
-        let guests = guests.filter(|(_, guest)| guest.node == node);
-        let guests: Vec<SessionId> = guests.map(|(session, _)| *session).collect();
-        guests.into_iter().for_each(|session| self.drop_guest(session, true));
+        let remote_clients =
+            self.remote_sessions.iter().flat_map(|remote_sessions| &remote_sessions.remote_clients);
+        let remote_clients = remote_clients.filter(|(_, remote_client)| remote_client.node == node);
+        let remote_clients: Vec<SessionId> = remote_clients.map(|(session, _)| *session).collect();
+        remote_clients.into_iter().for_each(|session| self.drop_remote_client(session, true));
     }
 
-    /// Hands over what this node keeps for others, says to them that it goes, and waits until they
+    /// Hands over what this node keeps for remote sessions, says to them that it goes, and waits until they
     /// know, each for a limited time.
-    pub(super) fn part_from_others(&mut self) {
+    pub(super) fn part_from_remote_sessions(&mut self) {
         let mut actions = Vec::new();
         self.state.hand_over_sync(self.now_ms(), &mut actions);
         self.go_on_until(|state| state.has_handed_over(), actions);
@@ -698,13 +755,13 @@ impl Server {
         let until = Instant::now() + LEAVE_MAX;
         while !is_so(&self.state) && Instant::now() < until {
             self.perform(std::mem::take(&mut actions));
-            let Some(others) = &self.others else {
+            let Some(remote_sessions) = &self.remote_sessions else {
                 return;
             };
             let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-            let _ = poll(&mut [PollFd::new(others.wake(), PollFlags::IN)], Some(&wait));
+            let _ = poll(&mut [PollFd::new(remote_sessions.wake(), PollFlags::IN)], Some(&wait));
             let mut ready = BTreeSet::new();
-            self.take_from_others(&mut ready, &mut actions);
+            self.take_from_remote_sessions(&mut ready, &mut actions);
             for session in ready {
                 self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
             }
@@ -714,22 +771,27 @@ impl Server {
     }
 
     fn watch_for_other(&mut self, token: u64, pid: u32, start_time: u64) {
-        let identity = PeerIdentity { pid, start_time, uid: 0, guest: None };
+        let identity = PeerIdentity { pid, start_time, uid: 0, remote_client: None };
         let process = watch(&identity);
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
         // What is not known for certain counts as alive: it is asked again.
         let is_there = !matches!(process, Ok(None));
         if let Ok(Some(process)) = process
-            && others.watched.len() < WATCHED_MAX
+            && remote_sessions.watched.len() < WATCHED_MAX
         {
-            let number = others.next_watched;
-            others.next_watched += 1;
+            let number = remote_sessions.next_watched;
+            remote_sessions.next_watched += 1;
             let event = EventData::new_u64(WATCHED | number);
             if epoll::add(&self.poll, &process, event, EventFlags::IN).is_ok() {
                 let until = Instant::now() + WATCH_MAX;
-                others.watched.push_back(WatchedProcess { number, asked: token, until, process });
+                remote_sessions.watched.push_back(WatchedProcess {
+                    number,
+                    asked: token,
+                    until,
+                    process,
+                });
                 return;
             }
         }
@@ -743,24 +805,24 @@ impl Server {
 
     /// A process that is watched for another node has gone.
     pub(super) fn watched_gone(&mut self, number: u64) {
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        let Some(at) = others.watched.iter().position(|one| one.number == number) else {
+        let Some(at) = remote_sessions.watched.iter().position(|one| one.number == number) else {
             return;
         };
-        if let Some(gone) = others.watched.remove(at) {
+        if let Some(gone) = remote_sessions.watched.remove(at) {
             let _ = epoll::delete(&self.poll, &gone.process);
             self.say_is_there(gone.asked, false);
         }
     }
 
     /// Answers nodes whose questions wait for long enough.
-    pub(super) fn tick_others(&mut self) {
+    pub(super) fn tick_remote_sessions(&mut self) {
         let now = Instant::now();
-        while let Some(others) = &mut self.others
-            && others.watched.front().is_some_and(|first| first.until <= now)
-            && let Some(first) = others.watched.pop_front()
+        while let Some(remote_sessions) = &mut self.remote_sessions
+            && remote_sessions.watched.front().is_some_and(|first| first.until <= now)
+            && let Some(first) = remote_sessions.watched.pop_front()
         {
             let _ = epoll::delete(&self.poll, &first.process);
             self.say_is_there(first.asked, true);
@@ -770,11 +832,11 @@ impl Server {
     /// Lets go of memory that went with the last process of its node, so that the kernel can give it
     /// back. Clients that read it keep what they have mapped.
     pub(super) fn tick_unheard(&mut self) {
-        let Some(others) = &mut self.others else {
+        let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
         let now = Instant::now();
-        if others.unheard_at.is_some_and(|at| now < at) {
+        if remote_sessions.unheard_at.is_some_and(|at| now < at) {
             return;
         }
         let unheard: Vec<(String, bool)> = self
@@ -783,7 +845,7 @@ impl Server {
             .map(|(name, memory)| (name.to_owned(), peer_memory::is_gone(memory)))
             .collect();
         let is_any_left = unheard.iter().any(|(_, is_gone)| !is_gone);
-        others.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
+        remote_sessions.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
         for (node, _) in unheard.iter().filter(|(_, is_gone)| *is_gone) {
             let why = "its processes have ended, and its memory with them";
             self.state.mapped(node, Err(why.to_owned()));
@@ -791,7 +853,7 @@ impl Server {
     }
 
     /// Watches the process of a client of another node that runs on this machine.
-    fn watch_guest(&mut self, slot: ClientSlot) {
+    fn watch_remote_client(&mut self, slot: ClientSlot) {
         let identity = self.state.orphans().find(|(of, _)| *of == slot).map(|(_, peer)| peer);
         let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
         let now_ms = self.now_ms();
@@ -809,7 +871,7 @@ impl Server {
 /// A client's connection whose requests go to another node.
 #[derive(Debug, Clone)]
 pub(super) struct Carried {
-    pub(super) seat: RemoteSessionId,
+    pub(super) remote_session: RemoteSessionId,
     pub(super) node: String,
     /// The number of its first message, until that is answered.
     first_seq: Option<u64>,
@@ -818,8 +880,8 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Bytes of it that are kept.
-    pub(super) fn kept_bytes(&self) -> usize {
+    /// Bytes of it that are retained.
+    pub(super) fn retained_bytes(&self) -> usize {
         self.input.capacity()
     }
 }

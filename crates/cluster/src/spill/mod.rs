@@ -129,15 +129,15 @@ impl SpillStore {
         self.prefix.clone().join(id.to_string())
     }
 
-    /// Removes every file of this region but those of `kept`. With what a kill left half written.
-    async fn sweep(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+    /// Removes every file of this region but those of `retained`. With what a kill left half written.
+    async fn sweep(&self, retained: &BTreeSet<String>) -> io::Result<()> {
         if let Some(folder) = &self.folder {
-            return sweep_folder(folder, kept);
+            return sweep_folder(folder, retained);
         }
         let mut files = self.store.list(Some(&self.prefix));
         while let Some(file) = files.next().await {
             let file = file.map_err(io::Error::other)?.location;
-            if file.filename().is_some_and(|name| !kept.contains(name)) {
+            if file.filename().is_some_and(|name| !retained.contains(name)) {
                 self.store.delete(&file).await.map_err(io::Error::other)?;
             }
         }
@@ -168,15 +168,15 @@ fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_sto
     Ok((Arc::new(bucket), path))
 }
 
-fn sweep_folder(folder: &Path, kept: &BTreeSet<String>) -> io::Result<()> {
+fn sweep_folder(folder: &Path, retained: &BTreeSet<String>) -> io::Result<()> {
     for file in fs::read_dir(folder)? {
         let file = file?;
-        let is_kept = file.file_name().to_str().is_some_and(|name| kept.contains(name));
-        if !is_kept && file.file_type()?.is_file() {
+        let is_retained = file.file_name().to_str().is_some_and(|name| retained.contains(name));
+        if !is_retained && file.file_type()?.is_file() {
             fs::remove_file(file.path())?;
         }
     }
-    if kept.is_empty() {
+    if retained.is_empty() {
         // Made again with the first file; others may have put something there.
         let _ = fs::remove_dir(folder);
     }

@@ -93,11 +93,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. Files of objects that are not among `kept` are removed first.
+    /// Starts the thread. Files of objects that are not among `retained` are removed first.
     pub(crate) fn start(
         store: SpillStore,
         region: Arc<Region>,
-        kept: &[ObjectId],
+        retained: &[ObjectId],
     ) -> io::Result<Self> {
         let runtime = runtime()?;
         let (wake, teller) = UnixStream::pair()?;
@@ -105,10 +105,10 @@ impl Worker {
         teller.set_nonblocking(true)?;
         let ((jobs, queue), (sender, done)) = (channel::<SpillJob>(), channel());
         let stop = Stop::default();
-        let kept: BTreeSet<String> = kept.iter().map(ToString::to_string).collect();
+        let retained: BTreeSet<String> = retained.iter().map(ToString::to_string).collect();
         let is_stopped = stop.clone();
         let work = move || {
-            if let Err(error) = runtime.block_on(store.sweep(&kept)) {
+            if let Err(error) = runtime.block_on(store.sweep(&retained)) {
                 tracing::warn!(%error, "old spill files are left");
             }
             while let Ok(job) = queue.recv() {

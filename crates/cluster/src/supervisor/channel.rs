@@ -16,7 +16,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Kind, and a letter for each descriptor.
+/// Kind, and a message for each descriptor.
 const MESSAGE_BYTES_MAX: usize = 16;
 
 /// What a node must not lose when its daemon dies.
@@ -31,7 +31,7 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    fn letters(&self) -> Vec<(u8, BorrowedFd<'_>)> {
+    fn messages(&self) -> Vec<(u8, BorrowedFd<'_>)> {
         let mut all = Vec::new();
         all.extend(self.lock.as_ref().map(|lock| (b'l', lock.as_fd())));
         all.extend(self.listener.as_ref().map(|listener| (b'n', listener.as_fd())));
@@ -46,7 +46,7 @@ impl Handles {
 /// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// To the daemon: begin, with what a service manager may have kept.
+    /// To the daemon: begin, with what a service manager may have retained.
     Start,
     /// To the daemon: go on where the last one was killed.
     Restart,
@@ -104,11 +104,11 @@ impl SupervisorChannel {
         handles: &Handles,
         predecessor: Option<&UnixStream>,
     ) -> io::Result<()> {
-        let mut parts = handles.letters();
+        let mut parts = handles.messages();
         parts.extend(predecessor.map(|stream| (b'p', stream.as_fd())));
         let tag = KINDS.iter().find(|(_, one)| *one == kind).map_or(b'?', |(tag, _)| *tag);
         let mut bytes = vec![tag];
-        bytes.extend(parts.iter().map(|(letter, _)| *letter));
+        bytes.extend(parts.iter().map(|(message, _)| *message));
         let fds: Vec<BorrowedFd<'_>> = parts.iter().map(|(_, fd)| *fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -155,11 +155,11 @@ impl SupervisorChannel {
                 fds.extend(rights);
             }
         }
-        let Some((tag, letters)) = bytes.get(..count).and_then(<[u8]>::split_first) else {
+        let Some((tag, messages)) = bytes.get(..count).and_then(<[u8]>::split_first) else {
             return Ok(None);
         };
         let kind = KINDS.iter().find(|(one, _)| one == tag).map(|(_, kind)| *kind);
-        let message = kind.and_then(|kind| read(kind, letters, fds));
+        let message = kind.and_then(|kind| read(kind, messages, fds));
         message.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }

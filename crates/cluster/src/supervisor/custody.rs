@@ -38,7 +38,7 @@ struct Supervised {
 }
 
 impl Custody {
-    /// Of a daemon that nobody supervises: what a service manager kept is the start.
+    /// Of a daemon that nobody supervises: what a service manager retained is the start.
     pub(crate) fn alone() -> Self {
         let start = Handles { memory: notify::stored_memory(), ..Handles::default() };
         Self { start, ..Self::default() }
@@ -65,7 +65,7 @@ impl Custody {
             loop {
                 match reading.receive(None) {
                     Ok(Some(message)) if message.kind == MessageKind::Held => {
-                        drop(say_held.send(()))
+                        let _ = say_held.send(())
                     }
                     Ok(Some(message)) if message.kind == MessageKind::Stop => stopper.stop(),
                     Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
@@ -127,7 +127,7 @@ impl Custody {
             .map_err(|error| failed("the supervisor's answer")(io::Error::other(error)))
     }
 
-    /// The node has ended by order: nothing is to be kept. A supervisor says so itself.
+    /// The node has ended by order: nothing is to be retained. A supervisor says so itself.
     pub(crate) fn ended(&self) {
         if self.supervisor.is_none() {
             Notifier::from_environment().forget();

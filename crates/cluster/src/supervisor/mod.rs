@@ -31,7 +31,7 @@ use notify::Notifier;
 
 use crate::lock::Holder;
 use crate::node::{NodeError, NodeOptions, failed};
-use crate::upgrade;
+use crate::{signals, upgrade};
 
 /// A daemon that dies sooner than this after it served dies of what it finds, not of what comes.
 const QUICK: Duration = Duration::from_secs(1);
@@ -58,11 +58,7 @@ pub(crate) fn supervise(
         return Ok(None);
     };
     let (signals, raised) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        let raised = raised.try_clone().map_err(failed("a signal handler"))?;
-        signal_hook::low_level::pipe::register(signal, raised)
-            .map_err(failed("a signal handler"))?;
-    }
+    signals::write_to(&raised).map_err(failed("a signal handler"))?;
     let handles = Handles { memory: notify::stored_memory(), ..Handles::default() };
     let supervisor = Supervisor {
         again,

@@ -29,7 +29,7 @@ impl Notifier {
         Self { address: std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) }
     }
 
-    /// The node serves; memory without a name is to be kept for the next start.
+    /// The node serves; memory without a name is to be retained for the next start.
     pub(crate) fn ready(&self, memory: Option<&HeldMemory>) {
         if let Some(memory) = memory.filter(|memory| memory.is_nameless()) {
             for (name, fd) in NAMES.iter().zip(memory.fds()) {
@@ -80,7 +80,7 @@ fn send(address: &[u8], words: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<(
     Ok(())
 }
 
-/// Memory that the service manager kept for this process from an earlier life, if it did.
+/// Memory that the service manager retained for this process from an earlier life, if it did.
 pub(crate) fn stored_memory() -> Option<HeldMemory> {
     let text = |name: &str| std::env::var(name).ok();
     if text("LISTEN_PID")?.parse() != Ok(std::process::id()) {

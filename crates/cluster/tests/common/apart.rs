@@ -104,11 +104,11 @@ impl Apart {
     /// Waits until all see all, without their memory, and have a lease.
     pub fn settle(&self) {
         for daemon in &self.daemons {
-            wait_for(&daemon.client(), |roster| {
-                let live = roster.nodes.iter().filter(|node| node.reach == Reach::Live);
+            wait_for(&daemon.client(), |members| {
+                let live = members.nodes.iter().filter(|node| node.reach == Reach::Live);
                 let unread = live.clone().filter(|node| !node.is_usable()).count();
                 let count = self.daemons.len();
-                live.count() == count && unread == count - 1 && roster.has_lease
+                live.count() == count && unread == count - 1 && members.has_lease
             });
         }
     }

@@ -74,10 +74,14 @@ impl Asked {
         asked
     }
 
-    pub fn open(&mut self, pid: u32, uid: u32, guest: Option<RemoteClient>) -> SessionId {
+    pub fn open(&mut self, pid: u32, uid: u32, remote_client: Option<RemoteClient>) -> SessionId {
         self.sessions += 1;
         let session = SessionId(self.sessions);
-        self.state.opened(session, PeerIdentity { pid, start_time: 1, uid, guest }, self.now_ms);
+        self.state.opened(
+            session,
+            PeerIdentity { pid, start_time: 1, uid, remote_client },
+            self.now_ms,
+        );
         session
     }
 
@@ -111,17 +115,22 @@ impl Asked {
         &mut self,
         pid: u32,
         uid: u32,
-        guest: Option<RemoteClient>,
+        remote_client: Option<RemoteClient>,
     ) -> (SessionId, Welcome) {
-        let session = self.open(pid, uid, guest);
+        let session = self.open(pid, uid, remote_client);
         match self.ask(session, hello("", None, "")) {
             Ok(ReplyBody::Welcome(welcome)) => (session, welcome),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn join_in(&mut self, namespace: &str, uid: u32, guest: Option<RemoteClient>) -> SessionId {
-        let session = self.open(50, uid, guest);
+    pub fn join_in(
+        &mut self,
+        namespace: &str,
+        uid: u32,
+        remote_client: Option<RemoteClient>,
+    ) -> SessionId {
+        let session = self.open(50, uid, remote_client);
         let answer = self.ask(session, hello(namespace, None, ""));
         assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");
         session

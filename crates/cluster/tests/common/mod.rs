@@ -198,10 +198,11 @@ impl Daemon {
 
     /// Waits for the daemon to end by itself.
     pub fn wait_end(&mut self) -> std::process::ExitStatus {
-        let mut child = self.child.take().unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
-            if let Some(status) = child.try_wait().unwrap() {
+            // One that does not end stays here, to be killed.
+            if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
+                self.child = None;
                 return status;
             }
             assert!(Instant::now() < until, "the daemon does not end");

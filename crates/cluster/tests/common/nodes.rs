@@ -94,26 +94,26 @@ impl Nodes {
     pub fn settle(&self, live: usize) {
         for daemon in self.daemons.iter().filter(|one| one.is_started()) {
             let client = daemon.client();
-            wait_for(&client, |roster| {
-                let usable = roster
+            wait_for(&client, |members| {
+                let usable = members
                     .nodes
                     .iter()
                     .filter(|node| node.reach == Reach::Live && !node.fabric.is_empty());
-                usable.count() == live && roster.has_lease
+                usable.count() == live && members.has_lease
             });
         }
     }
 }
 
-/// Waits until the node of a client tells such a roster.
+/// Waits until the node of a client tells such a members.
 pub fn wait_for(client: &Client, is_right: impl Fn(&Members) -> bool) -> Members {
     let until = Instant::now() + PATIENCE;
     loop {
-        let roster = client.roster().unwrap();
-        if is_right(&roster) {
-            return roster;
+        let members = client.members().unwrap();
+        if is_right(&members) {
+            return members;
         }
-        assert!(Instant::now() < until, "{roster:#?}");
+        assert!(Instant::now() < until, "{members:#?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Nodes advertise the proxy's address, so whatever they say to each other goes through it. Who
 //! calls is told by the kernel: the socket at the other end belongs to the daemon of one node.
-//! What is cut is kept, as TCP would send it again, and goes on when the link is restored.
+//! What is cut is retained, as TCP would send it again, and goes on when the link is restored.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;

@@ -68,7 +68,7 @@ impl Records {
     }
 
     /// Names that must be there.
-    pub fn kept(&self) -> Vec<&String> {
+    pub fn retained(&self) -> Vec<&String> {
         let sealed = self.sealed.difference(&self.deleting);
         sealed.chain(self.won.keys()).collect()
     }

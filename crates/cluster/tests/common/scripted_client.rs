@@ -18,20 +18,20 @@ use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 use super::{PATIENCE, bytes_of, client_in, this_test_again};
 
 /// Set in the environment of a child that plays; names the socket.
-pub const PLAYER_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
+pub const SCRIPTED_CLIENT_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
 /// Set too where something else is to lie at an address before the child connects.
 const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
 /// Set too where it is to be in another namespace than the default one.
 const NAMESPACE: &str = "FARROW_TEST_PLAYER_NAMESPACE";
 
-/// The driver's end of a player.
+/// The driver's end of a scripted client.
 pub struct ScriptedClient {
     child: Child,
     input: ChildStdin,
     answers: Receiver<String>,
 }
 
-/// What a player answered.
+/// What a scripted client answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Done; the id where there is one.
@@ -41,7 +41,7 @@ pub enum Answer {
 }
 
 impl ScriptedClient {
-    /// Starts one: the test executable again, at the test `player` of the calling file.
+    /// Starts one: the test executable again, at the test `scripted_client` of the calling file.
     pub fn start(socket: &Path) -> Self {
         Self::start_as(socket, &[])
     }
@@ -58,7 +58,7 @@ impl ScriptedClient {
 
     fn start_as(socket: &Path, more: &[(&str, String)]) -> Self {
         let mut child = this_test_again("player")
-            .env(PLAYER_SOCKET, socket)
+            .env(SCRIPTED_CLIENT_SOCKET, socket)
             .envs(more.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -78,9 +78,9 @@ impl ScriptedClient {
                 }
             }
         });
-        let mut player = Self { child, input, answers };
-        assert_eq!(player.ask("hello"), Answer::Done(String::new()));
-        player
+        let mut scripted_client = Self { child, input, answers };
+        assert_eq!(scripted_client.ask("hello"), Answer::Done(String::new()));
+        scripted_client
     }
 
     /// One command, one answer.
@@ -120,7 +120,7 @@ impl Drop for ScriptedClient {
     }
 }
 
-/// What a player has in hand, by a number that the driver chose.
+/// What a scripted client has in hand, by a number that the driver chose.
 struct Hands {
     client: Client,
     holds: BTreeMap<u64, (ObjectBytes, u64)>,
@@ -129,7 +129,7 @@ struct Hands {
 
 /// What runs in the child; nothing where this process is none.
 pub fn play() {
-    let Some(socket) = std::env::var_os(PLAYER_SOCKET) else {
+    let Some(socket) = std::env::var_os(SCRIPTED_CLIENT_SOCKET) else {
         return;
     };
     let _taken = std::env::var(TAKEN).ok().map(|address| take(&address));

@@ -98,18 +98,18 @@ pub fn assert_one_view(nodes: &Nodes) {
     nodes.settle(count);
     let until = Instant::now() + PATIENCE;
     loop {
-        let rosters: Vec<_> = (0..count).map(|n| nodes.client(n).roster().unwrap()).collect();
-        let first = &rosters[0];
-        let is_one = rosters.iter().all(|one| {
-            let lives = |roster: &Members| -> Vec<_> {
-                roster.nodes.iter().map(|node| (node.number, node.incarnation)).collect()
+        let member_lists: Vec<_> = (0..count).map(|n| nodes.client(n).members().unwrap()).collect();
+        let first = &member_lists[0];
+        let is_one = member_lists.iter().all(|one| {
+            let lives = |members: &Members| -> Vec<_> {
+                members.nodes.iter().map(|node| (node.number, node.incarnation)).collect()
             };
             (one.cluster, one.epoch, lives(one)) == (first.cluster, first.epoch, lives(first))
         });
         if is_one {
             return;
         }
-        assert!(Instant::now() < until, "{rosters:#?}");
+        assert!(Instant::now() < until, "{member_lists:#?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -31,7 +31,7 @@ const CALLS_TOLD: u64 = 16;
 /// All that race take the same name in so many milliseconds.
 const RACE_MS: u64 = 300;
 /// Names, ids and views that one worker keeps.
-const KEPT_MAX: usize = 25;
+const RETAINED_MAX: usize = 25;
 const LENGTHS: [usize; 6] = [0, 1, 700, 9_000, 70_000, 400_000];
 
 /// The name of an object says what it has to contain.
@@ -222,7 +222,7 @@ struct Work {
     client: Client,
     nodes: Vec<String>,
     /// Those at which it has a place.
-    seats: BTreeSet<String>,
+    remote_sessions: BTreeSet<String>,
     number: u64,
     dice: Dice,
     next_seed: u64,
@@ -256,14 +256,14 @@ pub fn work() {
     let Some(client) = super::wait_for("the daemon", || Client::connect(&options).ok()) else {
         return say("odd no daemon");
     };
-    let roster = super::wait_for("the nodes", || client.roster().ok());
-    let nodes = roster.unwrap().nodes;
+    let members = super::wait_for("the nodes", || client.members().ok());
+    let nodes = members.unwrap().nodes;
     let own = nodes.iter().filter(|node| node.is_own).map(|node| node.name.clone()).collect();
     let nodes = nodes.into_iter().map(|node| node.name).collect();
     let mut work = Work {
         client,
         nodes,
-        seats: own,
+        remote_sessions: own,
         number,
         dice: Dice(seed | 1),
         next_seed: (number + 1) * 1_000_000,
@@ -323,17 +323,17 @@ impl Work {
             ) => {}
             Err(error) => say(&format!("odd {what}: {error:?}")),
         }
-        if self.views.len() > KEPT_MAX {
-            self.views.drain(..KEPT_MAX / 2).for_each(|(view, name)| look(&name, &view));
+        if self.views.len() > RETAINED_MAX {
+            self.views.drain(..RETAINED_MAX / 2).for_each(|(view, name)| look(&name, &view));
         }
         self.writers.truncate(2);
-        self.ids.truncate(KEPT_MAX);
+        self.ids.truncate(RETAINED_MAX);
     }
 
     /// What its calls published and refreshed in all memory that it has a place at.
     fn tell_lines(&mut self) {
         let mut lines = [0; 2];
-        for client in self.seats.iter().filter_map(|node| self.client.at(node).ok()) {
+        for client in self.remote_sessions.iter().filter_map(|node| self.client.at(node).ok()) {
             let fabrics = client.stats().map(|stats| stats.fabrics).unwrap_or_default();
             for fabric in fabrics.values() {
                 lines[0] += fabric.published_lines;
@@ -348,14 +348,14 @@ impl Work {
         let at = self.dice.roll(self.nodes.len() as u64) as usize;
         let node = &self.nodes[at];
         let client = self.clock.time("at", 1, || self.client.at(node))?;
-        self.seats.insert(node.clone());
+        self.remote_sessions.insert(node.clone());
         Ok(client)
     }
 
     /// Messages of looking for an object: one for each node without a place at it, and one whether
     /// what it has is there; and of the call itself.
     fn messages_of_search(&self) -> u32 {
-        2 + 2 * (self.nodes.len() - self.seats.len()) as u32
+        2 + 2 * (self.nodes.len() - self.remote_sessions.len()) as u32
     }
 
     fn content(&mut self) -> (u64, usize, Vec<u8>) {
@@ -455,7 +455,7 @@ impl Work {
     }
 
     fn delete(&mut self) -> Result<(), Error> {
-        if self.names.len() < KEPT_MAX / 2 {
+        if self.names.len() < RETAINED_MAX / 2 {
             return Ok(());
         }
         let at = self.dice.roll(self.names.len() as u64) as usize;

@@ -34,14 +34,14 @@ thread_local! {
 }
 
 fn regions() -> [Arc<Region>; 2] {
-    REGIONS.with_borrow_mut(|kept| {
+    REGIONS.with_borrow_mut(|retained| {
         let make = || {
             let geometry = Layout::new(&options()).unwrap().geometry;
             let fabric = Arc::new(ShmFabric::memfd("fuzzed-clients", geometry).unwrap());
             [Access::Home, Access::Client]
                 .map(|access| Arc::new(Region::map(fabric.clone(), access, None).unwrap()))
         };
-        kept.get_or_insert_with(make).clone()
+        retained.get_or_insert_with(make).clone()
     })
 }
 
@@ -104,7 +104,7 @@ impl World {
 
     fn join(&mut self, session: SessionId, namespace: &str) -> Option<ReplyBody> {
         let pid = 10 + session.0 as u32;
-        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest: None };
+        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, remote_client: None };
         self.state.opened(session, peer, self.now_ms);
         let hello = Hello {
             version: PROTOCOL_VERSION,
@@ -307,7 +307,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let life = [
         all(vec![
             RequestBody::Reserve { names: vec![named(2)] },
-            RequestBody::Promise { objects: 2, wait_ms: 5 },
+            RequestBody::Reservation { objects: 2, wait_ms: 5 },
             RequestBody::EntryPages { count: 1 },
             RequestBody::HoldBlock,
         ]),
@@ -331,8 +331,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         all(vec![
             RequestBody::Grant { min: 1 << 18, want: 1 << 18, wait_ms: 50 },
             RequestBody::Grant { min: PAGE, want: PAGE, wait_ms: 0 },
-            RequestBody::Promise { objects: 3, wait_ms: 50 },
-            RequestBody::Promise { objects: 1, wait_ms: 50 },
+            RequestBody::Reservation { objects: 3, wait_ms: 50 },
+            RequestBody::Reservation { objects: 1, wait_ms: 50 },
             RequestBody::Wait { targets: honest(), count: 3, timeout_ms: 20 },
             RequestBody::Watch(watch),
         ]),

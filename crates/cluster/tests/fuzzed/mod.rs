@@ -1,7 +1,7 @@
 //! What other nodes send, as a row of steps that a fuzzer makes up or that real nodes took.
 //!
-//! Node `a` is under test; `b` is an honest one that it shares a cluster with. A step is a letter, a
-//! question, an answer, bytes of a seat, time, or a round in which both say what they have to say.
+//! Node `a` is under test; `b` is an honest one that it shares a cluster with. A step is a message, a
+//! question, an answer, bytes of a remote session, time, or a round in which both say what they have to say.
 //! `clients` is the same for what clients send. Used by the fuzz targets, by the example that writes their first inputs, and by a plain test.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
@@ -18,29 +18,29 @@ use nodes::World;
 /// What a step is: its first byte, modulo their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A letter of `b`.
-    Letter,
+    /// A message of `b`.
+    Message,
     /// A question of `b`.
     Question,
     /// The answer of `b` to the oldest question of `a` that it has not answered.
     Answer,
-    /// Bytes on the seat of a client of `b`.
-    Seat,
+    /// Bytes on the remote session of a client of `b`.
+    RemoteSession,
     /// A request of a client of `a`.
     Local,
     /// Milliseconds that go by.
     Time,
     /// Both say what they have to say, so many times.
     Round,
-    /// A letter from whoever says that he is another node.
+    /// A message from whoever says that he is another node.
     Stranger,
 }
 
 const KINDS: [Kind; 8] = [
-    Kind::Letter,
+    Kind::Message,
     Kind::Question,
     Kind::Answer,
-    Kind::Seat,
+    Kind::RemoteSession,
     Kind::Local,
     Kind::Time,
     Kind::Round,
@@ -117,8 +117,8 @@ pub fn decode(data: &[u8]) {
             }
         }
         5 => {
-            if let Some(roster) = Members::decode(body) {
-                assert_eq!(Members::decode(&roster.encode()), Some(roster));
+            if let Some(members) = Members::decode(body) {
+                assert_eq!(Members::decode(&members.encode()), Some(members));
             }
         }
         6 => drop(wire::decode::<Reply>(body)),

@@ -27,13 +27,13 @@ const ROUND_MS: u64 = 50;
 const ROUNDS_TO_FOUND: usize = 60;
 /// As long as a node may have something to do at one time; each tick does some of it.
 const TICKS_MAX: usize = 1000;
-/// Requests of a seat that are served in one step.
+/// Requests of a remote session that are served in one step.
 const FRAMES_MAX: usize = 64;
 const OWNER: u32 = 1000;
 /// Sessions of each node: a client of its own, one of the other node.
 const LOCAL: SessionId = SessionId(0);
-const GUEST: SessionId = SessionId(1);
-const KEPT: &str = "kept by a local client";
+const REMOTE_CLIENT: SessionId = SessionId(1);
+const RETAINED: &str = "kept by a local client";
 
 thread_local! {
     /// Mapped once; each run lays them out anew.
@@ -57,13 +57,13 @@ pub(super) fn options() -> RegionOptions {
 }
 
 fn region(number: usize) -> Arc<Region> {
-    REGIONS.with_borrow_mut(|kept| {
-        while kept.len() <= number {
+    REGIONS.with_borrow_mut(|retained| {
+        while retained.len() <= number {
             let geometry = Layout::new(&options()).unwrap().geometry;
             let fabric = Arc::new(ShmFabric::memfd("fuzzed", geometry).unwrap());
-            kept.push(Arc::new(Region::map(fabric, Access::Home, None).unwrap()));
+            retained.push(Arc::new(Region::map(fabric, Access::Home, None).unwrap()));
         }
-        Arc::clone(&kept[number])
+        Arc::clone(&retained[number])
     })
 }
 
@@ -99,23 +99,28 @@ struct Asked {
 
 struct Node {
     state: NodeState,
-    /// Letters and questions to the other one.
-    letters: VecDeque<(u64, Vec<u8>)>,
+    /// Messages and questions to the other one.
+    messages: VecDeque<(u64, Vec<u8>)>,
     asked: VecDeque<Asked>,
     /// What the other one's client wrote and is not a whole frame yet.
-    seat: Vec<u8>,
+    remote_session: Vec<u8>,
 }
 
 impl Node {
-    fn new(number: usize, kept: Option<&[u8]>, out: &mut Vec<Action>) -> Self {
+    fn new(number: usize, retained: Option<&[u8]>, out: &mut Vec<Action>) -> Self {
         let mut home = Home::create(region(number), &options(), 0).unwrap();
-        if let Some(kept) = kept {
-            home.keep_for_cluster(kept).unwrap();
+        if let Some(retained) = retained {
+            home.keep_for_cluster(retained).unwrap();
         }
         let mut state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
         state.set_eviction_policy(Box::new(Lru));
         state.join_cluster(cluster_options(number), 0, out).unwrap();
-        Self { state, letters: VecDeque::new(), asked: VecDeque::new(), seat: Vec::new() }
+        Self {
+            state,
+            messages: VecDeque::new(),
+            asked: VecDeque::new(),
+            remote_session: Vec::new(),
+        }
     }
 }
 
@@ -133,16 +138,16 @@ pub struct World {
     pub is_cut: bool,
     /// What `b` said, and in which life, if somebody wants to know.
     pub said_by_b: Option<Vec<(Kind, u64, Vec<u8>)>>,
-    /// What clients of each node were answered, the guests of the nodes left out.
+    /// What clients of each node were answered, the remote clients of the nodes left out.
     pub replies: Vec<(usize, Result<ReplyBody, WireError>)>,
 }
 
 impl World {
     /// Two nodes that have not heard of each other.
-    pub fn new(kept: Option<&[Vec<u8>; 2]>, is_recorded: bool) -> Self {
+    pub fn new(retained: Option<&[Vec<u8>; 2]>, is_recorded: bool) -> Self {
         let mut first = [Vec::new(), Vec::new()];
         let nodes = [0, 1].map(|number| {
-            Node::new(number, kept.map(|kept| &kept[number][..]), &mut first[number])
+            Node::new(number, retained.map(|retained| &retained[number][..]), &mut first[number])
         });
         let recorded = is_recorded.then(Vec::new);
         let mut world = Self {
@@ -165,18 +170,20 @@ impl World {
     /// Two nodes of a cluster, each with a client of its own and one of the other.
     pub fn founded() -> Self {
         let known = FOUNDED.with_borrow(Clone::clone);
-        let kept = known.unwrap_or_else(|| {
+        let retained = known.unwrap_or_else(|| {
             let mut world = Self::new(None, false);
             (0..ROUNDS_TO_FOUND).for_each(|_| world.round());
-            let kept = [0, 1].map(|number| {
-                world.nodes[number].state.home().kept_for_cluster().unwrap().unwrap()
+            let retained = [0, 1].map(|number| {
+                world.nodes[number].state.home().retained_for_cluster().unwrap().unwrap()
             });
-            FOUNDED.set(Some(kept.clone()));
-            kept
+            FOUNDED.set(Some(retained.clone()));
+            retained
         });
-        let mut world = Self::new(Some(&kept), false);
+        let mut world = Self::new(Some(&retained), false);
         (0..20).for_each(|_| world.round());
-        assert!(world.nodes[0].state.is_neighbour("b") && world.nodes[1].state.is_neighbour("a"));
+        assert!(
+            world.nodes[0].state.is_mapped_peer("b") && world.nodes[1].state.is_mapped_peer("a")
+        );
         world.connect();
         world
     }
@@ -195,9 +202,11 @@ impl World {
     /// Clients at both nodes, and an object with a name in the memory of `a`.
     pub fn connect(&mut self) {
         for number in [0, 1] {
-            for (session, guest) in [(LOCAL, None), (GUEST, Some(RemoteClient { node: 0xb }))] {
+            for (session, remote_client) in
+                [(LOCAL, None), (REMOTE_CLIENT, Some(RemoteClient { node: 0xb }))]
+            {
                 let pid = 10 + session.0 as u32;
-                let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest };
+                let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, remote_client };
                 self.nodes[number].state.opened(session, peer, self.now_ms);
                 let hello = Hello {
                     version: PROTOCOL_VERSION,
@@ -212,16 +221,16 @@ impl World {
         let Some(ReplyBody::Granted(span)) = self.request(0, LOCAL, ask) else {
             panic!("no memory")
         };
-        let item = SealItem { name: Some(KEPT.into()), ..SealItem::bytes(span, 5) };
+        let item = SealItem { name: Some(RETAINED.into()), ..SealItem::bytes(span, 5) };
         self.request(0, LOCAL, RequestBody::Seal { items: vec![item] });
         self.round();
         self.round();
-        let targets = vec![WireTarget::Name(KEPT.into())];
+        let targets = vec![WireTarget::Name(RETAINED.into())];
         self.request(0, LOCAL, RequestBody::Pin { targets, is_pinned: true });
         // Whatever else the other node is let do, it takes nothing away.
         let rules = vec!["*:*:read,write".parse().unwrap()];
         self.nodes[0].state.set_rules(rules).unwrap();
-        assert!(self.has_kept());
+        assert!(self.has_retained());
     }
 
     /// Lets the other node do everything: for the canary, which takes the object away.
@@ -229,8 +238,8 @@ impl World {
         self.nodes[0].state.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
     }
 
-    fn has_kept(&self) -> bool {
-        self.nodes[0].state.home().has_name(KEPT).unwrap()
+    fn has_retained(&self) -> bool {
+        self.nodes[0].state.home().has_name(RETAINED).unwrap()
     }
 
     /// A client of a node asks; the answer, if it comes at once.
@@ -252,15 +261,15 @@ impl World {
     }
 
     /// A client of `b` asks in its own node, or in the memory of `a`.
-    pub fn request_of_b(&mut self, is_seat: bool, body: RequestBody) {
-        if !is_seat {
+    pub fn request_of_b(&mut self, is_remote_session: bool, body: RequestBody) {
+        if !is_remote_session {
             self.request(1, LOCAL, body);
             return;
         }
         let mut frame = Vec::new();
         wire::encode(&Request { seq: 9, body }, &mut frame).unwrap();
-        self.record(Kind::Seat, &frame);
-        self.take(Kind::Seat, &frame);
+        self.record(Kind::RemoteSession, &frame);
+        self.take(Kind::RemoteSession, &frame);
     }
 
     /// A client of `a` asks.
@@ -298,7 +307,7 @@ impl World {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[0];
         match kind {
-            Kind::Letter => node.state.told(("b", 5), body, now_ms, &mut out),
+            Kind::Message => node.state.told(("b", 5), body, now_ms, &mut out),
             Kind::Stranger => node.state.told(("c", 1), body, now_ms, &mut out),
             Kind::Question => {
                 node.state.asked(u64::MAX - self.next_asked, ("b", 5), body, now_ms, &mut out);
@@ -308,7 +317,7 @@ impl World {
                     node.state.answered(asked.token, Ok(body.to_vec()), now_ms, &mut out);
                 }
             }
-            Kind::Seat => self.take_seat(body, &mut out),
+            Kind::RemoteSession => self.take_remote_session(body, &mut out),
             Kind::Local => {
                 if let Ok(body) = postcard::from_bytes::<RequestBody>(body)
                     && !takes_away(&body)
@@ -323,20 +332,20 @@ impl World {
         self.tick(0);
     }
 
-    fn take_seat(&mut self, bytes: &[u8], out: &mut Vec<Action>) {
+    fn take_remote_session(&mut self, bytes: &[u8], out: &mut Vec<Action>) {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[0];
-        node.seat.extend_from_slice(bytes);
+        node.remote_session.extend_from_slice(bytes);
         for _ in 0..FRAMES_MAX {
-            match wire::decode::<Request>(&node.seat) {
+            match wire::decode::<Request>(&node.remote_session) {
                 Ok(Some((request, used))) => {
-                    node.seat.drain(..used);
-                    node.state.handle(GUEST, request, now_ms, 1, out);
+                    node.remote_session.drain(..used);
+                    node.state.handle(REMOTE_CLIENT, request, now_ms, 1, out);
                 }
                 Ok(None) => break,
                 Err(_) => {
-                    node.seat.clear();
-                    node.state.closed(GUEST, true, now_ms);
+                    node.remote_session.clear();
+                    node.state.closed(REMOTE_CLIENT, true, now_ms);
                     break;
                 }
             }
@@ -357,11 +366,11 @@ impl World {
         }
         for to in [0, 1] {
             let from = 1 - to;
-            let letters = std::mem::take(&mut self.nodes[from].letters);
-            for (incarnation, body) in letters {
+            let messages = std::mem::take(&mut self.nodes[from].messages);
+            for (incarnation, body) in messages {
                 if to == 0 {
-                    self.record(Kind::Letter, &body);
-                    self.remember(Kind::Letter, incarnation, &body);
+                    self.record(Kind::Message, &body);
+                    self.remember(Kind::Message, incarnation, &body);
                 }
                 if self.is_cut {
                     continue;
@@ -420,7 +429,7 @@ impl World {
         let token = u64::MAX / 2;
         let state = &mut self.nodes[0].state;
         match kind {
-            Kind::Letter => state.told(("b", life), body, now_ms, &mut out),
+            Kind::Message => state.told(("b", life), body, now_ms, &mut out),
             _ => state.asked(token, ("b", life), body, now_ms, &mut out),
         }
         let answer = out.iter().find_map(|action| match action {
@@ -434,14 +443,16 @@ impl World {
     }
 
     /// A client of `b`, that has a place at `a` already, asks for it by another connection.
-    pub fn guest_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
+    pub fn remote_client_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
         let session = SessionId(100 + self.next_asked);
         self.next_asked += 1;
-        let guest = RemoteClient { node: 0xb };
+        let remote_client = RemoteClient { node: 0xb };
         let home = self.nodes[0].state.home();
-        let record = home.clients().find(|record| record.guest == Some(guest)).unwrap();
+        let record =
+            home.clients().find(|record| record.remote_client == Some(remote_client)).unwrap();
         let resume = Some((home.uid().0, record.client.0, record.nonce));
-        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest: Some(guest) };
+        let peer =
+            PeerIdentity { pid, start_time: 1, uid: OWNER, remote_client: Some(remote_client) };
         let hello = Hello {
             version: PROTOCOL_VERSION,
             resume,
@@ -462,17 +473,17 @@ impl World {
     }
 
     /// The first connection of that client is known to have ended; its process lives.
-    pub fn guest_lost(&mut self) {
-        self.nodes[0].state.closed(GUEST, true, self.now_ms).unwrap();
+    pub fn remote_client_lost(&mut self) {
+        self.nodes[0].state.closed(REMOTE_CLIENT, true, self.now_ms).unwrap();
     }
 
     /// The process of that client.
-    pub const GUEST_PID: u32 = 10 + GUEST.0 as u32;
+    pub const REMOTE_CLIENT_PID: u32 = 10 + REMOTE_CLIENT.0 as u32;
 
     /// Whom `a` sees, with lives, and whether it has the lease.
-    pub fn roster_of_a(&mut self) -> Members {
+    pub fn members_of_a(&mut self) -> Members {
         match self.request(0, LOCAL, RequestBody::Nodes) {
-            Some(ReplyBody::Nodes(roster)) => roster,
+            Some(ReplyBody::Nodes(members)) => members,
             other => panic!("{other:?}"),
         }
     }
@@ -492,7 +503,7 @@ impl World {
                 Action::Peer(PeerAction::Tell { address, incarnation, body })
                     if address == ADDRESSES[1 - number] =>
                 {
-                    node.letters.push_back((incarnation, body));
+                    node.messages.push_back((incarnation, body));
                 }
                 Action::Peer(PeerAction::Ask { token, node: to, incarnation, body, .. }) => {
                     if to == NAMES[1 - number] {
@@ -536,12 +547,12 @@ impl World {
         let stats = state.stats(self.now_ms).unwrap();
         let sum = stats.used + stats.free + stats.granted + stats.retiring + stats.quarantine;
         assert_eq!(stats.capacity, sum, "{stats:?}");
-        assert!(self.has_kept(), "{stats:?}");
+        assert!(self.has_retained(), "{stats:?}");
     }
 
     /// The object that has to stay.
-    pub fn kept_target() -> WireTarget {
-        WireTarget::Name(KEPT.into())
+    pub fn retained_target() -> WireTarget {
+        WireTarget::Name(RETAINED.into())
     }
 }
 

@@ -19,7 +19,7 @@ pub fn runs() -> Vec<(String, Vec<u8>)> {
         ("names", recorded(names)),
         ("waits", recorded(waits)),
         ("sync", recorded(sync)),
-        ("seat", recorded(seat)),
+        ("seat", recorded(remote_session)),
         ("processes", vec![processes()]),
     ];
     let numbered = |(about, runs): (&'static str, Vec<Vec<u8>>)| {
@@ -34,18 +34,18 @@ pub fn messages() -> Vec<Vec<u8>> {
     for (_, run) in runs() {
         for (kind, body) in super::steps(&run) {
             let number = match kind {
-                Kind::Letter | Kind::Stranger => 0,
+                Kind::Message | Kind::Stranger => 0,
                 Kind::Question => 1,
                 Kind::Answer => 2,
-                Kind::Seat => 7,
+                Kind::RemoteSession => 7,
                 _ => continue,
             };
             messages.push([&[number], body].concat());
         }
     }
     let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
-    let roster = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
-    messages.push([&[5][..], &roster.encode()].concat());
+    let members = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+    messages.push([&[5][..], &members.encode()].concat());
     messages.sort();
     messages.dedup();
     messages
@@ -112,8 +112,8 @@ fn sync(world: &mut World) {
     }
 }
 
-fn seat(world: &mut World) {
-    let kept = || vec![World::kept_target()];
+fn remote_session(world: &mut World) {
+    let retained = || vec![World::retained_target()];
     let watch = Watch { after: 0, prefix: "n".into(), kinds: u8::MAX, timeout_ms: 10 };
     for body in [
         RequestBody::Grant { min: 4096, want: 8192, wait_ms: 5 },
@@ -129,10 +129,10 @@ fn seat(world: &mut World) {
         RequestBody::Renew { names: vec![named(9)], are_all: true },
         RequestBody::Seal { items: vec![SealItem::bytes((4096, 128), 7)] },
         RequestBody::Confirm { ids: vec![(1, 2)] },
-        RequestBody::Wait { targets: kept(), count: 1, timeout_ms: 5 },
+        RequestBody::Wait { targets: retained(), count: 1, timeout_ms: 5 },
         RequestBody::Watch(watch),
-        RequestBody::Pin { targets: kept(), is_pinned: false },
-        RequestBody::Delete { targets: kept() },
+        RequestBody::Pin { targets: retained(), is_pinned: false },
+        RequestBody::Delete { targets: retained() },
         RequestBody::Evict { bytes: 1 },
         RequestBody::Overview { cells: 4 },
         RequestBody::Stats,

@@ -33,7 +33,7 @@ const KNOWN_MAX: usize = 12;
 const LENGTHS: [usize; 8] = [0, 1, 300, 700, 5_000, 9_000, 70_000, 200_000];
 /// Kinds of names: all clients use so many at a time, for so many milliseconds.
 const KINDS: [(u64, u64); 3] = [(10, 500), (6, 3_000), (4, 10_000)];
-/// Flags are few: there is one keeper of each.
+/// Flags are few: there is one owner of each.
 const FLAGS: u64 = 3;
 const FLAGS_MS: u64 = 3_000;
 
@@ -100,9 +100,9 @@ pub fn work() {
     // Its daemon may be down just now.
     let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(PathBuf::from(socket)) };
     let client = wait_for("the daemon", || Client::connect(&options).ok()).expect("a daemon");
-    let roster = wait_for("the nodes", || client.roster().ok()).expect("nodes");
+    let members = wait_for("the nodes", || client.members().ok()).expect("nodes");
     let own = client.node().unwrap().expect("a cluster");
-    let nodes: Vec<String> = roster.nodes.iter().map(|node| node.name.clone()).collect();
+    let nodes: Vec<String> = members.nodes.iter().map(|node| node.name.clone()).collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let client_number = number * THREADS + thread;

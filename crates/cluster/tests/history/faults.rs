@@ -25,7 +25,7 @@ pub struct Run {
     clients: Vec<(usize, Clients)>,
     started: u64,
     pub faults: u64,
-    /// From when to when each of them was that may have cost a node what it kept for others.
+    /// From when to when each of them was that may have cost a node what it retained for others.
     pub losses: Vec<(i64, i64)>,
 }
 

@@ -63,7 +63,7 @@ fn number_of(variable: &str, otherwise: u64) -> u64 {
     digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16)).expect("a number")
 }
 
-fn kept_folder() -> Option<PathBuf> {
+fn retained_folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from)
 }
 
@@ -100,8 +100,8 @@ impl Plan {
             }
         }
         let (faults, losses) = run.finish();
-        if let Some(kept) = kept_folder() {
-            record::copy(folder.path(), &kept.join(name));
+        if let Some(retained) = retained_folder() {
+            record::copy(folder.path(), &retained.join(name));
         }
         let parts = Partitions::of(&record::read(folder.path()), &losses);
         println!("{name}: {faults} faults; {:#?}", parts.counts);
@@ -115,7 +115,7 @@ impl Plan {
         println!("{name}: judged in {:?}: {judgement}", begin.elapsed());
         let is_right = judgement.not_count == 0 && judgement.undecided == 0;
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let folder = kept_folder().unwrap_or_else(|| temporary.path().to_owned());
+        let folder = retained_folder().unwrap_or_else(|| temporary.path().to_owned());
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(format!("{name}.jsonl"));
         judge::export(parts, self.is_evicted, &file);

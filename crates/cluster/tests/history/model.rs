@@ -212,7 +212,7 @@ pub enum FlagsOp {
     Met { mask: u64, flags: u64 },
     /// Not all of a mask were set.
     NotMet { mask: u64 },
-    /// Perhaps they were lost with the node that kept them: all are clear.
+    /// Perhaps they were lost with the node that retained them: all are clear.
     MayLose,
 }
 

@@ -104,7 +104,7 @@ impl Versions {
 type Puts = BTreeMap<String, Vec<(i64, i64)>>;
 
 impl Partitions {
-    /// `losses`: the times in which a node may have been killed or excluded. What it kept is lost, and
+    /// `losses`: the times in which a node may have been killed or excluded. What it retained is lost, and
     /// which flags these are no client knows: so all flags may be lost then, and at no other time.
     pub fn of(all: &[Recorded], losses: &[(i64, i64)]) -> Self {
         let mut parts = Self::default();

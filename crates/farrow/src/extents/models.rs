@@ -71,7 +71,7 @@ fn work(shared: &Shared) {
     if freed.is_err() {
         shared.broken.store(true, Ordering::Relaxed);
     }
-    // And one that is kept.
+    // And one that is retained.
     note(shared, take(shared));
 }
 

@@ -66,10 +66,10 @@ impl HugeTable {
             let (version, position) = self.next(options.position, rows)?;
             draft.relabel(&labels::chunk_metadata(position, rows)?)?;
             let name = labels::chunk_name(&self.name, self.root, version);
-            if let Some(kept) = draft.seal(&name)? {
+            if let Some(retained) = draft.seal(&name)? {
                 let node = Arc::clone(&node);
-                let (bytes, id) = (kept.bytes(), kept.id());
-                self.keep(session, &kept)?;
+                let (bytes, id) = (retained.bytes(), retained.id());
+                self.keep(session, &retained)?;
                 return Ok(Partition { version, position, rows, node, bytes, id });
             }
             races += 1;
@@ -102,7 +102,7 @@ impl HugeTable {
     }
 
     /// What was sealed stays, unless the table was dropped meanwhile.
-    fn keep(&self, session: &Arc<Session>, kept: &SealedHold) -> Result<(), Error> {
+    fn keep(&self, session: &Arc<Session>, retained: &SealedHold) -> Result<(), Error> {
         let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
         if !home.has(&self.root.into())? {
             // Who drops a table deletes the root first, then looks for chunks: one of the two sees
@@ -112,7 +112,7 @@ impl HugeTable {
             return Err(Error::NotFound { what });
         }
         let _quiet = suspend();
-        if let Err(error) = self.pin(&mut lock(&self.state), Some(kept.id())) {
+        if let Err(error) = self.pin(&mut lock(&self.state), Some(retained.id())) {
             // It is there. Who appends next pins it.
             tracing::warn!(%error, table = self.name, "a part is not pinned");
         }
@@ -143,7 +143,7 @@ impl HugeTable {
             let left = deadline.saturating_duration_since(Instant::now());
             let mut draft = Draft::new(&home, &Value::Bytes(b"1"), &metadata, left)?;
             match draft.seal(&name)? {
-                Some(kept) => self.keep(&home, &kept)?,
+                Some(retained) => self.keep(&home, &retained)?,
                 None if Instant::now() >= deadline => {
                     let what = format!("a place for {:?} in {:?}", member.node, self.name);
                     return Err(Error::Timeout { what, waited_ms: 0 });

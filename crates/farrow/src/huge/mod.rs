@@ -145,7 +145,7 @@ impl HugeTable {
         let metadata = labels::root_metadata()?;
         let mut draft = Draft::new(client.session(), &empty, &metadata, Duration::ZERO)?;
         match draft.seal(name)? {
-            Some(kept) => client.pin(&[kept.id().into()]).map(|()| true),
+            Some(retained) => client.pin(&[retained.id().into()]).map(|()| true),
             None => Ok(false),
         }
     }

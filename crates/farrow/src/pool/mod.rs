@@ -143,7 +143,7 @@ impl Pool {
         self.pointer(offset)
     }
 
-    /// Changes the size of an allocation, in place where it can; its first bytes are kept.
+    /// Changes the size of an allocation, in place where it can; its first bytes are retained.
     /// `None`: no room; the old allocation stays as it was.
     pub fn reallocate(
         &self,
@@ -159,8 +159,8 @@ impl Pool {
             return Some(pointer);
         }
         let fresh = self.allocate(new, alignment)?;
-        let kept = old.min(new) as u64;
-        let moved = self.offset(fresh).is_some_and(|to| self.copy(offset, to, kept).is_ok());
+        let retained = old.min(new) as u64;
+        let moved = self.offset(fresh).is_some_and(|to| self.copy(offset, to, retained).is_ok());
         if !moved {
             self.free(fresh, new);
             return None;

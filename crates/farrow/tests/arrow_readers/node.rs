@@ -23,7 +23,7 @@ use crate::world::{Known, Mistake, World, blocks};
 use crate::{Outcome, text};
 
 /// Tables that one node keeps at a time.
-const KEPT_MAX: usize = 4;
+const RETAINED_MAX: usize = 4;
 /// Batches of a table that others were added to.
 const BATCHES_MAX: usize = 4;
 /// From so many tables on each step that could make one more deletes one.
@@ -47,11 +47,11 @@ struct Draft {
     request: SealRequest<'static>,
     table: Arc<Table>,
     /// The table whose batches are a part of it.
-    source: Option<Arc<Kept>>,
+    source: Option<Arc<Retained>>,
 }
 
 /// A table in use, over the memory where it lies. Faults name its place: ids differ from run to run.
-struct Kept {
+struct Retained {
     primary: Span,
     decoded: Decoded,
     blocks: Vec<(Span, Buffer)>,
@@ -71,7 +71,7 @@ impl AsRef<[u8]> for BlockBytes {
     }
 }
 
-impl Kept {
+impl Retained {
     fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         resolve(&self.blocks, offset, length)
     }
@@ -103,7 +103,7 @@ pub struct Node {
     entries: EntryTable,
     extent: Option<Extent>,
     draft: Option<Draft>,
-    kept: Vec<Arc<Kept>>,
+    retained: Vec<Arc<Retained>>,
     /// Blocks that were refreshed, for a mistake.
     refreshed: BTreeSet<u64>,
 }
@@ -119,8 +119,19 @@ impl Node {
         let reader = Reader::open(Arc::clone(&region)).map_err(text)?;
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &[block]).map_err(text)?);
         let entries = EntryTable::new(Arc::clone(&region), slot, 100 + number).map_err(text)?;
-        let (extent, draft, kept, refreshed) = (None, None, Vec::new(), BTreeSet::new());
-        Ok(Self { number, slot, region, reader, holds, entries, extent, draft, kept, refreshed })
+        let (extent, draft, retained, refreshed) = (None, None, Vec::new(), BTreeSet::new());
+        Ok(Self {
+            number,
+            slot,
+            region,
+            reader,
+            holds,
+            entries,
+            extent,
+            draft,
+            retained,
+            refreshed,
+        })
     }
 
     pub fn step(&mut self, world: &mut World) -> Outcome<()> {
@@ -140,11 +151,12 @@ impl Node {
     /// Writes a table to granted memory: a new one, or one that it reads and another batch.
     fn build(&mut self, world: &mut World) -> Outcome<()> {
         // Memory that nobody holds cannot be a part of another object.
-        let is_good = |kept: &&Arc<Kept>| {
-            kept.table.batches.len() < BATCHES_MAX
+        let is_good = |retained: &&Arc<Retained>| {
+            retained.table.batches.len() < BATCHES_MAX
                 && world.mistake != Some(Mistake::TableWithoutHold)
         };
-        let source = self.kept.last().filter(is_good).filter(|_| world.random.one_in(3)).cloned();
+        let source =
+            self.retained.last().filter(is_good).filter(|_| world.random.one_in(3)).cloned();
         let (table, batches) = match &source {
             Some(source) => {
                 let batch = source.table.batch(&mut world.values, world.variety);
@@ -300,7 +312,7 @@ impl Node {
 
     fn read_any(&mut self, world: &mut World) -> Outcome<()> {
         let Some(known) = world.any_live() else { return Ok(()) };
-        if self.kept.len() >= KEPT_MAX {
+        if self.retained.len() >= RETAINED_MAX {
             self.let_go(world)?;
         }
         self.read(world, &known)
@@ -311,10 +323,10 @@ impl Node {
         let (number, id) = (self.number, known.id);
         let held = self.hold(world.mistake, id)?;
         let held = held.ok_or_else(|| format!("node {number} does not find {id}"))?;
-        let kept = self.rebuild(world.mistake, held, known)?;
-        self.check(world, &kept)?;
-        world.note_read(kept.primary);
-        self.kept.push(Arc::new(kept));
+        let retained = self.rebuild(world.mistake, held, known)?;
+        self.check(world, &retained)?;
+        world.note_read(retained.primary);
+        self.retained.push(Arc::new(retained));
         Ok(())
     }
 
@@ -345,7 +357,7 @@ impl Node {
     }
 
     /// The table over this node's copy, as the client makes it (`farrow::Object`).
-    fn rebuild(&self, mistake: Option<Mistake>, held: Held, known: &Known) -> Outcome<Kept> {
+    fn rebuild(&self, mistake: Option<Mistake>, held: Held, known: &Known) -> Outcome<Retained> {
         let entry = *held.entry();
         let mut descriptor = vec![0; entry.descriptor.length.as_usize()];
         self.region.copy_out(entry.descriptor.offset, &mut descriptor).map_err(text)?;
@@ -366,52 +378,54 @@ impl Node {
             return Err("an array of NumPy".to_owned());
         };
         let (table, primary) = (Arc::clone(&known.table), entry.primary);
-        Ok(Kept { primary, decoded, blocks, object, table })
+        Ok(Retained { primary, decoded, blocks, object, table })
     }
 
     /// Every value, by whoever reads on this node. The buffers are still in the node's copy.
-    fn check(&self, world: &mut World, kept: &Kept) -> Outcome<()> {
-        let columns = kept.object.batches.iter().flat_map(|batch| &batch.columns);
-        columns.into_iter().try_for_each(|column| self.check_place(kept, column))?;
+    fn check(&self, world: &mut World, retained: &Retained) -> Outcome<()> {
+        let columns = retained.object.batches.iter().flat_map(|batch| &batch.columns);
+        columns.into_iter().try_for_each(|column| self.check_place(retained, column))?;
         let outcome = match &mut world.python {
             Some((node, python)) if *node == self.number => {
                 world.tally.read_by_python += 1;
-                let read = python.compare(&self.region, &kept.object, &kept.table);
+                let read = python.compare(&self.region, &retained.object, &retained.table);
                 read.map_err(|fault| format!("pyarrow: {fault}"))
             }
             _ => {
                 // Damaged offsets would make the comparison panic.
-                let checked = kept.decoded.rebuild_checked(&|at, length| kept.resolve(at, length));
-                checked.map_err(text).and_then(|_| kept.table.compare(&kept.object))
+                let checked =
+                    retained.decoded.rebuild_checked(&|at, length| retained.resolve(at, length));
+                checked.map_err(text).and_then(|_| retained.table.compare(&retained.object))
             }
         };
-        outcome.map_err(|fault| format!("node {}, {}: {fault}", self.number, kept.primary))
+        outcome.map_err(|fault| format!("node {}, {}: {fault}", self.number, retained.primary))
     }
 
-    fn check_place(&self, kept: &Kept, array: &ArrayData) -> Outcome<()> {
+    fn check_place(&self, retained: &Retained, array: &ArrayData) -> Outcome<()> {
         let nulls = array.nulls().map(|nulls| nulls.buffer());
         for buffer in array.buffers().iter().chain(nulls) {
-            let is_in_place = kept.locate(&self.region, buffer.as_ptr(), buffer.len()).is_some();
+            let is_in_place =
+                retained.locate(&self.region, buffer.as_ptr(), buffer.len()).is_some();
             if !is_in_place && !buffer.is_empty() && !array.is_empty() {
-                return Err(format!("{} B of {} were copied", buffer.len(), kept.primary));
+                return Err(format!("{} B of {} were copied", buffer.len(), retained.primary));
             }
         }
-        array.child_data().iter().try_for_each(|child| self.check_place(kept, child))
+        array.child_data().iter().try_for_each(|child| self.check_place(retained, child))
     }
 
     /// What is held stays as it was, whatever else happens.
     pub fn look_again(&self, world: &mut World) -> Outcome<()> {
-        self.kept.iter().try_for_each(|kept| self.check(world, kept))
+        self.retained.iter().try_for_each(|retained| self.check(world, retained))
     }
 
     fn let_go(&mut self, world: &mut World) -> Outcome<()> {
-        if self.kept.is_empty() {
+        if self.retained.is_empty() {
             return Ok(());
         }
-        let index = world.random.below(self.kept.len() as u64) as usize;
-        let kept = self.kept.swap_remove(index);
-        self.check(world, &kept)?;
-        drop(kept);
+        let index = world.random.below(self.retained.len() as u64) as usize;
+        let retained = self.retained.swap_remove(index);
+        self.check(world, &retained)?;
+        drop(retained);
         world.home.reclaim().map(drop).map_err(text)
     }
 
@@ -431,7 +445,7 @@ impl Node {
     /// The client goes in good order.
     pub fn leave(mut self, world: &mut World) -> Outcome<()> {
         self.look_again(world)?;
-        self.kept.clear();
+        self.retained.clear();
         self.draft = None;
         self.give_back(world)?;
         let written = world.home.writable_by(self.slot);

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Legs are carried for accounts with this many edges. For fewer, a new look at each call costs less
 /// than the memory.
-pub(crate) const LEGS_KEPT_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
+pub(crate) const LEGS_RETAINED_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
 
 /// Above this many windows, stale ones are looked for.
 const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };

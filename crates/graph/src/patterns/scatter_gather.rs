@@ -132,19 +132,19 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     let whole = T::always();
     let is_ordered = context.graph.is_ordered();
     let view = context.view(group[group.len() - 1]);
-    let is_kept = context.is_causal
+    let is_retained = context.is_causal
         && is_ordered
-        && context.graph.at_most(near, side, whole, view) >= hubs::LEGS_KEPT_MIN;
+        && context.graph.at_most(near, side, whole, view) >= hubs::LEGS_RETAINED_MIN;
     let hub = hubs::hub_key(near, side, search.window);
     let key = context.graph.key(near);
-    let own = is_kept.then(|| {
+    let own = is_retained.then(|| {
         let legs = context.hubs.take_legs(hub, context.view(group[0])).unwrap_or_default();
         std::mem::replace(&mut scratch.legs, legs)
     });
     let is_causal = context.is_causal;
     // In batch mode all triggers see the same legs, also those of other parts.
     let of = (!is_causal).then_some((near, side));
-    if (is_causal && !is_kept) || scratch.legs.key() != key {
+    if (is_causal && !is_retained) || scratch.legs.key() != key {
         scratch.legs.clear(key);
         scratch.of = None;
     }

@@ -215,7 +215,7 @@ impl Oracle {
         let (counts, patterns) = self.count(&view, first);
         let mut cells = Vec::new();
         for row in 0..rows.len() {
-            // A row that was dropped gets what the kept one with its id gets (B2).
+            // A row that was dropped gets what the retained one with its id gets (B2).
             let of = |&at: &usize| rows.ids[order[at]] == rows.ids[row];
             let place = (0..order.len()).find(of).unwrap_or_default();
             cells.extend(&counts[place]);

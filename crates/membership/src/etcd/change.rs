@@ -33,12 +33,12 @@ impl EtcdMembership {
     /// Writes that this life is there, once that name is free and there is a lease for it.
     pub(super) fn register(&mut self) {
         let name = self.options.name.clone();
-        let own = self.kept.own.incarnation;
+        let own = self.retained.own.incarnation;
         let other = self.mirror.record(&name).filter(|record| {
             let life = record.node.incarnation;
             // This life with other words is no life of this node.
-            let is_this = life == own && record.node == self.kept.own;
-            !is_this && Some(life) != self.kept.former
+            let is_this = life == own && record.node == self.retained.own;
+            !is_this && Some(life) != self.retained.former
         });
         if let Some(other) = other
             && self.mirror.is_alive(&name)
@@ -48,7 +48,7 @@ impl EtcdMembership {
         }
         let recorded = other.map(|other| other.node.incarnation);
         let viewed = self.mirror.view().ok().flatten().and_then(|view| view.last_life(&name));
-        let last = recorded.max(viewed.filter(|_| self.kept.view.is_none()));
+        let last = recorded.max(viewed.filter(|_| self.retained.view.is_none()));
         if let Some(last) = last.filter(|last| *last >= own) {
             self.rise_above(last);
         }
@@ -57,8 +57,8 @@ impl EtcdMembership {
             return self.ask_for_lease();
         };
         self.is_lease_used = true;
-        let record = NodeRecord { node: self.kept.own.clone(), is_leaving: false };
-        let life = self.kept.own.incarnation.0.to_string().into_bytes();
+        let record = NodeRecord { node: self.retained.own.clone(), is_leaving: false };
+        let life = self.retained.own.incarnation.0.to_string().into_bytes();
         let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];
         let change = Change {
             expected: keys.map(|key| self.expect(key)).into(),
@@ -74,10 +74,10 @@ impl EtcdMembership {
     /// Writes that this life goes; false when nobody knows of it.
     pub(super) fn write_farewell(&mut self) -> bool {
         let name = self.options.name.clone();
-        if self.mirror.record(&name).is_none_or(|record| record.node != self.kept.own) {
+        if self.mirror.record(&name).is_none_or(|record| record.node != self.retained.own) {
             return false;
         }
-        let record = NodeRecord { node: self.kept.own.clone(), is_leaving: true };
+        let record = NodeRecord { node: self.retained.own.clone(), is_leaving: true };
         let change = Change {
             expected: vec![self.expect(Key::Node(name.clone()))],
             puts: vec![Put { key: Key::Node(name.clone()), value: record.encode(), lease: None }],
@@ -120,7 +120,7 @@ impl EtcdMembership {
             let number = view.and_then(|view| view.number_of(name, life));
             (number.is_none(), number, name.clone())
         };
-        let own = place(&self.options.name, self.kept.own.incarnation);
+        let own = place(&self.options.name, self.retained.own.incarnation);
         let others = self.present().filter(|one| place(&one.name, one.incarnation) < own);
         others.count() as u64
     }

@@ -1,4 +1,4 @@
-//! Who is in the cluster, kept in etcd: the same views, epochs, lives and leases as the embedded
+//! Who is in the cluster, retained in etcd: the same views, epochs, lives and leases as the embedded
 //! membership hands to the rest, without votes of the nodes.
 //!
 //! Below one prefix lie: the view; for each node its *registration*, which says which life of it

@@ -71,7 +71,7 @@ enum Event {
 #[derive(Debug)]
 pub struct Node {
     pub process: Option<EtcdMembership>,
-    pub kept: Option<Vec<u8>>,
+    pub retained: Option<Vec<u8>>,
     pub is_paused: bool,
     pub has_left: bool,
     /// Which process it is.
@@ -121,7 +121,7 @@ impl World {
         let mut random = seed;
         let nodes = (0..count).map(|_| Node {
             process: None,
-            kept: None,
+            retained: None,
             is_paused: false,
             has_left: false,
             life: 0,
@@ -164,12 +164,12 @@ impl World {
         self.waiting.insert(id, event);
     }
 
-    pub fn start(&mut self, node: usize, has_kept: bool) -> Result<(), String> {
-        let kept = self.nodes[node].kept.clone().filter(|_| has_kept);
+    pub fn start(&mut self, node: usize, has_retained: bool) -> Result<(), String> {
+        let retained = self.nodes[node].retained.clone().filter(|_| has_retained);
         let seed = next_random(&mut self.random);
         let options = options(node, 1 + self.now_ms, seed);
         let clock_ms = self.clock_ms(node);
-        let mut process = EtcdMembership::new(options, kept.as_deref(), clock_ms).unwrap();
+        let mut process = EtcdMembership::new(options, retained.as_deref(), clock_ms).unwrap();
         process.mutant = self.mutant;
         let place = &mut self.nodes[node];
         (place.process, place.is_paused, place.has_left) = (Some(process), false, false);
@@ -322,7 +322,7 @@ impl World {
     fn put(&mut self, node: usize, output: EtcdOutput) -> Result<(), String> {
         match output {
             EtcdOutput::Ask { id, request } => self.send(node, id, request),
-            EtcdOutput::Keep(kept) => self.nodes[node].kept = Some(kept),
+            EtcdOutput::Keep(retained) => self.nodes[node].retained = Some(retained),
             EtcdOutput::Told(Told::View(view)) => {
                 let key = (view.cluster, view.epoch);
                 let old = self.views.entry(key).or_insert_with(|| view.clone());
@@ -428,7 +428,7 @@ impl World {
                 let is_stale = self.below(100) < self.faults.stale_percent;
                 let known = self.etcd.leases.get_mut(&lease.0);
                 let is_there = known.map(|until| *until = until_ms).is_some();
-                EtcdReply::KeptAlive { is_there: is_there || is_stale }
+                EtcdReply::RetainedAlive { is_there: is_there || is_stale }
             }
             EtcdRequest::Change(change) => self.etcd.change(change),
         }

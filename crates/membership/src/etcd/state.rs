@@ -50,11 +50,11 @@ pub(super) struct Absence {
     pub(super) since_ms: u64,
 }
 
-/// One node's part in a membership that is kept in etcd. See the module.
+/// One node's part in a membership that is retained in etcd. See the module.
 #[derive(Debug)]
 pub struct EtcdMembership {
     pub(super) options: Options,
-    pub(super) kept: EtcdPersistentState,
+    pub(super) retained: EtcdPersistentState,
     is_unkept: bool,
     pub(super) now_ms: u64,
     pub(super) random: u64,
@@ -90,14 +90,18 @@ pub struct EtcdMembership {
 }
 
 impl EtcdMembership {
-    /// A node that begins: anew, or, with the bytes that it kept, where it was killed. They count
+    /// A node that begins: anew, or, with the bytes that it retained, where it was killed. They count
     /// only if name, address and info are the same; else it is a new life. Of the options the seeds
     /// are not used.
     ///
     /// # Errors
     ///
     /// An option is out of its limits.
-    pub fn new(options: Options, kept: Option<&[u8]>, now_ms: u64) -> Result<Self, OptionsError> {
+    pub fn new(
+        options: Options,
+        retained: Option<&[u8]>,
+        now_ms: u64,
+    ) -> Result<Self, OptionsError> {
         options.check()?;
         let own = JoinCandidate {
             name: options.name.clone(),
@@ -105,8 +109,9 @@ impl EtcdMembership {
             address: options.address.clone(),
             info: options.info.clone(),
         };
-        let old = kept.and_then(EtcdPersistentState::decode).filter(|old| old.own.name == own.name);
-        let kept = match old {
+        let old =
+            retained.and_then(EtcdPersistentState::decode).filter(|old| old.own.name == own.name);
+        let retained = match old {
             Some(old) if !old.is_over && is_same_node(&old.own, &own) => old,
             old => {
                 let former = old.map(|old| old.own.incarnation);
@@ -119,7 +124,7 @@ impl EtcdMembership {
         let random = options.seed;
         let mut membership = Self {
             options,
-            kept,
+            retained,
             is_unkept: true,
             now_ms,
             random,
@@ -150,7 +155,7 @@ impl EtcdMembership {
             #[cfg(test)]
             mutant: None,
         };
-        if let Some(view) = membership.kept.view.clone() {
+        if let Some(view) = membership.retained.view.clone() {
             membership.tell_view(&view);
         }
         Ok(membership)
@@ -163,10 +168,10 @@ impl EtcdMembership {
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.is_over = false;
-        let last = self.kept.own.incarnation;
-        self.kept.former = Some(last);
-        self.kept.own.incarnation = Incarnation(incarnation.0.max(last.0.saturating_add(1)));
-        self.kept.is_over = false;
+        let last = self.retained.own.incarnation;
+        self.retained.former = Some(last);
+        self.retained.own.incarnation = Incarnation(incarnation.0.max(last.0.saturating_add(1)));
+        self.retained.is_over = false;
         self.is_unkept = true;
         self.next_look_ms = self.now_ms;
     }
@@ -190,8 +195,8 @@ impl EtcdMembership {
             }
         } else if let Some(sent) = self.renewal.take_if(|sent| sent.id == id) {
             match reply {
-                EtcdReply::KeptAlive { is_there: false } => self.etcd_lease = None,
-                EtcdReply::KeptAlive { is_there: true } => self.kept_alive(sent.at_ms),
+                EtcdReply::RetainedAlive { is_there: false } => self.etcd_lease = None,
+                EtcdReply::RetainedAlive { is_there: true } => self.retained_alive(sent.at_ms),
                 other => self.failed(other),
             }
         } else if let Some((_, purpose)) = self.change.take_if(|(asked, _)| *asked == id) {
@@ -227,7 +232,7 @@ impl EtcdMembership {
         self.enter(now_ms);
         if !self.is_over && !self.is_leaving {
             self.is_leaving = true;
-            self.kept.is_over = true;
+            self.retained.is_over = true;
             self.is_unkept = true;
             self.act();
         }
@@ -252,19 +257,19 @@ impl EtcdMembership {
     /// The view that this node is in.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.kept.view.as_ref()
+        self.retained.view.as_ref()
     }
 
     /// This node's life; it grows at [`Self::rejoin`], and while it waits to be let in.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.kept.own.incarnation
+        self.retained.own.incarnation
     }
 
     /// Whether no view without this node can be written at this moment.
     #[must_use]
     pub fn has_lease(&self, now_ms: u64) -> bool {
-        self.kept.view.is_some() && !self.is_leaving && now_ms < self.lease_until_ms
+        self.retained.view.is_some() && !self.is_leaving && now_ms < self.lease_until_ms
     }
 
     /// How long [`Self::has_lease`] stays true without news.
@@ -296,7 +301,7 @@ impl EtcdMembership {
             self.had_lease = false;
         }
         if std::mem::take(&mut self.is_unkept) {
-            out.push(EtcdOutput::Keep(self.kept.encode()));
+            out.push(EtcdOutput::Keep(self.retained.encode()));
         }
         out.append(&mut self.out);
         if has_lease && !self.had_lease {
@@ -366,9 +371,9 @@ impl EtcdMembership {
     }
 
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "a fault that tests put in"))]
-    fn kept_alive(&mut self, _sent_ms: u64) {
+    fn retained_alive(&mut self, _sent_ms: u64) {
         #[cfg(test)]
-        if self.mutant == Some(EtcdMutant::TrustsKeepAlive) && self.kept.view.is_some() {
+        if self.mutant == Some(EtcdMutant::TrustsKeepAlive) && self.retained.view.is_some() {
             self.hold_from(_sent_ms);
         }
     }
@@ -405,7 +410,7 @@ impl EtcdMembership {
             return;
         }
         self.note_absences();
-        let is_member = self.kept.view.is_some();
+        let is_member = self.retained.view.is_some();
         if is_member && !self.is_leaving && self.is_registered() {
             #[cfg(test)]
             let sent_ms = match self.mutant {
@@ -424,9 +429,9 @@ impl EtcdMembership {
         } else {
             self.no_view_since_ms.get_or_insert(self.now_ms);
         }
-        let own = &self.kept.own;
+        let own = &self.retained.own;
         let is_in = |view: &View| view.number_of(&own.name, own.incarnation).is_some();
-        match (&self.kept.view, found) {
+        match (&self.retained.view, found) {
             (Some(known), Some(found)) if *known == found => {}
             (Some(known), Some(found)) => {
                 let is_later = known.cluster == found.cluster && known.epoch < found.epoch;
@@ -442,7 +447,7 @@ impl EtcdMembership {
     }
 
     fn install(&mut self, view: View) {
-        self.kept.view = Some(view.clone());
+        self.retained.view = Some(view.clone());
         self.is_unkept = true;
         self.tell_view(&view);
     }
@@ -455,9 +460,9 @@ impl EtcdMembership {
 
     /// Ends this life; `view` is the one that it is not in.
     fn end(&mut self, view: Option<&View>) {
-        let old = self.kept.view.take();
+        let old = self.retained.view.take();
         let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
-        self.kept.is_over = true;
+        self.retained.is_over = true;
         self.is_unkept = true;
         self.is_over = true;
         for (number, _) in std::mem::take(&mut self.reach) {
@@ -474,7 +479,7 @@ impl EtcdMembership {
 
     /// Who is not there, since when, and who is again.
     fn note_absences(&mut self) {
-        let members = self.kept.view.iter().chain(self.mirror.view().ok().flatten());
+        let members = self.retained.view.iter().chain(self.mirror.view().ok().flatten());
         let members = members.flat_map(|view| &view.members);
         let mut absent: BTreeMap<NodeName, [(Key, Revision); 2]> = members
             .filter(|member| !self.mirror.is_present(&member.name, member.incarnation))
@@ -492,7 +497,7 @@ impl EtcdMembership {
             let fresh = Absence { marks, since_ms: self.now_ms };
             self.absences.insert(name, known.unwrap_or(fresh));
         }
-        let Some(view) = &self.kept.view else { return };
+        let Some(view) = &self.retained.view else { return };
         for member in view.members.iter().filter(|one| one.name != self.options.name) {
             let is_there = self.mirror.is_present(&member.name, member.incarnation);
             let state = if is_there { Reachability::Live } else { Reachability::Suspect };
@@ -506,8 +511,8 @@ impl EtcdMembership {
     /// Whether the last look found this life as it wants to be found.
     pub(super) fn is_registered(&self) -> bool {
         let name = &self.options.name;
-        let is_own = self.mirror.record(name).is_some_and(|one| one.node == self.kept.own);
-        is_own && self.mirror.is_present(name, self.kept.own.incarnation)
+        let is_own = self.mirror.record(name).is_some_and(|one| one.node == self.retained.own);
+        is_own && self.mirror.is_present(name, self.retained.own.incarnation)
     }
 
     /// Does what is due, by what the last look found.
@@ -530,7 +535,7 @@ impl EtcdMembership {
 
     /// Begins a life above one that is known.
     pub(super) fn rise_above(&mut self, known: Incarnation) {
-        self.kept.own.incarnation = Incarnation(known.0.saturating_add(1));
+        self.retained.own.incarnation = Incarnation(known.0.saturating_add(1));
         self.is_unkept = true;
     }
 

@@ -49,8 +49,8 @@ fn some_fault(world: &mut World) -> Result<(), String> {
         }
         9 => world.kill(node),
         10 if world.nodes[node].process.is_none() => {
-            let has_kept = world.below(3) > 0;
-            world.start(node, has_kept)?;
+            let has_retained = world.below(3) > 0;
+            world.start(node, has_retained)?;
         }
         11 if world.below(4) == 0 => world.leave(node)?,
         _ => {}
@@ -72,8 +72,8 @@ fn run(count: usize, seed: u64, leases: u64, mutant: Option<EtcdMutant>) -> Resu
     world.run_until(world.now_ms + 8 * LEASE_MS)?;
     for node in 0..count {
         if world.nodes[node].process.is_none() {
-            let has_kept = !world.nodes[node].has_left;
-            world.start(node, has_kept)?;
+            let has_retained = !world.nodes[node].has_left;
+            world.start(node, has_retained)?;
         }
     }
     world.run_while(2 * LOST_LEASES, |world| !world.is_whole())?;

@@ -1,4 +1,4 @@
-//! What is asked of etcd and answered, in terms of membership; and what is kept.
+//! What is asked of etcd and answered, in terms of membership; and what is retained.
 
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ pub enum EtcdReply {
         lease: LeaseId,
     },
     /// What became of a lease.
-    KeptAlive {
+    RetainedAlive {
         /// Whether it is still there.
         is_there: bool,
     },
@@ -141,8 +141,8 @@ pub enum EtcdOutput {
     Told(Told),
 }
 
-/// Begins what is kept, so that nothing else is taken for it.
-const KEPT_MAGIC: &[u8] = b"etcd1";
+/// Begins what is retained, so that nothing else is taken for it.
+const RETAINED_MAGIC: &[u8] = b"etcd1";
 
 /// What must outlive the process, so that it can go on with the same life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,16 +159,16 @@ pub(super) struct EtcdPersistentState {
 
 impl EtcdPersistentState {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = KEPT_MAGIC.to_vec();
+        let mut bytes = RETAINED_MAGIC.to_vec();
         bytes.extend(postcard::to_allocvec(self).unwrap_or_default());
         bytes
     }
 
     /// `None` for anything else, such as what the embedded membership keeps.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let kept: Self = postcard::from_bytes(bytes.strip_prefix(KEPT_MAGIC)?).ok()?;
-        let is_sound = kept.own.is_sound() && kept.view.as_ref().is_none_or(View::is_sound);
-        is_sound.then_some(kept)
+        let retained: Self = postcard::from_bytes(bytes.strip_prefix(RETAINED_MAGIC)?).ok()?;
+        let is_sound = retained.own.is_sound() && retained.view.as_ref().is_none_or(View::is_sound);
+        is_sound.then_some(retained)
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) enum UnreadFault {
     AsksNobody,
     /// The first answer decides.
     AsksOne,
-    /// A name is not kept for its home while others are asked.
+    /// A name is not retained for its home while others are asked.
     LetsOthersIn,
 }
 

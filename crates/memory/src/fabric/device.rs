@@ -65,7 +65,7 @@ impl DeviceFabric {
             FileShape::Regular(_) => {
                 let room = PageSource::of(path, writer.as_fd());
                 let total = geometry.total();
-                files::commit_pages(writer.as_fd(), file_offset, total, &room, Contents::Kept)?;
+                files::commit_pages(writer.as_fd(), file_offset, total, &room, Contents::Retained)?;
                 survey::tmpfs_huge_page_bytes(path)
             }
             FileShape::Device { rdev } => survey::device_huge_page_bytes(rdev),

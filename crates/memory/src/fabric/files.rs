@@ -168,7 +168,7 @@ pub(crate) enum Contents {
     /// Nothing: the file was just created.
     New,
     /// A region, possibly with clients that are writing to it.
-    Kept,
+    Retained,
 }
 
 /// Allocates every page of the range in the file system, so that no later store can fail. Existing
@@ -195,7 +195,7 @@ pub(crate) fn commit_pages(
                 tracing::debug!(path = %room.path.display(), ?contents, "no fallocate: zeros");
                 let written = match contents {
                     Contents::New => write_zeros(fd, at, end),
-                    Contents::Kept => fill_holes(fd, at, end),
+                    Contents::Retained => fill_holes(fd, at, end),
                 };
                 return written.map_err(|errno| match errno {
                     Errno::NOSPC | Errno::DQUOT | Errno::FBIG => room.no_space(length),
@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_filled_and_the_rest_is_kept() {
+    fn holes_are_filled_and_the_rest_is_retained() {
         let page = page_bytes();
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 * page).unwrap();

@@ -87,7 +87,7 @@ impl ShmFabric {
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
         let room = PageSource::of(dir, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
-            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
+            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Retained)?;
         }
         Self::assemble(control, data, geometry, dir, name)
     }
@@ -177,7 +177,7 @@ impl ShmFabric {
         files::lock_range(control.writer.as_fd(), 0, geometry.control, path)?;
         let room = PageSource::of(path, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
-            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
+            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Retained)?;
         }
         let place = "memory without a name".to_owned();
         Ok(Self::of_sections(control, data, geometry, place))
@@ -279,11 +279,11 @@ fn section_path(dir: &Path, name: &str, section: Section) -> PathBuf {
     dir.join(format!("{name}.{section}"))
 }
 
-/// A new file, which is removed on drop unless it is kept.
+/// A new file, which is removed on drop unless it is retained.
 struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
-    is_kept: bool,
+    is_retained: bool,
 }
 
 impl NewFile {
@@ -291,7 +291,7 @@ impl NewFile {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(fd) => Ok(Self { fd, path, is_kept: false }),
+            Ok(fd) => Ok(Self { fd, path, is_retained: false }),
             Err(Errno::EXIST) => Err(FabricError::AlreadyExists { path }),
             Err(errno) => Err(system("create", &path, errno)),
         }
@@ -301,14 +301,14 @@ impl NewFile {
         let reader = files::reopen_read_only(self.fd.as_fd(), &self.path)?;
         let writer = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
             .map_err(|errno| system("dup", &self.path, errno))?;
-        self.is_kept = true;
+        self.is_retained = true;
         Ok(SectionFile { writer, reader })
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.is_kept
+        if !self.is_retained
             && let Err(errno) = rustix::fs::unlink(&self.path)
         {
             tracing::warn!(path = %self.path.display(), %errno, "could not remove");

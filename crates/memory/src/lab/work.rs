@@ -137,7 +137,13 @@ pub(super) unsafe fn run(job: &Job, start: *mut u8, length: Length, source: &[u8
 /// # Safety
 /// `part` bytes from `start` are writable and used by this thread only. A batch of ranges fits in
 /// them.
-unsafe fn samples(job: &Job, start: *mut u8, part: u64, source: &[u8], gate: &StartGate) -> Vec<u64> {
+unsafe fn samples(
+    job: &Job,
+    start: *mut u8,
+    part: u64,
+    source: &[u8],
+    gate: &StartGate,
+) -> Vec<u64> {
     let step = step_of(job);
     let batches = (part / (step * u64::from(job.batch))).max(1);
     let range = job.range.as_usize();

@@ -73,7 +73,7 @@ pub fn load(path: &Path) -> Option<Findings> {
 pub fn store(path: &Path, found: &Findings) -> bool {
     let stored = replace(path, &encode(found, &machine()));
     if let Err(error) = &stored {
-        tracing::debug!(path = %path.display(), %error, "profile not kept");
+        tracing::debug!(path = %path.display(), %error, "profile not retained");
     }
     stored.is_ok()
 }
@@ -215,8 +215,8 @@ mod tests {
     fn what_was_measured_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile.toml");
-        let (profile, is_kept) = Profile::measure(Duration::ZERO, Some(&path));
-        assert!(is_kept);
+        let (profile, is_retained) = Profile::measure(Duration::ZERO, Some(&path));
+        assert!(is_retained);
         let found = load(&path).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < FILE_BYTES_MAX / 2);
         let loaded = found.profile(Origin::File);

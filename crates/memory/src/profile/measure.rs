@@ -75,7 +75,12 @@ fn turn<T: Copy + PartialEq>(
     Ok(())
 }
 
-fn once(arena: &mut LabBuffer, range: Length, state: LineState, work: Work) -> Result<f64, LabError> {
+fn once(
+    arena: &mut LabBuffer,
+    range: Length,
+    state: LineState,
+    work: Work,
+) -> Result<f64, LabError> {
     // With one sample, the first method at a large size would also pay for loading the source into
     // the caches.
     let samples_min = if matches!(work, Work::Write(_) | Work::Copy(_)) { 2 } else { 1 };
@@ -95,8 +100,8 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_measured() {
-        let (profile, is_kept) = Profile::measure(Duration::ZERO, None);
-        assert!(!is_kept);
+        let (profile, is_retained) = Profile::measure(Duration::ZERO, None);
+        assert!(!is_retained);
         assert!(matches!(profile.origin(), Origin::Measured(_)), "{profile:?}");
         for (bytes, step) in profile.steps() {
             assert!(step.publish.0.is_available(), "{bytes} {step:?}");

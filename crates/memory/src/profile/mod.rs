@@ -312,8 +312,8 @@ fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) ->
     if let Some(before) = before {
         found.merge(before);
     }
-    let is_kept = keep.is_some_and(|path| file::store(path, &found));
-    (found.profile(Origin::Measured(begin.elapsed())), is_kept)
+    let is_retained = keep.is_some_and(|path| file::store(path, &found));
+    (found.profile(Origin::Measured(begin.elapsed())), is_retained)
 }
 
 /// The contents of the user's file, loaded once.

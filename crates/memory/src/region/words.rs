@@ -253,10 +253,10 @@ mod tests {
                 }
                 assert_eq!(back, source[..length]);
                 let bytes: Vec<u8> = there.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                let kept: Vec<u8> =
+                let retained: Vec<u8> =
                     [0xEEu64; 16].iter().flat_map(|word| word.to_ne_bytes()).collect();
-                assert_eq!(bytes[..phase], kept[..phase]);
-                assert_eq!(bytes[phase + length..], kept[phase + length..]);
+                assert_eq!(bytes[..phase], retained[..phase]);
+                assert_eq!(bytes[phase + length..], retained[phase + length..]);
             }
         }
     }

@@ -148,8 +148,8 @@ fn who_waits_for_room_gets_it_in_the_order_of_arrival() {
 #[test]
 fn whoever_gives_up_lets_the_next_pass() {
     let (cache, mirror) = setup(4);
-    let kept = mirror.insert(1, &[chunks(0, 2)], NO_TIME).unwrap();
-    fill(&kept, &[chunks(0, 2)]).unwrap();
+    let retained = mirror.insert(1, &[chunks(0, 2)], NO_TIME).unwrap();
+    fill(&retained, &[chunks(0, 2)]).unwrap();
     let large = mirror.insert(2, &[chunks(10, 3)], NO_TIME).unwrap();
     let waits =
         thread::spawn(move || large.claim(&[chunks(10, 3)], Duration::from_millis(200)).map(drop));

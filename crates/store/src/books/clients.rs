@@ -39,7 +39,7 @@ pub struct Newcomer {
     /// The namespace it is to be in.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
-    pub guest: Option<RemoteClient>,
+    pub remote_client: Option<RemoteClient>,
 }
 
 /// A client as the table tells of it.
@@ -59,7 +59,7 @@ pub struct ClientRecord {
     /// The namespace it is in.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
-    pub guest: Option<RemoteClient>,
+    pub remote_client: Option<RemoteClient>,
 }
 
 const STATE_WORD: u64 = 0;
@@ -93,7 +93,7 @@ impl ClientTable {
                 uid: (words[1] >> 32) as u32,
                 nonce: words[3],
                 namespace: NamespaceId(words[4] as u16),
-                guest: (words[4] >> 16 & 1 == 1).then_some(RemoteClient { node: words[5] }),
+                remote_client: (words[4] >> 16 & 1 == 1).then_some(RemoteClient { node: words[5] }),
             };
             table.joined.push((words[0] != FREE).then_some(record));
             match words[0] {
@@ -107,14 +107,14 @@ impl ClientTable {
     }
 
     pub(crate) fn join(&mut self, newcomer: &Newcomer) -> Result<Joined, StoreError> {
-        let Newcomer { pid, start_time, uid, namespace, guest } = *newcomer;
+        let Newcomer { pid, start_time, uid, namespace, remote_client } = *newcomer;
         let max = self.layout.clients_max;
         let slot = *self.free.last().ok_or(StoreError::TooManyClients { max })?;
         let nonce = random()?;
         let client = ClientSlot(slot);
         let who = u64::from(pid) | u64::from(uid) << 32;
-        let whence = u64::from(namespace.0) | u64::from(guest.is_some()) << 16;
-        let node = guest.map_or(0, |guest| guest.node);
+        let whence = u64::from(namespace.0) | u64::from(remote_client.is_some()) << 16;
+        let node = remote_client.map_or(0, |remote_client| remote_client.node);
         let record = [who, start_time, nonce, whence, node];
         self.control.store_record(self.word(client, 1), &record)?;
         failpoint!("client.join.record");
@@ -122,7 +122,15 @@ impl ClientTable {
         failpoint!("client.join.state");
         self.free.pop();
         if let Some(place) = self.joined.get_mut(slot as usize) {
-            *place = Some(ClientRecord { client, pid, start_time, uid, nonce, namespace, guest });
+            *place = Some(ClientRecord {
+                client,
+                pid,
+                start_time,
+                uid,
+                nonce,
+                namespace,
+                remote_client,
+            });
         }
         Ok(Joined { client, nonce })
     }

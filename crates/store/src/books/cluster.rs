@@ -1,7 +1,7 @@
 //! The cluster table: bytes that a node keeps beyond its own end, and bytes that it tells its
 //! clients. What they mean is the daemon's affair.
 //!
-//! What is kept lies in two parts, written in turn, so that a kill leaves the one before. What is
+//! What is retained lies in two parts, written in turn, so that a kill leaves the one before. What is
 //! told lies in one, behind a number that is odd while it changes.
 
 use farrow_memory::sync::{Ordering, fence};
@@ -15,11 +15,11 @@ use crate::format::layout::{CLUSTER_PART_BYTES, Layout};
 /// Bytes of a part before its contents: its number, then length and checksum.
 const HEAD_BYTES: u64 = 16;
 
-/// Most bytes that can be kept, or told.
+/// Most bytes that can be retained, or told.
 pub const CLUSTER_BYTES_MAX: u64 = CLUSTER_PART_BYTES - HEAD_BYTES;
 
-/// Parts for what is kept; the one behind them is for what is told.
-const KEPT_PARTS: u64 = 2;
+/// Parts for what is retained; the one behind them is for what is told.
+const RETAINED_PARTS: u64 = 2;
 
 /// A look that meets a change is tried again so often.
 const ROUNDS_MAX: u32 = 64;
@@ -28,10 +28,10 @@ const ROUNDS_MAX: u32 = 64;
 pub(crate) fn keep(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
     check_length(bytes)?;
     let region = control.region();
-    let newest = (0..KEPT_PARTS).filter_map(|part| read_part(region, layout, part).transpose());
+    let newest = (0..RETAINED_PARTS).filter_map(|part| read_part(region, layout, part).transpose());
     let newest = newest.collect::<Result<Vec<_>, _>>()?;
     let number = newest.iter().map(|(number, _)| *number).max().unwrap_or(0).wrapping_add(1);
-    let at = part_at(layout, number % KEPT_PARTS);
+    let at = part_at(layout, number % RETAINED_PARTS);
     // Nothing that was there counts from here on.
     control.store(at, 0)?;
     fill(control, at, number, bytes)?;
@@ -39,10 +39,10 @@ pub(crate) fn keep(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(
     control.store(at, number)
 }
 
-/// What was kept last.
-pub(crate) fn kept(control: &Control, layout: &Layout) -> Result<Option<Vec<u8>>, StoreError> {
+/// What was retained last.
+pub(crate) fn retained(control: &Control, layout: &Layout) -> Result<Option<Vec<u8>>, StoreError> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
-    for part in 0..KEPT_PARTS {
+    for part in 0..RETAINED_PARTS {
         if let Some((number, bytes)) = read_part(control.region(), layout, part)?
             && newest.as_ref().is_none_or(|(known, _)| *known < number)
         {
@@ -55,7 +55,7 @@ pub(crate) fn kept(control: &Control, layout: &Layout) -> Result<Option<Vec<u8>>
 /// Tell clients `bytes` from here on.
 pub(crate) fn tell(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
     check_length(bytes)?;
-    let at = part_at(layout, KEPT_PARTS);
+    let at = part_at(layout, RETAINED_PARTS);
     let number = (control.load(at)? | 1).wrapping_add(2);
     control.store(at, number)?;
     fence(Ordering::Release);
@@ -66,13 +66,13 @@ pub(crate) fn tell(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(
 
 /// The number of what is told: it changes with it. 0: nothing was ever told.
 pub(crate) fn told_number(region: &Region, layout: &Layout) -> Result<u64, StoreError> {
-    load(region, part_at(layout, KEPT_PARTS))
+    load(region, part_at(layout, RETAINED_PARTS))
 }
 
 /// What is told, and its number. `None`: nothing, or it changes all the time.
 pub(crate) fn told(region: &Region, layout: &Layout) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
     for _ in 0..ROUNDS_MAX {
-        if let Some(told) = read_part(region, layout, KEPT_PARTS)? {
+        if let Some(told) = read_part(region, layout, RETAINED_PARTS)? {
             return Ok(Some(told));
         }
         if told_number(region, layout)? == 0 {
@@ -91,7 +91,7 @@ fn read_part(
 ) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
     let at = part_at(layout, part);
     let number = load(region, at)?;
-    let is_told = part == KEPT_PARTS;
+    let is_told = part == RETAINED_PARTS;
     if number == 0 || (is_told && number % 2 == 1) {
         return Ok(None);
     }

@@ -19,7 +19,7 @@ use crate::format::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
 
 /// Owner word of a page whose client went, and whose objects the home keeps. Client slots plus 1
 /// are far below.
-const KEPT_BY_HOME: u32 = u32::MAX;
+const RETAINED_BY_HOME: u32 = u32::MAX;
 
 /// Of the free pages, one client gets at most this part at once.
 const SHARE_OF_FREE: usize = 4;
@@ -61,10 +61,10 @@ impl EntryArea {
         for page in 0..layout.entry_pages_max {
             let (owner, namespace) = split(area.control.load(area.owner_word(page))?);
             let client = owner.checked_sub(1).filter(|client| clients.contains(client));
-            if client.is_some() || owner == 0 || owner == KEPT_BY_HOME {
+            if client.is_some() || owner == 0 || owner == RETAINED_BY_HOME {
                 area.remember(page, owner, namespace);
             } else {
-                area.set_owner(page, KEPT_BY_HOME, namespace)?;
+                area.set_owner(page, RETAINED_BY_HOME, namespace)?;
             }
         }
         Ok(area)
@@ -101,7 +101,7 @@ impl EntryArea {
     pub(crate) fn client_left(&mut self, client: u32) -> Result<(), StoreError> {
         for page in self.by_client.get(&client).cloned().unwrap_or_default() {
             let is_empty = self.known.get(page as usize) == Some(&0);
-            let owner = if is_empty { 0 } else { KEPT_BY_HOME };
+            let owner = if is_empty { 0 } else { RETAINED_BY_HOME };
             self.set_owner(page, owner, self.namespace_of_page(page))?;
             failpoint!("entry_page.left");
         }
@@ -151,7 +151,7 @@ impl EntryArea {
 
     /// The client that owns a page.
     pub(crate) fn client_of_page(&self, page: u32) -> Option<u32> {
-        let owner = self.owners.get(page as usize).copied().filter(|o| *o != KEPT_BY_HOME)?;
+        let owner = self.owners.get(page as usize).copied().filter(|o| *o != RETAINED_BY_HOME)?;
         owner.checked_sub(1)
     }
 
@@ -180,7 +180,7 @@ impl EntryArea {
             return Ok(());
         };
         *known = known.saturating_sub(1);
-        if *known == 0 && self.owners.get(page) == Some(&KEPT_BY_HOME) {
+        if *known == 0 && self.owners.get(page) == Some(&RETAINED_BY_HOME) {
             self.set_owner(page as u32, 0, NamespaceId::DEFAULT)?;
             failpoint!("entry_page.freed");
         }
@@ -191,7 +191,7 @@ impl EntryArea {
     pub(crate) fn free_empty(&mut self) -> Result<(), StoreError> {
         for page in self.used_pages() {
             let is_empty = self.known.get(page as usize) == Some(&0);
-            if is_empty && self.owners.get(page as usize) == Some(&KEPT_BY_HOME) {
+            if is_empty && self.owners.get(page as usize) == Some(&RETAINED_BY_HOME) {
                 self.set_owner(page, 0, NamespaceId::DEFAULT)?;
             }
         }
@@ -268,7 +268,7 @@ impl EntryArea {
                 && (*owner == 0) == self.free.contains(&page)
                 && is_clients == self.client_of_page(page).is_some()
                 && count == known(page)
-                && (count > 0 || *owner != KEPT_BY_HOME)
+                && (count > 0 || *owner != RETAINED_BY_HOME)
                 && (count == 0 || *owner != 0);
             if !is_right {
                 return Err(format!(

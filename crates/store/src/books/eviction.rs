@@ -6,7 +6,7 @@ use farrow_memory::Length;
 
 use crate::format::ids::{NamespaceId, ObjectId};
 
-/// An object that may go: sealed, not held, not pinned, not kept for its creator.
+/// An object that may go: sealed, not held, not pinned, not retained for its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EvictionCandidate {
     /// The object.

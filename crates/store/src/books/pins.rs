@@ -39,9 +39,9 @@ impl Pins {
                     pins.pinned.insert(slot);
                 }
             }
-            let kept = pins.word(word);
-            if kept != found {
-                pins.control.store(pins.place(word), kept)?;
+            let retained = pins.word(word);
+            if retained != found {
+                pins.control.store(pins.place(word), retained)?;
             }
         }
         Ok(pins)

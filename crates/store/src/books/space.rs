@@ -1,4 +1,4 @@
-//! Which bytes of a range are free: best fit in O(log n), kept in private memory of the home.
+//! Which bytes of a range are free: best fit in O(log n), retained in private memory of the home.
 //!
 //! Free runs are any multiple of the grain; what is handed out is whole units (pages), because
 //! a writer's memory is mapped by the page. A run is therefore filed by the length of its
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn alignment_is_kept_where_it_fits_and_given_up_where_it_does_not() {
+    fn alignment_is_retained_where_it_fits_and_given_up_where_it_does_not() {
         let big = 16 * UNIT;
         let mut space = SpaceAllocator::new(run(UNIT, UNIT * 64), GRAIN, UNIT).unwrap();
         let first = space.allocate(big, big).unwrap();

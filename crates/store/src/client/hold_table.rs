@@ -72,7 +72,7 @@ const SPARE_MAX: usize = 4;
 
 /// A mark is lowered only from above this: to scan a few lines costs the home less than it costs
 /// a reader to write word 0 for each hold.
-const MARK_KEPT: u64 = 64;
+const MARK_RETAINED: u64 = 64;
 
 /// One slot of a hold block, which may hold a claim.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ type ClaimMap = HashMap<u32, HoldClaim, BuildHasherDefault<SlotHasher>>;
 struct Shard {
     claims: ClaimMap,
     spare: Vec<HoldSlot>,
-    /// Slots whose claims are kept for children.
+    /// Slots whose claims are retained for children.
     inherited: Vec<u32>,
 }
 
@@ -440,7 +440,7 @@ impl HoldPool {
     fn put(&mut self, place: HoldSlot) {
         if let Some(counts) = self.blocks.get_mut(place.number) {
             counts.in_use = counts.in_use.saturating_sub(1);
-            if counts.in_use == 0 && counts.mark > MARK_KEPT && place.store_word(0, 0).is_ok() {
+            if counts.in_use == 0 && counts.mark > MARK_RETAINED && place.store_word(0, 0).is_ok() {
                 counts.mark = 0;
             }
         }
@@ -451,7 +451,7 @@ impl HoldPool {
 impl Shard {
     /// Keeps a slot, if it keeps more at all; else it is returned.
     fn keep(&mut self, place: HoldSlot) -> Option<HoldSlot> {
-        if self.spare.len() >= SPARE_MAX || place.index >= MARK_KEPT {
+        if self.spare.len() >= SPARE_MAX || place.index >= MARK_RETAINED {
             return Some(place);
         }
         self.spare.push(place);

@@ -37,7 +37,7 @@ use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
 
-/// Something that was not kept, and why.
+/// Something that was not retained, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dropped {
     /// The object, where so much is known of it.
@@ -51,7 +51,7 @@ pub struct Dropped {
 pub struct AdoptReport {
     /// How often a home has opened the region, this one included.
     pub life: u64,
-    /// Sealed objects that were kept.
+    /// Sealed objects that were retained.
     pub objects: u32,
     /// Objects that are out of memory.
     pub spilled: u32,
@@ -61,7 +61,7 @@ pub struct AdoptReport {
     pub unfinished: u32,
     /// What was damaged. Empty unless somebody wrote where he must not.
     pub dropped: Vec<Dropped>,
-    /// Objects that were kept without their names, which were damaged.
+    /// Objects that were retained without their names, which were damaged.
     pub unnamed: Vec<Dropped>,
     /// Clients that have joined, for the daemon to watch or, if they are dead, to let go.
     pub clients: Vec<ClientRecord>,
@@ -164,7 +164,7 @@ impl Home {
             directory,
             extras: staying.extras,
             retiring: staying.retiring,
-            kept: Retained::default(),
+            retained: Retained::default(),
             locals: Locals::new(area),
             accounts,
             namespaces,
@@ -178,7 +178,7 @@ impl Home {
         };
         home.keep_locals(of_clients, locals)?;
         home.finish_event()?;
-        // Before anything is freed: what was kept stays kept.
+        // Before anything is freed: what was retained stays retained.
         match unfinished {
             Some(unfinished) => home.inherit(unfinished),
             None => home.keep_in_doubt(sealed_last),

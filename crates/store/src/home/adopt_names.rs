@@ -1,7 +1,7 @@
 //! Names of the objects that a region left. The hash in an entry is covered by the checksum of the
 //! entry, is of 64 bits, and its key is the region's: it is the checksum of the name.
 //!
-//! An object whose name is damaged is whole. It is kept without a name, under its id.
+//! An object whose name is damaged is whole. It is retained without a name, under its id.
 
 use std::collections::HashSet;
 

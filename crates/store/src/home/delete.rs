@@ -177,7 +177,7 @@ impl Home {
         let held = hazard::claims_left(&Scan(|| self.holds.held_among(&looked_for)))?;
         slots.retain(|slot| {
             let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
-            !is_held && !self.kept.contains(*slot) && !self.spilling.contains(slot)
+            !is_held && !self.retained.contains(*slot) && !self.spilling.contains(slot)
         });
         Ok(slots)
     }

@@ -169,7 +169,9 @@ impl Home {
 
     /// Whether something but a hold keeps an object from going.
     pub(super) fn is_protected(&self, slot: Slot) -> bool {
-        self.pins.is_pinned(slot) || self.kept.contains(slot.0) || self.spilling.contains(&slot.0)
+        self.pins.is_pinned(slot)
+            || self.retained.contains(slot.0)
+            || self.spilling.contains(&slot.0)
     }
 
     /// Everything that may go, and for each block that several objects share how many of those

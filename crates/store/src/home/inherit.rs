@@ -18,7 +18,7 @@ pub struct Unfinished {
     /// Names of objects in creation, and who reserved them.
     pub reserved: Vec<(ClientSlot, String)>,
     /// Sealed objects whose creators have not held them yet.
-    pub kept: Vec<(ClientSlot, ObjectId)>,
+    pub retained: Vec<(ClientSlot, ObjectId)>,
 }
 
 impl Home {
@@ -31,12 +31,12 @@ impl Home {
         cluster::keep(&self.control, self.layout(), bytes)
     }
 
-    /// What was kept last; `None`: nothing.
+    /// What was retained last; `None`: nothing.
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn kept_for_cluster(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        cluster::kept(&self.control, self.layout())
+    pub fn retained_for_cluster(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        cluster::retained(&self.control, self.layout())
     }
 
     /// Tell clients bytes, which they find by [`Reader::told`](crate::Reader::told).
@@ -53,14 +53,14 @@ impl Home {
     /// Memory that cannot be read.
     pub fn unfinished(&self, max: usize) -> Result<Unfinished, StoreError> {
         let reserved = self.reserved.iter().take(max);
-        let mut kept = Vec::new();
-        for (slot, client) in self.kept.iter().take(max) {
+        let mut retained = Vec::new();
+        for (slot, client) in self.retained.iter().take(max) {
             let generation = self.directory.sequence(slot)?.generation();
-            kept.push((client, ObjectId::new(self.header.uid, generation, slot)));
+            retained.push((client, ObjectId::new(self.header.uid, generation, slot)));
         }
         Ok(Unfinished {
             reserved: reserved.map(|(name, client)| (client, name.to_owned())).collect(),
-            kept,
+            retained,
         })
     }
 
@@ -71,7 +71,7 @@ impl Home {
         for (client, name) in &unfinished.reserved {
             left_out += usize::from(self.reserve(*client, name).is_err());
         }
-        for (client, id) in &unfinished.kept {
+        for (client, id) in &unfinished.retained {
             let is_there = self.clients.get(*client).is_ok() && self.is_live(*id);
             if is_there {
                 self.keep_for(*client, *id);

@@ -57,34 +57,34 @@ impl Retained {
 impl Home {
     /// Treat an object that was sealed just now as held by its creator.
     pub fn keep_for(&mut self, client: ClientSlot, id: ObjectId) {
-        self.kept.insert(id.slot(), client);
+        self.retained.insert(id.slot(), client);
     }
 
     /// The creator has published its hold. What it did not keep is not touched.
     pub fn confirm(&mut self, client: ClientSlot, id: ObjectId) {
-        self.kept.remove(id.slot().0, client);
-        if let Some(in_doubt) = self.kept.in_doubt.get_mut(&client) {
+        self.retained.remove(id.slot().0, client);
+        if let Some(in_doubt) = self.retained.in_doubt.get_mut(&client) {
             in_doubt.remove(&id.slot().0);
         }
     }
 
     /// The client has published holds of all that it sealed under an earlier home and still uses.
     pub fn confirm_earlier(&mut self, client: ClientSlot) {
-        for slot in self.kept.in_doubt.remove(&client).unwrap_or_default() {
-            self.kept.remove(slot, client);
+        for slot in self.retained.in_doubt.remove(&client).unwrap_or_default() {
+            self.retained.remove(slot, client);
         }
     }
 
     /// A client that went keeps nothing.
-    pub(super) fn forget_kept(&mut self, client: ClientSlot) {
-        self.kept.forget(client);
+    pub(super) fn forget_retained(&mut self, client: ClientSlot) {
+        self.retained.forget(client);
     }
 
     /// Treat as held what was sealed last, after a home that was killed.
     pub(super) fn keep_in_doubt(&mut self, recent: Vec<(Slot, ClientSlot)>) {
         for (slot, client) in recent {
-            self.kept.insert(slot, client);
-            self.kept.in_doubt.entry(client).or_default().insert(slot.0);
+            self.retained.insert(slot, client);
+            self.retained.in_doubt.entry(client).or_default().insert(slot.0);
         }
     }
 }

@@ -23,8 +23,8 @@ impl Home {
         start_time: u64,
         uid: u32,
     ) -> Result<Joined, StoreError> {
-        let (namespace, guest) = (NamespaceId::DEFAULT, None);
-        self.client_join_as(&Newcomer { pid, start_time, uid, namespace, guest })
+        let (namespace, remote_client) = (NamespaceId::DEFAULT, None);
+        self.client_join_as(&Newcomer { pid, start_time, uid, namespace, remote_client })
     }
 
     /// As [`Home::client_join`], into a namespace, in which it stays, and from any node.
@@ -73,7 +73,7 @@ impl Home {
         let hold_blocks = self.holds.take_all(client.0)?;
         let granted = self.locals_leave(client)?;
         self.reserved.retain_of(client, |_| false);
-        self.forget_kept(client);
+        self.forget_retained(client);
         if let Some(account) = self.accounts.close(client) {
             self.blocks.disown(account);
         }

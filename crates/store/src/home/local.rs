@@ -310,7 +310,7 @@ impl Home {
     /// Whether anybody holds the object in a slot, under this slot or the one it had before the
     /// home took it over. The caller has fenced.
     pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
-        let is_busy = self.kept.contains(slot.0) || self.spilling.contains(&slot.0);
+        let is_busy = self.retained.contains(slot.0) || self.spilling.contains(&slot.0);
         if is_busy || self.holds.is_held(slot)? {
             return Ok(true);
         }

@@ -117,7 +117,7 @@ pub struct Home {
     /// Slots of objects that wait for their last hold to go.
     retiring: BTreeSet<u32>,
     /// Slots of objects whose creator goes on using their memory and has not held them yet.
-    kept: Retained,
+    retained: Retained,
     /// Objects that clients have sealed by themselves.
     locals: Locals,
     /// Objects that may not be evicted.

@@ -60,7 +60,7 @@ impl Home {
         self.quarantined.insert(client);
         self.holds.silence(client.0);
         self.reserved.retain_of(client, |_| false);
-        self.forget_kept(client);
+        self.forget_retained(client);
         let reclaimed = self.reclaim()?;
         let bytes = Length(self.grants.bytes_of(client.0));
         Ok(Quarantined { spans: self.writable_by(client), bytes, reclaimed })

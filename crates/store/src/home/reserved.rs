@@ -52,15 +52,15 @@ impl Reserved {
         }
     }
 
-    /// Drops those names of a client for which `is_kept` says no.
-    pub(super) fn retain_of(&mut self, client: ClientSlot, is_kept: impl Fn(&str) -> bool) {
+    /// Drops those names of a client for which `is_retained` says no.
+    pub(super) fn retain_of(&mut self, client: ClientSlot, is_retained: impl Fn(&str) -> bool) {
         if !self.bytes.contains_key(&client) {
             return;
         }
         let Self { by_name, bytes } = self;
         let mut dropped = 0;
         by_name.retain(|name, owner| {
-            let stays = *owner != client || is_kept(name);
+            let stays = *owner != client || is_retained(name);
             dropped += if stays { 0 } else { name.len() + NAME_COST_BYTES };
             stays
         });

@@ -35,7 +35,7 @@ pub(super) enum Fate {
     Later,
 }
 
-/// An object that may be kept.
+/// An object that may be retained.
 #[derive(Clone, Debug)]
 pub(super) struct KeepCandidate {
     pub(super) id: ObjectId,
@@ -134,7 +134,7 @@ pub(super) fn settle_grants(
     Ok(found)
 }
 
-/// Find the blocks of all objects, disjoint and in order. Objects that cannot be kept lose theirs.
+/// Find the blocks of all objects, disjoint and in order. Objects that cannot be retained lose theirs.
 pub(super) fn settle_blocks(
     candidates: &mut [KeepCandidate],
     grants: &[FoundGrant],
@@ -202,21 +202,21 @@ fn sorted_claims(candidates: &[KeepCandidate]) -> Vec<RangeClaim> {
 fn losers(claims: &[RangeClaim]) -> BTreeSet<(usize, bool)> {
     let mut losers = BTreeSet::new();
     let mut groups = claims.chunk_by(|a, b| a.run == b.run);
-    let Some(mut kept) = groups.next() else {
+    let Some(mut retained) = groups.next() else {
         return losers;
     };
     for group in groups {
-        let (Some(first), Some(second)) = (kept.first(), group.first()) else {
+        let (Some(first), Some(second)) = (retained.first(), group.first()) else {
             continue;
         };
         if second.run.start >= first.run.end {
-            kept = group;
+            retained = group;
             continue;
         }
-        let loser = if first.weight <= second.weight { group } else { kept };
+        let loser = if first.weight <= second.weight { group } else { retained };
         losers.extend(loser.iter().map(|claim| (claim.index, claim.weight.0 != ClaimSource::List)));
         if first.weight > second.weight {
-            kept = group;
+            retained = group;
         }
     }
     losers

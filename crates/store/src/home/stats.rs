@@ -60,7 +60,7 @@ pub struct StoreStats {
     pub hold_blocks: u32,
     /// Most hold blocks.
     pub hold_blocks_max: u32,
-    /// Entry pages assigned, or kept for objects of clients that went.
+    /// Entry pages assigned, or retained for objects of clients that went.
     pub entry_pages: u32,
     /// Most entry pages.
     pub entry_pages_max: u32,
@@ -97,7 +97,7 @@ impl Home {
         let held = self.holds.held()?;
         let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
         let pinned = self.blocks_of_slots(self.pins.iter())?;
-        let mut staying = self.blocks_of_slots(self.kept.iter().map(|(slot, _)| slot))?;
+        let mut staying = self.blocks_of_slots(self.retained.iter().map(|(slot, _)| slot))?;
         // A deleted object that is held keeps what it shares with others.
         staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
         staying.extend(self.loading_runs());

@@ -27,13 +27,13 @@ fn adopt(world: &World) -> Home {
 }
 
 #[test]
-fn what_was_kept_last_is_found_by_the_next_home() {
+fn what_was_retained_last_is_found_by_the_next_home() {
     let world = World::new(small());
     let mut home = world.create();
-    assert_eq!(home.kept_for_cluster().unwrap(), None);
+    assert_eq!(home.retained_for_cluster().unwrap(), None);
     for text in ["one", "two", "", "four"] {
         home.keep_for_cluster(text.as_bytes()).unwrap();
-        assert_eq!(adopt(&world).kept_for_cluster().unwrap().unwrap(), text.as_bytes());
+        assert_eq!(adopt(&world).retained_for_cluster().unwrap().unwrap(), text.as_bytes());
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
         home.keep_for_cluster(&[round; 40]).unwrap();
         kill_at("cluster.keep.filled", || home.keep_for_cluster(&[99; 400]));
         home = adopt(&world);
-        assert_eq!(home.kept_for_cluster().unwrap().unwrap(), [round; 40]);
+        assert_eq!(home.retained_for_cluster().unwrap().unwrap(), [round; 40]);
         home.tell_clients(&[round; 40]).unwrap();
         kill_at("cluster.tell.filled", || home.tell_clients(&[99; 400]));
         home = adopt(&world);
@@ -81,19 +81,19 @@ fn more_than_fits_is_refused_and_changes_nothing() {
     home.keep_for_cluster(&most).unwrap();
     let more = vec![8; CLUSTER_BYTES_MAX as usize + 1];
     assert!(matches!(home.keep_for_cluster(&more), Err(StoreError::Inconsistent(_))));
-    assert_eq!(home.kept_for_cluster().unwrap().unwrap(), most);
+    assert_eq!(home.retained_for_cluster().unwrap().unwrap(), most);
 }
 
 #[test]
 fn a_client_of_another_node_is_known_as_such_after_a_restart() {
     let world = World::new(small());
     let mut home = world.create();
-    let guest = Some(RemoteClient { node: u64::MAX });
+    let remote_client = Some(RemoteClient { node: u64::MAX });
     let namespace = NamespaceId::DEFAULT;
-    let newcomer = Newcomer { pid: 5, start_time: 6, uid: 7, namespace, guest };
+    let newcomer = Newcomer { pid: 5, start_time: 6, uid: 7, namespace, remote_client };
     let slot = home.client_join_as(&newcomer).unwrap().client;
     let own = home.client_join(8, 9, 10).unwrap().client;
     let home = adopt(&world);
-    assert_eq!(home.client(slot).unwrap().guest, guest);
-    assert_eq!(home.client(own).unwrap().guest, None);
+    assert_eq!(home.client(slot).unwrap().remote_client, remote_client);
+    assert_eq!(home.client(own).unwrap().remote_client, None);
 }

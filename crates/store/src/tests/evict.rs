@@ -64,7 +64,7 @@ fn what_was_used_last_goes_last() {
 }
 
 #[test]
-fn what_is_held_pinned_kept_or_being_written_stays() {
+fn what_is_held_pinned_retained_or_being_written_stays() {
     let world = World::new(small());
     let (mut home, client, ids) = full(&world, 5);
     let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();

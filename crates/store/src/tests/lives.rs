@@ -1,5 +1,5 @@
 //! Long lives: slots that run out of generations, indexes that run out of places, regions that are
-//! made over other things, objects that are kept for their creator.
+//! made over other things, objects that are retained for their creator.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn a_region_can_be_made_over_anything() {
 }
 
 #[test]
-fn an_object_kept_for_its_creator_outlives_its_deletion() {
+fn an_object_retained_for_its_creator_outlives_its_deletion() {
     let world = World::new(small());
     let mut home = world.create();
     let (a, b) =
@@ -143,7 +143,7 @@ fn what_was_sealed_last_outlives_a_kill_and_its_deletion() {
     assert!(held.is_none(), "it was deleted, but its memory is there");
     home.confirm(a.slot, first);
     assert_eq!(home.reclaim().unwrap().objects, 1);
-    // In the slot of the first one, and kept for a reason of its own.
+    // In the slot of the first one, and retained for a reason of its own.
     let block = home.grant(a.slot, Length(128), Length(128)).unwrap();
     let request = SealRequest::bytes(block, block.length, None);
     let new = home.seal(a.slot, &request, 22 * SECOND).unwrap();
@@ -193,7 +193,7 @@ fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
     home.reserve(a.slot, "mine").unwrap();
     home.reserve(b.slot, "gone").unwrap();
     let unfinished = home.unfinished(10).unwrap();
-    assert_eq!(home.unfinished(1).unwrap().kept.len(), 1);
+    assert_eq!(home.unfinished(1).unwrap().retained.len(), 1);
     home.client_leave(b.slot).unwrap();
     drop(home);
 

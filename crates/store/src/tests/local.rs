@@ -129,14 +129,14 @@ fn pages_of_a_client_follow_what_it_has_in_use() {
         (0..count).map(one).collect()
     };
     // A few stay.
-    let kept = seal(&mut home, 1024);
+    let retained = seal(&mut home, 1024);
     for round in 0..40 {
         // Now more, now fewer.
         for id in seal(&mut home, [2048, 512, 3072, 64][round % 4]) {
             assert!(home.delete(Target::Id(id)).unwrap().freed_now);
         }
     }
-    assert!(kept.iter().all(|id| client.reader.by_id(*id).unwrap().is_some()));
+    assert!(retained.iter().all(|id| client.reader.by_id(*id).unwrap().is_some()));
     let needed = (1024 + 3072) / 42;
     assert!(pages <= needed + needed / 3 + 2 * 16, "{pages} pages for entries in {needed}");
 }
@@ -393,7 +393,7 @@ proptest! {
         let own: Vec<ObjectId> =
             (0..6).filter_map(|n| bad.seal_local(part(extent, n * 256, 128), n)).collect();
         // The oldest, which no forgery can be before.
-        let kept = good.seal_local(part(others, 0, 128), 0).unwrap();
+        let retained = good.seal_local(part(others, 0, 128), 0).unwrap();
         if is_registered {
             home.register_all().unwrap();
         }
@@ -426,11 +426,11 @@ proptest! {
         home.check().unwrap();
         home.register_all().unwrap();
         home.check().unwrap();
-        prop_assert!(home.find(Target::Id(kept)).is_ok());
+        prop_assert!(home.find(Target::Id(retained)).is_ok());
         drop(home);
         let (mut home, _) = Home::adopt(world.map(Access::Home)).unwrap();
         home.check().unwrap();
-        prop_assert_eq!(good.read(home.find(Target::Id(kept)).unwrap().primary), vec![0; 128]);
+        prop_assert_eq!(good.read(home.find(Target::Id(retained)).unwrap().primary), vec![0; 128]);
         home.client_leave(bad.slot).unwrap();
         home.client_leave(good.slot).unwrap();
         home.check().unwrap();

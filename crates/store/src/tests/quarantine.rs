@@ -58,7 +58,7 @@ fn what_a_lost_client_held_comes_back_at_once_and_what_it_sealed_stays() {
     let (lost, other) =
         (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
     let held = other.put(&mut home, b"held", None).unwrap();
-    let kept = lost.put(&mut home, b"kept", Some("kept")).unwrap();
+    let retained = lost.put(&mut home, b"kept", Some("kept")).unwrap();
     let pages = home.entry_pages(lost.slot, 1).unwrap();
     lost.entries.add_pages(pages).unwrap();
     let block = home.grant(lost.slot, Length(128), Length(128)).unwrap();
@@ -70,12 +70,12 @@ fn what_a_lost_client_held_comes_back_at_once_and_what_it_sealed_stays() {
 
     assert_eq!(home.quarantine(lost.slot).unwrap().reclaimed.objects, 1);
     home.check().unwrap();
-    for id in [kept, own] {
+    for id in [retained, own] {
         assert!(home.find(Target::Id(id)).is_ok() && other.reader.by_id(id).unwrap().is_some());
     }
     assert!(home.delete(Target::Id(own)).unwrap().freed_now);
     home.release_quarantine(lost.slot).unwrap();
-    assert_eq!(home.find(Target::Name("kept")).unwrap().id, kept);
+    assert_eq!(home.find(Target::Name("kept")).unwrap().id, retained);
     home.check().unwrap();
 }
 

@@ -150,11 +150,11 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
         .collect();
 
     let mut random = Random::new(99);
-    let (mut made, mut kept_by_holds) = (0, 0u64);
+    let (mut made, mut retained_by_holds) = (0, 0u64);
     for round in 0..OBJECTS * 4 {
         let name = format!("n{}", random.next() % NAMES);
         match home.delete(Target::Name(&name)) {
-            Ok(deleted) => kept_by_holds += u64::from(!deleted.freed_now),
+            Ok(deleted) => retained_by_holds += u64::from(!deleted.freed_now),
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -179,7 +179,7 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     assert!(made >= OBJECTS / 2, "only {made} objects were made");
     assert!(shared.reads.load(Ordering::Relaxed) >= READS_MIN);
     home.reclaim().unwrap();
-    assert!(!home.has_retiring(), "{kept_by_holds} were kept by holds");
+    assert!(!home.has_retiring(), "{retained_by_holds} were kept by holds");
     home.check().unwrap();
 }
 

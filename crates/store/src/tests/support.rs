@@ -101,7 +101,7 @@ impl Client {
             start_time: 7,
             uid: 1000,
             namespace: id,
-            guest: None,
+            remote_client: None,
         })?;
         let block = match home.hold_block(joined.client) {
             Ok(block) => block,

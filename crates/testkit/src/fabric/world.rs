@@ -295,10 +295,10 @@ impl<'w> Party<'w> {
     /// # Panics
     /// As the act does.
     #[track_caller]
-    pub fn keep<'p, T>(&'p self, make: impl FnOnce(&Arc<Region>) -> T) -> Kept<'p, 'w, T> {
+    pub fn keep<'p, T>(&'p self, make: impl FnOnce(&Arc<Region>) -> T) -> Retained<'p, 'w, T> {
         let mut value = None;
         self.act(|region| value = Some(make(region)));
-        Kept { party: self, value }
+        Retained { party: self, value }
     }
 
     #[track_caller]
@@ -359,12 +359,12 @@ pub fn together<T: Value + Send, U: Value>(
 
 /// A value that stays with the party that made it.
 #[derive(Debug)]
-pub struct Kept<'p, 'w, T> {
+pub struct Retained<'p, 'w, T> {
     party: &'p Party<'w>,
     value: Option<T>,
 }
 
-impl<T> Kept<'_, '_, T> {
+impl<T> Retained<'_, '_, T> {
     /// Has its party do something with the value.
     ///
     /// # Panics

@@ -10,7 +10,7 @@ pub(super) enum Undo {
     /// Granted memory.
     Grant,
     /// Room for so many objects.
-    Promise(u32),
+    Reservation(u32),
     /// Reserved names.
     Reserve(Vec<String>),
 }
@@ -19,7 +19,7 @@ impl Undo {
     pub(super) fn of(body: &RequestBody) -> Self {
         match body {
             RequestBody::Grant { .. } | RequestBody::Room(_) => Self::Grant,
-            RequestBody::Promise { objects, .. } => Self::Promise(*objects),
+            RequestBody::Reservation { objects, .. } => Self::Reservation(*objects),
             RequestBody::Reserve { names } => Self::Reserve(names.clone()),
             _ => Self::Nothing,
         }
@@ -39,7 +39,9 @@ impl Undo {
             (Self::Grant, ReplyBody::Room(spans)) => {
                 (!spans.is_empty()).then_some(RequestBody::Release { spans })
             }
-            (Self::Promise(objects), ReplyBody::Done) => Some(RequestBody::Unpromise { objects }),
+            (Self::Reservation(objects), ReplyBody::Done) => {
+                Some(RequestBody::Unpromise { objects })
+            }
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),
             _ => None,
         }

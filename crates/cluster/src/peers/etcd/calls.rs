@@ -50,7 +50,7 @@ pub(super) async fn call(
             let mut answers = client.lease_keep_alive(to.request(once)).await?.into_inner();
             let answer = answers.message().await?;
             let answer = answer.ok_or_else(|| Status::unavailable("no answer"))?;
-            Ok(EtcdReply::KeptAlive { is_there: answer.ttl > 0 })
+            Ok(EtcdReply::RetainedAlive { is_there: answer.ttl > 0 })
         }
     }
 }

@@ -38,7 +38,7 @@ const PROBE_MAX: Duration = Duration::from_secs(5);
 /// A watch that ended sooner is made again after a pause.
 const WATCH_LONG: Duration = Duration::from_secs(1);
 
-/// Where the membership is kept in etcd, and how this node shows that it may.
+/// Where the membership is retained in etcd, and how this node shows that it may.
 #[derive(Debug, Clone)]
 pub struct EtcdConfig {
     /// Where.

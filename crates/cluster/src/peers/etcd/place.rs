@@ -14,7 +14,7 @@ const PREFIX_BYTES_MAX: usize = 255;
 /// Most endpoints: an etcd has seven members at most.
 const ENDPOINTS_MAX: usize = 16;
 
-/// Where the membership of a cluster is kept.
+/// Where the membership of a cluster is retained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdPlace {
     pub(super) endpoints: Vec<PeerAddress>,

@@ -1,9 +1,9 @@
-//! Letters and questions between two that mean well.
+//! Messages and questions between two that mean well.
 
 use super::*;
 
 #[test]
-fn a_letter_arrives_with_who_and_which_life() {
+fn a_message_arrives_with_who_and_which_life() {
     let (a, mut b) = (Node::new("a"), Node::new("b"));
     a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
@@ -42,7 +42,7 @@ fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
     let (token, ..) = b.asked();
     assert_eq!(a.answered(1), Err(PeerError::Deadline { deadline_ms: 300 }));
     let until = Instant::now() + LIMIT;
-    while b.peers.kept().asked.contains_key(&token) {
+    while b.peers.retained().asked.contains_key(&token) {
         assert!(Instant::now() < until, "the question is kept for good");
         b.wait(Instant::now() + Duration::from_millis(10));
     }
@@ -88,11 +88,11 @@ fn more_questions_than_are_allowed_are_refused_and_places_come_back() {
 fn to_end_waits_for_nobody() {
     let (a, mut b) = (Node::new("a"), Node::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
-    a.peers.open_seat(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();
+    a.peers.open_remote_session(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();
     b.asked();
-    let (seat, ..) = b.opened();
+    let (remote_session, ..) = b.opened();
     drop(a);
-    assert_eq!(b.ended(seat).0, None);
+    assert_eq!(b.ended(remote_session).0, None);
 }
 
 #[test]
@@ -113,7 +113,11 @@ fn plain_text_is_for_loopback_and_only_when_asked_for() {
     let error = a.answered(1).unwrap_err();
     assert!(matches!(error, PeerError::NotSecured { .. }), "{error}");
     a.peers
-        .open_seat(RemoteSessionId::outgoing(1), &"192.0.2.1:7000".parse().unwrap(), PROCESS)
+        .open_remote_session(
+            RemoteSessionId::outgoing(1),
+            &"192.0.2.1:7000".parse().unwrap(),
+            PROCESS,
+        )
         .unwrap();
     assert_eq!(a.ended(RemoteSessionId::outgoing(1)).0, None);
 }

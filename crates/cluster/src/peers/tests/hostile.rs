@@ -9,19 +9,22 @@ use futures_util::stream;
 use tonic::{Code, Request, Status};
 
 use super::*;
-use crate::peers::limits::{SEAT_FRAME_BYTES_MAX, VERSION};
-use crate::peers::pb::{End, Frame, Letter, Open, Question, frame::Kind};
+use crate::peers::limits::{REMOTE_SESSION_FRAME_BYTES_MAX, VERSION};
+use crate::peers::pb::{End, Frame, Message, Open, Question, frame::Kind};
 
-fn letter(version: u32, from: &str, bytes: usize) -> Letter {
-    Letter { version, from: from.into(), incarnation: 1, body: vec![0; bytes].into() }
+fn message(version: u32, from: &str, bytes: usize) -> Message {
+    Message { version, from: from.into(), incarnation: 1, body: vec![0; bytes].into() }
 }
 
 fn open(version: u32, from: &str) -> Kind {
     Kind::Open(Open { version, from: from.into(), pid: 1, start_time: 1, uid: 1 })
 }
 
-/// The status with which a seat with these frames ends.
-async fn seat(calls: &mut NodeClient<LiveConnection>, kinds: Vec<Option<Kind>>) -> Option<Status> {
+/// The status with which a remote session with these frames ends.
+async fn remote_session(
+    calls: &mut NodeClient<LiveConnection>,
+    kinds: Vec<Option<Kind>>,
+) -> Option<Status> {
     let frames = kinds.into_iter().map(|kind| Frame { kind });
     match calls.seat(stream::iter(frames)).await {
         Ok(answer) => {
@@ -43,24 +46,24 @@ fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap();
-        let refused = calls.tell(letter(VERSION + 1, "raw", 1)).await.unwrap_err();
+        let refused = calls.tell(message(VERSION + 1, "raw", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         let version = format!("version {}", VERSION + 1);
         assert!(refused.message().contains(&version), "{refused}");
-        let refused = calls.tell(letter(VERSION, "No Name", 1)).await.unwrap_err();
+        let refused = calls.tell(message(VERSION, "No Name", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
-        calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+        calls.tell(message(VERSION, "raw", 1)).await.unwrap();
         // The connection is of `raw` from now on.
-        let refused = calls.tell(letter(VERSION, "other", 1)).await.unwrap_err();
+        let refused = calls.tell(message(VERSION, "other", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
         let question = Question { version: 0, ..Question::default() };
         let refused = calls.ask(question.clone()).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         let question = Question { version: VERSION, from: "other".into(), ..question };
         assert_eq!(calls.ask(question).await.unwrap_err().code(), Code::PermissionDenied);
-        let refused = seat(&mut calls, vec![Some(open(9, "raw"))]).await.unwrap();
+        let refused = remote_session(&mut calls, vec![Some(open(9, "raw"))]).await.unwrap();
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        let refused = seat(&mut calls, vec![Some(open(VERSION, "other"))]).await.unwrap();
+        let refused = remote_session(&mut calls, vec![Some(open(VERSION, "other"))]).await.unwrap();
         assert_eq!(refused.code(), Code::PermissionDenied);
     });
     assert_eq!(b.told().0.as_str(), "raw");
@@ -75,9 +78,9 @@ fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap().max_encoding_message_size(64 << 20);
-        let long = calls.tell(letter(VERSION, "raw", LETTER_BYTES_MAX + 1)).await.unwrap_err();
+        let long = calls.tell(message(VERSION, "raw", MESSAGE_BYTES_MAX + 1)).await.unwrap_err();
         assert_eq!(long.code(), Code::InvalidArgument);
-        let long = calls.tell(letter(VERSION, "raw", 1 << 20)).await.unwrap_err();
+        let long = calls.tell(message(VERSION, "raw", 1 << 20)).await.unwrap_err();
         assert_eq!(long.code(), Code::OutOfRange, "refused by its length, before it is read");
         let body = vec![0; ASK_BYTES_MAX + 1].into();
         let question = Question { version: VERSION, from: "raw".into(), incarnation: 1, body };
@@ -87,13 +90,13 @@ fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
         assert_eq!(calls.ask(request).await.unwrap_err().code(), Code::InvalidArgument);
         let data = || Some(Kind::Data(Bytes::from_static(b"x")));
         for first in [None, data(), Some(Kind::End(End::default()))] {
-            let refused = seat(&mut calls, vec![first]).await.unwrap();
+            let refused = remote_session(&mut calls, vec![first]).await.unwrap();
             assert_eq!(refused.code(), Code::InvalidArgument);
         }
-        assert!(seat(&mut calls, vec![]).await.is_some());
-        let long = Some(Kind::Data(vec![0; SEAT_FRAME_BYTES_MAX + 1].into()));
+        assert!(remote_session(&mut calls, vec![]).await.is_some());
+        let long = Some(Kind::Data(vec![0; REMOTE_SESSION_FRAME_BYTES_MAX + 1].into()));
         for second in [None, Some(open(VERSION, "raw")), long] {
-            seat(&mut calls, vec![Some(open(VERSION, "raw")), second]).await;
+            remote_session(&mut calls, vec![Some(open(VERSION, "raw")), second]).await;
         }
     });
     for _ in 0..3 {
@@ -134,7 +137,7 @@ fn a_body_that_is_no_message_gets_a_status() {
     let mut b = Node::new("b");
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
-        // A frame as a letter: its tags mean something else there.
+        // A frame as a message: its tags mean something else there.
         let mut live = raw.link.connection(&raw.client, Lane::Work).await.unwrap();
         for (path, body) in [
             ("/farrow.v1.Node/Tell", &b"\0\0\0\0\x03\xff\xff\xff"[..]),
@@ -190,7 +193,7 @@ fn a_flood_is_refused_and_others_are_served() {
             while is_stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 let tells = (0..200).map(|_| {
                     let mut calls = calls.clone();
-                    async move { calls.tell(letter(VERSION, "raw", 10)).await }
+                    async move { calls.tell(message(VERSION, "raw", 10)).await }
                 });
                 for result in futures_util::future::join_all(tells).await {
                     match result {
@@ -224,20 +227,20 @@ fn a_flood_is_refused_and_others_are_served() {
 }
 
 #[test]
-fn letters_that_nobody_takes_are_refused_beyond_their_limit() {
+fn messages_that_nobody_takes_are_refused_beyond_their_limit() {
     let mut few = options("b");
-    few.limits.letters_waiting_max = 3;
+    few.limits.messages_waiting_max = 3;
     let mut b = Node::with(few);
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap();
         for _ in 0..3 {
-            calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+            calls.tell(message(VERSION, "raw", 1)).await.unwrap();
         }
-        let refused = calls.tell(letter(VERSION, "raw", 1)).await.unwrap_err();
+        let refused = calls.tell(message(VERSION, "raw", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         b.told();
-        calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+        calls.tell(message(VERSION, "raw", 1)).await.unwrap();
     });
 }
 

@@ -65,17 +65,17 @@ fn alert(name: &str) -> PeersOptions {
 fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
     let (mut a, mut b) = (Node::with(alert("a")), Node::with(alert("b")));
     let wall = Wall::before(&a);
-    let seat = RemoteSessionId::outgoing(1);
-    b.peers.open_seat(seat, &wall.address, PROCESS).unwrap();
+    let remote_session = RemoteSessionId::outgoing(1);
+    b.peers.open_remote_session(remote_session, &wall.address, PROCESS).unwrap();
     let (at_a, ..) = a.opened();
     b.peers.ask(1, &wall.address, Bytes::new(), LIMIT).unwrap();
     a.asked();
-    // Idle for longer than the keep-alive takes: the link lives, so the seat stays.
+    // Idle for longer than the keep-alive takes: the link lives, so the remote session stays.
     std::thread::sleep(Duration::from_millis(1500));
     b.wait(Instant::now());
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
     wall.built.send(()).unwrap();
-    assert_eq!(b.ended(seat).0, None);
+    assert_eq!(b.ended(remote_session).0, None);
     assert_eq!(a.ended(at_a).0, None);
     let lost = b.answered(1).unwrap_err();
     assert!(matches!(lost, PeerError::Refused { .. }), "long before its deadline: {lost}");
@@ -114,7 +114,7 @@ fn a_forgotten_peer_has_no_connection_left() {
     let (mut a, mut b) = (Node::new("a"), Node::new("b"));
     a.ask_through(&mut b, 1);
     a.peers.forget(&b.address());
-    assert!(a.peers.kept().links.is_empty());
+    assert!(a.peers.retained().links.is_empty());
     a.ask_through(&mut b, 2);
 }
 
@@ -124,5 +124,5 @@ fn links_with_nothing_under_way_are_forgotten_beyond_the_limit() {
     for port in 1..=u16::try_from(2 * LINKS_MAX).unwrap() {
         a.peers.link(&PeerAddress { name: None, host: "127.0.0.1".into(), port });
     }
-    assert!(a.peers.kept().links.len() <= LINKS_MAX);
+    assert!(a.peers.retained().links.len() <= LINKS_MAX);
 }

@@ -62,7 +62,7 @@ impl Node {
         self.peers.local_address().to_string().parse().unwrap()
     }
 
-    /// The first event that is wanted; others are kept.
+    /// The first event that is wanted; others are retained.
     fn next<T>(&mut self, wanted: impl Fn(&PeerEvent) -> Option<T>) -> (PeerEvent, T) {
         let until = Instant::now() + LIMIT;
         loop {
@@ -115,15 +115,19 @@ impl Node {
 
     fn opened(&mut self) -> (RemoteSessionId, NodeName, RemoteProcess) {
         self.next(|event| match event {
-            PeerEvent::SeatOpened { seat, from, process } => Some((*seat, from.clone(), *process)),
+            PeerEvent::RemoteSessionOpened { remote_session, from, process } => {
+                Some((*remote_session, from.clone(), *process))
+            }
             _ => None,
         })
         .1
     }
 
-    fn ended(&mut self, seat: RemoteSessionId) -> (Option<bool>, String) {
+    fn ended(&mut self, remote_session: RemoteSessionId) -> (Option<bool>, String) {
         self.next(|event| match event {
-            PeerEvent::SeatEnded { seat: of, is_process_gone, reason } if *of == seat => {
+            PeerEvent::RemoteSessionEnded { remote_session: of, is_process_gone, reason }
+                if *of == remote_session =>
+            {
                 Some((*is_process_gone, reason.clone()))
             }
             _ => None,
@@ -131,19 +135,19 @@ impl Node {
         .1
     }
 
-    fn data(&mut self, seat: RemoteSessionId) -> RemoteSessionBytes {
-        let is_data = |event: &PeerEvent| matches!(event, PeerEvent::SeatData { seat: of, .. } if *of == seat);
+    fn data(&mut self, remote_session: RemoteSessionId) -> RemoteSessionBytes {
+        let is_data = |event: &PeerEvent| matches!(event, PeerEvent::RemoteSessionData { remote_session: of, .. } if *of == remote_session);
         match self.next(|event| is_data(event).then_some(())).0 {
-            PeerEvent::SeatData { bytes, .. } => bytes,
+            PeerEvent::RemoteSessionData { bytes, .. } => bytes,
             other => unreachable!("{other:?}"),
         }
     }
 
-    /// Bytes of a seat up to a count.
-    fn read(&mut self, seat: RemoteSessionId, count: usize) -> Vec<u8> {
+    /// Bytes of a remote session up to a count.
+    fn read(&mut self, remote_session: RemoteSessionId, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
-            bytes.extend_from_slice(&self.data(seat).bytes);
+            bytes.extend_from_slice(&self.data(remote_session).bytes);
         }
         bytes
     }

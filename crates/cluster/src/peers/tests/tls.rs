@@ -8,7 +8,7 @@ use tonic::Code;
 use super::*;
 use crate::certs;
 use crate::peers::limits::VERSION;
-use crate::peers::pb::Letter;
+use crate::peers::pb::Message;
 use crate::peers::tls::{Tls, choose};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -62,12 +62,12 @@ fn certified_nodes_speak_and_the_answer_says_who() {
     }
     a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told().0.as_str(), "a");
-    let seat = RemoteSessionId::outgoing(1);
-    a.peers.open_seat(seat, &b.address(), PROCESS).unwrap();
-    a.peers.send(seat, pattern(0, 3 << 20).into()).unwrap();
+    let remote_session = RemoteSessionId::outgoing(1);
+    a.peers.open_remote_session(remote_session, &b.address(), PROCESS).unwrap();
+    a.peers.send(remote_session, pattern(0, 3 << 20).into()).unwrap();
     let (at_b, ..) = b.opened();
     assert!(b.read(at_b, 3 << 20) == pattern(0, 3 << 20));
-    a.peers.end_seat(seat, true);
+    a.peers.end_remote_session(remote_session, true);
     assert_eq!(b.ended(at_b).0, Some(true));
 }
 
@@ -209,15 +209,15 @@ fn a_node_speaks_for_nobody_else() {
     runtime().block_on(async {
         let raw = Raw::with(certified(dir.path(), "raw"), &to);
         let mut calls = raw.calls().await.unwrap();
-        let letter = |from: &str| Letter {
+        let message = |from: &str| Message {
             version: VERSION,
             from: from.into(),
             incarnation: 1,
             body: Bytes::new(),
         };
-        let refused = calls.tell(letter("a")).await.unwrap_err();
+        let refused = calls.tell(message("a")).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
-        calls.tell(letter("raw")).await.unwrap();
+        calls.tell(message("raw")).await.unwrap();
     });
     assert_eq!(b.told().0.as_str(), "raw");
 }
@@ -230,18 +230,18 @@ fn connections_of_one_node_share_its_limits() {
     let mut b = Node::with(few);
     let to = b.peers.local_address().to_string();
     runtime().block_on(async {
-        let letter =
-            || Letter { version: VERSION, from: "raw".into(), incarnation: 1, body: Bytes::new() };
+        let message =
+            || Message { version: VERSION, from: "raw".into(), incarnation: 1, body: Bytes::new() };
         let raws: Vec<_> = (0..3).map(|_| Raw::with(certified(dir.path(), "raw"), &to)).collect();
         for raw in &raws[..2] {
-            raw.calls().await.unwrap().tell(letter()).await.unwrap();
+            raw.calls().await.unwrap().tell(message()).await.unwrap();
         }
         let third = match raws[2].calls().await {
-            Ok(mut calls) => calls.tell(letter()).await.map(|_| ()).map_err(PeerError::from),
+            Ok(mut calls) => calls.tell(message()).await.map(|_| ()).map_err(PeerError::from),
             Err(error) => Err(error),
         };
         assert!(third.is_err());
-        raws[0].calls().await.unwrap().tell(letter()).await.unwrap();
+        raws[0].calls().await.unwrap().tell(message()).await.unwrap();
     });
     let mut a = Node::with(certified(dir.path(), "a"));
     a.ask_through(&mut b, 1);

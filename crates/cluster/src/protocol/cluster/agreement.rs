@@ -33,33 +33,33 @@ pub(super) enum Outcome {
     Told(Output),
     /// Ask etcd.
     Ask(PeerAction),
-    /// Bytes to be kept before what follows.
+    /// Bytes to be retained before what follows.
     Keep(Vec<u8>),
 }
 
 impl Agreement {
-    /// `kept` is what an earlier process kept; of another kind it counts for nothing. `incarnation`
+    /// `retained` is what an earlier process retained; of another kind it counts for nothing. `incarnation`
     /// grows from one process to the next.
     pub(super) fn new(
         kind: AgreementKind,
         options: Options,
-        kept: Option<&[u8]>,
+        retained: Option<&[u8]>,
         now_ms: u64,
     ) -> Result<Self, JoinError> {
         Ok(match kind {
             AgreementKind::Embedded => {
-                let kept =
-                    kept.and_then(|bytes| postcard::from_bytes::<PersistentState>(bytes).ok());
-                Self::Embedded(Box::new(Membership::new(options, kept, now_ms)?))
+                let retained =
+                    retained.and_then(|bytes| postcard::from_bytes::<PersistentState>(bytes).ok());
+                Self::Embedded(Box::new(Membership::new(options, retained, now_ms)?))
             }
             AgreementKind::Etcd => {
-                Self::Etcd(Box::new(EtcdMembership::new(options, kept, now_ms)?))
+                Self::Etcd(Box::new(EtcdMembership::new(options, retained, now_ms)?))
             }
         })
     }
 
-    pub(super) fn handle(&mut self, letter: Message, now_ms: u64) -> Vec<Outcome> {
-        self.with_embedded(|membership, out| membership.handle(letter, now_ms, out))
+    pub(super) fn handle(&mut self, message: Message, now_ms: u64) -> Vec<Outcome> {
+        self.with_embedded(|membership, out| membership.handle(message, now_ms, out))
     }
 
     pub(super) fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64) -> Vec<Outcome> {
@@ -140,7 +140,9 @@ impl Agreement {
         let mut out = Vec::new();
         what(membership, &mut out);
         let outcome = |output| match output {
-            Output::Keep(kept) => Outcome::Keep(postcard::to_allocvec(&kept).unwrap_or_default()),
+            Output::Keep(retained) => {
+                Outcome::Keep(postcard::to_allocvec(&retained).unwrap_or_default())
+            }
             other => Outcome::Told(other),
         };
         out.into_iter().map(outcome).collect()
@@ -184,7 +186,7 @@ impl NodeState {
         };
         let outcomes = what(&mut cluster.membership);
         self.perform_membership(outcomes, now_ms, out);
-        self.tell_roster();
+        self.tell_members();
     }
 
     /// A process that was stopped may not act on a lease that ended meanwhile: before anything that

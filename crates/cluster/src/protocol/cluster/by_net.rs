@@ -23,22 +23,22 @@ impl NodeState {
     pub(super) fn reach_by_net(&mut self, node: &str) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
-        let is_to_ask = kind.is_some() && neighbour.mapped().is_none();
+        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else { return };
+        let is_to_ask = kind.is_some() && mapped_peer.mapped().is_none();
         // Until it has said where its data server listens, requests wait: most nodes have one.
-        neighbour.by_net = kind.filter(|_| is_to_ask);
-        neighbour.ask_net_at_ms = is_to_ask.then_some(0);
+        mapped_peer.by_net = kind.filter(|_| is_to_ask);
+        mapped_peer.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
     /// Asks nodes where their data servers listen.
     pub(super) fn ask_by_net(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let due = cluster.neighbours.iter_mut();
+        let due = cluster.mapped_peers.iter_mut();
         let due = due.filter(|(_, one)| one.ask_by_net_at_ms().is_some_and(|at| at <= now_ms));
         let due: Vec<(String, u64)> = due
-            .map(|(name, neighbour)| {
-                neighbour.ask_net_at_ms = None;
-                (name.clone(), neighbour.member.incarnation.0)
+            .map(|(name, mapped_peer)| {
+                mapped_peer.ask_net_at_ms = None;
+                (name.clone(), mapped_peer.member.incarnation.0)
             })
             .collect();
         for (node, incarnation) in due {
@@ -60,39 +60,39 @@ impl NodeState {
     ) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(neighbour) = cluster.neighbours.get_mut(node) else { return };
-        if neighbour.member.incarnation.0 != incarnation || neighbour.mapped().is_some() {
+        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else { return };
+        if mapped_peer.member.incarnation.0 != incarnation || mapped_peer.mapped().is_some() {
             return;
         }
         cluster.has_news = true;
-        match (answer, kind, &neighbour.offer) {
+        match (answer, kind, &mapped_peer.offer) {
             (Ok(Answer::DataAddress(Some(address))), Some(kind), Some(offer)) => {
-                neighbour.by_net = Some(kind);
+                mapped_peer.by_net = Some(kind);
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
             // A node that does not know of this one's membership yet says no.
             (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) => {
-                neighbour.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
+                mapped_peer.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
             }
-            _ => neighbour.by_net = None,
+            _ => mapped_peer.by_net = None,
         }
-        self.tell_roster();
+        self.tell_members();
     }
 
     /// Whether the memory of a node is mapped.
     pub(in crate::protocol) fn is_mapped(&self, node: &str) -> bool {
-        let neighbour = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
-        neighbour.is_some_and(|neighbour| neighbour.mapped().is_some())
+        let mapped_peer = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
+        mapped_peer.is_some_and(|mapped_peer| mapped_peer.mapped().is_some())
     }
 
     /// A node did not answer where its data server was, or began anew: perhaps it listens elsewhere.
     pub(in crate::protocol) fn find_by_net_again(&mut self, node: &str, now_ms: u64) {
-        let neighbours = self.cluster.as_mut().map(|cluster| &mut cluster.neighbours);
-        if let Some(neighbour) = neighbours.and_then(|all| all.get_mut(node))
-            && neighbour.by_net.is_some()
+        let mapped_peers = self.cluster.as_mut().map(|cluster| &mut cluster.mapped_peers);
+        if let Some(mapped_peer) = mapped_peers.and_then(|all| all.get_mut(node))
+            && mapped_peer.by_net.is_some()
         {
-            neighbour.ask_net_at_ms.get_or_insert(now_ms);
+            mapped_peer.ask_net_at_ms.get_or_insert(now_ms);
         }
     }
 
@@ -147,7 +147,7 @@ impl NodeState {
 
     /// Names of the members whose objects are brought by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
-        let all = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        let all = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
         let is_by_net = |one: &MappedPeer| one.by_net.is_some() && !one.is_lost();
         let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
@@ -159,14 +159,14 @@ impl NodeState {
 
     /// The region of a member whose objects are brought by network.
     pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
-        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
-        let is_by_net = neighbour.by_net.is_some() && !neighbour.is_lost();
-        neighbour.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
+        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
+        let is_by_net = mapped_peer.by_net.is_some() && !mapped_peer.is_lost();
+        mapped_peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
     /// Why the objects of a node cannot be listed by network.
     pub(in crate::protocol) fn not_by_net(&self, node: &str) -> WireError {
-        let known = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
         match known.and_then(|known| known.check_usable().err()) {
             Some(error) => error,
             // It is this one, or its memory was mapped meanwhile.
@@ -182,7 +182,7 @@ impl NodeState {
     /// What is wrong with a node that may have an object and that is lost.
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
-        let mut others = self.cluster.as_ref()?.neighbours.values();
+        let mut others = self.cluster.as_ref()?.mapped_peers.values();
         let is_home = |one: &&MappedPeer| {
             one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
         };
@@ -222,7 +222,7 @@ impl NodeState {
 
     /// Whether this life of a member goes on.
     pub(in crate::protocol) fn is_in_life(&self, member: &MemberLife) -> bool {
-        self.neighbour_in_life(&member.name, member.incarnation).is_some()
+        self.mapped_peer_in_life(&member.name, member.incarnation).is_some()
     }
 
     /// Tells a member that an object is gone; false if that is not possible now.
@@ -232,7 +232,7 @@ impl NodeState {
         id: ObjectId,
         out: &mut Vec<Action>,
     ) -> bool {
-        if self.neighbour_in_life(&member.name, member.incarnation).is_none() {
+        if self.mapped_peer_in_life(&member.name, member.incarnation).is_none() {
             return false;
         }
         let question = Question::Gone { objects: vec![id.lo] };

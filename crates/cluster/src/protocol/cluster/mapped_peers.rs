@@ -151,25 +151,25 @@ impl NodeState {
         cluster.has_news = true;
         cluster.was_member = true;
         let (mut lost, mut ended) = (Vec::new(), Vec::new());
-        for (name, neighbour) in &mut cluster.neighbours {
-            if !neighbour.is_lost() && view.named(&neighbour.member.name).is_none() {
-                neighbour.set_reach(Heard::Lost);
+        for (name, mapped_peer) in &mut cluster.mapped_peers {
+            if !mapped_peer.is_lost() && view.named(&mapped_peer.member.name).is_none() {
+                mapped_peer.set_reach(Heard::Lost);
                 lost.push(name.clone());
-                let (node, address) = (name.clone(), neighbour.member.address.clone());
+                let (node, address) = (name.clone(), mapped_peer.member.address.clone());
                 out.push(Action::Peer(PeerAction::CutOff { node, address }));
-                let incarnation = neighbour.member.incarnation.0;
+                let incarnation = mapped_peer.member.incarnation.0;
                 ended.push((name.clone(), incarnation, true));
             }
             let mut former = view.former.iter();
-            neighbour.has_left =
-                former.any(|one| one.name == neighbour.member.name && one.has_left);
+            mapped_peer.has_left =
+                former.any(|one| one.name == mapped_peer.member.name && one.has_left);
         }
         for member in &view.members {
             if member.name == cluster.options.name {
                 continue;
             }
             let name = member.name.to_string();
-            let known = cluster.neighbours.get_mut(&name);
+            let known = cluster.mapped_peers.get_mut(&name);
             if known.as_ref().is_some_and(|known| {
                 !known.is_lost() && known.member.incarnation != member.incarnation
             }) {
@@ -186,18 +186,18 @@ impl NodeState {
                 known.set_reach(Heard::Live);
                 continue;
             }
-            let mut neighbour = MappedPeer::new(member.clone());
+            let mut mapped_peer = MappedPeer::new(member.clone());
             // Where its objects were brought from, they most likely still are.
-            neighbour.by_net = cluster.neighbours.get(&name).and_then(|known| known.by_net);
-            if let Some(offer) = neighbour.offer.clone() {
+            mapped_peer.by_net = cluster.mapped_peers.get(&name).and_then(|known| known.by_net);
+            if let Some(offer) = mapped_peer.offer.clone() {
                 out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
             }
-            cluster.neighbours.insert(name, neighbour);
+            cluster.mapped_peers.insert(name, mapped_peer);
         }
-        while cluster.neighbours.values().filter(|one| one.is_lost()).count() > LOST_MAX {
-            let lost = cluster.neighbours.iter().find(|(_, one)| one.is_lost());
+        while cluster.mapped_peers.values().filter(|one| one.is_lost()).count() > LOST_MAX {
+            let lost = cluster.mapped_peers.iter().find(|(_, one)| one.is_lost());
             let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
-            cluster.neighbours.remove(&name);
+            cluster.mapped_peers.remove(&name);
         }
         self.lives_ended(ended, now_ms, out);
         self.tell_new_life_to(&view, now_ms, out);
@@ -210,7 +210,7 @@ impl NodeState {
         self.sync_without(&lost, now_ms, out);
         self.sync_view(&view, &lost, now_ms, out);
         self.await_everywhere(out);
-        self.tell_roster();
+        self.tell_members();
     }
 
     /// The memory of a node was mapped, or why not.
@@ -218,11 +218,11 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Some(neighbour) = cluster.neighbours.get_mut(node) else {
+        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else {
             return;
         };
         cluster.has_news = true;
-        neighbour.memory = match memory {
+        mapped_peer.memory = match memory {
             Ok(memory) => PeerMemory::Mapped(Box::new(memory)),
             Err(why) => {
                 tracing::warn!(node, %why, "the memory of a node is not mapped");
@@ -230,43 +230,43 @@ impl NodeState {
             }
         };
         self.reach_by_net(node);
-        self.tell_roster();
+        self.tell_members();
     }
 
     /// Memory without a name that is mapped, of nodes that are not heard of: it goes with the last
     /// process of its node, which only the kernel knows.
     pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
-        let neighbours = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
-        neighbours.filter_map(|(name, neighbour)| {
-            let ways = &neighbour.offer.as_ref()?.ways;
+        let mapped_peers = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
+        mapped_peers.filter_map(|(name, mapped_peer)| {
+            let ways = &mapped_peer.offer.as_ref()?.ways;
             let is_nameless = ways.iter().any(|way| matches!(way, MemoryRoute::Held { .. }));
-            let memory = neighbour.mapped().filter(|_| is_nameless)?;
-            (neighbour.reach != Reach::Live).then_some((name.as_str(), memory))
+            let memory = mapped_peer.mapped().filter(|_| is_nameless)?;
+            (mapped_peer.reach != Reach::Live).then_some((name.as_str(), memory))
         })
     }
 
     /// Whether a node is a member.
-    pub fn is_neighbour(&self, node: &str) -> bool {
+    pub fn is_mapped_peer(&self, node: &str) -> bool {
         let cluster = self.cluster.as_ref();
-        cluster.and_then(|one| one.neighbours.get(node)).is_some_and(|one| !one.is_lost())
+        cluster.and_then(|one| one.mapped_peers.get(node)).is_some_and(|one| !one.is_lost())
     }
 
     /// Names of all members but this one.
-    pub(in crate::protocol) fn live_neighbours(&self) -> Vec<String> {
-        let neighbours = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
-        let live = neighbours.filter(|(_, neighbour)| !neighbour.is_lost());
+    pub(in crate::protocol) fn live_mapped_peers(&self) -> Vec<String> {
+        let mapped_peers = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
+        let live = mapped_peers.filter(|(_, mapped_peer)| !mapped_peer.is_lost());
         live.map(|(name, _)| name.clone()).collect()
     }
 
     /// The memory of another node, for a client that is to map it too.
     pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
-        self.cluster.as_ref()?.neighbours.get(node)?.mapped()
+        self.cluster.as_ref()?.mapped_peers.get(node)?.mapped()
     }
 
     /// Which kernel and process namespace a node runs in.
     pub fn host_of(&self, node: &str) -> Option<&str> {
-        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
-        neighbour.offer.as_ref().map(|offer| offer.host.as_str())
+        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
+        mapped_peer.offer.as_ref().map(|offer| offer.host.as_str())
     }
 
     /// Whether an object is sealed in the memory of another node.
@@ -276,12 +276,12 @@ impl NodeState {
         };
         match target {
             WireTarget::Name(name) => {
-                let mut there = cluster.neighbours.values().filter(|one| !one.is_lost());
+                let mut there = cluster.mapped_peers.values().filter(|one| !one.is_lost());
                 there.any(|one| one.has_name(name))
             }
             WireTarget::Id(hi, lo) => {
                 let id = ObjectId { hi: *hi, lo: *lo };
-                cluster.neighbours.values().filter(|one| !one.is_lost()).any(|one| {
+                cluster.mapped_peers.values().filter(|one| !one.is_lost()).any(|one| {
                     let place =
                         one.mapped().map(|memory| memory.reader.whereabouts(Target::Id(id)));
                     !matches!(place, None | Some(Ok(Whereabouts::Nowhere) | Err(_)))
@@ -293,20 +293,20 @@ impl NodeState {
     /// The other node in whose memory an object with this full name is. Not of lost ones only: a
     /// client may have failed to reach one that is still thought to live.
     pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
-        let mut others = self.cluster.as_ref()?.neighbours.iter();
+        let mut others = self.cluster.as_ref()?.mapped_peers.iter();
         others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
     }
 
     /// Names of the members whose memory is not mapped here.
     pub(super) fn unread_members(&self) -> Vec<String> {
-        let others = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        let others = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
         let unread = others.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
         unread.map(|(name, _)| name.clone()).collect()
     }
 
     /// The error for an object in the memory of a node, which cannot be mapped here.
     pub(super) fn unreachable(&self, node: &str) -> WireError {
-        let known = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
         known.map_or_else(
             || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
             MappedPeer::unreachable,
@@ -315,7 +315,7 @@ impl NodeState {
 
     /// The error for a name that a lost node may have, which nobody here could look for.
     pub(super) fn lost_unread(&self) -> Option<WireError> {
-        let mut others = self.cluster.as_ref()?.neighbours.values();
+        let mut others = self.cluster.as_ref()?.mapped_peers.values();
         let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
         Some(unknown_names(name, address))
     }
@@ -331,11 +331,11 @@ impl NodeState {
         self.memory_of(node).map(|memory| memory.reader.uid().0)
     }
 
-    /// A neighbour, if this is the life of it that is in the view.
-    pub(super) fn neighbour_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
-        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
-        let is_it = neighbour.member.incarnation.0 == incarnation && !neighbour.is_lost();
-        is_it.then(|| neighbour.member.clone())
+    /// A mapped peer, if this is the life of it that is in the view.
+    pub(super) fn mapped_peer_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
+        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
+        let is_it = mapped_peer.member.incarnation.0 == incarnation && !mapped_peer.is_lost();
+        is_it.then(|| mapped_peer.member.clone())
     }
 }
 
@@ -343,7 +343,7 @@ impl NodeState {
 /// node that is lost stay taken: it may come back with what it has.
 pub(super) fn is_name_known(
     home: &Home,
-    neighbours: &BTreeMap<String, MappedPeer>,
+    mapped_peers: &BTreeMap<String, MappedPeer>,
     full: &str,
 ) -> bool {
     #[cfg(feature = "failpoints")]
@@ -351,7 +351,7 @@ pub(super) fn is_name_known(
         return false;
     }
     // What cannot be read might be there.
-    home.has_name(full).unwrap_or(true) || neighbours.values().any(|one| one.has_name(full))
+    home.has_name(full).unwrap_or(true) || mapped_peers.values().any(|one| one.has_name(full))
 }
 
 fn unknown_names(name: &NodeName, address: &str) -> WireError {
@@ -364,12 +364,12 @@ fn unknown_names(name: &NodeName, address: &str) -> WireError {
 
 /// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
 /// they may know what those have.
-pub(super) fn unread(neighbours: &BTreeMap<String, MappedPeer>, view: Option<&View>) -> Unread {
+pub(super) fn unread(mapped_peers: &BTreeMap<String, MappedPeer>, view: Option<&View>) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
-    let asks_all = former.any(|one| !one.has_left && !neighbours.contains_key(one.name.as_str()));
-    let members = neighbours.values().filter(|one| !one.is_lost());
+    let asks_all = former.any(|one| !one.has_left && !mapped_peers.contains_key(one.name.as_str()));
+    let members = mapped_peers.values().filter(|one| !one.is_lost());
     let members = members.filter(|one| asks_all || one.mapped().is_none());
-    let lost = neighbours.values().filter(|one| one.is_lost_unread());
+    let lost = mapped_peers.values().filter(|one| one.is_lost_unread());
     Unread {
         members: members.map(|one| one.member.number).collect(),
         lost: lost.map(|one| one.member.number).min(),

@@ -56,7 +56,7 @@ const ASK_LEASES_MAX: u64 = 3;
 const TELL_MS_MAX: u64 = 30_000;
 /// after pauses of so long,
 const TELL_AGAIN_MS: u64 = 100;
-/// and as much of it is kept.
+/// and as much of it is retained.
 const UNTOLD_MAX: usize = 65_536;
 
 /// What a node is to the others.
@@ -85,13 +85,13 @@ pub struct ClusterOptions {
 /// Something to do with other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerAction {
-    /// Send a letter of the membership protocol; it may be lost.
+    /// Send a message of the membership protocol; it may be lost.
     Tell {
         /// To where.
         address: String,
         /// Which life of this node sends it.
         incarnation: u64,
-        /// The letter.
+        /// The message.
         body: Vec<u8>,
     },
     /// Ask another node; [`NodeState::answered`] is called by the deadline.
@@ -156,7 +156,7 @@ pub enum PeerAction {
     },
     /// Watch the process of a client that runs on another node of this machine, and call
     /// [`NodeState::orphan_died`].
-    WatchGuest {
+    WatchRemoteClient {
         /// Its place.
         slot: ClientSlot,
     },
@@ -200,7 +200,7 @@ pub(in crate::protocol) enum PendingQuestion {
     Family(ClientSlot),
     /// A barrier or flags of a client.
     Sync(u64),
-    /// What a member kept that this node keeps by the view of an epoch.
+    /// What a member retained that this node keeps by the view of an epoch.
     HandOver {
         /// Which node.
         node: String,
@@ -269,7 +269,7 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
     let Some(cluster) = cluster else {
         return;
     };
-    let is_there = cluster.neighbours.get(&what.0).is_some_and(|node| !node.is_lost());
+    let is_there = cluster.mapped_peers.get(&what.0).is_some_and(|node| !node.is_lost());
     if is_there && cluster.untold.len() < UNTOLD_MAX {
         cluster.untold.push(Untold { at_ms: now_ms + TELL_AGAIN_MS, what });
     }
@@ -283,7 +283,7 @@ pub(in crate::protocol) struct Cluster {
     naming: Naming,
     incarnation: u64,
     has_lease: bool,
-    neighbours: BTreeMap<String, MappedPeer>,
+    mapped_peers: BTreeMap<String, MappedPeer>,
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
@@ -292,9 +292,9 @@ pub(in crate::protocol) struct Cluster {
     was_member: bool,
     asked: BTreeMap<u64, PendingQuestion>,
     next_token: u64,
-    /// Guests without a connection, each with when its node is asked again.
+    /// Remote clients without a connection, each with when its node is asked again.
     watched: BTreeMap<ClientSlot, remote_clients::Watched>,
-    /// Guests that went, and whose nodes have not cleaned up behind them.
+    /// Remote clients that went, and whose nodes have not cleaned up behind them.
     dirty: BTreeMap<ClientSlot, remote_clients::Dirty>,
     /// What other nodes have to hear of and did not.
     untold: Vec<Untold>,
@@ -305,7 +305,7 @@ pub(in crate::protocol) struct Cluster {
 }
 
 impl NodeState {
-    /// Makes this node one of a cluster. What an earlier life kept is found in the region.
+    /// Makes this node one of a cluster. What an earlier life retained is found in the region.
     ///
     /// # Errors
     ///
@@ -316,7 +316,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
-        let kept = self.kept_membership()?;
+        let retained = self.retained_membership()?;
         let first_number = options.incarnation;
         let membership = MembershipOptions {
             name: options.name.clone(),
@@ -329,7 +329,8 @@ impl NodeState {
         };
         let reserved: Vec<String> = self.home.reserved_names().map(str::to_owned).collect();
         let naming = Naming::new(options.name.clone(), options.incarnation, reserved.clone());
-        let membership = Agreement::new(options.agreement, membership, kept.as_deref(), now_ms)?;
+        let membership =
+            Agreement::new(options.agreement, membership, retained.as_deref(), now_ms)?;
         let incarnation = membership.incarnation().0;
         let known = membership.view().cloned();
         self.cluster = Some(Box::new(Cluster {
@@ -337,7 +338,7 @@ impl NodeState {
             naming,
             incarnation,
             has_lease: false,
-            neighbours: BTreeMap::new(),
+            mapped_peers: BTreeMap::new(),
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
             lookups: Lookups::default(),
@@ -360,7 +361,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// A letter came. `from` is what the certificate of the sender says.
+    /// A message came. `from` is what the certificate of the sender says.
     pub fn told(
         &mut self,
         (from, incarnation): (&str, u64),
@@ -371,23 +372,23 @@ impl NodeState {
         if self.cluster.is_none() {
             return;
         }
-        let Ok(letter) = postcard::from_bytes::<Message>(body) else {
+        let Ok(message) = postcard::from_bytes::<Message>(body) else {
             tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
             return;
         };
-        if (letter.from.name.as_str(), letter.from.incarnation.0) != (from, incarnation) {
-            tracing::warn!(from, name = %letter.from.name, "a letter in another's name");
+        if (message.from.name.as_str(), message.from.incarnation.0) != (from, incarnation) {
+            tracing::warn!(from, name = %message.from.name, "a letter in another's name");
             return;
         }
-        let outcomes = match self.refuse_lease(&letter, now_ms) {
+        let outcomes = match self.refuse_lease(&message, now_ms) {
             Some(outcomes) => outcomes,
             None => self
                 .cluster
                 .as_mut()
-                .map_or_else(Vec::new, |cluster| cluster.membership.handle(letter, now_ms)),
+                .map_or_else(Vec::new, |cluster| cluster.membership.handle(message, now_ms)),
         };
         self.perform_membership(outcomes, now_ms, out);
-        self.tell_roster();
+        self.tell_members();
     }
 
     pub(in crate::protocol) fn next_cluster_deadline_ms(&self) -> Option<u64> {
@@ -400,7 +401,7 @@ impl NodeState {
         let dirty =
             cluster.dirty.values().filter_map(remote_clients::Dirty::next_deadline_ms).min();
         let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        let by_net = cluster.neighbours.values().filter_map(MappedPeer::ask_by_net_at_ms).min();
+        let by_net = cluster.mapped_peers.values().filter_map(MappedPeer::ask_by_net_at_ms).min();
         let all = [membership, naming, parked, watched, dirty, untold, by_net];
         all.into_iter().flatten().min()
     }
@@ -413,10 +414,10 @@ impl NodeState {
         self.perform_membership(outcomes, now_ms, out);
         self.settle_reserved();
         self.tick_names(now_ms, out);
-        self.watch_guests(now_ms, out);
+        self.watch_remote_clients(now_ms, out);
         self.tell_again(now_ms, out);
         self.ask_by_net(now_ms, out);
-        self.tell_roster();
+        self.tell_members();
     }
 
     /// Whether all that was handed over was taken.
@@ -432,7 +433,7 @@ impl NodeState {
         let is_under_way = under_way.any(|question| {
             matches!(
                 question,
-                Question::Sync(SyncQuestion::Kept { .. } | SyncQuestion::Told { .. })
+                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Told { .. })
             )
         });
         !is_under_way && self.has_nothing_set_aside()
@@ -469,8 +470,8 @@ impl NodeState {
         // It grows by itself while a node waits to be let in.
         cluster.incarnation = cluster.membership.incarnation().0;
         match told {
-            Output::Send { address, letter } => {
-                let Ok(body) = postcard::to_allocvec(&letter) else {
+            Output::Send { address, message } => {
+                let Ok(body) = postcard::to_allocvec(&message) else {
                     return;
                 };
                 let incarnation = cluster.incarnation;
@@ -481,7 +482,7 @@ impl NodeState {
             Output::View(view) => self.view_installed(view, now_ms, out),
             Output::Reach { number, state } => {
                 cluster.has_news = true;
-                let found = cluster.neighbours.values_mut();
+                let found = cluster.mapped_peers.values_mut();
                 for one in found.filter(|one| one.member.number == number) {
                     one.set_reach(state);
                 }
@@ -504,7 +505,7 @@ impl NodeState {
         }
     }
 
-    /// What is to be known after a kill. Kept before anything that follows from it is sent.
+    /// What is to be known after a kill. Retained before anything that follows from it is sent.
     fn keep(&mut self, bytes: &[u8]) {
         if let Err(error) = self.keep_membership(bytes) {
             tracing::error!(%error, "what is to be kept for the cluster");
@@ -565,7 +566,7 @@ impl NodeState {
         view.member(number).map(|member| member.name.to_string())
     }
 
-    /// Asks a neighbour; false when it is not known.
+    /// Asks a mapped peer; false when it is not known.
     pub(in crate::protocol) fn ask_node(
         &mut self,
         node: &str,
@@ -602,7 +603,7 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return false;
         };
-        let Some(neighbour) = cluster.neighbours.get(node) else {
+        let Some(mapped_peer) = cluster.mapped_peers.get(node) else {
             return false;
         };
         let Ok(body) = postcard::to_allocvec(question) else {
@@ -614,7 +615,7 @@ impl NodeState {
         out.push(Action::Peer(PeerAction::Ask {
             token,
             node: node.to_owned(),
-            address: neighbour.member.address.clone(),
+            address: mapped_peer.member.address.clone(),
             incarnation: cluster.incarnation,
             body,
             timeout_ms,
@@ -647,7 +648,7 @@ impl NodeState {
             (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
                 if self.orphans.get(&slot) == Some(&peer) =>
             {
-                self.guest_gone(slot, now_ms);
+                self.remote_client_gone(slot, now_ms);
             }
             (PendingQuestion::Watch(slot, _), _) => self.watch_later(slot, now_ms),
             (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
@@ -738,7 +739,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        let Some(member) = self.neighbour_in_life(from, incarnation) else {
+        let Some(member) = self.mapped_peer_in_life(from, incarnation) else {
             return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
         };
         match question {
@@ -795,7 +796,7 @@ impl NodeState {
         }
     }
 
-    /// Tells a neighbour something that it must not miss: a barrier that was passed, a name that was
+    /// Tells a mapped peer something that it must not miss: a barrier that was passed, a name that was
     /// sealed. Telling twice does no harm.
     pub(in crate::protocol) fn tell_node(
         &mut self,
@@ -857,7 +858,7 @@ impl NodeState {
     }
 
     /// What clients are told of the nodes, and `Nodes` is answered with.
-    pub(in crate::protocol) fn roster(&self) -> Members {
+    pub(in crate::protocol) fn members(&self) -> Members {
         let Some(cluster) = &self.cluster else {
             return Members::default();
         };
@@ -878,7 +879,7 @@ impl NodeState {
             capacity: self.home.layout().heap.length.0,
         };
         let mut nodes: Vec<MemberInfo> =
-            cluster.neighbours.values().map(MappedPeer::report).collect();
+            cluster.mapped_peers.values().map(MappedPeer::report).collect();
         nodes.push(own);
         nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
         Members {
@@ -889,23 +890,23 @@ impl NodeState {
         }
     }
 
-    /// As [`Self::roster`], with the nodes that are to be joined and are no members.
+    /// As [`Self::members`], with the nodes that are to be joined and are no members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
-        let mut roster = self.roster();
-        roster.nodes.extend(self.not_joined());
-        ReplyBody::Nodes(roster)
+        let mut members = self.members();
+        members.nodes.extend(self.not_joined());
+        ReplyBody::Nodes(members)
     }
 
     /// Tells clients of the nodes, if something changed.
-    fn tell_roster(&mut self) {
+    fn tell_members(&mut self) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
         if !std::mem::take(&mut cluster.has_news) {
             return;
         }
-        let roster = self.roster();
-        if let Err(error) = self.home.tell_clients(&roster.encode()) {
+        let members = self.members();
+        if let Err(error) = self.home.tell_clients(&members.encode()) {
             tracing::error!(%error, "clients are not told of the nodes");
         }
     }
@@ -941,22 +942,22 @@ impl NodeState {
             _ => return Err(WireError::Invalid("the first message is Hello or Listen".into())),
         };
         self.admit(peer, version)?;
-        if peer.guest.is_some() {
+        if peer.remote_client.is_some() {
             // Its own node carries it to where it wants.
             return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
         }
         let Some(cluster) = &self.cluster else {
             return Err(WireError::NoNode { name, known: Vec::new() });
         };
-        let Some(neighbour) = cluster.neighbours.get(&name) else {
-            return Err(WireError::NoNode { name, known: self.roster().names() });
+        let Some(mapped_peer) = cluster.mapped_peers.get(&name) else {
+            return Err(WireError::NoNode { name, known: self.members().names() });
         };
-        neighbour.check_usable()?;
+        mapped_peer.check_usable()?;
         let action = Action::Peer(PeerAction::Bridge {
             session,
             seq,
             node: name,
-            address: neighbour.member.address.clone(),
+            address: mapped_peer.member.address.clone(),
             incarnation: cluster.incarnation,
             first,
         });

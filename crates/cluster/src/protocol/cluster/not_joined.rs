@@ -43,7 +43,7 @@ impl NotJoined {
 }
 
 impl NodeState {
-    /// Letters to an address arrive, or why they do not.
+    /// Messages to an address arrive, or why they do not.
     pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -77,8 +77,8 @@ impl NodeState {
     }
 
     /// A node with another lease may not join: each counts on the lease of all others.
-    pub(super) fn refuse_lease(&mut self, letter: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
-        let Body::Ask { info, .. } = &letter.body else {
+    pub(super) fn refuse_lease(&mut self, message: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
+        let Body::Ask { info, .. } = &message.body else {
             return None;
         };
         let cluster = self.cluster.as_mut()?;
@@ -86,7 +86,7 @@ impl NodeState {
         if own_ms == theirs_ms {
             return None;
         }
-        let (name, address) = (&letter.from.name, &letter.from.address);
+        let (name, address) = (&message.from.name, &message.from.address);
         let words = format!(
             "node {name} at {address} is not let in: its lease is {theirs_ms} ms, that of this \
              node {own_ms} ms (--lease-ms)"
@@ -95,7 +95,7 @@ impl NodeState {
             tracing::error!("{words}");
         }
         cluster.not_joined.note(address, words);
-        Some(cluster.membership.refuse_lease(&letter.from))
+        Some(cluster.membership.refuse_lease(&message.from))
     }
 
     /// Nodes that this one is to join and that are no members, each with why not.
@@ -105,7 +105,7 @@ impl NodeState {
         };
         let is_known = |address: &String| {
             *address == cluster.options.address
-                || cluster.neighbours.values().any(|one| one.member.address == *address)
+                || cluster.mapped_peers.values().any(|one| one.member.address == *address)
         };
         let absent = cluster.options.seeds.iter().filter(|address| !is_known(address));
         let absent =

@@ -86,7 +86,7 @@ pub enum Answer {
     No(String),
     /// To `Has`: for each name whether an object has it.
     Has(Vec<bool>),
-    /// To `SyncQuestion::HandOver`: names, in full, and what was kept under them. None: that is all.
+    /// To `SyncQuestion::HandOver`: names, in full, and what was retained under them. None: that is all.
     HandedOver(Vec<(String, NameState)>),
     /// To `DataAddress`; `None`: there is none.
     DataAddress(Option<String>),

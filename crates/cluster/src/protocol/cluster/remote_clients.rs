@@ -12,7 +12,7 @@ use crate::protocol::convert::wire_span;
 /// A client whose node has no answer is asked for again after so long.
 pub(super) const AGAIN_MS: u64 = 500;
 
-/// How a guest without a connection is watched.
+/// How a remote client without a connection is watched.
 #[derive(Debug)]
 pub(super) enum Watched {
     /// Its process can be seen from here.
@@ -35,7 +35,7 @@ impl Watched {
 /// A client that went, and what it could write in quarantine.
 #[derive(Debug)]
 pub(super) struct Dirty {
-    guest: RemoteClient,
+    remote_client: RemoteClient,
     /// When its node is asked to clean; `None`: it is being asked.
     ask_at_ms: Option<u64>,
 }
@@ -52,44 +52,44 @@ pub(crate) fn node_key(name: &str) -> u64 {
 }
 
 impl NodeState {
-    /// Guests that lost their connections are watched by their processes where those can be seen,
+    /// Remote clients that lost their connections are watched by their processes where those can be seen,
     /// else by their nodes.
-    pub(super) fn watch_guests(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn watch_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &self.cluster else {
             return;
         };
         let new = self.orphans.iter().filter(|(slot, _)| !cluster.watched.contains_key(slot));
-        let new = new.filter_map(|(slot, peer)| Some((*slot, peer.guest?)));
+        let new = new.filter_map(|(slot, peer)| Some((*slot, peer.remote_client?)));
         let new: Vec<(ClientSlot, bool)> =
-            new.map(|(slot, guest)| (slot, self.is_host_own(guest))).collect();
+            new.map(|(slot, remote_client)| (slot, self.is_host_own(remote_client))).collect();
         for (slot, is_visible) in new {
             let watched = if is_visible {
-                out.push(Action::Peer(PeerAction::WatchGuest { slot }));
+                out.push(Action::Peer(PeerAction::WatchRemoteClient { slot }));
                 Watched::Here
             } else {
                 Watched::AskAt(now_ms)
             };
             self.set_watched(slot, watched);
         }
-        self.ask_for_guests(now_ms, out);
+        self.ask_for_remote_clients(now_ms, out);
         self.ask_to_clean(now_ms, out);
     }
 
-    /// Whether the processes of a guest's node are seen by this one.
-    pub(in crate::protocol) fn is_host_own(&self, guest: RemoteClient) -> bool {
+    /// Whether the processes of a remote client's node are seen by this one.
+    pub(in crate::protocol) fn is_host_own(&self, remote_client: RemoteClient) -> bool {
         let Some(cluster) = &self.cluster else {
             return false;
         };
         let host = &cluster.options.offer.host;
-        let mut nodes = cluster.neighbours.values();
+        let mut nodes = cluster.mapped_peers.values();
         nodes.any(|one| {
-            node_key(one.member.name.as_str()) == guest.node
+            node_key(one.member.name.as_str()) == remote_client.node
                 && one.offer.as_ref().is_some_and(|offer| offer.host == *host)
         })
     }
 
     /// Asks the nodes of clients that cannot be seen from here.
-    fn ask_for_guests(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    fn ask_for_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -101,12 +101,12 @@ impl NodeState {
             let Some(peer) = self.orphans.get(&slot).copied() else {
                 continue;
             };
-            if peer.guest.is_some_and(|guest| self.is_host_own(guest)) {
-                out.push(Action::Peer(PeerAction::WatchGuest { slot }));
+            if peer.remote_client.is_some_and(|remote_client| self.is_host_own(remote_client)) {
+                out.push(Action::Peer(PeerAction::WatchRemoteClient { slot }));
                 self.set_watched(slot, Watched::Here);
                 continue;
             }
-            let node = peer.guest.and_then(|guest| self.node_of(guest));
+            let node = peer.remote_client.and_then(|remote_client| self.node_of(remote_client));
             let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
             let about = PendingQuestion::Watch(slot, peer);
             let is_asked = node.is_some_and(|node| self.ask_node(&node, &question, about, out));
@@ -125,20 +125,20 @@ impl NodeState {
     /// Asks the node of a client that has ended; false if that is not possible now.
     pub(in crate::protocol) fn ask_node_of(
         &mut self,
-        guest: RemoteClient,
+        remote_client: RemoteClient,
         question: &Question,
         slot: ClientSlot,
         out: &mut Vec<Action>,
     ) -> bool {
-        let node = self.node_of(guest);
+        let node = self.node_of(remote_client);
         node.is_some_and(|node| self.ask_node(&node, question, PendingQuestion::Family(slot), out))
     }
 
-    /// The node of a guest, unless it is lost.
-    fn node_of(&self, guest: RemoteClient) -> Option<String> {
+    /// The node of a remote client, unless it is lost.
+    fn node_of(&self, remote_client: RemoteClient) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
-        let mut nodes = cluster.neighbours.iter().filter(|(_, one)| !one.is_lost());
-        nodes.find(|(name, _)| node_key(name) == guest.node).map(|(name, _)| name.clone())
+        let mut nodes = cluster.mapped_peers.iter().filter(|(_, one)| !one.is_lost());
+        nodes.find(|(name, _)| node_key(name) == remote_client.node).map(|(name, _)| name.clone())
     }
 
     /// A client of memory that is coherent only inside a machine went: what it could write is
@@ -147,11 +147,11 @@ impl NodeState {
         &mut self,
         slot: ClientSlot,
     ) -> Result<Option<Reclaimed>, StoreError> {
-        let guest = self.home.client(slot)?.guest;
+        let remote_client = self.home.client(slot)?.remote_client;
         let left = self.home.quarantine(slot)?;
-        match (guest, &mut self.cluster) {
-            (Some(guest), Some(cluster)) => {
-                cluster.dirty.insert(slot, Dirty { guest, ask_at_ms: Some(0) });
+        match (remote_client, &mut self.cluster) {
+            (Some(remote_client), Some(cluster)) => {
+                cluster.dirty.insert(slot, Dirty { remote_client, ask_at_ms: Some(0) });
                 Ok(None)
             }
             // Its node is not known any more: who runs the nodes has to say what became of it.
@@ -173,14 +173,14 @@ impl NodeState {
         let due: Vec<(ClientSlot, RemoteClient)> = due
             .map(|(slot, dirty)| {
                 dirty.ask_at_ms = None;
-                (*slot, dirty.guest)
+                (*slot, dirty.remote_client)
             })
             .collect();
         let region_uid = self.home.uid().0;
-        for (slot, guest) in due {
+        for (slot, remote_client) in due {
             let spans = self.home.writable_by(slot).into_iter().map(wire_span).collect();
             let question = Question::Clean { region_uid, spans };
-            let is_asked = (self.node_of(guest)).is_some_and(|node| {
+            let is_asked = (self.node_of(remote_client)).is_some_and(|node| {
                 self.ask_node(&node, &question, PendingQuestion::Clean(slot), out)
             });
             if !is_asked {
@@ -209,7 +209,7 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// Nobody knows what became of a guest: it is looked for again.
+    /// Nobody knows what became of a remote client: it is looked for again.
     pub(crate) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster
             && let Some(watched) = cluster.watched.get_mut(&slot)
@@ -218,7 +218,7 @@ impl NodeState {
         }
     }
 
-    pub(super) fn guest_gone(&mut self, slot: ClientSlot, now_ms: u64) {
+    pub(super) fn remote_client_gone(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster {
             cluster.watched.remove(&slot);
         }
@@ -232,33 +232,35 @@ impl NodeState {
         now_ms: u64,
     ) -> Result<ReplyBody, WireError> {
         let name = node.to_owned();
-        let known = self.roster().names();
+        let known = self.members().names();
         let Some(cluster) = &mut self.cluster else {
             return Err(WireError::NoNode { name, known });
         };
         let key = node_key(node);
-        let is_of_it = |guest: Option<RemoteClient>| guest.is_some_and(|guest| guest.node == key);
-        match cluster.neighbours.get(node) {
-            Some(neighbour) if !neighbour.is_lost() => {
+        let is_of_it = |remote_client: Option<RemoteClient>| {
+            remote_client.is_some_and(|remote_client| remote_client.node == key)
+        };
+        match cluster.mapped_peers.get(node) {
+            Some(mapped_peer) if !mapped_peer.is_lost() => {
                 return Err(WireError::Invalid(format!("node {node:?} is not lost")));
             }
             Some(_) => {}
             // Lost before this daemon began: it knows its clients by the region. Without a lease it
             // does not know who is a member.
             None if cluster.has_lease
-                && (self.orphans.values().any(|peer| is_of_it(peer.guest))
+                && (self.orphans.values().any(|peer| is_of_it(peer.remote_client))
                     || !self.families.of_node(key).is_empty()
-                    || cluster.dirty.values().any(|one| is_of_it(Some(one.guest)))) => {}
+                    || cluster.dirty.values().any(|one| is_of_it(Some(one.remote_client)))) => {}
             None => return Err(WireError::NoNode { name, known }),
         }
-        cluster.neighbours.remove(node);
+        cluster.mapped_peers.remove(node);
         cluster.has_news = true;
-        let gone = self.orphans.iter().filter(|(_, peer)| is_of_it(peer.guest));
+        let gone = self.orphans.iter().filter(|(_, peer)| is_of_it(peer.remote_client));
         let gone: Vec<ClientSlot> = gone.map(|(slot, _)| *slot).collect();
         tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");
-        let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.guest)));
+        let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.remote_client)));
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
-        gone.iter().for_each(|slot| self.guest_gone(*slot, now_ms));
+        gone.iter().for_each(|slot| self.remote_client_gone(*slot, now_ms));
         // So have their children.
         let families = self.families.of_node(key);
         families.iter().for_each(|slot| self.end_family(*slot, now_ms));
@@ -268,7 +270,7 @@ impl NodeState {
                 self.cleaned(slot, now_ms);
             }
         }
-        self.tell_roster();
+        self.tell_members();
         Ok(ReplyBody::Done)
     }
 }

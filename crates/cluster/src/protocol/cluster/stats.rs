@@ -8,7 +8,7 @@ use crate::protocol::node::NodeState;
 #[derive(Debug, Clone)]
 pub struct ClusterNumbers {
     /// Who is there.
-    pub roster: Members,
+    pub members: Members,
     /// How long this node's lease lasts from now on; 0: it has none.
     pub lease_left_ms: u64,
     /// For the memory of each node that is mapped here, its own too: cache lines that this daemon
@@ -23,7 +23,7 @@ impl NodeState {
     pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
         let cluster = self.cluster.as_ref()?;
         let own = (self.own_name(), self.home.region());
-        let others = cluster.neighbours.iter();
+        let others = cluster.mapped_peers.iter();
         let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
         let others = others.map(|(name, memory)| (name, memory.reader.region()));
         let lines = std::iter::once(own).chain(others).map(|(name, region)| {
@@ -31,7 +31,7 @@ impl NodeState {
             (name, [counters.published_lines, counters.refreshed_lines])
         });
         Some(ClusterNumbers {
-            roster: self.roster(),
+            members: self.members(),
             lease_left_ms: cluster.membership.lease_left_ms(now_ms),
             lines: lines.collect(),
             fetched: self.replicas.fetched(),
@@ -55,7 +55,7 @@ impl NodeState {
 
     /// The other node that listens at an address.
     pub fn node_at(&self, address: &str) -> Option<&str> {
-        let mut others = self.cluster.as_ref()?.neighbours.iter();
+        let mut others = self.cluster.as_ref()?.mapped_peers.iter();
         let found = others.find(|(_, one)| one.member.address == address);
         found.map(|(name, _)| name.as_str())
     }

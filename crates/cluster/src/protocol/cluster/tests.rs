@@ -66,7 +66,7 @@ struct Far {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Questions {
     Answered,
-    /// None gets through, and that is known at once. Letters do.
+    /// None gets through, and that is known at once. Messages do.
     Refused,
 }
 
@@ -79,7 +79,7 @@ struct World {
     /// Local client of node a.
     local: SessionId,
     /// Sessions at node a of clients of node b.
-    guests: BTreeSet<SessionId>,
+    remote_clients: BTreeSet<SessionId>,
     /// Nothing gets through.
     is_cut: bool,
     /// The daemon of b does nothing.
@@ -92,7 +92,7 @@ struct World {
     is_cleaning: bool,
     /// Processes on b that run.
     running: BTreeSet<u32>,
-    letters: VecDeque<(usize, u64, Vec<u8>)>,
+    messages: VecDeque<(usize, u64, Vec<u8>)>,
     /// Who asked what, by a number.
     asked: VecDeque<(u64, usize, u64, Vec<u8>)>,
     waiting: BTreeMap<u64, (usize, u64)>,
@@ -116,7 +116,7 @@ impl World {
             now_ms: 0,
             sessions: 0,
             local: SessionId(0),
-            guests: BTreeSet::new(),
+            remote_clients: BTreeSet::new(),
             is_cut: false,
             is_stopped: false,
             questions: Questions::Answered,
@@ -124,7 +124,7 @@ impl World {
             late: Vec::new(),
             is_cleaning: true,
             running: BTreeSet::new(),
-            letters: VecDeque::new(),
+            messages: VecDeque::new(),
             asked: VecDeque::new(),
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
@@ -180,7 +180,7 @@ impl World {
         let state =
             NodeState::new(home, 0, 1, OWNER, orphans.collect(), report.objects, self.now_ms);
         self.nodes.insert(0, state);
-        self.guests.clear();
+        self.remote_clients.clear();
         // What the other asked is not answered any more.
         self.lost.retain(|(_, by, _)| *by != 0);
         self.asked.retain(|(_, by, ..)| *by != 0);
@@ -189,7 +189,7 @@ impl World {
         let out = self.join_cluster(0);
         self.perform(0, out);
         // The process of its own client has ended with it.
-        let local = self.nodes[0].orphans().find(|(_, peer)| peer.guest.is_none());
+        let local = self.nodes[0].orphans().find(|(_, peer)| peer.remote_client.is_none());
         self.nodes[0].orphan_died(local.unwrap().0, self.now_ms);
         self.local = self.connect(11, None, None).unwrap().0;
     }
@@ -197,12 +197,12 @@ impl World {
     fn connect(
         &mut self,
         pid: u32,
-        guest: Option<RemoteClient>,
+        remote_client: Option<RemoteClient>,
         resume: Option<&Welcome>,
     ) -> Result<(SessionId, Welcome), WireError> {
         self.sessions += 1;
         let session = SessionId(self.sessions);
-        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest };
+        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, remote_client };
         self.nodes[0].opened(session, peer, self.now_ms);
         let resume = resume.map(|place| (place.region_uid, place.slot, place.nonce));
         let (namespace, node) = (String::new(), String::new());
@@ -278,7 +278,7 @@ impl World {
     fn far(&mut self, pid: u32) -> Far {
         self.running.insert(pid);
         let (session, welcome) = self.connect(pid, Some(of_b()), None).unwrap();
-        self.guests.insert(session);
+        self.remote_clients.insert(session);
         let granted = self.grant(session, GRANTED).unwrap();
         let region = Region::map(Arc::clone(&self.fabrics[0]), Access::Client, None).unwrap();
         let blocks: Vec<_> = welcome.hold_blocks.iter().copied().map(span).collect();
@@ -295,7 +295,7 @@ impl World {
 
     /// The connection ends, and what became of the process nobody has heard.
     fn disconnect(&mut self, far: &Far) {
-        if self.guests.remove(&far.session) {
+        if self.remote_clients.remove(&far.session) {
             self.nodes[0].closed(far.session, true, self.now_ms);
         }
     }
@@ -304,7 +304,7 @@ impl World {
         let (session, welcome) = self.connect(far.pid, Some(of_b()), Some(&far.welcome))?;
         assert_eq!((welcome.slot, welcome.nonce), (far.welcome.slot, far.welcome.nonce));
         assert_eq!(welcome.grants, [far.granted]);
-        self.guests.insert(session);
+        self.remote_clients.insert(session);
         far.session = session;
         Ok(())
     }
@@ -324,11 +324,11 @@ impl World {
     }
 
     fn reach_of_b(&self) -> Reach {
-        self.nodes[0].roster().find("b").unwrap().reach
+        self.nodes[0].members().find("b").unwrap().reach
     }
 
     /// Retiring, granted, in quarantine.
-    fn kept(&self) -> (u64, u64, u64) {
+    fn retained(&self) -> (u64, u64, u64) {
         let stats = self.stats();
         (stats.retiring, stats.granted, stats.quarantine)
     }
@@ -356,7 +356,7 @@ impl World {
         for number in [0, 1] {
             self.tick(number);
         }
-        for (to, incarnation, body) in std::mem::take(&mut self.letters) {
+        for (to, incarnation, body) in std::mem::take(&mut self.messages) {
             if !self.is_deaf(to) {
                 let (mut out, from) = (Vec::new(), (NAMES[1 - to], incarnation));
                 self.nodes[to].told(from, &body, self.now_ms, &mut out);
@@ -409,7 +409,7 @@ impl World {
             let Action::Peer(action) = action else { continue };
             match action {
                 PeerAction::Tell { incarnation, body, .. } if !self.is_deaf(1 - number) => {
-                    self.letters.push_back((1 - number, incarnation, body));
+                    self.messages.push_back((1 - number, incarnation, body));
                 }
                 PeerAction::Ask { token, incarnation, body, timeout_ms, .. } => {
                     let question: Question = postcard::from_bytes(&body).unwrap();
@@ -456,11 +456,11 @@ impl World {
                     self.perform(number, vec![answer_peer(token, &answer)]);
                 }
                 PeerAction::CutOff { .. } if number == 0 => {
-                    for session in std::mem::take(&mut self.guests) {
+                    for session in std::mem::take(&mut self.remote_clients) {
                         self.nodes[0].closed(session, true, self.now_ms);
                     }
                 }
-                PeerAction::WatchGuest { .. } => panic!("it cannot be seen from here"),
+                PeerAction::WatchRemoteClient { .. } => panic!("it cannot be seen from here"),
                 _ => {}
             }
         }
@@ -481,7 +481,7 @@ fn is_clean(question: &Question) -> bool {
 
 /// Nothing is left of any client of b.
 fn assert_all_is_back(world: &World) {
-    assert_eq!(world.kept(), (0, 0, 0));
+    assert_eq!(world.retained(), (0, 0, 0));
     assert_eq!((world.stats().clients, world.stats().holds), (1, 0));
 }
 
@@ -492,7 +492,7 @@ fn what_a_client_has_stays_while_its_node_says_that_it_lives_and_comes_back_when
     let mut far = world.far_reader(60);
     world.disconnect(&far);
     let began = world.now_ms;
-    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     let asked = world.asked_since(began, is_watch);
     assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
     let watched = Question::Watch { pid: 60, start_time: 1 };
@@ -500,10 +500,10 @@ fn what_a_client_has_stays_while_its_node_says_that_it_lives_and_comes_back_when
     // It comes back to its place, and nobody is asked while it is there.
     world.resume(&mut far).unwrap();
     let back = world.now_ms + ROUND_MS;
-    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     assert_eq!(world.asked_since(back, is_watch), [0_u64; 0]);
     world.disconnect(&far);
-    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     world.kill(&mut far);
     world.go_on(SOON_MS);
     assert_all_is_back(&world);
@@ -517,14 +517,14 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     let mut far = world.far_reader(60);
     let writable = world.nodes[0].home().writable_by(ClientSlot(far.welcome.slot));
     world.disconnect(&far);
-    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     assert_eq!(world.asked_since(0, is_clean), [0_u64; 0], "it may be writing");
     world.kill(&mut far);
     world.go_on(SOON_MS);
     // Its hold is gone; what it could write is nobody's.
-    assert_eq!(world.kept(), (0, 0, GRANTED));
+    assert_eq!(world.retained(), (0, 0, GRANTED));
     let began = world.now_ms;
-    world.go_on_with(LONG_MS, |world| world.kept() == (0, 0, GRANTED));
+    world.go_on_with(LONG_MS, |world| world.retained() == (0, 0, GRANTED));
     let capacity = world.stats().capacity;
     let refused = world.grant(world.local, capacity).unwrap_err();
     assert!(matches!(refused, WireError::OutOfMemory { .. }), "{refused}");
@@ -562,7 +562,7 @@ fn a_node_that_does_not_answer_is_asked_again_and_nothing_comes_back_meanwhile()
     world.kill(&mut far);
     world.questions = Questions::Refused;
     let began = world.now_ms;
-    world.go_on_with(2 * LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(2 * LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     let asked = world.asked_since(began, is_watch);
     let gaps: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().all(|gap| (AGAIN_MS..=AGAIN_MS + 2 * ROUND_MS).contains(gap)), "{gaps:?}");
@@ -580,15 +580,15 @@ fn a_node_that_is_slow_loses_nothing_of_its_clients() {
         let mut far = world.far_reader(60);
         for _ in 0..3 {
             (world.is_cut, world.is_stopped) = (is_cut, !is_cut);
-            world.go_on_with(LEASE_MS / 2, |world| world.kept() == (HELD, GRANTED, 0));
+            world.go_on_with(LEASE_MS / 2, |world| world.retained() == (HELD, GRANTED, 0));
             (world.is_cut, world.is_stopped) = (false, false);
             world.go_on_with(LONG_MS, |world| {
-                world.kept() == (HELD, GRANTED, 0) && world.reach_of_b() != Reach::Lost
+                world.retained() == (HELD, GRANTED, 0) && world.reach_of_b() != Reach::Lost
             });
         }
         let refused = world.forget("b").unwrap_err();
         assert!(refused.to_string().contains("is not lost"), "{refused}");
-        assert!(world.guests.contains(&far.session), "its connection was left alone");
+        assert!(world.remote_clients.contains(&far.session), "its connection was left alone");
         world.disconnect(&far);
         world.kill(&mut far);
         world.go_on(LONG_MS);
@@ -616,21 +616,21 @@ fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended()
         world.go_on(SOON_MS);
         let quarantine = if is_node_local { GRANTED } else { 0 };
         let before = (2 * HELD, 3 * GRANTED, quarantine);
-        assert_eq!(world.kept(), before);
+        assert_eq!(world.retained(), before);
         (world.is_cut, world.is_stopped) = (true, true);
         world.kill(&mut lonely);
-        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        world.go_on_with(LONG_MS, |world| world.retained() == before);
         assert_eq!(world.reach_of_b(), Reach::Lost);
-        assert!(world.guests.is_empty(), "connections of its clients were ended");
+        assert!(world.remote_clients.is_empty(), "connections of its clients were ended");
         // A lost node is asked nothing, and time alone ends nothing.
         let lost = world.now_ms;
-        world.go_on_with(4 * LONG_MS, |world| world.kept() == before);
+        world.go_on_with(4 * LONG_MS, |world| world.retained() == before);
         assert_eq!(world.asked_since(lost + 4 * LEASE_MS, |_| true), [0_u64; 0]);
         assert!(matches!(world.forget("d"), Err(WireError::NoNode { .. })));
-        assert_eq!(world.kept(), before);
+        assert_eq!(world.retained(), before);
         assert_eq!(world.forget("b"), Ok(ReplyBody::Done));
         world.round();
-        assert_eq!(world.kept(), (0, GRANTED, 0), "that of the third node's client is left");
+        assert_eq!(world.retained(), (0, GRANTED, 0), "that of the third node's client is left");
         assert_eq!(world.stats().clients, 2);
         for mut far in [connected, lonely, dead] {
             world.assert_unknown(&mut far);
@@ -651,18 +651,18 @@ fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
         let (mut living, mut dead) = (world.far_reader(60), world.far_reader(61));
         let before = (2 * HELD, 2 * GRANTED, 0);
         world.is_stopped = true;
-        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        world.go_on_with(LONG_MS, |world| world.retained() == before);
         assert_eq!(world.reach_of_b(), Reach::Lost);
-        let life = world.nodes[0].roster().find("b").unwrap().incarnation;
+        let life = world.nodes[0].members().find("b").unwrap().incarnation;
         world.kill(&mut dead);
-        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        world.go_on_with(LONG_MS, |world| world.retained() == before);
         world.is_stopped = false;
         world.go_on(2 * LONG_MS);
-        let b = world.nodes[0].roster().find("b").unwrap().clone();
+        let b = world.nodes[0].members().find("b").unwrap().clone();
         assert_eq!(b.reach, Reach::Live);
         assert!(b.incarnation > life, "{} after {life}", b.incarnation);
         // Who lives has all that it had, and only that.
-        assert_eq!(world.kept(), (HELD, GRANTED, 0));
+        assert_eq!(world.retained(), (HELD, GRANTED, 0));
         world.resume(&mut living).unwrap();
         // Who ended does not come back, nor does anything of it to whoever gets its place.
         world.assert_unknown(&mut dead);
@@ -672,7 +672,7 @@ fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
         assert_eq!((next.welcome.grants.len(), world.stats().holds), (0, 1));
         world.disconnect(&next);
         world.assert_unknown(&mut dead);
-        world.go_on_with(LONG_MS, |world| world.kept() == (HELD, 2 * GRANTED, 0));
+        world.go_on_with(LONG_MS, |world| world.retained() == (HELD, 2 * GRANTED, 0));
     }
 }
 
@@ -688,16 +688,16 @@ fn the_clients_of_a_node_that_was_lost_to_an_earlier_daemon_can_be_forgotten() {
         world.kill(&mut dead);
         world.go_on(SOON_MS);
         let quarantine = if is_node_local { GRANTED } else { 0 };
-        assert_eq!(world.kept(), (HELD, GRANTED, quarantine));
+        assert_eq!(world.retained(), (HELD, GRANTED, quarantine));
         (world.is_cut, world.is_stopped) = (true, true);
         world.go_on(LONG_MS);
         assert_eq!(world.reach_of_b(), Reach::Lost);
         world.kill(&mut living);
         world.restart_a();
         // What was in quarantine is a client's again, until its node or somebody else says more.
-        let kept = (HELD, GRANTED + quarantine, 0);
-        world.go_on_with(2 * LONG_MS, |world| world.kept() == kept);
-        assert!(world.nodes[0].roster().has_lease && world.nodes[0].roster().find("b").is_none());
+        let retained = (HELD, GRANTED + quarantine, 0);
+        world.go_on_with(2 * LONG_MS, |world| world.retained() == retained);
+        assert!(world.nodes[0].members().has_lease && world.nodes[0].members().find("b").is_none());
         assert!(matches!(world.forget("c"), Err(WireError::NoNode { .. })));
         assert_eq!(world.forget("b"), Ok(ReplyBody::Done));
         world.round();
@@ -718,7 +718,7 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     assert_eq!(world.asked_since(0, is_watch).len(), 1, "its node is looking");
     world.resume(&mut first).unwrap();
     world.ask(first.session, RequestBody::Goodbye).unwrap();
-    world.guests.remove(&first.session);
+    world.remote_clients.remove(&first.session);
     world.nodes[0].closed(first.session, true, world.now_ms);
     world.kill(&mut first);
     // Its node says that no child of it reads through the place.
@@ -727,7 +727,7 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     assert_eq!(second.welcome.slot, first.welcome.slot, "else this shows nothing");
     world.disconnect(&second);
     world.is_slow = false;
-    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
     assert!(world.asked_since(0, is_watch).len() > 2, "of the second too");
 }
 

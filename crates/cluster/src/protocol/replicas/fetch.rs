@@ -235,7 +235,7 @@ impl NodeState {
         let unreachable = self.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
         let is_mapped = self.is_mapped(node);
-        let is_without_net = region.is_none() && self.is_neighbour(node);
+        let is_without_net = region.is_none() && self.is_mapped_peer(node);
         if is_lost {
             self.find_by_net_again(node, now_ms);
         }

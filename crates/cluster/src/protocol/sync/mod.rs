@@ -1,4 +1,4 @@
-//! Barriers and flags of clients, on any node. Each name is kept by one node, the same for all that
+//! Barriers and flags of clients, on any node. Each name is retained by one node, the same for all that
 //! have the same view; where it is not this one, requests go there and outcomes come back. A node
 //! that does not keep a name, by its own view, takes no request for it, nor does one that has no lease
 //! take one for flags. When a view gives a name to another node, flags and members of barriers go
@@ -33,14 +33,14 @@ const WAITS_PER_SESSION_MAX: usize = 1024;
 /// An outcome that does not come from another node is given up so long after the deadline.
 const GRACE_MS: u64 = 5_000;
 
-/// A keeper that did not answer is asked again after so long: some round trips, and far below a
+/// A owner that did not answer is asked again after so long: some round trips, and far below a
 /// lease.
 const AGAIN_MS: u64 = 100;
 
 /// So many clients of other nodes that ended are remembered: more than end while a barrier moves.
 const ENDED_MAX: usize = 4096;
 
-/// What a client of another node than the keeper needs for it.
+/// What a client of another node than the owner needs for it.
 pub(super) fn right_for(ask: &SyncAsk) -> Rights {
     match ask {
         SyncAsk::Arrive { .. } | SyncAsk::SetFlags { .. } => Rights::WRITE,
@@ -81,14 +81,14 @@ pub enum SyncQuestion {
         /// Names the request there.
         number: u64,
     },
-    /// What the asking node kept, which leaves: the asked one keeps it by the view without it.
-    Kept {
+    /// What the asking node retained, which leaves: the asked one keeps it by the view without it.
+    Retained {
         /// Told again, it has the same one.
         number: u64,
         /// The name, in full.
         name: String,
         /// What.
-        kept: NameState,
+        retained: NameState,
         /// Of the view of the asking node: in another one it counts for nothing.
         epoch: Epoch,
     },
@@ -115,7 +115,7 @@ struct SyncWait {
     ask: SyncAsk,
     pid: u32,
     /// The node that keeps the name.
-    keeper: String,
+    owner: String,
     deadline_ms: u64,
     /// It did not answer, and is asked again then.
     again_at_ms: Option<u64>,
@@ -130,7 +130,7 @@ pub(super) struct Sync {
     table: SyncTable,
     waits: BTreeMap<u64, SyncWait>,
     next_number: u64,
-    /// Clients that came to a barrier, wherever it is kept.
+    /// Clients that came to a barrier, wherever it is retained.
     parties: BTreeSet<SessionId>,
     /// Of them, those that ended since the last tick.
     ended: Vec<SessionId>,
@@ -174,12 +174,12 @@ impl NodeState {
         };
         let pid = state.peer.pid;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let keeper = self.authority_name(&name);
+        let owner = self.authority_name(&name);
         let (again_at_ms, refusal) = (None, None);
         let wait =
-            SyncWait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, refusal };
+            SyncWait { session, seq, name, ask, pid, owner, deadline_ms, again_at_ms, refusal };
         let number = self.sync.add(wait);
-        self.ask_keeper(number, now_ms, out);
+        self.ask_owner(number, now_ms, out);
         Ok(())
     }
 
@@ -189,18 +189,18 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
-        let keeper = self.authority_name(&wait.name);
-        let number = if keeper == wait.keeper || wait.refusal.is_none() {
+        let owner = self.authority_name(&wait.name);
+        let number = if owner == wait.owner || wait.refusal.is_none() {
             self.sync.waits.insert(number, wait);
             number
         } else {
             // What the earlier one still has to say is about the old number.
-            self.sync.add(SyncWait { keeper, ..wait })
+            self.sync.add(SyncWait { owner, ..wait })
         };
-        self.ask_keeper(number, now_ms, out);
+        self.ask_owner(number, now_ms, out);
     }
 
-    fn ask_keeper(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
+    fn ask_owner(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;
         };
@@ -208,19 +208,19 @@ impl NodeState {
         let (client, pid) = (wait.session.0, wait.pid);
         let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(now_ms);
         let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
-        let keeper = wait.keeper.clone();
+        let owner = wait.owner.clone();
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.parties.insert(session);
         }
         let own = self.own_name();
-        if keeper == own {
+        if owner == own {
             if let Err(reason) = self.check_answers(&ask) {
                 return self.sync_refused(number, reason, now_ms);
             }
             return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
-        if !self.ask_node(&keeper, &question, PendingQuestion::Sync(number), out) {
+        if !self.ask_node(&owner, &question, PendingQuestion::Sync(number), out) {
             let reason = "it keeps that name, and is not known any more".to_owned();
             self.sync_failed(number, reason, out);
         }
@@ -243,13 +243,13 @@ impl NodeState {
         self.sync_unanswered(number, now_ms);
     }
 
-    /// Numbers of requests begin above all those of earlier lives of this node, so that a keeper
+    /// Numbers of requests begin above all those of earlier lives of this node, so that a owner
     /// tells a request that comes again from a new one.
     pub(super) fn number_syncs_from(&mut self, first: u64) {
         self.sync.next_number = first;
     }
 
-    /// Does at the keeper what a client of any node wants.
+    /// Does at the owner what a client of any node wants.
     fn do_sync(
         &mut self,
         node: &str,
@@ -303,7 +303,7 @@ impl NodeState {
         let body = match told {
             WaitOutcome::Moved => {
                 // A new number: should the name come back to that node, this one is known there.
-                let reason = format!("{:?} keeps the name no more", wait.keeper);
+                let reason = format!("{:?} keeps the name no more", wait.owner);
                 let number = self.sync.add(wait);
                 return self.sync_refused(number, reason, now_ms);
             }
@@ -324,11 +324,7 @@ impl NodeState {
 
     /// The node that keeps a name will not take a request.
     pub(super) fn sync_failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
-        self.end_wait(
-            number,
-            |wait| WireError::NodeLost { node: wait.keeper.clone(), reason },
-            out,
-        );
+        self.end_wait(number, |wait| WireError::NodeLost { node: wait.owner.clone(), reason }, out);
     }
 
     fn end_wait(
@@ -358,11 +354,11 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return false;
         };
-        if wait.keeper == self.own_name() {
-            self.sync.table.withdraw(&Waiter { node: wait.keeper, number });
+        if wait.owner == self.own_name() {
+            self.sync.table.withdraw(&Waiter { node: wait.owner, number });
         } else {
             let question = Question::Sync(SyncQuestion::Withdrawn { number });
-            self.tell_node(&wait.keeper, question, now_ms, out);
+            self.tell_node(&wait.owner, question, now_ms, out);
         }
         true
     }
@@ -386,7 +382,7 @@ impl NodeState {
                     // name no more: a refusal would have it done twice.
                     return Ok(Answer::Done);
                 }
-                self.check_kept(&name)?;
+                self.check_retained(&name)?;
                 self.check_answers(&ask)?;
                 self.sync.table.is_new(from, number);
                 if !self.may(from, right_for(&ask), &name) {
@@ -398,7 +394,7 @@ impl NodeState {
             }
             SyncQuestion::Told { number, told } => {
                 // Only who was asked may tell.
-                if self.sync.waits.get(&number).is_some_and(|wait| wait.keeper == from) {
+                if self.sync.waits.get(&number).is_some_and(|wait| wait.owner == from) {
                     self.sync_told(number, told, now_ms, out);
                 }
             }
@@ -422,8 +418,8 @@ impl NodeState {
                 self.sync.table.is_new(from, number);
                 self.sync.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
-            SyncQuestion::Kept { number, name, kept, epoch } => {
-                self.inherit((from, number, epoch), name, kept)?;
+            SyncQuestion::Retained { number, name, retained, epoch } => {
+                self.inherit((from, number, epoch), name, retained)?;
             }
             SyncQuestion::HandOver { epoch, after } => {
                 return self.hand_over(from, epoch, after.as_ref());
@@ -439,12 +435,12 @@ impl NodeState {
         }
     }
 
-    fn check_kept(&self, name: &str) -> Result<(), String> {
-        let (keeper, own) = (self.authority_name(name), self.own_name());
-        if keeper == own {
+    fn check_retained(&self, name: &str) -> Result<(), String> {
+        let (owner, own) = (self.authority_name(name), self.own_name());
+        if owner == own {
             return Ok(());
         }
-        Err(format!("{name:?} is kept by {keeper:?}, not by {own:?}"))
+        Err(format!("{name:?} is kept by {owner:?}, not by {own:?}"))
     }
 
     fn break_for(
@@ -467,14 +463,14 @@ impl NodeState {
         }
     }
 
-    /// Nodes went: what they kept is not kept any more, and their clients take part no more.
+    /// Nodes went: what they retained is not retained any more, and their clients take part no more.
     pub(super) fn sync_without(&mut self, lost: &[String], now_ms: u64, out: &mut Vec<Action>) {
         if lost.is_empty() {
             return;
         }
         let stranded = self.sync.waits.iter();
         let stranded =
-            stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && wait.refusal.is_none());
+            stranded.filter(|(_, wait)| lost.contains(&wait.owner) && wait.refusal.is_none());
         let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
         for number in stranded {
             self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
@@ -488,7 +484,7 @@ impl NodeState {
     /// were told that what this one keeps is lost.
     pub(super) fn sync_outcast(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let own = self.own_name();
-        let away = self.sync.waits.iter().filter(|(_, wait)| wait.keeper != own);
+        let away = self.sync.waits.iter().filter(|(_, wait)| wait.owner != own);
         let away: Vec<u64> = away.map(|(number, _)| *number).collect();
         for number in away {
             let reason = "the others went on without it while a client waited".to_owned();
@@ -517,7 +513,7 @@ impl NodeState {
             let is_gone = |party: &Party| party.node == own && party.client == session.0;
             self.break_for(is_gone, "it ended", now_ms, out);
             // All nodes, for barriers move.
-            for node in self.live_neighbours() {
+            for node in self.live_mapped_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
                 self.tell_node(&node, question, now_ms, out);
             }
@@ -540,14 +536,14 @@ impl NodeState {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;
         };
-        let (keeper, refusal) = (wait.keeper.clone(), wait.refusal.take());
-        if keeper == self.own_name() {
+        let (owner, refusal) = (wait.owner.clone(), wait.refusal.take());
+        if owner == self.own_name() {
             let reason = refusal.unwrap_or_else(|| "the wait was not ended in time".to_owned());
-            let error = WireError::CutOff { node: keeper, reason };
+            let error = WireError::CutOff { node: owner, reason };
             return self.end_wait(number, |_| error, out);
         }
         let question = Question::Sync(SyncQuestion::GivenUp { number });
-        self.tell_node(&keeper, question, now_ms, out);
+        self.tell_node(&owner, question, now_ms, out);
         let reason = match refusal {
             Some(why) => format!("it did not take the request: {why}"),
             None => "it did not say what became of a wait".to_owned(),

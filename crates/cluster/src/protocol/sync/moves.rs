@@ -1,12 +1,12 @@
 //! How flags and members of barriers come to the node that keeps them by a new view.
 //!
-//! **Change of the view.** What a node kept and another one keeps by the view is set aside for that
+//! **Change of the view.** What a node retained and another one keeps by the view is set aside for that
 //! one, which asks the other members for it, page by page, and answers for no name before each of them
 //! has said that there is nothing more. A member says so only in the same epoch, and a page is dropped
 //! only when the next one is asked for. So when a node answers, nobody else holds anything of its
 //! names, nor does anybody answer for them: a member that has not installed the view has said nothing
-//! yet, and one that the view excludes has lost the lease. What that one kept is lost. A member that
-//! is new in this very view has kept nothing, and is not asked; after views that this node missed, all
+//! yet, and one that the view excludes has lost the lease. What that one retained is lost. A member that
+//! is new in this very view has retained nothing, and is not asked; after views that this node missed, all
 //! are.
 //!
 //! **Leaving.** A node that leaves sends what it keeps to those that will keep it, which hold it until
@@ -35,7 +35,7 @@ const PAGE_BYTES_MAX: usize = 256 << 10;
 /// What a name, and a member of a barrier, take in a message besides their bytes, at most.
 const COST_BYTES: usize = 32;
 
-/// A member that has not said yet that all it kept for this node has come.
+/// A member that has not said yet that all it retained for this node has come.
 #[derive(Debug)]
 struct MoveSource {
     /// The last name that came from it.
@@ -52,14 +52,14 @@ pub(super) enum MoveMutant {
     AnswersAtOnce,
     /// It answers for flags without the lease.
     NeedsNoLease,
-    /// It says what it kept in whichever epoch it is.
+    /// It says what it retained in whichever epoch it is.
     HandsOverInAnyEpoch,
 }
 
 /// What is on its way between nodes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// Of the view by which names are kept; `None`: this node is in none.
+    /// Of the view by which names are retained; `None`: this node is in none.
     epoch: Option<Epoch>,
     /// The members of that view, each with its life.
     members: BTreeSet<(String, Incarnation)>,
@@ -85,7 +85,7 @@ impl Moves {
         self.sent.clear();
     }
 
-    /// Begins an epoch: what the members kept has not come.
+    /// Begins an epoch: what the members retained has not come.
     fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
         let life = |member: &Member| (member.name.to_string(), member.incarnation);
         let members: BTreeSet<_> = view.members.iter().map(life).collect();
@@ -113,18 +113,18 @@ impl Moves {
 
     /// The next names for a node; none: it has all. All up to `after` came there.
     fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, NameState)> {
-        let Some(kept) = self.set_aside.get_mut(node) else {
+        let Some(retained) = self.set_aside.get_mut(node) else {
             return Vec::new();
         };
-        kept.retain(|name, _| after.is_none_or(|after| name > after));
+        retained.retain(|name, _| after.is_none_or(|after| name > after));
         let (mut bytes, mut page) = (0, Vec::new());
-        for (name, kept) in kept.iter() {
-            let members = kept.members.iter().map(|party| party.node.len() + COST_BYTES);
+        for (name, retained) in retained.iter() {
+            let members = retained.members.iter().map(|party| party.node.len() + COST_BYTES);
             bytes += name.len() + COST_BYTES + members.sum::<usize>();
             if bytes > PAGE_BYTES_MAX && !page.is_empty() {
                 break;
             }
-            page.push((name.clone(), kept.clone()));
+            page.push((name.clone(), retained.clone()));
         }
         if page.is_empty() {
             self.set_aside.remove(node);
@@ -182,20 +182,20 @@ impl NodeState {
         let mut outcomes = Outcomes::new();
         for name in names {
             if self.authority_name(&name) != own {
-                let kept = self.sync.table.move_away(&name, &mut outcomes);
-                // Outside of all views it kept barriers of its own clients, for itself.
+                let retained = self.sync.table.move_away(&name, &mut outcomes);
+                // Outside of all views it retained barriers of its own clients, for itself.
                 if !was_in_none {
-                    self.bring(name, kept, now_ms, out);
+                    self.bring(name, retained, now_ms, out);
                 }
             }
         }
         self.tell_outcomes(outcomes, now_ms, out);
-        set_aside.chain(sent).for_each(|(name, kept)| self.bring(name, kept, now_ms, out));
-        for (name, (keeper, kept)) in inherited {
-            if self.authority_name(&name) == keeper && !lost.contains(&keeper) {
-                self.sync.moves.inherited.insert(name, (keeper, kept));
+        set_aside.chain(sent).for_each(|(name, retained)| self.bring(name, retained, now_ms, out));
+        for (name, (owner, retained)) in inherited {
+            if self.authority_name(&name) == owner && !lost.contains(&owner) {
+                self.sync.moves.inherited.insert(name, (owner, retained));
             } else {
-                self.bring(name, kept, now_ms, out);
+                self.bring(name, retained, now_ms, out);
             }
         }
         if self.sync.is_leaving {
@@ -206,14 +206,14 @@ impl NodeState {
     }
 
     /// To the table, or to what is set aside for the node that keeps it.
-    fn bring(&mut self, name: String, kept: NameState, now_ms: u64, out: &mut Vec<Action>) {
-        let keeper = self.authority_name(&name);
-        if keeper == self.own_name() {
-            self.take_over(&name, kept, now_ms, out);
-        } else if !kept.is_empty() {
-            let set_aside = self.sync.moves.set_aside.entry(keeper).or_default();
+    fn bring(&mut self, name: String, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
+        let owner = self.authority_name(&name);
+        if owner == self.own_name() {
+            self.take_over(&name, retained, now_ms, out);
+        } else if !retained.is_empty() {
+            let set_aside = self.sync.moves.set_aside.entry(owner).or_default();
             // There twice, it is the same: it changes only where somebody answers for it.
-            set_aside.entry(name).or_default().add(kept);
+            set_aside.entry(name).or_default().add(retained);
         }
     }
 
@@ -248,7 +248,7 @@ impl NodeState {
         self.ask_sources(now_ms, out);
     }
 
-    /// A node asks for what this one kept for it.
+    /// A node asks for what this one retained for it.
     pub(super) fn hand_over(
         &mut self,
         from: &str,
@@ -286,9 +286,9 @@ impl NodeState {
         }
         source.after = Some(last.clone());
         source.again_at_ms = Some(now_ms);
-        for (name, kept) in names {
-            if self.may_hand_over(node, &name) && self.check_kept(&name).is_ok() {
-                self.take_over(&name, kept, now_ms, out);
+        for (name, retained) in names {
+            if self.may_hand_over(node, &name) && self.check_retained(&name).is_ok() {
+                self.take_over(&name, retained, now_ms, out);
             }
         }
         if self.sync.is_leaving {
@@ -304,7 +304,7 @@ impl NodeState {
         }
         let own = self.own_name();
         for wait in self.sync.waits.values_mut() {
-            if wait.keeper == own && wait.again_at_ms.is_some() {
+            if wait.owner == own && wait.again_at_ms.is_some() {
                 wait.again_at_ms = Some(now_ms);
             }
         }
@@ -319,19 +319,19 @@ impl NodeState {
         &mut self,
         (from, number, epoch): (&str, u64, Epoch),
         name: String,
-        kept: NameState,
+        retained: NameState,
     ) -> Result<(), String> {
         self.check_stays()?;
         self.sync.moves.check_epoch(epoch)?;
-        let keeper = self.authority_name(&name);
-        if keeper == self.own_name() {
-            return Err(format!("{name:?} is kept by {keeper:?}, which was asked"));
+        let owner = self.authority_name(&name);
+        if owner == self.own_name() {
+            return Err(format!("{name:?} is kept by {owner:?}, which was asked"));
         }
         let inherited = self.sync.moves.inherited.len();
         limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
         if self.may_hand_over(from, &name) && self.sync.table.is_new(from, number) {
-            self.sync.moves.inherited.insert(name, (keeper, kept));
+            self.sync.moves.inherited.insert(name, (owner, retained));
         }
         Ok(())
     }
@@ -351,55 +351,55 @@ impl NodeState {
             let Some(heir) = self.authority_without(&[&self.own_name()], &name) else {
                 continue;
             };
-            let kept = self.sync.table.move_away(&name, &mut outcomes);
-            self.sync.moves.sent.insert(name.clone(), kept.clone());
-            self.send_kept(&heir, name, kept, now_ms, out);
+            let retained = self.sync.table.move_away(&name, &mut outcomes);
+            self.sync.moves.sent.insert(name.clone(), retained.clone());
+            self.send_retained(&heir, name, retained, now_ms, out);
         }
         self.tell_outcomes(outcomes, now_ms, out);
     }
 
     /// Sends on what others that leave sent here.
     fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        for (name, (keeper, kept)) in self.sync.moves.inherited.clone() {
-            if let Some(heir) = self.authority_without(&[&self.own_name(), &keeper], &name) {
-                self.send_kept(&heir, name, kept, now_ms, out);
+        for (name, (owner, retained)) in self.sync.moves.inherited.clone() {
+            if let Some(heir) = self.authority_without(&[&self.own_name(), &owner], &name) {
+                self.send_retained(&heir, name, retained, now_ms, out);
             }
         }
     }
 
-    fn send_kept(
+    fn send_retained(
         &mut self,
         heir: &str,
         name: String,
-        kept: NameState,
+        retained: NameState,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(epoch) = self.sync.moves.epoch.filter(|_| !kept.is_empty()) else {
+        let Some(epoch) = self.sync.moves.epoch.filter(|_| !retained.is_empty()) else {
             return;
         };
         let number = self.sync.fresh_number();
-        let question = Question::Sync(SyncQuestion::Kept { number, name, kept, epoch });
+        let question = Question::Sync(SyncQuestion::Retained { number, name, retained, epoch });
         self.tell_node(heir, question, now_ms, out);
     }
 
     /// Whether what is to be told is of an epoch that is over: it was sent again in this one.
     pub(in crate::protocol) fn is_of_old_epoch(&self, question: &Question) -> bool {
-        let Question::Sync(SyncQuestion::Kept { epoch, .. }) = question else {
+        let Question::Sync(SyncQuestion::Retained { epoch, .. }) = question else {
             return false;
         };
         self.sync.moves.epoch != Some(*epoch)
     }
 
-    /// Whether nobody has to ask this node for what it kept.
+    /// Whether nobody has to ask this node for what it retained.
     pub(in crate::protocol) fn has_nothing_set_aside(&self) -> bool {
         self.sync.moves.set_aside.is_empty()
     }
 
-    /// Keeps from now on what another node kept.
-    fn take_over(&mut self, name: &str, kept: NameState, now_ms: u64, out: &mut Vec<Action>) {
+    /// Keeps from now on what another node retained.
+    fn take_over(&mut self, name: &str, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
         let mut outcomes = Outcomes::new();
-        if let Err(error) = self.sync.table.take_over(name, kept, &mut outcomes) {
+        if let Err(error) = self.sync.table.take_over(name, retained, &mut outcomes) {
             tracing::warn!(name, error, "what another node kept is not taken");
         }
         self.tell_outcomes(outcomes, now_ms, out);
@@ -411,7 +411,7 @@ impl NodeState {
             }
             let mut ended = self.sync.ended_elsewhere.iter();
             ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
-                || !self.is_neighbour(&party.node)
+                || !self.is_mapped_peer(&party.node)
         };
         let members = self.sync.table.members(name);
         let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();

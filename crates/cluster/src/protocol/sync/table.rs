@@ -66,7 +66,7 @@ pub enum WaitOutcome {
     },
     /// The request makes no sense.
     Refused(String),
-    /// The keeper's rules do not let that node do it.
+    /// The owner's rules do not let that node do it.
     NotGranted,
     /// Another node keeps the name now: the request is to be made there.
     Moved,
@@ -294,7 +294,7 @@ impl SyncTable {
         self.barriers.get(name).into_iter().flat_map(|barrier| &barrier.members)
     }
 
-    /// Names of all that is kept; some twice.
+    /// Names of all that is retained; some twice.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.barriers.keys().chain(self.flags.keys()).map(String::as_str)
     }
@@ -309,7 +309,7 @@ impl SyncTable {
         NameState { flags: flags.value, members: barrier.members.into_iter().collect() }
     }
 
-    /// Takes over what another node kept under a name, before anybody is answered here for it. What
+    /// Takes over what another node retained under a name, before anybody is answered here for it. What
     /// comes twice is the same.
     ///
     /// # Errors
@@ -318,18 +318,18 @@ impl SyncTable {
     pub fn take_over(
         &mut self,
         name: &str,
-        kept: NameState,
+        retained: NameState,
         out: &mut Outcomes,
     ) -> Result<(), String> {
-        self.set_flags(name, kept.flags, 0, out)?;
-        if kept.members.is_empty() {
+        self.set_flags(name, retained.flags, 0, out)?;
+        if retained.members.is_empty() {
             return Ok(());
         }
         if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
             return Err(format!("too many barriers: the limit is {NAMES_MAX}"));
         }
         let barrier = self.barriers.entry(name.to_owned()).or_default();
-        barrier.members.extend(kept.members.into_iter().take(PARTIES_MAX as usize));
+        barrier.members.extend(retained.members.into_iter().take(PARTIES_MAX as usize));
         Ok(())
     }
 

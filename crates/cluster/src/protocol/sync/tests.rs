@@ -24,7 +24,7 @@ const CLIENT: SessionId = SessionId(1);
 const WORDS: u64 = 12;
 
 enum Message {
-    Letter { incarnation: u64, body: Vec<u8> },
+    Message { incarnation: u64, body: Vec<u8> },
     Question { incarnation: u64, token: u64, body: Vec<u8> },
     Answer { token: u64, answer: Result<Vec<u8>, String> },
 }
@@ -108,7 +108,7 @@ impl World {
         };
         let mut out = Vec::new();
         node.join_cluster(options, self.now_ms, &mut out).unwrap();
-        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, guest: None };
+        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, remote_client: None };
         node.opened(CLIENT, peer, self.now_ms);
         node.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
         self.nodes.insert(number, node);
@@ -120,8 +120,8 @@ impl World {
     }
 
     fn is_whole(&self, count: usize) -> bool {
-        let mut rosters = self.nodes.values().map(NodeState::roster);
-        rosters.all(|one| {
+        let mut member_lists = self.nodes.values().map(NodeState::members);
+        member_lists.all(|one| {
             let live = one.nodes.iter().filter(|node| node.reach == farrow_wire::Reach::Live);
             one.has_lease && live.count() == count
         })
@@ -180,7 +180,7 @@ impl World {
                     self.replies.push((by, reply.seq, reply.body));
                 }
                 Action::Peer(PeerAction::Tell { address, incarnation, body }) => {
-                    self.send(by, number_of(&address), Message::Letter { incarnation, body });
+                    self.send(by, number_of(&address), Message::Message { incarnation, body });
                 }
                 Action::Peer(PeerAction::Ask { token, address, incarnation, body, .. }) => {
                     let message = Message::Question { incarnation, token, body };
@@ -212,7 +212,7 @@ impl World {
         }
         let Some(node) = self.nodes.get_mut(&to) else { return };
         match message {
-            Message::Letter { incarnation, body } => {
+            Message::Message { incarnation, body } => {
                 node.told((NAMES[from], incarnation), &body, now_ms, &mut out);
             }
             Message::Question { incarnation, token, body } => {
@@ -292,7 +292,7 @@ fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
     Some(Ok(ReplyBody::Flags { value, is_met: true }))
 }
 
-/// The words that were answered by the keeper of the view before, or from nothing.
+/// The words that were answered by the owner of the view before, or from nothing.
 fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     let mut world = World::new(2, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
@@ -310,10 +310,10 @@ fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     (late, world)
 }
 
-/// Flags were 29, a third node came and was to keep them, and what the first one kept was late:
-/// `set 64, clear 2` was answered with 64 by the new keeper, and the next one with 93.
+/// Flags were 29, a third node came and was to keep them, and what the first one retained was late:
+/// `set 64, clear 2` was answered with 64 by the new owner, and the next one with 93.
 #[test]
-fn a_new_keeper_does_not_answer_before_it_has_what_was_kept() {
+fn a_new_owner_does_not_answer_before_it_has_what_was_retained() {
     let (late, mut world) = moved_words(None);
     assert!((1..WORDS as usize).contains(&late.len()), "{late:?} moved");
     world.held = None;
@@ -327,7 +327,7 @@ fn a_new_keeper_does_not_answer_before_it_has_what_was_kept() {
 }
 
 #[test]
-fn a_keeper_that_does_not_wait_is_found() {
+fn a_owner_that_does_not_wait_is_found() {
     moved_words(Some(MoveMutant::AnswersAtOnce));
 }
 
@@ -357,7 +357,7 @@ fn answers_of_a_node_that_is_cut_off(mutant: Option<MoveMutant>) -> usize {
     set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(1)));
     world.cut = Some(0);
     let is_alone = |world: &World| {
-        !world.nodes[&1].roster().find("a").is_some_and(|a| a.reach != farrow_wire::Reach::Lost)
+        !world.nodes[&1].members().find("a").is_some_and(|a| a.reach != farrow_wire::Reach::Lost)
     };
     world.go_on_until(is_alone);
     let there: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 2, 0)).collect();
@@ -380,7 +380,7 @@ fn a_node_that_answers_without_a_lease_is_found() {
 }
 
 /// Nodes come and go in good order and one client after another changes flags: each change is made
-/// once, on top of the one before; one whose keeper left before its answer was heard may have been
+/// once, on top of the one before; one whose owner left before its answer was heard may have been
 /// made, or not. The first answer that is wrong.
 fn run(seed: u64, mutant: Option<MoveMutant>) -> Result<u64, String> {
     let mut world = World::new(2, mutant);

@@ -15,7 +15,7 @@ use crate::memory::{OutOfMemory, reserve};
 /// Compaction starts when this part of the arena is free.
 const FREE_MOST: usize = 12;
 /// This part of the free room stays.
-const FREE_KEPT: usize = 4;
+const FREE_RETAINED: usize = 4;
 /// With fewer free entries, a look at all lists is not worth it.
 const SHRUNK_MIN: usize = if cfg!(debug_assertions) { 16 } else { 1024 };
 /// The lists of free blocks keep room for this factor of their length.
@@ -76,7 +76,7 @@ impl<T: Stamp> ListArena<T> {
         if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
             return;
         }
-        let target = self.entries.len() - (free - free / FREE_KEPT);
+        let target = self.entries.len() - (free - free / FREE_RETAINED);
         let is_done = match self.shrink_to(lists, target, |list| !list.is_short()) {
             Ok(false) => self.shrink_to(lists, target, |list| !list.is_empty()),
             done => done,
@@ -231,7 +231,7 @@ impl<T: Stamp> ListArena<T> {
 #[cfg(test)]
 mod tests {
     use super::super::{EdgeEntry, ListArena, ListHandle};
-    use super::FREE_KEPT;
+    use super::FREE_RETAINED;
     use proptest::prelude::*;
 
     proptest! {
@@ -290,7 +290,7 @@ mod tests {
             arena.shrink(&mut lists);
             let free = arena.free_room();
             assert!(
-                free * FREE_KEPT < before + 64,
+                free * FREE_RETAINED < before + 64,
                 "lists of {length}: {free} free, {before} before"
             );
             assert!(arena.bytes() * 9 < full * 5, "lists of {length}: {} of {full}", arena.bytes());

@@ -11,7 +11,7 @@ use crate::threads::both;
 const IDLE_MOST: usize = 12;
 /// Below this many idle numbers, accounts are not renumbered.
 const IDLE_MIN: usize = if cfg!(debug_assertions) { 4 } else { 256 };
-const IDLE_KEPT: usize = 4;
+const IDLE_RETAINED: usize = 4;
 /// Calls with few rows do not look through all accounts of a graph with more edges than this; each
 /// takes some nanoseconds.
 const LOOKED_AT_MAX: usize = 1 << 20;
@@ -48,7 +48,7 @@ impl<T: Stamp> DynamicGraph<T> {
         if self.remembers || idle < IDLE_MIN || idle * IDLE_MOST < numbered {
             return false;
         }
-        let mut end = numbered - (idle - idle / IDLE_KEPT);
+        let mut end = numbered - (idle - idle / IDLE_RETAINED);
         self.accounts.forget_idle_from(end);
         let mut others = Vec::new();
         let mut moved = end;
