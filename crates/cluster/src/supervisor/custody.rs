@@ -65,7 +65,7 @@ impl Custody {
             loop {
                 match reading.receive(None) {
                     Ok(Some(message)) if message.kind == MessageKind::Held => {
-                        let _ = say_held.send(())
+                        let _ = say_held.send(());
                     }
                     Ok(Some(message)) if message.kind == MessageKind::Stop => stopper.stop(),
                     Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
