@@ -24,7 +24,7 @@ const CLIENT: SessionId = SessionId(1);
 const WORDS: u64 = 12;
 
 enum Message {
-    Message { incarnation: u64, body: Vec<u8> },
+    ToPeer { incarnation: u64, body: Vec<u8> },
     Question { incarnation: u64, token: u64, body: Vec<u8> },
     Answer { token: u64, answer: Result<Vec<u8>, String> },
 }
@@ -180,7 +180,7 @@ impl World {
                     self.replies.push((by, reply.seq, reply.body));
                 }
                 Action::Peer(PeerAction::Tell { address, incarnation, body }) => {
-                    self.send(by, number_of(&address), Message::Message { incarnation, body });
+                    self.send(by, number_of(&address), Message::ToPeer { incarnation, body });
                 }
                 Action::Peer(PeerAction::Ask { token, address, incarnation, body, .. }) => {
                     let message = Message::Question { incarnation, token, body };
@@ -212,7 +212,7 @@ impl World {
         }
         let Some(node) = self.nodes.get_mut(&to) else { return };
         match message {
-            Message::Message { incarnation, body } => {
+            Message::ToPeer { incarnation, body } => {
                 node.told((NAMES[from], incarnation), &body, now_ms, &mut out);
             }
             Message::Question { incarnation, token, body } => {
