@@ -237,7 +237,7 @@ impl Writer {
             let target = session.region.writable_slice(pages)?;
             target.write_at(put::metadata_offset(pages, &metadata), &metadata)?;
         }
-        let (session, since) = (Arc::clone(session), fork::forks());
+        let (session, since) = (Arc::clone(session), fork::completed_forks());
         let memory = WriterMemory { session, pages, bytes, since, state, published };
         Ok(Self {
             memory: Arc::new(memory),

@@ -13,13 +13,15 @@
 //! can only have been inherited by children of the forks in between. [`is_inherited`] tells whether
 //! any of these children is still alive.
 //!
-//! # Why one number, read without a lock, is enough
+//! # Why two numbers, read without a lock, are enough
 //!
-//! The number is incremented before the process is copied. The creator of a view reads it first, so
-//! the number read is never later than the view. A thread that releases a view reads the number
+//! One number counts forks before the process is copied ([`forks`]), the other one after
+//! ([`completed_forks`]). The creator of a view reads the second one first: the copies of all forks up
+//! to it were complete before the view existed. A thread that releases a view reads the first one
 //! last, when no other thread can reach the view any more. If it still reads the old number, the
 //! fork that increments it copies memory in which nobody can reach the view. The kernel copies no
-//! page table before every core has drained its stores.
+//! page table before every core has drained its stores. A view that is created while another thread
+//! forks counts as inherited.
 //!
 //! `vfork` and `posix_spawn` share the memory, run no handler and cost nothing here.
 
@@ -52,8 +54,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of separately recorded runs of consecutive forks without a witness.
 const UNWITNESSED_MAX: usize = 64;
 
-/// Number of forks so far that copied a window.
+/// Number of forks so far that copied a window, one that is under way included.
 static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Number of these forks whose copy of the process is complete.
+static COMPLETED: AtomicU64 = AtomicU64::new(0);
 
 /// The [`process_number`] of this process, if the fork handlers have set it up as a child.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
@@ -88,11 +93,19 @@ struct Forking {
     witness: Option<Mapping>,
 }
 
-/// The number of the last fork that copied a window of this process.
+/// The number of the last fork that copies a window of this process: for the release of a view.
 #[inline]
 #[must_use]
 pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
+}
+
+/// The number of the last fork whose copy of this process is complete: for the creation of a view.
+#[inline]
+#[must_use]
+pub fn completed_forks() -> u64 {
+    // Acquire: no store of the new view is visible before this load.
+    COMPLETED.load(Ordering::Acquire)
 }
 
 /// Whether a child is still alive of the forks after number `since`, up to and including `until`.
@@ -254,6 +267,7 @@ unsafe extern "C" fn in_parent() {
     let Ok(Some(forking)) = FORKING.try_with(RefCell::take) else {
         return;
     };
+    COMPLETED.store(FORKS.load(Ordering::Relaxed), Ordering::Release);
     forking.state.advise_windows(Advice::LinuxDontFork);
     drop(forking.witness);
 }
@@ -263,6 +277,7 @@ unsafe extern "C" fn in_child() {
     let Ok(Some(forking)) = FORKING.try_with(RefCell::take) else {
         return;
     };
+    COMPLETED.store(FORKS.load(Ordering::Relaxed), Ordering::Release);
     let Forking { mut state, witness } = forking;
     for (address, bytes) in std::mem::take(&mut state.windows) {
         protect(address, bytes);

@@ -242,7 +242,7 @@ impl Pool {
         if span.length.0 >= POPULATE_BYTES_MIN {
             let _ = session.region.populate(span, farrow_memory::Populate::Write);
         }
-        let since = fork::forks();
+        let since = fork::completed_forks();
         let large = Large { pages: span.length.0, since, state: LargeState::Live };
         lock(&session.pool.state).large.insert(span.offset.0, large);
         Some(span.offset)
@@ -256,7 +256,7 @@ impl Pool {
         let bytes = Slabs::slab_bytes();
         let span = self.pages(bytes)?;
         let mut state = lock(&core.state);
-        state.slabs.add(span, size, fork::forks());
+        state.slabs.add(span, size, fork::completed_forks());
         state.slabs.take(size).map(Offset)
     }
 

@@ -98,6 +98,21 @@ fn a_fork_is_inherited_until_its_last_descendant_ends() {
     drop(region);
 }
 
+/// Regression: a view that another thread created between the handler and the copy had the number
+/// of that very fork, and its memory was reused while the child could read it.
+#[test]
+fn a_view_created_while_a_fork_copies_counts_as_inherited() {
+    let region = client_region();
+    // SAFETY: called in pairs, as the C library does.
+    unsafe { prepare() };
+    let (since, number) = (completed_forks(), forks());
+    // SAFETY: as above.
+    unsafe { in_parent() };
+    assert!(since < number, "{since} is before fork {number}");
+    assert!(completed_forks() >= number);
+    drop(region);
+}
+
 #[test]
 fn forks_without_a_witness_count_as_alive() {
     let mut state = ForkState::new();

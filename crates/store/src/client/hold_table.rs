@@ -244,7 +244,7 @@ impl HoldTable {
         if !self.is_usable() {
             return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
         }
-        let since = fork::forks();
+        let since = fork::completed_forks();
         let mut shard = self.shard(slot);
         if let Some(claim) = shard.claims.get_mut(&slot.0) {
             // A claim on another life: the slot is not free, so it is not in the life asked for.

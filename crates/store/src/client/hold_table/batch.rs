@@ -195,7 +195,7 @@ impl HoldTable {
         if !self.is_usable() {
             return Ok(wanted.len());
         }
-        let since = fork::forks();
+        let since = fork::completed_forks();
         // In the order in which everybody takes them. Nobody else uses a claim before the look.
         let mut shards = self.shards.each_ref().map(lock);
         let mut pool = lock(&self.pool);
