@@ -49,7 +49,9 @@ pub mod testing;
 mod wire;
 
 pub use decode::{ArrowObject, Decoded, Limits, Rebuilt, Resolve};
-pub use describe::{BatchData, CopyOut, CopySource, DescriptorStamp, Locate, Plan, Rewritten};
+pub use describe::{
+    BatchData, CopyOut, CopySource, DescriptorStamp, Locate, Plan, Rewritten, restamp,
+};
 pub use error::{
     DescribeError, ExportError, ImportError, InvalidDescriptor, SchemaError, SelectError,
 };

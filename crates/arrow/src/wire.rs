@@ -8,6 +8,10 @@ pub const MAGIC: [u8; 4] = *b"FRWD";
 pub const VERSION: u16 = 1;
 /// Bytes of the fixed header: magic, version, kind, flags, region, epoch, base, length.
 pub const HEADER_BYTES: usize = 40;
+/// Position of the region field within the header.
+pub(crate) const REGION_AT: usize = 8;
+/// Position of the epoch field within the header.
+pub(crate) const EPOCH_AT: usize = 16;
 /// Position of the base field within the header.
 pub(crate) const BASE_AT: usize = 24;
 /// Position of the length field within the header.

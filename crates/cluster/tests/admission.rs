@@ -61,6 +61,7 @@ impl Node {
             resume: None,
             namespace: namespace.to_owned(),
             node: String::new(),
+            maps_memory: true,
         };
         let welcome = self.ask(client, RequestBody::Hello(hello));
         assert!(matches!(self.answer(client, welcome), Some(Ok(ReplyBody::Welcome(_)))));

@@ -284,7 +284,7 @@ fn a_remote_client_is_not_carried_on_to_a_third_node() {
 fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
     let mut asked = Asked::founded();
     for stranger in ["b", "a", ""] {
-        assert!(!asked.state.is_mapped_peer(stranger), "{stranger}");
+        assert!(!asked.state.is_peer(stranger), "{stranger}");
     }
     let questions = [
         Question::Watch { pid: 1, start_time: 1 },

@@ -62,7 +62,13 @@ fn a_frame_that_is_announced_too_long_is_not_waited_for() {
 fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let mut raw = Raw::open(&daemon);
-    let hello = Hello { version: 999, resume: None, namespace: String::new(), node: String::new() };
+    let hello = Hello {
+        version: 999,
+        resume: None,
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: true,
+    };
     assert_eq!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::Version { theirs: 999, ours: PROTOCOL_VERSION })
@@ -76,6 +82,7 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
         resume: Some((1, 2, 3)),
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     };
     assert!(matches!(
         raw.ask(RequestBody::Hello(hello)),
@@ -90,6 +97,7 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
             resume,
             namespace: String::new(),
             node: String::new(),
+            maps_memory: true,
         };
         // Of one process the daemon thinks that it has not heard of the end of its last connection.
         let told = raw.ask(RequestBody::Hello(hello));

@@ -41,8 +41,13 @@ impl Node {
             PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, remote_client: None };
         self.state.opened(session, peer, 0);
         let namespace = namespace.to_owned();
-        let hello =
-            Hello { version: PROTOCOL_VERSION, resume: None, namespace, node: String::new() };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace,
+            node: String::new(),
+            maps_memory: true,
+        };
         self.ask(session, RequestBody::Hello(hello)).map(|_| session)
     }
 

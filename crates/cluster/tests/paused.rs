@@ -146,6 +146,7 @@ fn a_request_that_came_while_a_daemon_slept_finds_no_lease() {
         resume: None,
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     };
     let welcome = node.serve(RequestBody::Hello(hello));
     assert!(matches!(welcome.as_slice(), [Ok(ReplyBody::Welcome(_))]), "{welcome:?}");

@@ -173,7 +173,13 @@ impl Run {
                 });
             }
             let namespace = self.namespace();
-            return RequestBody::Hello(Hello { version, resume, namespace, node: String::new() });
+            return RequestBody::Hello(Hello {
+                version,
+                resume,
+                namespace,
+                node: String::new(),
+                maps_memory: true,
+            });
         }
         let objects = 1 << self.dice.roll(14) as u32;
         match self.dice.roll(22) {
@@ -272,6 +278,7 @@ impl Run {
             is_reserved: self.dice.roll(4) == 0,
             is_promised: self.dice.roll(4) == 0,
             is_held_by_creator: self.dice.roll(4) == 0,
+            is_staged: self.dice.roll(8) == 0,
         }
     }
 
@@ -342,6 +349,7 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
         resume: None,
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     });
     state.handle(session, Request { seq: 1, body: hello }, 0, 0, &mut out);
     let wait = |seq, timeout_ms| Request {
@@ -412,6 +420,7 @@ impl Listening {
             resume: None,
             namespace: String::new(),
             node: String::new(),
+            maps_memory: true,
         });
         let welcome = this.ask(CLIENT, 0, hello);
         let [(_, Ok(ReplyBody::Welcome(welcome)))] = &welcome[..] else { panic!("{welcome:?}") };

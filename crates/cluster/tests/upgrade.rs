@@ -267,6 +267,7 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
         resume: None,
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     });
     assert!(matches!(successor.ask(hello), Ok(ReplyBody::Welcome(_))));
     let reply = successor.ask(RequestBody::Handover { region_uid: uid });

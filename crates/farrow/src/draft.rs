@@ -39,9 +39,27 @@ impl Draft {
         metadata: &Metadata,
         wait: Duration,
     ) -> Result<Self, Error> {
-        session.check_process()?;
-        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, wait)?;
         let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
+        Self::with(session, value, &options)
+    }
+
+    /// Writes a value that is to be brought to another node, with its labels and without its name.
+    pub(crate) fn staged(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        Self::with(session, value, &ObjectOptions { name: None, ..*options })
+    }
+
+    fn with(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        session.check_process()?;
+        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
+        let options = ObjectOptions { wait, ..*options };
         let small = &mut WriteBatch::nothing(session);
         let mut written = put::write(session, value, &options, reservation.into(), small)?;
         written.item.is_held_by_creator = true;
@@ -74,6 +92,22 @@ impl Draft {
         let id = result?;
         let held = self.session.hold_sealed(id)?;
         Ok(Some(SealedHold { session: Arc::clone(&self.session), held: Some(held), id }))
+    }
+
+    /// Seals it without a name, until another node has brought it or the client ends.
+    pub(crate) fn stage(mut self) -> Result<SealedHold, Error> {
+        let Some(mut written) = self.written.take() else {
+            return Err(Error::InvalidArgument("the object is sealed".into()));
+        };
+        written.item.is_staged = true;
+        let _unheld = self.session.sealing();
+        written.ask(&self.session);
+        let result = seal::one(&self.session, written.item.clone());
+        put::settle(&self.session, &mut written, &result);
+        background::take_down(written.retired);
+        let id = result?;
+        let held = self.session.hold_sealed(id)?;
+        Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
     }
 }
 

@@ -27,6 +27,7 @@ mod client;
 mod draft;
 mod error;
 mod extents;
+mod far_put;
 mod get;
 mod held_bytes;
 mod huge;

@@ -13,6 +13,7 @@ use farrow_wire::{Extent, Listing, MemberInfo, Members, PartSpec, Reach, ReplyBo
 
 use crate::client::{Client, ListedObject, ObjectKey};
 use crate::error::Error;
+use crate::far_put::RequestLink;
 use crate::held_bytes::{self, BatchBytes};
 use crate::options::ConnectOptions;
 use crate::session::{Session, lock};
@@ -23,6 +24,8 @@ pub(crate) struct Nodes {
     own: Arc<Session>,
     options: ConnectOptions,
     seen: Mutex<SeenNodes>,
+    /// Connections for requests to nodes whose memory is not mapped.
+    links: Mutex<BTreeMap<String, Arc<RequestLink>>>,
 }
 
 /// What the daemon told last, and the places that were taken.
@@ -57,7 +60,7 @@ enum RemoteLookup<T> {
 
 impl Nodes {
     pub(crate) fn new(own: Arc<Session>, options: ConnectOptions) -> Self {
-        Self { own, options, seen: Mutex::default() }
+        Self { own, options, seen: Mutex::default(), links: Mutex::default() }
     }
 
     /// The place at the client's own node.
@@ -190,6 +193,21 @@ impl Nodes {
         let session = Arc::clone(seen.sessions.entry(node.name.clone()).or_insert(session));
         seen.count_usable();
         Ok(session)
+    }
+
+    /// A connection for requests to a node whose memory is not mapped.
+    fn request_link(&self, node: &MemberInfo) -> Result<Arc<RequestLink>, Error> {
+        let known = lock(&self.links).get(&node.name).cloned();
+        if let Some(link) = known
+            && link.incarnation == node.incarnation
+            && !link.is_dead()
+        {
+            return Ok(link);
+        }
+        // Not under the lock: the node may be slow.
+        let link = Arc::new(RequestLink::open(&self.own, node, &self.options.namespace)?);
+        lock(&self.links).insert(node.name.clone(), Arc::clone(&link));
+        Ok(link)
     }
 
     /// The place at the node whose memory has this uid; `name` is what that node was called.
@@ -383,6 +401,17 @@ impl Client {
             Error::InvalidArgument(format!("no node {node:?} in the cluster; there are {known:?}"))
         })?;
         self.at_node(found)
+    }
+
+    /// A connection for requests to a node, if its memory is not mapped and its objects travel by
+    /// network.
+    pub(crate) fn request_link(&self, node: &str) -> Result<Option<Arc<RequestLink>>, Error> {
+        match self.nodes().members()?.find(node) {
+            Some(found) if found.is_by_net() && !found.is_own && found.is_member() => {
+                self.nodes().request_link(found).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn at_node(&self, node: &MemberInfo) -> Result<Self, Error> {

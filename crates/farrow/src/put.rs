@@ -320,6 +320,7 @@ pub(crate) fn write(
         is_reserved: false,
         is_promised: false,
         is_held_by_creator: !pool_pages.is_empty(),
+        is_staged: false,
     };
     let mut tail = vec![0; (total - descriptor_at) as usize];
     if let Some(place) = tail.get_mut(..descriptor.len()) {

@@ -143,6 +143,7 @@ impl Session {
             resume: None,
             namespace: options.namespace.clone(),
             node: node.to_owned(),
+            maps_memory: true,
         };
         let (link, welcome, descriptors) =
             connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
@@ -320,6 +321,7 @@ impl Session {
             resume: Some((region_uid, slot, nonce)),
             namespace: String::new(),
             node: self.node.clone(),
+            maps_memory: true,
         }
     }
 
@@ -575,6 +577,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
             | RequestBody::ListAt { .. }
+            | RequestBody::Import { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Offset, Retired, Span, fork, page_bytes};
 use farrow_store::{Held, ObjectId};
 use farrow_wire::SealItem;
 
 use crate::background;
+use crate::client::deadline_after;
 use crate::error::Error;
 use crate::extents::{SealTicket, difference};
+use crate::far_put::Destination;
 use crate::inherited::Unused;
 use crate::local;
 use crate::options::ObjectOptions;
@@ -102,6 +104,9 @@ pub struct Writer {
     metadata_bytes: u32,
     metadata_crc: u32,
     is_done: bool,
+    /// The node that the object is sent to when it is sealed; `None`: it stays here.
+    destination: Option<Destination>,
+    wait: Duration,
 }
 
 impl WriterMemory {
@@ -246,7 +251,14 @@ impl Writer {
             metadata_bytes: metadata.len() as u32,
             metadata_crc: crc32c::crc32c(&metadata),
             is_done: false,
+            destination: None,
+            wait: options.wait,
         })
+    }
+
+    /// Has the object sent to another node when it is sealed.
+    pub(crate) fn send_to(&mut self, destination: Option<Destination>) {
+        self.destination = destination;
     }
 
     /// The memory to write to.
@@ -260,6 +272,13 @@ impl Writer {
     ///
     /// The name was taken, the node is gone; the writer is then as if aborted.
     pub fn seal(mut self) -> Result<ObjectId, Error> {
+        let destination = self.destination.take();
+        let deadline = deadline_after(self.wait);
+        let id = self.seal_here(destination.is_some())?;
+        destination.map_or(Ok(id), |destination| destination.import(id, deadline))
+    }
+
+    fn seal_here(mut self, is_staged: bool) -> Result<ObjectId, Error> {
         self.is_done = true;
         let memory = &self.memory;
         let session = Arc::clone(&memory.session);
@@ -289,9 +308,10 @@ impl Writer {
             is_reserved: self.name.is_some(),
             is_promised: self.reservation.is_there(),
             is_held_by_creator: true,
+            is_staged,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
-        if let Some((id, held)) = local::seal_held(&session, &item) {
+        if !is_staged && let Some((id, held)) = local::seal_held(&session, &item) {
             background::take_down(retired);
             // Held by its memory, so that views stay good even when it is deleted.
             *state = WriterState::Sealed(held);

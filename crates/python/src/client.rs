@@ -189,8 +189,10 @@ impl Client {
         let id = without_gil(py, || {
             let options =
                 ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
-            let done = at(&self.client, node)
-                .and_then(|client| client.put_with(&incoming.value(), &options));
+            let done = match node {
+                Some(node) => self.client.put_on(node, &incoming.value(), &options),
+                None => self.client.put_with(&incoming.value(), &options),
+            };
             drop(incoming);
             done
         });
@@ -242,7 +244,10 @@ impl Client {
                 .zip(&names)
                 .map(|(one, name)| (one.value(), ObjectOptions::named(name.as_deref())))
                 .collect();
-            at(&self.client, node)?.put_many(&values)
+            match node {
+                Some(node) => self.client.put_many_on(node, &values),
+                None => self.client.put_many(&values),
+            }
         });
         Ok(ids?.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
     }
@@ -276,7 +281,10 @@ impl Client {
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
         let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
-        let create = || at(&self.client, node)?.create_with(size, &options);
+        let create = || match node {
+            Some(node) => self.client.create_on(node, size, &options),
+            None => self.client.create_with(size, &options),
+        };
         let writer = without_gil(py, create)?;
         Ok(Writer::new(writer, name))
     }

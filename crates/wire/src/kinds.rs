@@ -47,6 +47,7 @@ impl RequestBody {
             Self::Cancel { .. } => "cancel",
             Self::Fetch { .. } => "fetch",
             Self::ListAt { .. } => "list_at",
+            Self::Import { .. } => "import",
         }
     }
 }

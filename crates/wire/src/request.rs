@@ -214,6 +214,16 @@ pub enum RequestBody {
         /// Position at which the page begins; 0: the first.
         from: u64,
     },
+    /// Brings an object that the client has sealed in memory that this node cannot map, and makes it
+    /// an object of this node. The same request again waits on.
+    Import {
+        /// The two halves of its id.
+        origin: (u64, u64),
+        /// The name of the new object, which this client has reserved.
+        name: Option<String>,
+        /// After this time the answer is that the object is still on its way, in milliseconds.
+        wait_ms: u64,
+    },
 }
 
 /// How much of an object is brought.
@@ -285,6 +295,8 @@ pub struct Hello {
     /// The node whose memory is to be used; empty: that of the daemon that is asked. Messages to
     /// another node go through the daemon of the client's own.
     pub node: String,
+    /// False: the connection is for requests alone. No memory is mapped and no descriptors follow.
+    pub maps_memory: bool,
 }
 
 /// What a namespace is to be.
@@ -359,6 +371,9 @@ pub struct SealItem {
     /// True when the client goes on using the memory and will hold the object: until it says
     /// so, nobody's delete frees it.
     pub is_held_by_creator: bool,
+    /// True when the object exists only to be brought to another node: it is deleted when the client
+    /// ends.
+    pub is_staged: bool,
 }
 
 impl SealItem {
@@ -378,6 +393,7 @@ impl SealItem {
             is_reserved: false,
             is_promised: false,
             is_held_by_creator: false,
+            is_staged: false,
         }
     }
 }

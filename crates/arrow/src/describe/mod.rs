@@ -21,7 +21,9 @@ use crate::error::DescribeError;
 use crate::kind::{Kind, NdArray, Order};
 use crate::layout::same_type;
 use crate::schema::{SchemaNode, write_schema};
-use crate::wire::{BASE_AT, DescriptorWriter, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
+use crate::wire::{
+    BASE_AT, DescriptorWriter, EPOCH_AT, HEADER_BYTES, LENGTH_AT, MAGIC, REGION_AT, VERSION,
+};
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
@@ -272,11 +274,26 @@ impl Plan {
                 field.copy_from_slice(&value.to_le_bytes());
             }
         };
-        patch(8, stamp.region);
-        patch(16, stamp.epoch);
+        patch(REGION_AT, stamp.region);
+        patch(EPOCH_AT, stamp.epoch);
         patch(BASE_AT, base);
         bytes
     }
+}
+
+/// Writes another region into the header of a descriptor: for an object that becomes one of that
+/// region. Its offsets stay those of its blocks at seal. False: there is no whole header.
+#[must_use]
+pub fn restamp(descriptor: &mut [u8], stamp: DescriptorStamp) -> bool {
+    if descriptor.len() < HEADER_BYTES {
+        return false;
+    }
+    for (at, value) in [(REGION_AT, stamp.region), (EPOCH_AT, stamp.epoch)] {
+        if let Some(field) = descriptor.get_mut(at..at + 8) {
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    true
 }
 
 fn check_type(column: usize, field: &SchemaNode, array: &ArrayData) -> Result<(), DescribeError> {

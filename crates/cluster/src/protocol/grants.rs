@@ -32,6 +32,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Reserve { .. }
         | RequestBody::Reservation { .. }
         | RequestBody::Seal { .. }
+        | RequestBody::Import { .. }
         | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
         // To have no names any more is to give them back.

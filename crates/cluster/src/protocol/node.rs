@@ -13,7 +13,7 @@ use super::evict::Eviction;
 use super::families::Families;
 use super::fanout::FanOut;
 use super::quota::Quotas;
-use super::replicas::{FetchKey, FetchWaiter, Replicas, wish_of};
+use super::replicas::{FetchKey, FetchWaiter, ImportAsk, Replicas, wish_of};
 use super::requests::answer_wait;
 use super::reservations::Reservations;
 use super::rights::RightsTable;
@@ -148,6 +148,8 @@ pub struct NodeState {
     pub(super) eviction: Eviction,
     pub(super) spills: Spills,
     pub(super) replicas: Replicas,
+    /// Objects of clients that are deleted when these end.
+    pub(super) staged: BTreeMap<ClientSlot, Vec<ObjectId>>,
     pub(super) quotas: Quotas,
     pub(super) reservations: Reservations,
     /// What other nodes may do.
@@ -206,6 +208,7 @@ impl NodeState {
             eviction: Eviction::default(),
             spills: Spills::default(),
             replicas: Replicas::default(),
+            staged: BTreeMap::new(),
             quotas: Quotas::default(),
             reservations: Reservations::default(),
             rules,
@@ -320,6 +323,7 @@ impl NodeState {
 
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
         self.reservations.take_back(slot, u32::MAX);
+        self.drop_staged(slot);
         let left = match self.home.region().is_node_local() {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),
@@ -533,6 +537,16 @@ impl NodeState {
                 match waiter.and_then(|waiter| self.fetch(waiter, now_ms, out)) {
                     Ok(None) => return,
                     Ok(Some(found)) => Ok(found),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::Import { origin: (hi, lo), name, wait_ms }, Some(slot)) => {
+                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+                let origin = ObjectId { hi, lo };
+                let ask = ImportAsk { session, slot, seq, origin, name, until_ms };
+                match self.import(ask, now_ms, out) {
+                    Ok(None) => return,
+                    Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError, Target};
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
     WireError, WireTarget,
@@ -162,6 +162,7 @@ impl NodeState {
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
             | RequestBody::ListAt { .. }
+            | RequestBody::Import { .. }
             | RequestBody::Delete { .. }
             | RequestBody::Sync { .. }
             | RequestBody::Cancel { .. }
@@ -253,6 +254,9 @@ impl NodeState {
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
         }
+        if item.is_staged {
+            self.staged.entry(slot).or_default().push(id);
+        }
         if item.is_reserved {
             self.note_reservations();
         }
@@ -262,6 +266,17 @@ impl NodeState {
             self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
+    }
+
+    /// Deletes what a client that has ended sealed only to have it brought to other nodes.
+    pub(super) fn drop_staged(&mut self, slot: ClientSlot) {
+        for id in self.staged.remove(&slot).unwrap_or_default() {
+            self.home.confirm(slot, id);
+            match self.home.delete(Target::Id(id)) {
+                Ok(_) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => tracing::error!(%id, %error, "a staged object cannot be deleted"),
+            }
+        }
     }
 
     /// Deletes objects, by their full names; all of them at once, for one look at the holds is long beside

@@ -238,7 +238,7 @@ impl Server {
 
     /// Counts a message, if it is a member's: anybody may call himself anything in plain text.
     fn count(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
-        if self.state.is_mapped_peer(node)
+        if self.state.is_peer(node)
             && let Some(remote_sessions) = &mut self.remote_sessions
         {
             remote_sessions.traffic.add(node, kind, way, bytes);
@@ -255,7 +255,7 @@ impl Server {
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        if !self.state.is_mapped_peer(from) {
+        if !self.state.is_peer(from) {
             tracing::warn!(from, "a client of a node that is no member");
             remote_sessions.peers.end_remote_session(remote_session, false);
             return;
@@ -478,8 +478,9 @@ impl Server {
                     self.state.mapped(&node, memory);
                 }
             }
-            PeerAction::Bridge { session, seq, node, address, incarnation, first } => {
-                self.carry((session, seq), (node, &address), incarnation, first);
+            PeerAction::Bridge { session, seq, node, address, incarnation, first, maps_memory } => {
+                let first = FirstMessage { seq, body: first, maps_memory };
+                self.carry(session, (node, &address), incarnation, first);
             }
             PeerAction::CutOff { node, address } => self.cut_off(&node, &address),
             PeerAction::WatchProcess { token, pid, start_time } => {
@@ -548,11 +549,12 @@ impl Server {
     /// Takes a remote session at another node for a client of this one.
     fn carry(
         &mut self,
-        (session, seq): (SessionId, u64),
+        session: SessionId,
         (node, address): (String, &str),
         incarnation: u64,
-        first: RequestBody,
+        first: FirstMessage,
     ) {
+        let FirstMessage { seq, body, maps_memory } = first;
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
@@ -572,7 +574,7 @@ impl Server {
                 .map_err(|e| e.to_string()),
         };
         let mut bytes = Vec::new();
-        let request = Request { seq, body: first };
+        let request = Request { seq, body };
         let encoded = wire::encode(&request, &mut bytes).map_err(|error| error.to_string());
         if let Err(reason) = opened.and(encoded) {
             let reply = Reply { seq, body: Err(WireError::NoRemoteSession { node, reason }) };
@@ -581,8 +583,13 @@ impl Server {
             self.touched.insert(session);
             return;
         }
-        connection.carried =
-            Some(Carried { remote_session, node, first_seq: Some(seq), input: Vec::new() });
+        connection.carried = Some(Carried {
+            remote_session,
+            node,
+            first_seq: Some(seq),
+            maps_memory,
+            input: Vec::new(),
+        });
         connection.is_introduced = true;
         remote_sessions.remote_sessions.insert(remote_session, session);
         // A remote session that was just opened takes its first bytes.
@@ -677,7 +684,8 @@ impl Server {
             return;
         };
         let mut has_descriptors = false;
-        if let Ok(ReplyBody::Welcome(welcome)) = &mut reply.body {
+        let maps_memory = connection.carried.as_ref().is_none_or(|one| one.maps_memory);
+        if maps_memory && let Ok(ReplyBody::Welcome(welcome)) = &mut reply.body {
             match &memory {
                 Some(memory) if memory.reader.uid().0 == welcome.region_uid => {
                     peer_memory::describe(memory, welcome);
@@ -868,6 +876,13 @@ impl Server {
     }
 }
 
+/// The first message of a client that goes to another node.
+struct FirstMessage {
+    seq: u64,
+    body: RequestBody,
+    maps_memory: bool,
+}
+
 /// A client's connection whose requests go to another node.
 #[derive(Debug, Clone)]
 pub(super) struct Carried {
@@ -875,6 +890,8 @@ pub(super) struct Carried {
     pub(super) node: String,
     /// The number of its first message, until that is answered.
     first_seq: Option<u64>,
+    /// False: the client sends requests and maps no memory of that node.
+    maps_memory: bool,
     /// The first answer, in pieces.
     input: Vec<u8>,
 }

@@ -180,6 +180,7 @@ pub fn hello(namespace: &str, resume: Option<(u64, u32, u64)>, node: &str) -> Re
         resume,
         namespace: namespace.into(),
         node: node.into(),
+        maps_memory: true,
     })
 }
 

@@ -135,6 +135,7 @@ fn joined(place: &Path) -> (UnixStream, Welcome) {
         resume: None,
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     };
     match ask(&mut stream, RequestBody::Hello(hello)) {
         ReplyBody::Welcome(welcome) => (stream, welcome),

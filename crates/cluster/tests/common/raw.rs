@@ -30,6 +30,7 @@ impl Raw {
             resume: None,
             namespace: String::new(),
             node: String::new(),
+            maps_memory: true,
         })) {
             Ok(ReplyBody::Welcome(welcome)) => (raw, welcome),
             other => panic!("{other:?}"),

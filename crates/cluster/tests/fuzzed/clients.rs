@@ -111,6 +111,7 @@ impl World {
             resume: None,
             namespace: namespace.to_owned(),
             node: String::new(),
+            maps_memory: true,
         };
         self.ask(session, RequestBody::Hello(hello))
     }
@@ -284,6 +285,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         resume,
         namespace: String::new(),
         node: String::new(),
+        maps_memory: true,
     };
     let away = all(vec![
         RequestBody::Pin { targets: honest(), is_pinned: false },

@@ -181,9 +181,7 @@ impl World {
         });
         let mut world = Self::new(Some(&retained), false);
         (0..20).for_each(|_| world.round());
-        assert!(
-            world.nodes[0].state.is_mapped_peer("b") && world.nodes[1].state.is_mapped_peer("a")
-        );
+        assert!(world.nodes[0].state.is_peer("b") && world.nodes[1].state.is_peer("a"));
         world.connect();
         world
     }
@@ -213,6 +211,7 @@ impl World {
                     resume: None,
                     namespace: String::new(),
                     node: String::new(),
+                    maps_memory: true,
                 };
                 self.request(number, session, RequestBody::Hello(hello));
             }
@@ -458,6 +457,7 @@ impl World {
             resume,
             namespace: String::new(),
             node: String::new(),
+            maps_memory: true,
         };
         let mut out = Vec::new();
         let state = &mut self.nodes[0].state;

@@ -4,6 +4,9 @@
 //! any other object. Its primary block also says which object it is a copy of. Its blocks lie where there
 //! was room, so it is relocated, as an object that came back from a file.
 //!
+//! An object that a client of such a region puts here is brought in the same way, and is then an object
+//! of this region: an import.
+//!
 //! Nothing in the region tells of a replica until all its bytes are there. Whether its origin still exists
 //! is known to the daemon alone, so an adopted region has none: those that are held retire.
 
@@ -13,10 +16,12 @@ use super::Home;
 use super::delete::unknown_block;
 use super::restore::Restoring;
 use crate::books::blocks::{BlockRole, ClientAccount};
+use crate::books::clients::ClientSlot;
 use crate::books::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::books::grants::span_of;
 use crate::books::names::{check_full_name, own_name};
 use crate::error::StoreError;
+use crate::events::EventKind;
 use crate::format::entry::{Entry, encode_extra, encode_origin};
 use crate::format::header::REPLICAS_UNTIL;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
@@ -39,6 +44,8 @@ pub struct ReplicaSeal<'a> {
     pub metadata_crc: u32,
     /// When its origin was sealed.
     pub sealed_at_ns: u64,
+    /// The client whose object this is from here on; `None`: it is a replica.
+    pub importer: Option<ClientSlot>,
 }
 
 /// The order in which replicas make room: the one that was used longest ago goes first, and nothing
@@ -81,6 +88,26 @@ impl Home {
         self.take_blocks(head, true, ClientAccount::gone(namespace))
     }
 
+    /// Take memory for an object that `client` wrote in another region, and that becomes one of this
+    /// region. Otherwise as [`Self::begin_replica`].
+    ///
+    /// # Errors
+    /// As there; [`StoreError::NoSuchClient`].
+    pub fn begin_import(
+        &mut self,
+        head: &SpillHead,
+        client: ClientSlot,
+    ) -> Result<Vec<Span>, StoreError> {
+        if head.id.region() == self.uid() {
+            return Err(StoreError::BadRequest { reason: "the object is of this region" });
+        }
+        if self.is_loading(head.id) {
+            return Err(StoreError::BadRequest { reason: "the object is being brought already" });
+        }
+        let namespace = self.present(client)?.namespace;
+        self.take_blocks(head, false, self.accounts.of(client.0, namespace))
+    }
+
     /// The blocks of a replica have their bytes: it is an object from here on.
     ///
     /// # Errors
@@ -102,7 +129,10 @@ impl Home {
         let Some(Restoring { runs, .. }) = self.take_loading(origin) else {
             return Ok(id);
         };
-        let owner = ClientAccount::gone(seal.namespace);
+        let owner = match seal.importer {
+            Some(client) => self.accounts.of(client.0, seal.namespace),
+            None => ClientAccount::gone(seal.namespace),
+        };
         if let Some(primary) = runs.first().copied() {
             self.blocks.seal(primary, BlockRole::Primary, owner);
             self.blocks.retire(primary, BlockRole::Extra).map_err(unknown_block)?;
@@ -113,6 +143,9 @@ impl Home {
         }
         self.restored_at.insert(id.slot().0, now_ns);
         self.objects += 1;
+        if let (Some(name), Some(_)) = (seal.name, seal.importer) {
+            self.reserved.remove(name);
+        }
         Ok(id)
     }
 
@@ -157,12 +190,7 @@ impl Home {
             return Err(wrong("descriptor or metadata have another length than the head says"));
         }
         if let Some(name) = seal.name {
-            let namespace = self.namespaces.get(seal.namespace);
-            let namespace = namespace.ok_or_else(|| wrong("there is no such namespace"))?;
-            check_full_name(&namespace.options.name, name)?;
-            if self.slot_of_name(name)?.is_some() || self.reserved.get(name).is_some() {
-                return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
-            }
+            self.check_name_of_copy(name, seal)?;
             self.names.check_room(Length(name.len() as u64))?;
         }
         let vacancy = self.directory.vacancy()?;
@@ -177,10 +205,14 @@ impl Home {
             sealed_at_ns: seal.sealed_at_ns,
             metadata_bytes: head.metadata_bytes,
             metadata_crc: seal.metadata_crc,
-            is_replica: true,
+            is_replica: seal.importer.is_none(),
             namespace: seal.namespace,
             ..Entry::bytes(id, *primary)
         };
+        if let Some(client) = seal.importer {
+            entry.creator = client.0;
+            entry.creator_pid = self.present(client)?.pid;
+        }
         let mut list = Vec::new();
         if head.kind != ObjectKind::Bytes {
             let at_seal = head.origins.first().map_or(0, |origin| origin.length.0);
@@ -193,13 +225,14 @@ impl Home {
             entry.extra_crc = crc32c::crc32c(&list);
         }
         entry.validate(self.layout()).map_err(wrong)?;
+        let of_origin = encode_origin(origin);
         let at_list = entry.extra_list().unwrap_or_default();
         let at_origin = entry.origin().unwrap_or_default();
         let at_end = entry.metadata().unwrap_or_default();
         for (at, bytes) in [
             (entry.descriptor.offset, seal.descriptor),
             (at_list.offset, &*list),
-            (at_origin.offset, &encode_origin(origin)[..]),
+            (at_origin.offset, if entry.is_replica { &of_origin[..] } else { &[] }),
             (at_end.offset, seal.metadata),
         ] {
             if !bytes.is_empty() {
@@ -213,11 +246,32 @@ impl Home {
             entry.name_hash = hash.0;
         }
         let slot = vacancy.slot;
+        if !entry.is_replica {
+            self.draft_event(EventKind::Sealed, &entry, seal.name.unwrap_or_default())?;
+        }
         self.directory.publish(vacancy, &entry)?;
         if let Some(hash) = hash {
             let directory = &self.directory;
             self.names.insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
         }
+        if !entry.is_replica {
+            self.publish_event()?;
+        }
         Ok(id)
+    }
+
+    /// A replica gets a name that no other object has or is to have; an import one that its client has
+    /// reserved.
+    fn check_name_of_copy(&self, name: &str, seal: &ReplicaSeal<'_>) -> Result<(), StoreError> {
+        if let Some(client) = seal.importer {
+            return self.check_name_for(client, name, true);
+        }
+        let none = StoreError::BadRequest { reason: "there is no such namespace" };
+        let namespace = self.namespaces.get(seal.namespace).ok_or(none)?;
+        check_full_name(&namespace.options.name, name)?;
+        if self.slot_of_name(name)?.is_some() || self.reserved.get(name).is_some() {
+            return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
+        }
+        Ok(())
     }
 }

@@ -252,7 +252,7 @@ impl Home {
         Ok((primary, runs.collect(), carving))
     }
 
-    fn check_name_for(
+    pub(super) fn check_name_for(
         &self,
         client: ClientSlot,
         name: &str,

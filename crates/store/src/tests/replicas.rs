@@ -27,6 +27,35 @@ fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, Sto
         metadata,
         metadata_crc: crc32c::crc32c(metadata),
         sealed_at_ns: 3,
+        importer: None,
+    };
+    let id = home.finish_replica(of.head.id, &seal, 9)?;
+    home.check().unwrap();
+    Ok(id)
+}
+
+/// Brings an object that a client wrote in another region, as one of its own.
+fn import(
+    home: &mut Home,
+    client: &Client,
+    of: &File,
+    name: Option<&str>,
+) -> Result<ObjectId, StoreError> {
+    let blocks = home.begin_import(&of.head, client.slot)?;
+    home.check().unwrap();
+    for (block, bytes) in blocks.iter().zip(&of.parts[2..]) {
+        home.region().write_by_call(block.offset, bytes).unwrap();
+    }
+    let (descriptor, metadata) = (&of.parts[0], &of.parts[1]);
+    let seal = ReplicaSeal {
+        name,
+        namespace: NamespaceId::DEFAULT,
+        descriptor,
+        descriptor_crc: crc32c::crc32c(descriptor),
+        metadata,
+        metadata_crc: crc32c::crc32c(metadata),
+        sealed_at_ns: 9,
+        importer: Some(client.slot),
     };
     let id = home.finish_replica(of.head.id, &seal, 9)?;
     home.check().unwrap();
@@ -183,4 +212,70 @@ fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
     let id = bring(&mut home, &of, Some("t")).unwrap();
     assert!(home.delete(Target::Id(id)).unwrap().freed_now);
     assert_eq!(home.free_bytes().0, Length(64 << 12));
+}
+
+#[test]
+fn an_import_is_an_object_of_its_client_and_region_and_survives_adoption_and_spilling() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    let of = far_table(&far, &mut far_home);
+    home.reserve(client.slot, "t").unwrap();
+    let id = import(&mut home, &client, &of, Some("t")).unwrap();
+    assert!(!home.is_reserved("t"), "the object has the name");
+    let usage = home.usage_of(client.slot);
+    assert!(usage.objects == 1 && usage.bytes.0 > 0, "it counts for its client");
+    let event = home.events(0).unwrap().advance().unwrap();
+    assert!(matches!(event, Some(crate::Seen::Event(event)) if event.id == id), "it is reported");
+    let check = |home: &Home, client: &Client| {
+        let held = client.reader.hold(&client.holds, Target::Name("t")).unwrap().unwrap();
+        let entry = *held.entry();
+        assert_eq!((entry.id, entry.is_replica), (id, false));
+        assert_eq!(client.reader.origin(&entry).unwrap(), None);
+        assert_eq!(client.read(entry.descriptor), of.parts[0]);
+        let places = client.reader.places(&entry).unwrap();
+        let origins: Vec<Span> = places.iter().map(|place| place.origin).collect();
+        assert_eq!(origins, of.head.origins);
+        assert_eq!(client.read(places[1].block), [1; 256]);
+        assert_eq!(client.read(places[2].block), [2; 128]);
+        home.check().unwrap();
+    };
+    check(&home, &client);
+    let listed = client.reader.list("").unwrap();
+    assert_eq!(listed.iter().map(|one| one.entry.id).collect::<Vec<_>>(), [id]);
+    drop(home);
+    let mut home = world.adopt();
+    check(&home, &client);
+    let file = File::of(&mut home, id).unwrap();
+    home.finish_spill(id).unwrap().unwrap();
+    let blocks = home.begin_restore(&file.head).unwrap();
+    for (block, bytes) in blocks.iter().zip(&file.parts[2..]) {
+        home.region().write_by_call(block.offset, bytes).unwrap();
+    }
+    home.finish_restore(id, &file.parts[0], &file.parts[1]).unwrap();
+    check(&home, &client);
+    assert!(home.delete(Target::Id(id)).unwrap().freed_now);
+    assert_eq!(home.free_bytes().0, Length(64 << 12));
+}
+
+#[test]
+fn an_import_gets_no_name_that_another_client_has_reserved_and_leaves_no_memory() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    let other = Client::join(&world, &mut home).unwrap();
+    let of = far_table(&far, &mut far_home);
+    let free = home.free_bytes();
+    home.reserve(other.slot, "t").unwrap();
+    let taken = import(&mut home, &client, &of, Some("t"));
+    assert!(matches!(taken, Err(StoreError::NameTaken { .. })), "{taken:?}");
+    assert!(home.is_reserved("t"));
+    let mut own = File { head: of.head.clone(), parts: of.parts.clone() };
+    own.head.id.hi = home.uid().0;
+    assert!(home.begin_import(&own.head, client.slot).is_err());
+    home.begin_import(&of.head, client.slot).unwrap();
+    assert!(home.begin_import(&of.head, client.slot).is_err(), "twice");
+    home.abort_replica(of.head.id).unwrap();
+    assert_eq!(home.free_bytes(), free);
+    home.check().unwrap();
 }

@@ -7,7 +7,7 @@ use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::lookups::because;
-use super::mapped_peers::MappedPeer;
+use super::peers::Peer;
 use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -23,22 +23,22 @@ impl NodeState {
     pub(super) fn reach_by_net(&mut self, node: &str) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else { return };
-        let is_to_ask = kind.is_some() && mapped_peer.mapped().is_none();
+        let Some(peer) = cluster.peers.get_mut(node) else { return };
+        let is_to_ask = kind.is_some() && peer.mapped().is_none();
         // Until it has said where its data server listens, requests wait: most nodes have one.
-        mapped_peer.by_net = kind.filter(|_| is_to_ask);
-        mapped_peer.ask_net_at_ms = is_to_ask.then_some(0);
+        peer.by_net = kind.filter(|_| is_to_ask);
+        peer.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
     /// Asks nodes where their data servers listen.
     pub(super) fn ask_by_net(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let due = cluster.mapped_peers.iter_mut();
+        let due = cluster.peers.iter_mut();
         let due = due.filter(|(_, one)| one.ask_by_net_at_ms().is_some_and(|at| at <= now_ms));
         let due: Vec<(String, u64)> = due
-            .map(|(name, mapped_peer)| {
-                mapped_peer.ask_net_at_ms = None;
-                (name.clone(), mapped_peer.member.incarnation.0)
+            .map(|(name, peer)| {
+                peer.ask_net_at_ms = None;
+                (name.clone(), peer.member.incarnation.0)
             })
             .collect();
         for (node, incarnation) in due {
@@ -60,39 +60,39 @@ impl NodeState {
     ) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else { return };
-        if mapped_peer.member.incarnation.0 != incarnation || mapped_peer.mapped().is_some() {
+        let Some(peer) = cluster.peers.get_mut(node) else { return };
+        if peer.member.incarnation.0 != incarnation || peer.mapped().is_some() {
             return;
         }
         cluster.has_news = true;
-        match (answer, kind, &mapped_peer.offer) {
+        match (answer, kind, &peer.offer) {
             (Ok(Answer::DataAddress(Some(address))), Some(kind), Some(offer)) => {
-                mapped_peer.by_net = Some(kind);
+                peer.by_net = Some(kind);
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
             // A node that does not know of this one's membership yet says no.
             (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) => {
-                mapped_peer.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
+                peer.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
             }
-            _ => mapped_peer.by_net = None,
+            _ => peer.by_net = None,
         }
         self.tell_members();
     }
 
     /// Whether the memory of a node is mapped.
     pub(in crate::protocol) fn is_mapped(&self, node: &str) -> bool {
-        let mapped_peer = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
-        mapped_peer.is_some_and(|mapped_peer| mapped_peer.mapped().is_some())
+        let peer = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
+        peer.is_some_and(|peer| peer.mapped().is_some())
     }
 
     /// A node did not answer where its data server was, or began anew: perhaps it listens elsewhere.
     pub(in crate::protocol) fn find_by_net_again(&mut self, node: &str, now_ms: u64) {
-        let mapped_peers = self.cluster.as_mut().map(|cluster| &mut cluster.mapped_peers);
-        if let Some(mapped_peer) = mapped_peers.and_then(|all| all.get_mut(node))
-            && mapped_peer.by_net.is_some()
+        let peers = self.cluster.as_mut().map(|cluster| &mut cluster.peers);
+        if let Some(peer) = peers.and_then(|all| all.get_mut(node))
+            && peer.by_net.is_some()
         {
-            mapped_peer.ask_net_at_ms.get_or_insert(now_ms);
+            peer.ask_net_at_ms.get_or_insert(now_ms);
         }
     }
 
@@ -147,8 +147,8 @@ impl NodeState {
 
     /// Names of the members whose objects are brought by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
-        let all = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
-        let is_by_net = |one: &MappedPeer| one.by_net.is_some() && !one.is_lost();
+        let all = self.cluster.iter().flat_map(|cluster| &cluster.peers);
+        let is_by_net = |one: &Peer| one.by_net.is_some() && !one.is_lost();
         let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
     }
@@ -159,14 +159,14 @@ impl NodeState {
 
     /// The region of a member whose objects are brought by network.
     pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
-        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
-        let is_by_net = mapped_peer.by_net.is_some() && !mapped_peer.is_lost();
-        mapped_peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
+        let peer = self.cluster.as_ref()?.peers.get(node)?;
+        let is_by_net = peer.by_net.is_some() && !peer.is_lost();
+        peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
     /// Why the objects of a node cannot be listed by network.
     pub(in crate::protocol) fn not_by_net(&self, node: &str) -> WireError {
-        let known = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
         match known.and_then(|known| known.check_usable().err()) {
             Some(error) => error,
             // It is this one, or its memory was mapped meanwhile.
@@ -182,8 +182,8 @@ impl NodeState {
     /// What is wrong with a node that may have an object and that is lost.
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
-        let mut others = self.cluster.as_ref()?.mapped_peers.values();
-        let is_home = |one: &&MappedPeer| {
+        let mut others = self.cluster.as_ref()?.peers.values();
+        let is_home = |one: &&Peer| {
             one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
         };
         others.find(is_home)?.check_usable().err()
@@ -222,7 +222,7 @@ impl NodeState {
 
     /// Whether this life of a member goes on.
     pub(in crate::protocol) fn is_in_life(&self, member: &MemberLife) -> bool {
-        self.mapped_peer_in_life(&member.name, member.incarnation).is_some()
+        self.peer_in_life(&member.name, member.incarnation).is_some()
     }
 
     /// Tells a member that an object is gone; false if that is not possible now.
@@ -232,7 +232,7 @@ impl NodeState {
         id: ObjectId,
         out: &mut Vec<Action>,
     ) -> bool {
-        if self.mapped_peer_in_life(&member.name, member.incarnation).is_none() {
+        if self.peer_in_life(&member.name, member.incarnation).is_none() {
             return false;
         }
         let question = Question::Gone { objects: vec![id.lo] };

@@ -6,10 +6,10 @@
 mod agreement;
 mod by_net;
 mod lookups;
-mod mapped_peers;
 mod names;
 mod not_joined;
 mod offer;
+mod peers;
 mod questions;
 mod remote_clients;
 mod stats;
@@ -29,8 +29,8 @@ use farrow_net::source::MemberLife;
 use farrow_store::{ClientSlot, ObjectId};
 
 pub use agreement::AgreementKind;
-pub use mapped_peers::MappablePeer;
 pub use offer::{MemoryRoute, Offer};
+pub use peers::MappablePeer;
 use questions::NAMES_MAX;
 pub use questions::{Answer, Question};
 pub use stats::ClusterNumbers;
@@ -42,10 +42,10 @@ use crate::net::NetAction;
 use agreement::{Agreement, Outcome};
 use farrow_wire::{Hello, Listen, MemberInfo, Members, ReplyBody, RequestBody, WireError};
 use lookups::{Lookups, because};
-use mapped_peers::MappedPeer;
 use names::Parked;
 use not_joined::NotJoined;
 use offer::info_of;
+use peers::Peer;
 use waits::Awaited;
 
 /// How long a question to another node may take, in leases: what is to be found out does not
@@ -137,6 +137,8 @@ pub enum PeerAction {
         incarnation: u64,
         /// The first message for the other node: `Hello` or `Listen`.
         first: RequestBody,
+        /// The client maps the other node's memory.
+        maps_memory: bool,
     },
     /// A node is lost: end the connections that are carried to it.
     CutOff {
@@ -269,7 +271,7 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
     let Some(cluster) = cluster else {
         return;
     };
-    let is_there = cluster.mapped_peers.get(&what.0).is_some_and(|node| !node.is_lost());
+    let is_there = cluster.peers.get(&what.0).is_some_and(|node| !node.is_lost());
     if is_there && cluster.untold.len() < UNTOLD_MAX {
         cluster.untold.push(Untold { at_ms: now_ms + TELL_AGAIN_MS, what });
     }
@@ -283,7 +285,7 @@ pub(in crate::protocol) struct Cluster {
     naming: Naming,
     incarnation: u64,
     has_lease: bool,
-    mapped_peers: BTreeMap<String, MappedPeer>,
+    peers: BTreeMap<String, Peer>,
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
@@ -338,7 +340,7 @@ impl NodeState {
             naming,
             incarnation,
             has_lease: false,
-            mapped_peers: BTreeMap::new(),
+            peers: BTreeMap::new(),
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
             lookups: Lookups::default(),
@@ -401,7 +403,7 @@ impl NodeState {
         let dirty =
             cluster.dirty.values().filter_map(remote_clients::Dirty::next_deadline_ms).min();
         let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        let by_net = cluster.mapped_peers.values().filter_map(MappedPeer::ask_by_net_at_ms).min();
+        let by_net = cluster.peers.values().filter_map(Peer::ask_by_net_at_ms).min();
         let all = [membership, naming, parked, watched, dirty, untold, by_net];
         all.into_iter().flatten().min()
     }
@@ -482,7 +484,7 @@ impl NodeState {
             Output::View(view) => self.view_installed(view, now_ms, out),
             Output::Reach { number, state } => {
                 cluster.has_news = true;
-                let found = cluster.mapped_peers.values_mut();
+                let found = cluster.peers.values_mut();
                 for one in found.filter(|one| one.member.number == number) {
                     one.set_reach(state);
                 }
@@ -603,7 +605,7 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return false;
         };
-        let Some(mapped_peer) = cluster.mapped_peers.get(node) else {
+        let Some(peer) = cluster.peers.get(node) else {
             return false;
         };
         let Ok(body) = postcard::to_allocvec(question) else {
@@ -615,7 +617,7 @@ impl NodeState {
         out.push(Action::Peer(PeerAction::Ask {
             token,
             node: node.to_owned(),
-            address: mapped_peer.member.address.clone(),
+            address: peer.member.address.clone(),
             incarnation: cluster.incarnation,
             body,
             timeout_ms,
@@ -739,7 +741,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        let Some(member) = self.mapped_peer_in_life(from, incarnation) else {
+        let Some(member) = self.peer_in_life(from, incarnation) else {
             return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
         };
         match question {
@@ -878,8 +880,7 @@ impl NodeState {
             why_not: String::new(),
             capacity: self.home.layout().heap.length.0,
         };
-        let mut nodes: Vec<MemberInfo> =
-            cluster.mapped_peers.values().map(MappedPeer::report).collect();
+        let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(Peer::report).collect();
         nodes.push(own);
         nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
         Members {
@@ -930,14 +931,15 @@ impl NodeState {
         name: String,
         first: RequestBody,
     ) -> Result<Action, WireError> {
-        let (version, first) = match first {
+        let (version, maps_memory, first) = match first {
             RequestBody::Hello(hello) => {
                 let node = String::new();
-                (hello.version, RequestBody::Hello(Hello { node, ..hello }))
+                let (version, maps_memory) = (hello.version, hello.maps_memory);
+                (version, maps_memory, RequestBody::Hello(Hello { node, ..hello }))
             }
             RequestBody::Listen(listen) => {
                 let node = String::new();
-                (listen.version, RequestBody::Listen(Listen { node, ..listen }))
+                (listen.version, true, RequestBody::Listen(Listen { node, ..listen }))
             }
             _ => return Err(WireError::Invalid("the first message is Hello or Listen".into())),
         };
@@ -949,17 +951,21 @@ impl NodeState {
         let Some(cluster) = &self.cluster else {
             return Err(WireError::NoNode { name, known: Vec::new() });
         };
-        let Some(mapped_peer) = cluster.mapped_peers.get(&name) else {
+        let Some(peer) = cluster.peers.get(&name) else {
             return Err(WireError::NoNode { name, known: self.members().names() });
         };
-        mapped_peer.check_usable()?;
+        match maps_memory {
+            true => peer.check_usable()?,
+            false => peer.check_live()?,
+        }
         let action = Action::Peer(PeerAction::Bridge {
             session,
             seq,
             node: name,
-            address: mapped_peer.member.address.clone(),
+            address: peer.member.address.clone(),
             incarnation: cluster.incarnation,
             first,
+            maps_memory,
         });
         self.forget_silent(session);
         Ok(action)

@@ -7,7 +7,7 @@ use farrow_membership::naming::{self, NameRefusal};
 use farrow_store::{ClientSlot, ObjectId, own_name};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
-use super::mapped_peers::{is_name_known, unread};
+use super::peers::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
@@ -221,10 +221,10 @@ impl NodeState {
         cluster.parked.next_ticket += 1;
         let (names, deadline_ms) = (waiting.names.clone(), waiting.deadline_ms);
         cluster.parked.waiting.insert(ticket, waiting);
-        let Cluster { naming, mapped_peers, membership, .. } = &mut **cluster;
-        let exists = |name: &str| is_name_known(&self.home, mapped_peers, name);
+        let Cluster { naming, peers, membership, .. } = &mut **cluster;
+        let exists = |name: &str| is_name_known(&self.home, peers, name);
         let mut outputs = Vec::new();
-        naming.set_unread(unread(mapped_peers, membership.view()));
+        naming.set_unread(unread(peers, membership.view()));
         naming.ask(ticket, names, deadline_ms, now_ms, &exists, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
@@ -253,13 +253,13 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Cluster { naming, mapped_peers, parked, membership, .. } = &mut **cluster;
+        let Cluster { naming, peers, parked, membership, .. } = &mut **cluster;
         let asleep = std::mem::take(&mut parked.asleep);
         let (late, asleep): (Vec<WaitingForNames>, _) =
             asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
         parked.asleep = asleep;
-        naming.set_unread(unread(mapped_peers, membership.view()));
-        let exists = |name: &str| is_name_known(&self.home, mapped_peers, name);
+        naming.set_unread(unread(peers, membership.view()));
+        let exists = |name: &str| is_name_known(&self.home, peers, name);
         let mut outputs = Vec::new();
         naming.tick(now_ms, &exists, &mut outputs);
         for WaitingForNames { session, seq, .. } in late {
@@ -446,13 +446,13 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Cluster { naming, mapped_peers, membership, .. } = &mut **cluster;
-        let exists = |name: &str| is_name_known(&self.home, mapped_peers, name);
+        let Cluster { naming, peers, membership, .. } = &mut **cluster;
+        let exists = |name: &str| is_name_known(&self.home, peers, name);
         let (rules, key) = (&self.rules, node_key(from.name.as_str()));
         let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
         let (asks, life) = ((&exists as _, &may_name as _), (from.number, from.incarnation));
         let mut outputs = Vec::new();
-        naming.set_unread(unread(mapped_peers, membership.view()));
+        naming.set_unread(unread(peers, membership.view()));
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.serve_indebted(now_ms, out);

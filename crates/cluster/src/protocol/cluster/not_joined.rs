@@ -105,7 +105,7 @@ impl NodeState {
         };
         let is_known = |address: &String| {
             *address == cluster.options.address
-                || cluster.mapped_peers.values().any(|one| one.member.address == *address)
+                || cluster.peers.values().any(|one| one.member.address == *address)
         };
         let absent = cluster.options.seeds.iter().filter(|address| !is_known(address));
         let absent =

@@ -81,7 +81,7 @@ impl NodeState {
             return false;
         };
         let host = &cluster.options.offer.host;
-        let mut nodes = cluster.mapped_peers.values();
+        let mut nodes = cluster.peers.values();
         nodes.any(|one| {
             node_key(one.member.name.as_str()) == remote_client.node
                 && one.offer.as_ref().is_some_and(|offer| offer.host == *host)
@@ -137,7 +137,7 @@ impl NodeState {
     /// The node of a remote client, unless it is lost.
     fn node_of(&self, remote_client: RemoteClient) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
-        let mut nodes = cluster.mapped_peers.iter().filter(|(_, one)| !one.is_lost());
+        let mut nodes = cluster.peers.iter().filter(|(_, one)| !one.is_lost());
         nodes.find(|(name, _)| node_key(name) == remote_client.node).map(|(name, _)| name.clone())
     }
 
@@ -240,8 +240,8 @@ impl NodeState {
         let is_of_it = |remote_client: Option<RemoteClient>| {
             remote_client.is_some_and(|remote_client| remote_client.node == key)
         };
-        match cluster.mapped_peers.get(node) {
-            Some(mapped_peer) if !mapped_peer.is_lost() => {
+        match cluster.peers.get(node) {
+            Some(peer) if !peer.is_lost() => {
                 return Err(WireError::Invalid(format!("node {node:?} is not lost")));
             }
             Some(_) => {}
@@ -253,7 +253,7 @@ impl NodeState {
                     || cluster.dirty.values().any(|one| is_of_it(Some(one.remote_client)))) => {}
             None => return Err(WireError::NoNode { name, known }),
         }
-        cluster.mapped_peers.remove(node);
+        cluster.peers.remove(node);
         cluster.has_news = true;
         let gone = self.orphans.iter().filter(|(_, peer)| is_of_it(peer.remote_client));
         let gone: Vec<ClientSlot> = gone.map(|(slot, _)| *slot).collect();

@@ -23,7 +23,7 @@ impl NodeState {
     pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
         let cluster = self.cluster.as_ref()?;
         let own = (self.own_name(), self.home.region());
-        let others = cluster.mapped_peers.iter();
+        let others = cluster.peers.iter();
         let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
         let others = others.map(|(name, memory)| (name, memory.reader.region()));
         let lines = std::iter::once(own).chain(others).map(|(name, region)| {
@@ -55,7 +55,7 @@ impl NodeState {
 
     /// The other node that listens at an address.
     pub fn node_at(&self, address: &str) -> Option<&str> {
-        let mut others = self.cluster.as_ref()?.mapped_peers.iter();
+        let mut others = self.cluster.as_ref()?.peers.iter();
         let found = others.find(|(_, one)| one.member.address == address);
         found.map(|(name, _)| name.as_str())
     }

@@ -206,7 +206,7 @@ impl World {
         self.nodes[0].opened(session, peer, self.now_ms);
         let resume = resume.map(|place| (place.region_uid, place.slot, place.nonce));
         let (namespace, node) = (String::new(), String::new());
-        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node };
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node, maps_memory: true };
         match self.ask(session, RequestBody::Hello(hello))? {
             ReplyBody::Welcome(welcome) => Ok((session, welcome)),
             other => panic!("{other:?}"),

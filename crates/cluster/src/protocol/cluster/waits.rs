@@ -29,7 +29,7 @@ impl NodeState {
             return;
         };
         cluster.awaited.by_own.extend(names.iter().cloned());
-        let nodes: Vec<String> = cluster.mapped_peers.keys().cloned().collect();
+        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
         for node in nodes {
             self.await_at(&node, names.to_vec(), out);
         }
@@ -42,7 +42,7 @@ impl NodeState {
             return;
         };
         cluster.awaited.by_own.retain(|name| waits.is_awaited(name));
-        let nodes: Vec<String> = cluster.mapped_peers.keys().cloned().collect();
+        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
         let names: Vec<String> = cluster.awaited.by_own.iter().cloned().collect();
         for node in nodes {
             self.await_at(&node, names.clone(), out);

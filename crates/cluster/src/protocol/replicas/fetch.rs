@@ -10,6 +10,7 @@ use farrow_store::{
 };
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError, WireTarget};
 
+use super::import::Import;
 use super::{FetchKey, FetchWaiter, Replica, Replicas};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
@@ -54,6 +55,32 @@ pub(super) struct Opening {
     pub(super) deadline_ms: u64,
     /// Until then a node that cannot be reached may be one that starts again.
     pub(super) lost_ms: u64,
+    /// It becomes an object of this node.
+    pub(super) import: Option<Import>,
+}
+
+impl Opening {
+    /// An object that one node may have.
+    pub(super) fn new(
+        key: FetchKey,
+        waiter: FetchWaiter,
+        node: String,
+        now_ms: u64,
+        lost_ms: u64,
+    ) -> Self {
+        Self {
+            key,
+            waiters: vec![waiter],
+            late: Vec::new(),
+            left: BTreeSet::from([node]),
+            again: BTreeMap::new(),
+            fault: None,
+            gone: BTreeSet::new(),
+            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            lost_ms,
+            import: None,
+        }
+    }
 }
 
 /// An object that is brought.
@@ -80,6 +107,7 @@ pub(super) struct Fetching {
     pub(super) is_gone: bool,
     pub(super) lost_ms: u64,
     pub(super) deadline_ms: u64,
+    pub(super) import: Option<Import>,
 }
 
 pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
@@ -121,7 +149,7 @@ impl NodeState {
             WAITERS_MAX,
         )?;
         let mut openings = self.replicas.openings.values_mut();
-        if let Some(opening) = openings.find(|one| one.key == waiter.key) {
+        if let Some(opening) = openings.find(|one| one.key == waiter.key && one.import.is_none()) {
             opening.late.push(waiter);
             return Ok(None);
         }
@@ -186,6 +214,7 @@ impl NodeState {
             gone: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             lost_ms: now_ms.saturating_add(self.net_patience_ms()),
+            import: None,
         };
         self.replicas.openings.insert(token, opening);
     }
@@ -202,7 +231,7 @@ impl NodeState {
                 continue;
             }
             let mut openings = self.replicas.openings.values_mut();
-            match openings.find(|one| one.key == key) {
+            match openings.find(|one| one.key == key && one.import.is_none()) {
                 Some(opening) => opening.late.extend(waiters),
                 None => self.begin_opening(key, waiters, now_ms, out),
             }
@@ -235,7 +264,7 @@ impl NodeState {
         let unreachable = self.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
         let is_mapped = self.is_mapped(node);
-        let is_without_net = region.is_none() && self.is_mapped_peer(node);
+        let is_without_net = region.is_none() && self.is_peer(node);
         if is_lost {
             self.find_by_net_again(node, now_ms);
         }
@@ -336,10 +365,17 @@ impl NodeState {
         let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
         let FetchKey { wish, extent } = opening.key;
         let part = extent.part().cloned();
+        let import = opening.import;
         let whole = self.replica_of(origin, None).map(LocalReplica::Whole);
         let known =
             whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
-        if known.is_some() || self.replicas.loading.contains_key(&origin) {
+        let is_loading = self.replicas.loading.contains_key(&origin);
+        if import.is_some() && is_loading {
+            out.push(Action::Net(NetAction::Release { node, hold }));
+            let text = format!("object {origin} is being brought already");
+            return answer_all(waiters, &Err(WireError::Invalid(text)), out);
+        }
+        if import.is_none() && (known.is_some() || is_loading) {
             // Somebody else was faster.
             out.push(Action::Net(NetAction::Release { node, hold }));
             match self.replicas.loading.get_mut(&origin) {
@@ -365,6 +401,8 @@ impl NodeState {
             NetQuery::Id(..) | NetQuery::List { .. } => (None, NamespaceId::DEFAULT),
         };
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
+        let importer = import.as_ref().and_then(|one| self.home.client(one.slot).ok());
+        let namespace = importer.map_or(namespace, |record| record.namespace);
         let loading = Fetching {
             node,
             hold,
@@ -381,6 +419,7 @@ impl NodeState {
             is_gone: false,
             lost_ms: opening.lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            import,
         };
         self.replicas.loading.insert(origin, loading);
         self.load_replica(origin, now_ms, out);
@@ -390,7 +429,11 @@ impl NodeState {
     pub(super) fn load_replica(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.get(&origin) else { return };
         let (head, namespace) = (loading.head.clone(), loading.namespace);
-        let blocks = match self.room_for_replica(&head, namespace) {
+        let room = match loading.import.as_ref().map(|import| import.slot) {
+            Some(slot) => self.room_for_import(&head, slot),
+            None => self.room_for_replica(&head, namespace),
+        };
+        let blocks = match room {
             Ok(Some(blocks)) => blocks,
             // Something is on its way out.
             Ok(None) if now_ms < loading_deadline(&self.replicas, origin) => return,
@@ -467,7 +510,7 @@ impl NodeState {
         }
     }
 
-    fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
+    pub(super) fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
         let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
         WireError::OutOfMemory { asked, free: free.0, largest: largest.0, waiting: 0, waited_ms }
@@ -518,7 +561,7 @@ impl NodeState {
         }
     }
 
-    fn abort_replica(&mut self, origin: ObjectId) {
+    pub(super) fn abort_replica(&mut self, origin: ObjectId) {
         if let Err(error) = self.home.abort_replica(origin) {
             tracing::error!(%origin, %error, "memory is lost");
         }
@@ -535,11 +578,12 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.get(&origin) else {
             return self.abort_replica(origin);
         };
+        let is_import = loading.import.is_some();
         if loading.is_gone {
             self.abort_replica(origin);
             return self.open_again(origin, now_ms, out);
         }
-        if matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
+        if !is_import && matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
             self.abort_replica(origin);
             return self.open_again(origin, now_ms, out);
         }
@@ -547,6 +591,10 @@ impl NodeState {
             let error = self.unreachable_by_net(&loading.node)(fault, &origin.to_string());
             self.abort_replica(origin);
             return self.end_load(origin, Err(error), now_ms, out);
+        }
+        if let Some(import) = loading.import.clone() {
+            let sealed = self.seal_import(origin, &import, now_ms, out);
+            return self.end_load(origin, sealed, now_ms, out);
         }
         let bytes = Home::replica_bytes(&loading.head).unwrap_or_default().0;
         let node = loading.node.clone();
@@ -574,9 +622,15 @@ impl NodeState {
     /// another node has one of its name by now.
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Fetching { node, hold, mut waiters, later, .. } = loading;
+        let Fetching { node, hold, mut waiters, later, import, .. } = loading;
         self.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node, hold }));
+        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        if import.is_some() {
+            // Its client takes it back, or its node has restarted.
+            let reason = "the object was gone before it was brought".to_owned();
+            answer_all(waiters, &Err(WireError::NodeLost { node, reason }), out);
+            return self.fetch_anew(later, now_ms, out);
+        }
         waiters.extend(later);
         self.fetch_anew(waiters, now_ms, out);
     }
@@ -607,6 +661,7 @@ impl NodeState {
             metadata: &brought.metadata,
             metadata_crc: brought.metadata_crc,
             sealed_at_ns: brought.sealed_at_ns,
+            importer: None,
         };
         let now_ns = self.home.now_ns();
         self.home.finish_replica(origin, &seal, now_ns)
@@ -621,8 +676,12 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Fetching { node, hold, waiters, later, part, .. } = loading;
+        let Fetching { node, hold, waiters, later, part, import, .. } = loading;
         out.push(Action::Net(NetAction::Release { node, hold }));
+        if let (Some(import), Ok(id), true) = (import, &result, waiters.is_empty()) {
+            // Its client asks again.
+            self.replicas.imported.insert((import.session, origin), *id);
+        }
         let local =
             |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };
         answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), out);

@@ -4,6 +4,8 @@
 //! opens the object at its home, takes room for it, has its bytes brought, and seals a replica under the same
 //! name. From then on each process of the node finds that by loads.
 //!
+//! **A put.** A client that puts an object here and cannot map this memory has it imported ([`import`]).
+//!
 //! **A delete.** The home notes each member that opened an object. When the object is to go, the home lets
 //! nobody open it, tells these members, and deletes it when all of them have dropped their replicas or are
 //! lost. What readers hold stays readable. Objects with replicas elsewhere are not evicted: their names
@@ -14,6 +16,7 @@
 
 mod delete;
 mod fetch;
+mod import;
 mod invalidate;
 mod listings;
 
@@ -34,6 +37,7 @@ use crate::net::{Interests, NetAction, NetEvent, Rules};
 use delete::{Forwarded, PendingDelete};
 pub(super) use fetch::wish_of;
 use fetch::{Fetching, Opening, ROOM_MS_MAX};
+pub(super) use import::ImportAsk;
 use invalidate::{Leaving, Withdrawal};
 
 /// When the process of the place among the clients began by which threads read for other nodes: no
@@ -106,6 +110,8 @@ pub(super) struct Replicas {
     next: u64,
     openings: BTreeMap<u64, Opening>,
     loading: BTreeMap<ObjectId, Fetching>,
+    /// Objects that were imported between two requests of their clients.
+    imported: BTreeMap<(SessionId, ObjectId), ObjectId>,
     /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
     by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
     /// The objects whose parts were found by name.
@@ -161,6 +167,7 @@ impl Replicas {
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
         self.listings.retain(|_, one| one.session != session);
+        self.imported.retain(|(of, _), _| *of != session);
     }
 
     /// Forgets one request. False: there is none.

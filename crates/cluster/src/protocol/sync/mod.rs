@@ -513,7 +513,7 @@ impl NodeState {
             let is_gone = |party: &Party| party.node == own && party.client == session.0;
             self.break_for(is_gone, "it ended", now_ms, out);
             // All nodes, for barriers move.
-            for node in self.live_mapped_peers() {
+            for node in self.live_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
                 self.tell_node(&node, question, now_ms, out);
             }

@@ -411,7 +411,7 @@ impl NodeState {
             }
             let mut ended = self.sync.ended_elsewhere.iter();
             ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
-                || !self.is_mapped_peer(&party.node)
+                || !self.is_peer(&party.node)
         };
         let members = self.sync.table.members(name);
         let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();

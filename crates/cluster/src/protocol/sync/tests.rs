@@ -114,7 +114,8 @@ impl World {
         self.nodes.insert(number, node);
         self.perform(number, out);
         let (namespace, node) = (String::new(), String::new());
-        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace, node };
+        let hello =
+            Hello { version: PROTOCOL_VERSION, resume: None, namespace, node, maps_memory: true };
         self.request(number, RequestBody::Hello(hello));
         self.replies.clear();
     }

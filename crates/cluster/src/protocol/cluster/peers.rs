@@ -33,7 +33,7 @@ enum PeerMemory {
 }
 
 #[derive(Debug)]
-pub(super) struct MappedPeer {
+pub(super) struct Peer {
     pub(super) member: Member,
     pub(super) offer: Option<Offer>,
     reach: Reach,
@@ -46,7 +46,7 @@ pub(super) struct MappedPeer {
     pub(super) ask_net_at_ms: Option<u64>,
 }
 
-impl MappedPeer {
+impl Peer {
     fn new(member: Member) -> Self {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
@@ -87,13 +87,19 @@ impl MappedPeer {
         self.mapped().is_some_and(|memory| has_name(&memory.reader, full))
     }
 
+    /// An error if the node is lost.
+    pub(super) fn check_live(&self) -> Result<(), WireError> {
+        if !self.is_lost() {
+            return Ok(());
+        }
+        let node = self.member.name.to_string();
+        let reason = format!("nothing is heard from {}", self.member.address);
+        Err(WireError::NodeLost { node, reason })
+    }
+
     /// An error that says why objects in its memory cannot be used.
     pub(super) fn check_usable(&self) -> Result<(), WireError> {
-        let node = self.member.name.to_string();
-        if self.is_lost() {
-            let reason = format!("nothing is heard from {}", self.member.address);
-            return Err(WireError::NodeLost { node, reason });
-        }
+        self.check_live()?;
         match self.mapped() {
             Some(_) => Ok(()),
             None => Err(self.unreachable()),
@@ -151,25 +157,24 @@ impl NodeState {
         cluster.has_news = true;
         cluster.was_member = true;
         let (mut lost, mut ended) = (Vec::new(), Vec::new());
-        for (name, mapped_peer) in &mut cluster.mapped_peers {
-            if !mapped_peer.is_lost() && view.named(&mapped_peer.member.name).is_none() {
-                mapped_peer.set_reach(Heard::Lost);
+        for (name, peer) in &mut cluster.peers {
+            if !peer.is_lost() && view.named(&peer.member.name).is_none() {
+                peer.set_reach(Heard::Lost);
                 lost.push(name.clone());
-                let (node, address) = (name.clone(), mapped_peer.member.address.clone());
+                let (node, address) = (name.clone(), peer.member.address.clone());
                 out.push(Action::Peer(PeerAction::CutOff { node, address }));
-                let incarnation = mapped_peer.member.incarnation.0;
+                let incarnation = peer.member.incarnation.0;
                 ended.push((name.clone(), incarnation, true));
             }
             let mut former = view.former.iter();
-            mapped_peer.has_left =
-                former.any(|one| one.name == mapped_peer.member.name && one.has_left);
+            peer.has_left = former.any(|one| one.name == peer.member.name && one.has_left);
         }
         for member in &view.members {
             if member.name == cluster.options.name {
                 continue;
             }
             let name = member.name.to_string();
-            let known = cluster.mapped_peers.get_mut(&name);
+            let known = cluster.peers.get_mut(&name);
             if known.as_ref().is_some_and(|known| {
                 !known.is_lost() && known.member.incarnation != member.incarnation
             }) {
@@ -186,18 +191,18 @@ impl NodeState {
                 known.set_reach(Heard::Live);
                 continue;
             }
-            let mut mapped_peer = MappedPeer::new(member.clone());
+            let mut peer = Peer::new(member.clone());
             // Where its objects were brought from, they most likely still are.
-            mapped_peer.by_net = cluster.mapped_peers.get(&name).and_then(|known| known.by_net);
-            if let Some(offer) = mapped_peer.offer.clone() {
+            peer.by_net = cluster.peers.get(&name).and_then(|known| known.by_net);
+            if let Some(offer) = peer.offer.clone() {
                 out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
             }
-            cluster.mapped_peers.insert(name, mapped_peer);
+            cluster.peers.insert(name, peer);
         }
-        while cluster.mapped_peers.values().filter(|one| one.is_lost()).count() > LOST_MAX {
-            let lost = cluster.mapped_peers.iter().find(|(_, one)| one.is_lost());
+        while cluster.peers.values().filter(|one| one.is_lost()).count() > LOST_MAX {
+            let lost = cluster.peers.iter().find(|(_, one)| one.is_lost());
             let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
-            cluster.mapped_peers.remove(&name);
+            cluster.peers.remove(&name);
         }
         self.lives_ended(ended, now_ms, out);
         self.tell_new_life_to(&view, now_ms, out);
@@ -218,11 +223,11 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Some(mapped_peer) = cluster.mapped_peers.get_mut(node) else {
+        let Some(peer) = cluster.peers.get_mut(node) else {
             return;
         };
         cluster.has_news = true;
-        mapped_peer.memory = match memory {
+        peer.memory = match memory {
             Ok(memory) => PeerMemory::Mapped(Box::new(memory)),
             Err(why) => {
                 tracing::warn!(node, %why, "the memory of a node is not mapped");
@@ -236,37 +241,37 @@ impl NodeState {
     /// Memory without a name that is mapped, of nodes that are not heard of: it goes with the last
     /// process of its node, which only the kernel knows.
     pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
-        let mapped_peers = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
-        mapped_peers.filter_map(|(name, mapped_peer)| {
-            let ways = &mapped_peer.offer.as_ref()?.ways;
+        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
+        peers.filter_map(|(name, peer)| {
+            let ways = &peer.offer.as_ref()?.ways;
             let is_nameless = ways.iter().any(|way| matches!(way, MemoryRoute::Held { .. }));
-            let memory = mapped_peer.mapped().filter(|_| is_nameless)?;
-            (mapped_peer.reach != Reach::Live).then_some((name.as_str(), memory))
+            let memory = peer.mapped().filter(|_| is_nameless)?;
+            (peer.reach != Reach::Live).then_some((name.as_str(), memory))
         })
     }
 
     /// Whether a node is a member.
-    pub fn is_mapped_peer(&self, node: &str) -> bool {
+    pub fn is_peer(&self, node: &str) -> bool {
         let cluster = self.cluster.as_ref();
-        cluster.and_then(|one| one.mapped_peers.get(node)).is_some_and(|one| !one.is_lost())
+        cluster.and_then(|one| one.peers.get(node)).is_some_and(|one| !one.is_lost())
     }
 
     /// Names of all members but this one.
-    pub(in crate::protocol) fn live_mapped_peers(&self) -> Vec<String> {
-        let mapped_peers = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
-        let live = mapped_peers.filter(|(_, mapped_peer)| !mapped_peer.is_lost());
+    pub(in crate::protocol) fn live_peers(&self) -> Vec<String> {
+        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
+        let live = peers.filter(|(_, peer)| !peer.is_lost());
         live.map(|(name, _)| name.clone()).collect()
     }
 
     /// The memory of another node, for a client that is to map it too.
     pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
-        self.cluster.as_ref()?.mapped_peers.get(node)?.mapped()
+        self.cluster.as_ref()?.peers.get(node)?.mapped()
     }
 
     /// Which kernel and process namespace a node runs in.
     pub fn host_of(&self, node: &str) -> Option<&str> {
-        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
-        mapped_peer.offer.as_ref().map(|offer| offer.host.as_str())
+        let peer = self.cluster.as_ref()?.peers.get(node)?;
+        peer.offer.as_ref().map(|offer| offer.host.as_str())
     }
 
     /// Whether an object is sealed in the memory of another node.
@@ -276,12 +281,12 @@ impl NodeState {
         };
         match target {
             WireTarget::Name(name) => {
-                let mut there = cluster.mapped_peers.values().filter(|one| !one.is_lost());
+                let mut there = cluster.peers.values().filter(|one| !one.is_lost());
                 there.any(|one| one.has_name(name))
             }
             WireTarget::Id(hi, lo) => {
                 let id = ObjectId { hi: *hi, lo: *lo };
-                cluster.mapped_peers.values().filter(|one| !one.is_lost()).any(|one| {
+                cluster.peers.values().filter(|one| !one.is_lost()).any(|one| {
                     let place =
                         one.mapped().map(|memory| memory.reader.whereabouts(Target::Id(id)));
                     !matches!(place, None | Some(Ok(Whereabouts::Nowhere) | Err(_)))
@@ -293,29 +298,29 @@ impl NodeState {
     /// The other node in whose memory an object with this full name is. Not of lost ones only: a
     /// client may have failed to reach one that is still thought to live.
     pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
-        let mut others = self.cluster.as_ref()?.mapped_peers.iter();
+        let mut others = self.cluster.as_ref()?.peers.iter();
         others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
     }
 
     /// Names of the members whose memory is not mapped here.
     pub(super) fn unread_members(&self) -> Vec<String> {
-        let others = self.cluster.iter().flat_map(|cluster| &cluster.mapped_peers);
+        let others = self.cluster.iter().flat_map(|cluster| &cluster.peers);
         let unread = others.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
         unread.map(|(name, _)| name.clone()).collect()
     }
 
     /// The error for an object in the memory of a node, which cannot be mapped here.
     pub(super) fn unreachable(&self, node: &str) -> WireError {
-        let known = self.cluster.as_ref().and_then(|cluster| cluster.mapped_peers.get(node));
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
         known.map_or_else(
             || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
-            MappedPeer::unreachable,
+            Peer::unreachable,
         )
     }
 
     /// The error for a name that a lost node may have, which nobody here could look for.
     pub(super) fn lost_unread(&self) -> Option<WireError> {
-        let mut others = self.cluster.as_ref()?.mapped_peers.values();
+        let mut others = self.cluster.as_ref()?.peers.values();
         let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
         Some(unknown_names(name, address))
     }
@@ -332,26 +337,22 @@ impl NodeState {
     }
 
     /// A mapped peer, if this is the life of it that is in the view.
-    pub(super) fn mapped_peer_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
-        let mapped_peer = self.cluster.as_ref()?.mapped_peers.get(node)?;
-        let is_it = mapped_peer.member.incarnation.0 == incarnation && !mapped_peer.is_lost();
-        is_it.then(|| mapped_peer.member.clone())
+    pub(super) fn peer_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
+        let peer = self.cluster.as_ref()?.peers.get(node)?;
+        let is_it = peer.member.incarnation.0 == incarnation && !peer.is_lost();
+        is_it.then(|| peer.member.clone())
     }
 }
 
 /// Whether an object with this full name is in the memory of a node, this one included. Names of a
 /// node that is lost stay taken: it may come back with what it has.
-pub(super) fn is_name_known(
-    home: &Home,
-    mapped_peers: &BTreeMap<String, MappedPeer>,
-    full: &str,
-) -> bool {
+pub(super) fn is_name_known(home: &Home, peers: &BTreeMap<String, Peer>, full: &str) -> bool {
     #[cfg(feature = "failpoints")]
     if farrow_store::failpoints::is_faulty("names.blind") {
         return false;
     }
     // What cannot be read might be there.
-    home.has_name(full).unwrap_or(true) || mapped_peers.values().any(|one| one.has_name(full))
+    home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full))
 }
 
 fn unknown_names(name: &NodeName, address: &str) -> WireError {
@@ -364,12 +365,12 @@ fn unknown_names(name: &NodeName, address: &str) -> WireError {
 
 /// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
 /// they may know what those have.
-pub(super) fn unread(mapped_peers: &BTreeMap<String, MappedPeer>, view: Option<&View>) -> Unread {
+pub(super) fn unread(peers: &BTreeMap<String, Peer>, view: Option<&View>) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
-    let asks_all = former.any(|one| !one.has_left && !mapped_peers.contains_key(one.name.as_str()));
-    let members = mapped_peers.values().filter(|one| !one.is_lost());
+    let asks_all = former.any(|one| !one.has_left && !peers.contains_key(one.name.as_str()));
+    let members = peers.values().filter(|one| !one.is_lost());
     let members = members.filter(|one| asks_all || one.mapped().is_none());
-    let lost = mapped_peers.values().filter(|one| one.is_lost_unread());
+    let lost = peers.values().filter(|one| one.is_lost_unread());
     Unread {
         members: members.map(|one| one.member.number).collect(),
         lost: lost.map(|one| one.member.number).min(),

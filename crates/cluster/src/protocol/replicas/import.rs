@@ -1,0 +1,181 @@
+//! Imports: objects that clients of other nodes put here.
+//!
+//! Such a client cannot map this node's memory. It seals the object in the memory of its own node,
+//! reserves a name here, and asks this node to bring the object. The object gets its id here.
+
+use farrow_arrow::{DescriptorStamp, restamp};
+use farrow_memory::Length;
+use farrow_store::{
+    ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
+};
+use farrow_wire::{Extent, ReplyBody, WireError};
+
+use super::FetchKey;
+use super::fetch::Opening;
+use crate::net::query::NetQuery;
+use crate::protocol::convert::{limit, store_error};
+use crate::protocol::node::NodeState;
+use crate::protocol::{Action, SessionId};
+
+/// Objects that are imported at a time.
+const IMPORTS_MAX: usize = 256;
+
+/// For whom an object is brought, and under which name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Import {
+    pub(super) session: SessionId,
+    pub(super) slot: ClientSlot,
+    /// In full; reserved by the client.
+    pub(super) name: Option<String>,
+}
+
+/// A request to import an object.
+#[derive(Debug)]
+pub(in crate::protocol) struct ImportAsk {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) slot: ClientSlot,
+    pub(in crate::protocol) seq: u64,
+    pub(in crate::protocol) origin: ObjectId,
+    pub(in crate::protocol) name: Option<String>,
+    pub(in crate::protocol) until_ms: u64,
+}
+
+impl NodeState {
+    /// Brings an object of another node and makes it one of this node. `None`: the answer comes later.
+    pub(in crate::protocol) fn import(
+        &mut self,
+        ask: ImportAsk,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let ImportAsk { session, slot, seq, origin, name, until_ms } = ask;
+        let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
+        let import = Import { session, slot, name };
+        let query = NetQuery::Id(origin.hi, origin.lo);
+        let key = FetchKey::new(query, Extent::Whole)?;
+        let waiter = super::FetchWaiter { key: key.clone(), session, seq, until_ms };
+        // The client asks again while the object is on its way.
+        let openings = self.replicas.openings.values_mut();
+        let mut same = openings.filter(|one| one.key == key);
+        if let Some(opening) = same.find(|one| one.import.as_ref() == Some(&import)) {
+            opening.waiters.push(waiter);
+            return Ok(None);
+        }
+        match self.replicas.loading.get_mut(&origin) {
+            Some(loading) if loading.import.as_ref() == Some(&import) => {
+                loading.waiters.push(waiter);
+                return Ok(None);
+            }
+            Some(_) => {
+                return Err(WireError::Invalid(format!(
+                    "object {origin} is being brought already"
+                )));
+            }
+            None => {}
+        }
+        if let Some(id) = self.replicas.imported.remove(&(session, origin)) {
+            return Ok(Some(ReplyBody::Fetched(Some((id.hi, id.lo)))));
+        }
+        import.name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
+        self.check_objects(slot, 1)?;
+        let openings = self.replicas.openings.values().filter(|one| one.import.is_some());
+        let loading = self.replicas.loading.values().filter(|one| one.import.is_some());
+        limit("objects that are imported", openings.count() + loading.count() + 1, IMPORTS_MAX)?;
+        let Some(node) = self.net_node_of(origin.hi) else {
+            let text = format!("object {origin} is of no node that is reached by network");
+            return Err(WireError::Invalid(text));
+        };
+        let token = self.replicas.token();
+        out.push(key.open_at(token, node.clone()));
+        let lost_ms = now_ms.saturating_add(self.net_patience_ms());
+        let opening =
+            Opening { import: Some(import), ..Opening::new(key, waiter, node, now_ms, lost_ms) };
+        self.replicas.openings.insert(token, opening);
+        Ok(None)
+    }
+
+    /// Memory for an import, as for any other object of its client. `None`: memory is on its way.
+    pub(super) fn room_for_import(
+        &mut self,
+        head: &SpillHead,
+        slot: ClientSlot,
+    ) -> Result<Option<Vec<farrow_memory::Span>>, WireError> {
+        let bytes = Home::restored_bytes(head).unwrap_or(Length(u64::MAX));
+        let capacity = self.home.layout().heap.length;
+        if bytes > capacity {
+            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
+        }
+        self.allowance(slot, bytes, bytes)?;
+        let is_full =
+            |begun: &Result<_, StoreError>| matches!(begun, Err(StoreError::OutOfMemory { .. }));
+        let mut begun = self.home.begin_import(head, slot);
+        if is_full(&begun) {
+            self.reclaim();
+            let room = Room::of_run(bytes);
+            let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
+            if evicted.objects == 0 {
+                self.have_others_go(&room, bytes).map_err(store_error)?;
+            }
+            begun = self.home.begin_import(head, slot);
+        }
+        match begun {
+            Ok(blocks) => Ok(Some(blocks)),
+            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => Ok(None),
+            Err(StoreError::OutOfMemory { .. }) => Err(self.out_of_room(head, 0)),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+
+    /// All bytes of an import are here: it is an object from here on, if its client still waits.
+    pub(super) fn seal_import(
+        &mut self,
+        origin: ObjectId,
+        import: &Import,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ObjectId, WireError> {
+        let checked = self.check_import(import);
+        if let Err(error) = checked {
+            self.abort_replica(origin);
+            return Err(error);
+        }
+        let missing = || WireError::NotFound { what: origin.to_string() };
+        let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
+        let mut descriptor = loading.brought.descriptor.clone();
+        let stamp = DescriptorStamp { region: self.home.uid().0, epoch: 0 };
+        if loading.head.kind != ObjectKind::Bytes && !restamp(&mut descriptor, stamp) {
+            let text = format!("a descriptor of {} B of object {origin}", descriptor.len());
+            self.abort_replica(origin);
+            return Err(WireError::Damaged(text));
+        }
+        let now_ns = self.home.now_ns();
+        let seal = ReplicaSeal {
+            name: import.name.as_deref(),
+            namespace: loading.namespace,
+            descriptor: &descriptor,
+            descriptor_crc: crc32c::crc32c(&descriptor),
+            metadata: &loading.brought.metadata,
+            metadata_crc: loading.brought.metadata_crc,
+            sealed_at_ns: now_ns,
+            importer: Some(import.slot),
+        };
+        let id = self.home.finish_replica(origin, &seal, now_ns).map_err(store_error)?;
+        self.counts.sealed += 1;
+        self.note_reservations();
+        if let Some(name) = &import.name {
+            self.waits.sealed(name);
+            self.answer_waits(out);
+            self.tell_sealed(name, now_ms, out);
+        }
+        Ok(id)
+    }
+
+    fn check_import(&mut self, import: &Import) -> Result<(), WireError> {
+        let session = self.sessions.get(&import.session);
+        if session.is_none_or(|session| session.slot != Some(import.slot)) {
+            return Err(WireError::Closing);
+        }
+        import.name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
+        self.check_objects(import.slot, 1)
+    }
+}

@@ -1,0 +1,249 @@
+//! Puts into the memory of a node that this machine cannot map.
+//!
+//! The object is written and sealed in the memory of the client's own node, without a name: it is
+//! *staged*. The other node brings it over the network and makes it an object of its own; then the
+//! staged one is deleted. If the client dies before that, its node deletes it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_store::ObjectId;
+use farrow_wire::link::{Link, LinkError, confused};
+use farrow_wire::{Hello, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody, WireTarget};
+
+use crate::client::{Client, deadline_after};
+use crate::draft::Draft;
+use crate::error::Error;
+use crate::interrupt;
+use crate::options::ObjectOptions;
+use crate::put::Value;
+use crate::room;
+use crate::session::Session;
+use crate::writer::Writer;
+
+/// Pause before a node without room is asked again, while the caller waits.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection for requests to a node whose memory is not mapped.
+#[derive(Debug)]
+pub(crate) struct RequestLink {
+    own: Arc<Session>,
+    node: String,
+    pub(crate) incarnation: u64,
+    link: Link,
+}
+
+impl RequestLink {
+    pub(crate) fn open(
+        own: &Arc<Session>,
+        node: &MemberInfo,
+        namespace: &str,
+    ) -> Result<Self, Error> {
+        own.check_process()?;
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: namespace.to_owned(),
+            node: node.name.clone(),
+            maps_memory: false,
+        };
+        let (link, ..) = Link::connect(&own.socket, hello, Instant::now() + own.timeout)?;
+        let (node, incarnation) = (node.name.clone(), node.incarnation);
+        Ok(Self { own: Arc::clone(own), node, incarnation, link })
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.link.is_dead()
+    }
+
+    fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
+        self.own.check_process()?;
+        let deadline = Instant::now() + self.own.timeout;
+        let answer = self.link.call_unless(interrupt::current().as_ref(), body, deadline);
+        answer.map_err(|error| self.lost(error))
+    }
+
+    /// A connection that ended while the client's own node is there ended at the other node.
+    fn lost(&self, error: LinkError) -> Error {
+        match error {
+            LinkError::Closed { reason, .. } | LinkError::Unsent { reason, .. }
+                if std::os::unix::net::UnixStream::connect(&self.own.socket).is_ok() =>
+            {
+                let reason = format!("it went away before it answered: {reason}");
+                Error::NodeLost { node: self.node.clone(), reason }
+            }
+            error => error.into(),
+        }
+    }
+}
+
+impl Drop for RequestLink {
+    fn drop(&mut self) {
+        if self.own.is_own_process() {
+            self.link.tell(RequestBody::Goodbye);
+        }
+    }
+}
+
+/// Where an object of this client is to be, and the name that it has reserved there.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    link: Arc<RequestLink>,
+    /// `None`: the object has no name, or has it.
+    name: Option<String>,
+}
+
+impl Destination {
+    /// Reserves names at a node, all or none.
+    pub(crate) fn reserve(
+        link: &Arc<RequestLink>,
+        names: Vec<Option<&str>>,
+    ) -> Result<Vec<Self>, Error> {
+        let taken: Vec<String> = names.iter().flatten().map(|name| (*name).to_owned()).collect();
+        if !taken.is_empty() {
+            link.call(RequestBody::Reserve { names: taken })?;
+        }
+        let each = names.into_iter();
+        Ok(each
+            .map(|name| Self { link: Arc::clone(link), name: name.map(str::to_owned) })
+            .collect())
+    }
+
+    /// Has the node bring a staged object and make it one of its own, and deletes the staged one.
+    /// Where there is no room, waits for some until the deadline.
+    pub(crate) fn import(mut self, staged: ObjectId, deadline: Instant) -> Result<ObjectId, Error> {
+        let own = &self.link.own;
+        let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        let imported = loop {
+            let origin = (staged.hi, staged.lo);
+            let import = RequestBody::Import { origin, name: self.name.clone(), wait_ms };
+            match self.link.call(import) {
+                Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
+                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetched(None)) => {
+                    let reason = "it did not find what it was to bring".to_owned();
+                    break Err(Error::NodeLost { node: self.link.node.clone(), reason });
+                }
+                Ok(other) => break Err(confused(&other).into()),
+                Err(error) if room::is_short(&error) && Instant::now() < deadline => {
+                    if let Err(error) = interrupt::pause(ROOM_PAUSE) {
+                        break Err(error);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if imported.is_ok() {
+            self.name = None;
+        }
+        discard(own, staged);
+        imported
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take()
+            && self.link.own.is_own_process()
+        {
+            self.link.link.tell(RequestBody::Unreserve { names: vec![name] });
+        }
+    }
+}
+
+/// Deletes a staged object. If that fails the node does it when the client ends.
+fn discard(own: &Session, staged: ObjectId) {
+    let _quiet = interrupt::suspend();
+    let targets = vec![WireTarget::Id(staged.hi, staged.lo)];
+    if let Err(error) = own.call(RequestBody::Delete { targets }) {
+        tracing::debug!(%staged, %error, "a staged object is left to the node");
+    }
+}
+
+impl Client {
+    /// As [`Self::put_with`], in the memory of a node of the cluster. A node whose memory cannot be
+    /// mapped here brings the object over the network.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at`] and [`Self::put_with`].
+    pub fn put_on(
+        &self,
+        node: &str,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<ObjectId, Error> {
+        let Some(link) = self.request_link(node)? else {
+            return self.at(node)?.put_with(value, options);
+        };
+        let deadline = deadline_after(options.wait);
+        let destination = Destination::reserve(&link, vec![options.name])?.pop();
+        self.put_there(destination, value, options, deadline)
+    }
+
+    /// As [`Self::put_many`], in the memory of a node of the cluster. If one of the objects cannot be
+    /// put, the node has none of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at`] and [`Self::put_many`].
+    pub fn put_many_on(
+        &self,
+        node: &str,
+        values: &[(Value<'_>, ObjectOptions<'_>)],
+    ) -> Result<Vec<ObjectId>, Error> {
+        let Some(link) = self.request_link(node)? else {
+            return self.at(node)?.put_many(values);
+        };
+        let names = values.iter().map(|(_, options)| options.name).collect();
+        let mut done: Vec<ObjectId> = Vec::with_capacity(values.len());
+        let destinations = Destination::reserve(&link, names)?;
+        for ((value, options), destination) in values.iter().zip(destinations) {
+            let deadline = deadline_after(options.wait);
+            match self.put_there(Some(destination), value, options, deadline) {
+                Ok(id) => done.push(id),
+                Err(error) => {
+                    let _quiet = interrupt::suspend();
+                    let targets = done.iter().map(|id| WireTarget::Id(id.hi, id.lo)).collect();
+                    let _ = link.call(RequestBody::Delete { targets });
+                    return Err(error);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`Self::create_with`], in the memory of a node of the cluster. At a node whose memory cannot
+    /// be mapped here, the bytes are sent when the object is sealed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at`] and [`Self::create_with`].
+    pub fn create_on(
+        &self,
+        node: &str,
+        bytes: u64,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Writer, Error> {
+        let Some(link) = self.request_link(node)? else {
+            return self.at(node)?.create_with(bytes, options);
+        };
+        let destination = Destination::reserve(&link, vec![options.name])?.pop();
+        let staged = ObjectOptions { name: None, ..*options };
+        let mut writer = Writer::new(self.nodes().own(), bytes, &staged)?;
+        writer.send_to(destination);
+        Ok(writer)
+    }
+
+    fn put_there(
+        &self,
+        destination: Option<Destination>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+        deadline: Instant,
+    ) -> Result<ObjectId, Error> {
+        let staged = Draft::staged(self.nodes().own(), value, options)?.stage()?;
+        let gone = || Error::InvalidArgument("nowhere to put it".to_owned());
+        destination.ok_or_else(gone)?.import(staged.id(), deadline)
+    }
+}
