@@ -14,7 +14,7 @@ pub(crate) trait Claim {
     type Error;
     /// Store the claim, or 0 for none.
     fn store(&self, claim: u64) -> Result<(), Self::Error>;
-    /// Load the word that tells whether the object is there (acquire).
+    /// Load the word that shows whether the object is there (acquire).
     fn life(&self) -> Result<u64, Self::Error>;
     /// A sequentially consistent fence.
     fn fence(&self) {

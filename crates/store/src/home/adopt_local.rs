@@ -31,7 +31,7 @@ const NOBODY: u32 = u32::MAX;
 pub(super) struct LocalSurvey {
     /// Entries that forward to an object in the directory, by number.
     moved: Vec<(u32, ObjectId)>,
-    /// Entries whose life ends because they are not valid.
+    /// Entries whose life ends: they are not valid, or forward to no object.
     void: Vec<u32>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn survey(
                 Ok(Some(candidate)) => candidates.push(candidate),
                 Ok(None) => {}
                 Err(reason) => {
-                    // The deletion of a retiring entry was published before.
+                    // A retiring entry was no object any more, so it is not reported.
                     if life.state() != EntryState::Retiring {
                         let reason = format!("client entry {number}: {reason}");
                         dropped.push(Dropped { id: None, reason });
@@ -131,9 +131,9 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
     Ok(sequence.generation() == id.generation() && !is_empty)
 }
 
-/// Take the blocks of objects in the directory off the grants. They come first: the former home
-/// reserved grant records for them before it published each. Those records must not be used up for
-/// objects that clients sealed themselves.
+/// Take the blocks of objects in the directory off the grants. They are first: before each
+/// publication the former home checked that enough grant records are free. Those records must not
+/// be used up for objects that clients sealed themselves.
 fn take_off_told(
     candidates: &mut [KeepCandidate],
     found: &[FoundGrant],
@@ -199,7 +199,7 @@ pub(super) fn settle_all(
 }
 
 impl Home {
-    /// Store the fate of every client entry, and register those that stay.
+    /// Store the fate of every client entry, and register the objects that stay.
     pub(super) fn keep_locals(
         &mut self,
         candidates: Vec<KeepCandidate>,

@@ -26,6 +26,7 @@ pub(super) struct NameCheck<'a> {
     hashes: HashSet<NameHash>,
     /// First byte of the name heap.
     first: u64,
+    /// The grains of the name heap that valid names take.
     taken: Vec<bool>,
     /// Objects that lost their names, with the reason.
     pub(super) unnamed: Vec<Dropped>,

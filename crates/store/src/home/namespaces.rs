@@ -29,7 +29,7 @@ impl Home {
             away.insert(self.directory.entry(slot)?.namespace);
         }
         let (blocks, clients) = (&self.blocks, &self.clients);
-        // A dropped namespace left nothing behind; one with a damaged record may have.
+        // A dropped namespace is empty; one with a damaged record may still have objects.
         let is_unused = |id| {
             !away.contains(&id)
                 && blocks.usage_of_namespace(id) == Usage::default()

@@ -23,8 +23,8 @@ use crate::format::options::HUGE_GRANT_BYTES;
 /// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;
 
-/// With several ranges, the fit is checked again only after the number of simulated evictions has
-/// grown by this fraction (1/16).
+/// With several ranges or names, the fit is checked again only after the number of simulated
+/// evictions has grown by one part in this many.
 const LOOK_PART: usize = 16;
 
 /// The total need of one operation, including resources that are free already: all or nothing.
