@@ -224,7 +224,7 @@ impl Reader {
         let directory = self.region.words(self.layout().directory)?;
         match self.look(&directory, id.slot())? {
             Look::Sealed(entry) if entry.id == id => Ok(Some(entry)),
-            // A change means that this life of the slot is over.
+            // After a change this life is over, or the object cannot be held at the moment.
             _ => Ok(None),
         }
     }

@@ -63,7 +63,7 @@ fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
 /// The statistics that must be equal in the next life.
 fn books(home: &Home) -> StoreStats {
     let mut stats = home.stats().unwrap();
-    // The name index is rebuilt, without tombstones.
+    // Every home has another life number.
     stats.life = 0;
     stats
 }
