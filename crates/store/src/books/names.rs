@@ -175,7 +175,7 @@ impl Names {
     /// Whether there is room for a name of this many bytes.
     ///
     /// # Errors
-    /// [`StoreError::NameSpaceFull`] with what is free.
+    /// [`StoreError::NameSpaceFull`] with the free bytes.
     pub(crate) fn check_room(&self, asked: Length) -> Result<(), StoreError> {
         if self.heap.largest() >= asked.0.next_multiple_of(NAME_GRAIN_BYTES) {
             return Ok(());

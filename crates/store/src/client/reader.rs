@@ -121,7 +121,7 @@ impl Reader {
     /// Open a mapped region. Its header is checked against the region's actual length.
     ///
     /// # Errors
-    /// [`FormatError`], by what is wrong with the header.
+    /// [`FormatError`] if the header is invalid.
     pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
         let header = RegionHeader::read(&region)?;
         let refreshed = Arc::default();
@@ -171,7 +171,7 @@ impl Reader {
     /// The sealed object with this name.
     ///
     /// # Errors
-    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right.
+    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if an entry is invalid.
     pub fn find(&self, name: &str) -> Result<Option<Entry>, StoreError> {
         let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
@@ -207,7 +207,7 @@ impl Reader {
     /// the returned entry.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if what is found cannot be right.
+    /// [`StoreError::Corrupt`] if an entry is invalid.
     pub fn by_id(&self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
         if id.region() != self.header.uid {
             return Ok(None);
@@ -443,7 +443,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`StoreError::BlockListDamaged`] or [`StoreError::Corrupt`] if the list in the data section
-    /// is not what was sealed.
+    /// differs from the sealed one.
     pub fn blocks(&self, entry: &Entry) -> Result<Vec<Span>, StoreError> {
         if entry.extra_count == 0 {
             return Ok(vec![entry.primary]);

@@ -45,7 +45,7 @@ pub fn a_home_cannot_write_data(world: &World) {
     });
 }
 
-/// A range keeps its address and bytes through writable and back, and then cannot be written.
+/// A range retains its address and bytes when made writable and read-only, and is then protected.
 pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(5, 6);
