@@ -4,7 +4,8 @@
 //! in order of arrival, with one exception. Smaller requests may overtake the first waiter until
 //! they have taken as many bytes as it asks for. So small requests do not starve a large one, and a
 //! large one that may never fit does not block small ones at once. A request that may not wait
-//! overtakes by the same rule; otherwise it is rejected at once, however much is free.
+//! overtakes by the same rule; otherwise it is rejected, however much is free. It only waits while
+//! memory is being freed for it.
 
 use std::collections::VecDeque;
 

@@ -161,7 +161,7 @@ pub struct NodeState {
     pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
-    /// Error that ended the node, if it was not told to end.
+    /// Error that ended the node, unless it was stopped.
     pub(super) failure: Option<String>,
     pub(super) sync: Sync,
     /// The other nodes, if there are any.

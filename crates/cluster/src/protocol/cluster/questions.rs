@@ -59,7 +59,7 @@ pub enum Question {
         /// How often a daemon opened my region: holds of earlier ones have ended.
         life: u64,
     },
-    /// Objects of mine that you may have replicas of are gone.
+    /// Drop your replicas of these objects of mine.
     Gone {
         /// The low halves of their ids; at most `NAMES_MAX`.
         objects: Vec<u64>,

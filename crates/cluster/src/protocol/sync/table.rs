@@ -105,8 +105,7 @@ struct Flags {
 pub struct SyncTable {
     barriers: BTreeMap<String, Barrier>,
     flags: BTreeMap<String, Flags>,
-    /// Numbers of received requests, by node. Numbers below all remembered ones were received
-    /// before.
+    /// Numbers of received requests, by node. At the limit, lower numbers count as received too.
     came: BTreeMap<String, BTreeSet<u64>>,
 }
 

@@ -292,7 +292,8 @@ fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
     Some(Ok(ReplyBody::Flags { value, is_met: true }))
 }
 
-/// The words whose old owner has not handed them over, if there is no mutant.
+/// Requests for moved words, without an answer while the old owner hands over nothing. A mutant
+/// gives wrong answers.
 fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     let mut world = World::new(2, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
