@@ -28,7 +28,7 @@ const NAME_BYTES_EACH: u64 = 32;
 /// A store over its region, new or adopted.
 pub(crate) struct OpenedStore {
     pub(crate) home: Home,
-    /// Objects of the earlier life.
+    /// Number of objects adopted from an earlier life.
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
     pub(crate) dropped: Vec<String>,

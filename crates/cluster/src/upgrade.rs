@@ -1,6 +1,6 @@
-//! Upgrades a daemon while its clients stay connected to the node. The new daemon takes over the
-//! listening socket, the lock and the region, in this order. The old one can take them back until
-//! the new one serves.
+//! Replaces a daemon without interrupting its clients. The new daemon takes over the listening
+//! socket, the lock and the region, in this order. The old one can take them back until the new
+//! one serves.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -153,7 +153,7 @@ fn is_nobody(error: &io::Error) -> bool {
 /// Reports to the old daemon that this one serves.
 pub(crate) fn confirm(mut predecessor: &UnixStream) {
     if let Err(error) = predecessor.write_all(&[1]) {
-        // The old daemon takes nothing back without a request, so it has already ended.
+        // The old daemon takes nothing back while this connection is open, so it has ended.
         tracing::info!(%error, "the old daemon is gone already");
     }
 }

@@ -1,9 +1,9 @@
 //! Certificates of a cluster: its own authority, and one certificate for each node.
 //!
 //! The authority is a folder with `ca.pem` and `ca.key`. A node needs `ca.pem`, `NAME.pem` and
-//! `NAME.key`; `ca.key` stays where the certificates are made. A node is known by the name
-//! `NAME.farrow.internal` in its certificate ([`CERTIFICATE_DOMAIN`]), wherever it runs. The
-//! names and addresses of its host are there too, for those who call it without knowing its name.
+//! `NAME.key`; `ca.key` stays where certificates are created. The name `NAME.farrow.internal` in
+//! its certificate ([`CERTIFICATE_DOMAIN`]) identifies a node, wherever it runs. The certificate
+//! also contains the names and addresses of its host, for callers that do not know its name.
 //!
 //! ```
 //! use std::time::Duration;

@@ -78,7 +78,7 @@ impl RemoteSessionId {
     }
 }
 
-/// A request of another node that waits for its answer.
+/// A request of another node, which waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AskedToken(pub(super) u64);
 

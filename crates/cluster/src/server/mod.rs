@@ -223,8 +223,8 @@ impl Server {
             replicas_until_ns: 0,
         };
         if server.state.was_read_by_net() {
-            // Other nodes may not notice a restart of this daemon, so each daemon joins at its
-            // start.
+            // The client slot records that other nodes read this region. The record must survive a
+            // restart before they have heard of this one.
             if let Err(error) = server.join_net() {
                 tracing::error!(%error, "no place for nodes that read by network");
             }

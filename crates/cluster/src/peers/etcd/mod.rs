@@ -124,7 +124,7 @@ impl Etcd {
     }
 
     pub(super) async fn ask(self: Arc<Self>, id: u64, request: EtcdRequest) {
-        // A write waits for a disk, and on a follower also for the leader.
+        // A write waits for a disk, and for other members of etcd.
         let deadline = match &request {
             EtcdRequest::Look { .. } | EtcdRequest::KeepAlive { .. } => self.deadline,
             EtcdRequest::Grant { .. } | EtcdRequest::Change(_) => self.deadline * 2,
