@@ -136,7 +136,7 @@ impl ClientConnection {
     }
 
     /// Drops an incomplete request, including the part that arrives later. Returns its sequence
-    /// number, or 0 if that is not readable; `None` if no request has begun.
+    /// number, or 0 if that is not readable; `None` if there is no such request.
     pub(super) fn drop_begun(&mut self) -> Option<u64> {
         if !matches!(self.next_frame(0), Ok(None)) {
             return None;
