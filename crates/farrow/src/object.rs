@@ -263,8 +263,7 @@ impl Object {
             .zip(origins)
             .filter_map(|(block, origin)| {
                 let bytes = hold.session().region.sealed(*block).ok()?;
-                // A buffer that held this `Hold` would keep it alive for ever: it is stored inside
-                // it.
+                // A buffer that held this `Hold`, which stores it, would be a reference cycle.
                 let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)) };
                 Some((*origin, Buffer::from(Bytes::from_owner(owner))))
             })
