@@ -434,7 +434,7 @@ impl Session {
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
         let ids = vec![(id.hi, id.lo)];
         if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
-            // Without it the next daemon might wait for this confirmation.
+            // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;
         }
         held
@@ -627,8 +627,8 @@ fn connect(
                 return Err(Error::NodeLost { node: hello.node.clone(), reason });
             }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
-            // The client's own node answers, and will report when the other node is lost; or the
-            // other node has not noticed yet that the last connection has ended.
+            // The client's own node answers, and will report when the other node is lost. Or the
+            // session's node has not noticed yet that the last connection has ended.
             Err(LinkError::Refused(WireError::NoRemoteSession { node, reason })) => {
                 was_there = true;
                 silent = (!hello.node.is_empty()).then_some(node);
