@@ -243,8 +243,8 @@ impl Client {
         put::put(&self.session, value, options)
     }
 
-    /// Puts several values with at most one message for each 8192 of them. If one fails, none
-    /// stays.
+    /// Puts several values, and seals them with at most one message for each 8192. If one fails,
+    /// none stays.
     ///
     /// # Errors
     ///
@@ -484,7 +484,7 @@ impl Client {
         }
     }
 
-    /// The allocator whose memory lies in the region.
+    /// The allocator of memory in the region.
     pub fn pool(&self) -> Pool {
         Pool::new(Arc::clone(&self.session))
     }

@@ -24,7 +24,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The region is full.
+    /// The region has no free run of this length.
     #[error(
         "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
         before(*waiting),
@@ -198,7 +198,7 @@ pub enum Error {
     /// [`interrupt`](crate::interrupt).
     #[error("the call was interrupted while it waited")]
     Interrupted,
-    /// The descriptor of an object is damaged.
+    /// The descriptor of an object is damaged or invalid.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
     /// The node is gone or was never there.

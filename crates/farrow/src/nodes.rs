@@ -49,8 +49,8 @@ impl SeenNodes {
 enum RemoteLookup<T> {
     Here(T),
     Nowhere,
-    /// The object may be on a node whose objects are fetched over the network. With the errors of
-    /// unreachable nodes.
+    /// The object may be on a node whose objects are fetched over the network. The list has the
+    /// errors of unreachable nodes.
     ByNet(Vec<(String, Error)>),
     /// The object may be on a node that cannot be reached.
     Unknown(Error),
@@ -348,7 +348,7 @@ pub(crate) struct Elsewhere {
     pub(crate) is_part: bool,
 }
 
-/// Fetches of one object: it may be evicted again before this client holds it.
+/// Maximum fetches of one object, which may be evicted again before this client holds it.
 const FETCHES_MAX: u32 = 16;
 
 /// Whether an error concerns a single other node.

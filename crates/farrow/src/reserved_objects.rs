@@ -1,7 +1,8 @@
 //! Reservations in the object quotas for objects that this client is about to make.
 //!
-//! Where objects are limited, the client reserves each one at the node before writing it. Unused
-//! reservations are returned when the object is given up. A new daemon is told how many are open.
+//! Where objects are limited, the client reserves each one at the node before writing it, except in
+//! a put that does not wait. Unused reservations are returned when the object is given up. The
+//! client reports the open ones to a new daemon.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

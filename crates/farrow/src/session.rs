@@ -352,9 +352,9 @@ impl Session {
     }
 
     /// Compares the records with the node's list of grants, and switches to the new connection,
-    /// under one lock: each change of the records is either sent to this connection or seen here.
-    /// Grants of lost answers are returned. A caller that receives such an answer later sees by its
-    /// number that it is void.
+    /// under one lock. So each change of the records is either sent to this connection or seen
+    /// here. Grants of lost answers are returned. A caller that receives such an answer later sees
+    /// by its number that it is void.
     fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
         let mut current = lock(&self.link);
         let number = current.number + 1;

@@ -49,7 +49,8 @@ pub struct WriterMemory {
 enum Published {
     /// These parts, by their starts in the region; no two touch.
     Parts(BTreeMap<u64, u64>),
-    /// Unknown: a pointer allows stores anywhere.
+    /// Unknown: a pointer was handed out, which allows stores anywhere, or there are too many
+    /// parts.
     Unknown,
 }
 
@@ -315,7 +316,7 @@ impl Writer {
                 Ok(id)
             }
             Err(Unsealed { error, is_unknown }) => {
-                // Whether or not the object exists, its name is no longer reserved.
+                // A seal that succeeded, or still will, has ended the reservation by then.
                 session.reservations.give(&session, self.name.take().into_iter().collect());
                 if is_unknown {
                     self.reservation.used(1);

@@ -1,6 +1,6 @@
 //! Threads of one client take, seal and give back pages while daemons die and another client
-//! deletes sealed objects: in random orders of all steps between a message, its answer and the
-//! records. No page that the client uses is ever owned by the node or another client, and only
+//! deletes sealed objects. All steps between a message, its answer and the records run in random
+//! order. No page that the client uses is ever owned by the node or another client, and only
 //! granted pages are given back.
 
 use super::*;

@@ -59,7 +59,7 @@ struct SeenTable {
     layout: ChunkList,
     /// Whether the nodes were searched for versions beyond a missing one.
     is_checked: bool,
-    /// Objects pinned by this client: root, members, and the latest chunk.
+    /// Objects pinned by this client: root, members and chunks.
     pinned: BTreeSet<ObjectId>,
 }
 

@@ -1,4 +1,4 @@
-//! An allocator whose memory lies in the region, for Arrow to build tables in.
+//! An allocator of memory in the region, for Arrow to build tables in.
 //!
 //! A buffer of a page or more has pages of its own. When it becomes part of an object, its pages
 //! are sealed in place, and its address stays valid while the buffer lives. Smaller buffers share
