@@ -21,9 +21,9 @@ pub struct Options {
     pub address: String,
     /// See [`super::Member::info`].
     pub info: Vec<u8>,
-    /// Addresses to ask for admission, at most 64. With the own address they are the electorate of
-    /// the first view, so nodes that found a cluster together have the same. Empty: the node founds
-    /// alone.
+    /// Addresses to ask for admission, at most 63 besides the own one. With the own address they are
+    /// the electorate of the first view, so nodes that found a cluster together have the same.
+    /// Empty: the node founds alone.
     pub seeds: Vec<String>,
     /// How long a silent node stays in the view, 100 to 3,600,000 ms; the same on all nodes.
     pub lease_ms: u64,

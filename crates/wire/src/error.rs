@@ -26,7 +26,7 @@ pub enum WireError {
     /// A table of the region is full.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
-        /// What the table contains.
+        /// Contents of the table.
         what: String,
         /// Limit.
         max: u64,
@@ -180,7 +180,7 @@ pub enum WireError {
         what: String,
         /// Its file.
         file: String,
-        /// What is wrong with the file.
+        /// Defect of the file.
         reason: String,
     },
     /// The node is alive, but the reporting node cannot map its memory.
