@@ -9,7 +9,7 @@ pub enum GraphError {
     Setting {
         /// The name of the setting.
         parameter: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         reason: String,
     },
     /// Columns have different lengths.

@@ -1,4 +1,4 @@
-//! Settings: what is computed, over which windows, in which bins.
+//! Settings: the features to compute, with their windows and bins.
 
 use crate::error::GraphError;
 use crate::kind::PatternKind;
@@ -214,7 +214,7 @@ impl Settings {
     /// Checks that the settings are consistent.
     ///
     /// # Errors
-    /// [`GraphError::Setting`] with the setting and what is wrong with it.
+    /// [`GraphError::Setting`] with the setting and the reason.
     pub fn check(&self) -> Result<(), GraphError> {
         let wrong = |parameter: &str, reason: String| {
             Err(GraphError::Setting { parameter: parameter.to_owned(), reason })

@@ -114,7 +114,7 @@ impl AccountIndex {
         self.resize(room, at.max(keys.len()), keys)
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self, keys: &AccountKeys) {
         if self.len * 5 < self.slots.len() * 3 && self.slots.len() > SLOTS_MIN {
             // Without memory for a copy the table is unchanged.

@@ -150,7 +150,7 @@ impl Accounts {
         self.keys.shrink();
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         if self.free.capacity() > 2 * self.free.len() + GUESSED {
             self.free.shrink_to(self.free.len() + GUESSED);

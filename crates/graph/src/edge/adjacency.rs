@@ -79,7 +79,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     fn count_bound(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// An upper bound of the number of edges in `ascending`, computed without a scan. It is exact
-    /// where edges arrived in order of time.
+    /// if edges arrived in order of time.
     fn at_most(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// The time of the first edge in `ascending`.

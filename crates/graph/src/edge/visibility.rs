@@ -61,7 +61,7 @@ impl<T: Stamp> Visibility<T> {
         Visibility { first, trigger: Some(TriggerView { place: place.cast_signed(), time, floor }) }
     }
 
-    /// The cheapest test for the visible edges of a window, where edges arrived in order of time.
+    /// The cheapest test for the visible edges of a window, if edges arrived in order of time.
     pub(crate) fn cut(self, (from, to): (T, T)) -> ListCut<T> {
         let Some(TriggerView { time, floor, .. }) = self.trigger else {
             return ListCut::Times(from, to);

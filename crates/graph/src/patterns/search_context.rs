@@ -63,7 +63,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         ends: &[(Side, Side)],
     ) {
         if self.triggers.len() == 1 {
-            // A single trigger leaves nothing to overlap.
+            // With a single trigger, no cache misses overlap.
             return;
         }
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));

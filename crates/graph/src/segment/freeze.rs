@@ -176,7 +176,7 @@ impl SegmentPlan {
         Ok(())
     }
 
-    /// Sorts one list. A counting sort keeps the order of arrival within a row.
+    /// Sorts one list. A counting sort preserves the order of arrival within a row.
     fn sort(&self, list: ListKind, starts: &mut [i32], entries: &mut [u64]) {
         let rows = |edge: SealedEdge| {
             let found = ends(edge).into_iter().flatten().find(|(of, _)| *of == list);

@@ -6,7 +6,7 @@ use super::double_double::{CompensatedSum, DoubleDouble};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moments {
     count: usize,
-    /// One of the values. Distances from it are small where values differ by little.
+    /// One of the values. Distances from it are small if values differ by little.
     pivot: f64,
     sums: [DoubleDouble; 4],
     /// The largest sum of fourth powers so far.

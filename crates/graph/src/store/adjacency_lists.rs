@@ -245,7 +245,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.lists.shrink_to_fit();
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         self.arena.shrink(&mut self.lists);
     }

@@ -90,7 +90,7 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         fit(&mut self.owners);
         if let Some((targets, times)) = &mut self.rest {

@@ -89,7 +89,7 @@ impl<T: Stamp> SelfLoops<T> {
         self.arena.get(list)
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         let mut smaller = HashMap::default();
         let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();

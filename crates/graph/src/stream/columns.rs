@@ -105,7 +105,7 @@ impl EdgeColumns {
         }
     }
 
-    /// Frees memory where much is unused.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         self.ids.iter_mut().for_each(fit);
         self.values.iter_mut().for_each(fit);

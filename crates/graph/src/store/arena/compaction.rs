@@ -70,7 +70,7 @@ impl<T: Stamp> ListArena<T> {
         free >= SHRUNK_MIN / 4 && free * 4 > self.entries.len()
     }
 
-    /// Frees memory where much is unused. `lists` are all lists of the arena.
+    /// Frees memory if much of it is unused. `lists` are all lists of the arena.
     pub(crate) fn shrink(&mut self, lists: &mut [ListHandle]) {
         let free = self.free_room();
         if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
