@@ -16,7 +16,7 @@ pub unsafe fn foreign_buffer(
     length: usize,
     owner: Arc<dyn Allocation>,
 ) -> Buffer {
-    // SAFETY: the caller promises that `owner` keeps the bytes readable and unchanged.
+    // SAFETY: the caller guarantees that `owner` keeps the bytes readable and unchanged.
     unsafe { Buffer::from_custom_allocation(address, length, owner) }
 }
 
