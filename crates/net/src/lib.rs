@@ -1,9 +1,9 @@
 //! Far memory over a network: a mirror of a peer's memory, and the data path that fills it.
 //!
-//! Where a peer's memory cannot be mapped, this crate copies ranges of its objects: to given offsets
-//! of a map, or into a mirror, a file with the same offsets. It does not know names, Arrow or
-//! membership: the daemon (`farrow-cluster`) decides, and implements the traits of this crate. Calls
-//! block, so they belong on worker threads and not on the daemon's event loop.
+//! Where a peer's memory cannot be mapped, this crate copies ranges of its objects: to given
+//! offsets of a map, or into a mirror, a file with the same offsets. It does not know names, Arrow
+//! or membership: the daemon (`farrow-cluster`) decides, and implements the traits of this crate.
+//! Calls block, so they belong on worker threads and not on the daemon's event loop.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -51,8 +51,8 @@ pub mod window;
 
 pub use error::{BodyError, CacheError, ConnectionError, FrameError, NetError};
 
-/// Bytes of a chunk, the unit of fetching: 16 small pages. Smaller chunks need more requests; larger
-/// ones fetch more bytes that no reader needs.
+/// Bytes of a chunk, the unit of fetching: 16 small pages. Smaller chunks need more requests;
+/// larger ones fetch more bytes that no reader needs.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Maximum bytes of one data frame, and the alignment of these frames: four chunks, which are still

@@ -1,8 +1,9 @@
 //! Tracks the complete and the arriving chunks of a block.
 //!
 //! Blocks do not end at chunk boundaries: one chunk may hold the end of one object and the start of
-//! the next, and small objects even share pages. Each block therefore has its own bits, for its part
-//! of each chunk. Bytes of an adjacent block are never fetched, marked complete or removed with it.
+//! the next, and small objects even share pages. Each block therefore has its own bits, for its
+//! part of each chunk. Bytes of an adjacent block are never fetched, marked complete or removed
+//! with it.
 
 use std::ops::Range;
 
@@ -47,7 +48,8 @@ pub(super) struct MirrorBlock {
 }
 
 impl MirrorBlock {
-    /// A block whose parts are missing. The caller has checked that the end of the span fits 64 bits.
+    /// A block whose parts are missing. The caller has checked that the end of the span fits 64
+    /// bits.
     pub(super) fn new(span: Span) -> Self {
         let mut block = Self { span, complete: Bits::default(), arriving: Bits::default() };
         let count = block.parts_of(span).len();

@@ -13,9 +13,9 @@ use crate::error::CacheError;
 /// Bytes whose pages are allocated in one step, which takes some 2 ms.
 const COMMIT_BYTES: u64 = 4 << 20;
 
-/// The exclusive right to fetch parts of an object. While it lives, the parts are arriving: no other
-/// claim includes them, and they are not evicted. Its drop releases incomplete parts, so every writer
-/// of these bytes holds a reference to it.
+/// The exclusive right to fetch parts of an object. While it lives, the parts are arriving: no
+/// other claim includes them, and they are not evicted. Its drop releases incomplete parts, so
+/// every writer of these bytes holds a reference to it.
 #[derive(Debug)]
 pub struct FetchClaim {
     cache: Arc<Cache>,
@@ -102,9 +102,9 @@ impl FetchClaim {
         Ok(())
     }
 
-    /// Allocates huge pages of the claim ahead of the stream, in the thread that waits for it, until
-    /// `is_done`. The stream allocates small pages itself: it does not clear them first, which halves
-    /// the CPU time.
+    /// Allocates huge pages of the claim ahead of the stream, in the thread that waits for it,
+    /// until `is_done`. The stream allocates small pages itself: it does not clear them first,
+    /// which halves the CPU time.
     ///
     /// # Errors
     /// [`AccessError`] if the pages cannot be allocated.

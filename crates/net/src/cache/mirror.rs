@@ -10,8 +10,8 @@ use super::state::{MirrorId, MirrorObjectId, PartsOutcome};
 use super::{Cache, FetchClaim, WAITERS_MAX};
 use crate::error::CacheError;
 
-/// A sparse file with the offsets of a peer's data section. The key of an object is its id, which the
-/// daemon never reuses.
+/// A sparse file with the offsets of a peer's data section. The key of an object is its id, which
+/// the daemon never reuses.
 #[derive(Debug)]
 pub struct Mirror {
     cache: Arc<Cache>,
@@ -60,8 +60,8 @@ impl Mirror {
     }
 
     /// Adds an object without its bytes, unless the mirror has it, and holds it. Other objects in
-    /// these blocks have been deleted at the home: they are removed, unless they are in use. The call
-    /// waits up to `time` for memory of these blocks that is being freed.
+    /// these blocks have been deleted at the home: they are removed, unless they are in use. The
+    /// call waits up to `time` for memory of these blocks that is being freed.
     ///
     /// # Errors
     /// [`CacheError::Bounds`], [`CacheError::Overlap`], [`CacheError::OtherBlocks`],
@@ -194,8 +194,8 @@ impl MirrorHold {
         Ok(progress == PartState::Complete)
     }
 
-    /// Claims the parts of these ranges that are neither complete nor arriving, and reserves room for
-    /// all of them. Waits up to `time` for room, after all earlier requests.
+    /// Claims the parts of these ranges that are neither complete nor arriving, and reserves room
+    /// for all of them. Waits up to `time` for room, after all earlier requests.
     ///
     /// # Errors
     /// [`CacheError::NotInObject`], [`CacheError::TooLarge`], [`CacheError::NoRoom`],

@@ -1,9 +1,10 @@
 //! The mirrors of a node and their shared capacity.
 //!
-//! A [`Mirror`] is a sparse file whose offsets are those of one peer's data section. It has objects;
-//! an object has blocks; a block has parts, one for each chunk (`chunks`). A part is missing,
-//! arriving or complete. A reader holds an object with a [`MirrorHold`], and a fetch holds its parts
-//! with a [`FetchClaim`]. Objects without either are evicted whole, least recently used first.
+//! A [`Mirror`] is a sparse file whose offsets are those of one peer's data section. It has
+//! objects; an object has blocks; a block has parts, one for each chunk (`chunks`). A part is
+//! missing, arriving or complete. A reader holds an object with a [`MirrorHold`], and a fetch holds
+//! its parts with a [`FetchClaim`]. Objects without either are evicted whole, least recently used
+//! first.
 //!
 //! **Room.** `--cache` is counted in grains of 64 KiB, or of a huge page if the file has these. A
 //! grain is charged while a part in it is arriving or complete, and until its memory is freed. A
@@ -71,8 +72,8 @@ impl Cache {
         })
     }
 
-    /// Creates a mirror of a peer's data section in an empty sparse file of the same length. `grain`
-    /// is the file's unit of allocation: [`CHUNK_BYTES`], or its huge page.
+    /// Creates a mirror of a peer's data section in an empty sparse file of the same length.
+    /// `grain` is the file's unit of allocation: [`CHUNK_BYTES`], or its huge page.
     ///
     /// # Errors
     /// [`CacheError::TooLarge`] if one grain exceeds the capacity.

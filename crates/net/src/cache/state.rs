@@ -198,8 +198,8 @@ impl CacheState {
         found
     }
 
-    /// Adds an object with one hold. The caller has checked that its blocks are not empty, are within
-    /// the map, and overlap no other block.
+    /// Adds an object with one hold. The caller has checked that its blocks are not empty, are
+    /// within the map, and overlap no other block.
     pub(super) fn insert(&mut self, id: MirrorObjectId, blocks: &[Span]) {
         let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
             return;
@@ -231,8 +231,8 @@ impl CacheState {
         true
     }
 
-    /// Called after a hold or a claim ended. An unused object becomes idle; if it was deleted or has
-    /// no complete parts, it is removed and its parts are returned.
+    /// Called after a hold or a claim ended. An unused object becomes idle; if it was deleted or
+    /// has no complete parts, it is removed and its parts are returned.
     pub(super) fn settle(&mut self, id: MirrorObjectId) -> Option<EvictedParts> {
         let since = self.number();
         let object = self.object(id)?;

@@ -259,8 +259,8 @@ fn within(block: Span, from: u64, length: u64) -> Option<Span> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Memory always stays within the limit, and complete parts of held objects have the right bytes.
-    /// An abandoned claim leaves partly written bytes.
+    /// Memory always stays within the limit, and complete parts of held objects have the right
+    /// bytes. An abandoned claim leaves partly written bytes.
     #[test]
     fn the_limit_holds_and_bytes_are_right(
         steps in proptest::collection::vec(step(), 1..80),

@@ -8,15 +8,15 @@ use crate::ticket::{TICKET_BYTES, Ticket};
 /// Maximum ranges of one request: one page, so that a request fits any socket buffer.
 pub const RANGES_MAX: usize = 256;
 
-/// Maximum bytes of one request. Reads of this version ask for 1 MiB. The limit bounds the time that
-/// a reader waits for a request of another version.
+/// Maximum bytes of one request. Reads of this version ask for 1 MiB. The limit bounds the time
+/// that a reader waits for a request of another version.
 pub const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// Bytes of a range in a body: offset and length.
 pub(super) const RANGE_BYTES: usize = 16;
 
-/// Maximum length of the entry, descriptor included, in an answer to Open. A table of 10,000 columns
-/// has one of 1 to 2 MiB.
+/// Maximum length of the entry, descriptor included, in an answer to Open. A table of 10,000
+/// columns has one of 1 to 2 MiB.
 pub const ENTRY_BYTES_MAX: u64 = 4 << 20;
 
 /// Maximum size of an object that the answer to Open includes: such objects share pages.

@@ -1,8 +1,8 @@
 //! The layer between frames and a socket, with a trait for each direction.
 //!
-//! A connection is split into a reader and a writer, so that two threads can use it. The plain layer
-//! moves bytes between socket and map without a copy in this process, and its frames have checksums.
-//! With TLS, the tag of each record protects its bytes, so frames have no checksums.
+//! A connection is split into a reader and a writer, so that two threads can use it. The plain
+//! layer moves bytes between socket and map without a copy in this process, and its frames have
+//! checksums. With TLS, the tag of each record protects its bytes, so frames have no checksums.
 
 mod plain;
 mod tls;

@@ -22,8 +22,8 @@ use crate::socket::Socket;
 /// Protocol name that both sides require, so that control and data connections cannot be confused.
 const ALPN: &[u8] = b"farrow-data/1";
 
-/// Bytes encrypted, or received for decryption, in one step: four records, so that the output of one
-/// step is still in a CPU cache for the next.
+/// Bytes encrypted, or received for decryption, in one step: four records, so that the output of
+/// one step is still in a CPU cache for the next.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Reads the one member that a certificate names.
@@ -46,7 +46,8 @@ impl fmt::Debug for TlsIdentity {
 impl TlsIdentity {
     /// Creates an identity from the cluster's root certificates, this node's certificate chain and
     /// its key. `member_of` returns the member that a certificate names, and `server_name_of` the
-    /// DNS name of a member. Session resumption is disabled, so each connection checks certificates.
+    /// DNS name of a member. Session resumption is disabled, so each connection checks
+    /// certificates.
     ///
     /// # Errors
     /// The roots, chain or key are unusable.

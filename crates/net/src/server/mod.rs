@@ -134,8 +134,8 @@ impl DataServer {
     }
 
     /// Disconnects a member whose incarnation has ended: revokes its unused tickets and ends its
-    /// connections. When this returns, no thread reads or writes memory for the member, so its holds
-    /// and grants can be released.
+    /// connections. When this returns, no thread reads or writes memory for the member, so its
+    /// holds and grants can be released.
     ///
     /// # Errors
     /// [`StillRunning`] after `time`: memory of the member must not be reused yet.

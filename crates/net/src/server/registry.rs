@@ -109,8 +109,8 @@ impl Registry {
         Ok(member)
     }
 
-    /// Ends older small connections of a member, so that their requests are complete before those of
-    /// the new one.
+    /// Ends older small connections of a member, so that their requests are complete before those
+    /// of the new one.
     pub(super) fn replace_small(
         &self,
         entry: &RegistryEntry,
@@ -150,7 +150,8 @@ impl Registry {
         })
     }
 
-    /// Cuts the connections of a member, or all if `None`, and waits until their threads have ended.
+    /// Cuts the connections of a member, or all if `None`, and waits until their threads have
+    /// ended.
     pub(super) fn cut(
         &self,
         member: Option<&MemberLife>,

@@ -94,8 +94,8 @@ pub trait PushTarget: Send + Sync {
     /// The writable data section that offsets refer to.
     fn map(&self) -> &Arc<FileMap>;
 
-    /// Checks that ranges may be written: the grant belongs to the member and is not sealed, and each
-    /// range is within it. The grant's memory is not reused until the guard is dropped.
+    /// Checks that ranges may be written: the grant belongs to the member and is not sealed, and
+    /// each range is within it. The grant's memory is not reused until the guard is dropped.
     ///
     /// # Errors
     /// [`SourceRefusal`], which is sent to the peer.
