@@ -1,5 +1,5 @@
 /*
- * Put bytes, find them by name, write an object in place: the C interface in one page.
+ * Put bytes, find them by name, write an object in place: the C interface on one page.
  *
  *   cc -std=c11 bytes.c -I../include -lfarrow_capi -o bytes
  *   ./bytes SOCKET
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
 
   if (show(client, "greeting") != 0 || show(client, "in place") != 0) return 1;
 
-  /* A second object of the name is refused, and the error says so. */
+  /* A second object with the same name is refused. */
   if (farrow_put_bytes(client, "again", 5, "greeting", NULL) != FARROW_ALREADY_EXISTS) return 1;
   printf("refused: %s\n", farrow_last_error());
 

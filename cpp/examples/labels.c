@@ -1,5 +1,5 @@
 /*
- * Give objects labels, find them by a label, wait for several: no object is opened.
+ * Label objects, find them by a label, wait for several: no object is opened.
  *
  *   cc -std=c11 labels.c -I../include -lfarrow_capi -o labels
  *   ./labels SOCKET

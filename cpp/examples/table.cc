@@ -33,7 +33,7 @@ arrow::Result<std::shared_ptr<arrow::Table>> Build(arrow::MemoryPool* pool) {
 
 arrow::Status Write(FarrowClient* client, const char* name) {
   ARROW_ASSIGN_OR_RAISE(auto pool, farrow::MemoryPool::Make(client));
-  // The table must go before its pool.
+  // The table must be destroyed before its pool.
   ARROW_ASSIGN_OR_RAISE(auto table, Build(pool.get()));
   const auto& values = table->column(0)->chunk(0)->data()->buffers[1];
   std::cout << "built in place: " << std::boolalpha << pool->Contains(values->data()) << "\n";
@@ -54,7 +54,7 @@ arrow::Status Read(FarrowClient* client, const char* name) {
   ARROW_RETURN_NOT_OK(Check(farrow_get(client, nullptr, name, 5.0, &object)));
   ArrowArrayStream stream;
   auto status = Check(farrow_object_stream(object, &stream));
-  farrow_object_release(object);  // what the stream gives out keeps the object held
+  farrow_object_release(object);  // the arrays of the stream keep the object held
   ARROW_RETURN_NOT_OK(status);
   ARROW_ASSIGN_OR_RAISE(auto reader, arrow::ImportRecordBatchReader(&stream));
   ARROW_ASSIGN_OR_RAISE(auto table, reader->ToTable());

@@ -1,5 +1,5 @@
-// The stock IPC stream reader of Arrow C++ over messages whose body is a whole region. Loaded by
-// a Python test beside pyarrow's own libarrow.
+// The standard IPC stream reader of Arrow C++ over messages with a whole region as the body. A
+// Python test loads it beside pyarrow's own libarrow.
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ std::shared_ptr<arrow::Buffer> Bytes(const uint8_t* data, int64_t size) {
   return std::make_shared<arrow::Buffer>(data, size);
 }
 
-// Gives out the messages in order, each with the region as its body.
+// Returns the messages in order, each with the region as its body.
 class Messages final : public arrow::ipc::MessageReader {
  public:
   Messages(std::vector<std::string> messages, std::shared_ptr<arrow::Buffer> region)
@@ -25,7 +25,7 @@ class Messages final : public arrow::ipc::MessageReader {
 
   arrow::Result<std::unique_ptr<arrow::ipc::Message>> ReadNextMessage() override {
     if (next_ == messages_.size()) return nullptr;
-    // The first is the schema, which has no body.
+    // The first message is the schema, which has no body.
     auto body = next_ == 0 ? nullptr : region_;
     return arrow::ipc::ReadMessage(arrow::Buffer::FromString(messages_[next_++]), body);
   }
@@ -36,7 +36,7 @@ class Messages final : public arrow::ipc::MessageReader {
   size_t next_ = 0;
 };
 
-// Counts the buffers of an array that lie in `region`, and those that lie elsewhere.
+// Counts the buffers of an array inside `region`, and those outside.
 void Count(const arrow::ArrayData& data, const arrow::Buffer& region, int64_t* inside,
            int64_t* outside) {
   for (const auto& buffer : data.buffers) {
@@ -53,8 +53,8 @@ void Count(const arrow::ArrayData& data, const arrow::Buffer& region, int64_t* i
 
 extern "C" {
 
-// Reads `count` messages, checks the table they give, counts its buffers, and exports it. Returns
-// "" or why not, good until the next call.
+// Reads `count` messages, checks the resulting table, counts its buffers, and exports it. Returns
+// "" or an error message, valid until the next call.
 const char* read_messages(const uint8_t* const* messages, const int64_t* sizes, int64_t count,
                           const uint8_t* base, int64_t length, int64_t* inside,
                           int64_t* outside, ArrowArrayStream* out) {

@@ -1,5 +1,5 @@
 /*
- * A child reads what its parent released and deleted, while other objects take all that is free.
+ * A child reads objects that its parent released and deleted, while others take all free memory.
  *
  *   ./fork SOCKET
  */
@@ -19,14 +19,14 @@ static int failed(const char *what) {
   return 1;
 }
 
-/* Bytes that are not all `expected`. */
+/* Number of bytes that are not `expected`. */
 static int wrong_bytes(const unsigned char *data, uint64_t size, unsigned char expected) {
   int wrong = 0;
   for (uint64_t i = 0; i < size; i++) wrong += data[i] != expected;
   return wrong;
 }
 
-/* Fills what is free, and gives it back. */
+/* Fills the free memory, and frees it again. */
 static int overwrite(FarrowClient *client, const void *bytes) {
   FarrowObjectId ids[512];
   int count = 0;
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "the child ended with %d\n", status);
     return 1;
   }
-  /* What the child put is there, and its end took nothing along. */
+  /* The object of the child exists, and the end of the child removed nothing. */
   if (farrow_get(client, NULL, "copied", 1.0, &object) != FARROW_OK) return failed("get copied");
   if (farrow_object_bytes(object, &data, &size) != FARROW_OK) return failed("bytes");
   if (size != BYTES || wrong_bytes(data, size, 0x11) > 0) return 1;

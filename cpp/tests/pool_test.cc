@@ -1,4 +1,4 @@
-// farrow::MemoryPool against a node: every rule a pool has to keep. Argument: the socket.
+// farrow::MemoryPool against a node: every rule of a pool. Argument: the socket.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -48,7 +48,7 @@ void SizesAndAlignments(farrow::MemoryPool* pool) {
   CHECK(pool->bytes_allocated() == 0);
 }
 
-// Grows, shrinks and empties one allocation at random; its first bytes must be kept.
+// Grows, shrinks and empties one allocation at random; its first bytes must survive.
 void Reallocations(farrow::MemoryPool* pool, unsigned seed) {
   std::mt19937 random(seed);
   uint8_t* data = nullptr;
@@ -79,7 +79,7 @@ void Spilling(farrow::MemoryPool* pool, int64_t region) {
     pieces.push_back(data);
   }
   CHECK(has_spilled);
-  // One that lies inside has to move out when it grows; one outside stays there.
+  // An allocation inside the region must move out when it grows; one outside stays there.
   CHECK(pool->Reallocate(piece, 2 * region, &pieces.front()).ok());
   CHECK(!pool->Contains(pieces.front()) && pieces.front()[piece - 1] == 0);
   CHECK(pool->Reallocate(piece, piece + 1, &pieces.back()).ok());
@@ -99,7 +99,7 @@ void Strict(FarrowClient* client) {
   CHECK(pool->Allocate(100, &data).ok());
   data[99] = 7;
   CHECK(pool->Reallocate(100, kHuge, &data).IsOutOfMemory());
-  CHECK(data[99] == 7);  // as it was
+  CHECK(data[99] == 7);  // unchanged
   pool->Free(data, 100);
 }
 
@@ -158,7 +158,7 @@ void Objects(FarrowClient* client) {
   CHECK(farrow_contains(client, nullptr, "kept", &is_sealed) == FARROW_OK && is_sealed == 0);
 }
 
-// A retired pool lets go of its client with its last allocation, and gives out nothing more.
+// A retired pool releases its client with its last allocation, and allocates nothing more.
 void Retired(const char* socket) {
   FarrowClient* client = nullptr;
   FarrowPool* pool = nullptr;

@@ -1,10 +1,10 @@
-// farrow::MemoryPool: an arrow::MemoryPool whose memory lies in a Farrow region.
+// farrow::MemoryPool: an arrow::MemoryPool that allocates in a Farrow region.
 //
-// Header only; link with libfarrow_capi and libarrow. What is built with it lies where other
-// processes can map it, so that farrow_put_stream() and farrow_put_array() copy none of it.
+// Header only; link with libfarrow_capi and libarrow. Other processes can map its buffers, so
+// farrow_put_stream() and farrow_put_array() copy none of them.
 //
 // As with every pool of Arrow, each buffer keeps a bare pointer to its pool: the pool must
-// outlive its buffers. The client handle need not: memory that is in use keeps the connection.
+// outlive its buffers. The client handle need not: memory in use keeps the connection open.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace farrow {
 
-// The Arrow status that says what Farrow's last error of this thread was.
+// The Arrow status of Farrow's last error in this thread.
 inline arrow::Status ToArrowStatus(FarrowStatus status) {
   const char* text = farrow_last_error();
   switch (status) {
@@ -43,8 +43,8 @@ inline arrow::Status ToArrowStatus(FarrowStatus status) {
   }
 }
 
-// Thread-safe. A full region: strict pools return OutOfMemory; others take the memory from
-// `spill`, since parts of Arrow (its CSV reader) abort the process when a pool fails.
+// Thread-safe. If the region is full, strict pools return OutOfMemory. Other pools allocate from
+// `spill`, because parts of Arrow (its CSV reader) abort the process when a pool fails.
 class MemoryPool final : public arrow::MemoryPool {
  public:
   // Takes over `handle`; `spill` must outlive the pool.
@@ -61,8 +61,8 @@ class MemoryPool final : public arrow::MemoryPool {
     return std::make_unique<MemoryPool>(handle);
   }
 
-  // Takes room for `size` bytes of buffers now, all of it or none; without it the pool takes what is
-  // free, and no object is evicted for it.
+  // Reserves room for `size` bytes of buffers now, all of it or none. Without it the pool takes
+  // only free memory, and no object is evicted for it.
   arrow::Status Expect(int64_t size) {
     if (size < 0) return arrow::Status::Invalid("expected ", size, " bytes");
     if (auto status = farrow_pool_expect(handle_, U(size)); status != FARROW_OK) {
@@ -106,7 +106,7 @@ class MemoryPool final : public arrow::MemoryPool {
       *data = Nothing();
       return arrow::Status::OK();
     }
-    if (!farrow_pool_contains(handle_, *data)) {  // spilled before: it stays outside
+    if (!farrow_pool_contains(handle_, *data)) {  // already outside the region
       ARROW_RETURN_NOT_OK(spill_->Reallocate(old_size, new_size, alignment, data));
     } else if (uint8_t* moved = farrow_pool_reallocate(handle_, *data, U(old_size), U(new_size),
                                                        U(alignment))) {
@@ -136,13 +136,13 @@ class MemoryPool final : public arrow::MemoryPool {
   int64_t num_allocations() const override { return stats_.num_allocations(); }
   std::string backend_name() const override { return "farrow"; }
 
-  // Whether an address lies in the region.
+  // Whether an address is in the region.
   bool Contains(const void* data) const { return farrow_pool_contains(handle_, data) != 0; }
 
  private:
   static uint64_t U(int64_t size) { return static_cast<uint64_t>(size); }
 
-  // What an allocation of no bytes returns: one fixed address, aligned for everything.
+  // The result of an allocation of 0 bytes: one fixed address, aligned to 64 bytes.
   static uint8_t* Nothing() {
     alignas(64) static uint8_t nothing[64];
     return nothing;

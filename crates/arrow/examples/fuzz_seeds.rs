@@ -1,4 +1,4 @@
-//! Writes real inputs for the fuzz targets to `crates/arrow/fuzz/corpus`.
+//! Writes valid inputs for the fuzz targets to `crates/arrow/fuzz/corpus`.
 
 use farrow_arrow::testing::{join_messages, message_seed, seed};
 use std::path::Path;

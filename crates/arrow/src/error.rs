@@ -18,7 +18,7 @@ pub enum SchemaError {
     BadParameter {
         /// The format string.
         format: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
     /// A type has the wrong number of children.
@@ -26,17 +26,17 @@ pub enum SchemaError {
     Children {
         /// The format string.
         format: String,
-        /// How many children it takes.
+        /// Children that the format takes.
         expected: usize,
-        /// How many there are.
+        /// Children found.
         found: usize,
     },
-    /// A child has a type its parent does not allow.
+    /// A child has a type that its parent does not allow.
     #[error("format {format:?}: {reason}")]
     BadChild {
         /// The format string of the parent.
         format: String,
-        /// What the parent asks of its child.
+        /// The parent's requirement.
         reason: &'static str,
     },
     /// The type nests deeper than allowed.
@@ -54,7 +54,7 @@ pub enum SchemaError {
     /// Text that must be UTF-8, and free of NUL bytes, is not.
     #[error("{what} is not valid text")]
     BadText {
-        /// Which text.
+        /// The name of the text.
         what: &'static str,
     },
 }
@@ -63,7 +63,7 @@ pub enum SchemaError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DescribeError {
-    /// The schema is at fault.
+    /// The schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// The data's type is not the schema's type.
@@ -76,7 +76,7 @@ pub enum DescribeError {
         /// The data's type.
         found: String,
     },
-    /// A batch has another number of columns than the schema.
+    /// A batch and the schema differ in their number of columns.
     #[error("batch {batch} has {found} columns, the schema has {expected}")]
     ColumnCount {
         /// Batch number.
@@ -86,7 +86,7 @@ pub enum DescribeError {
         /// Columns in the batch.
         found: usize,
     },
-    /// A column has another length than its batch.
+    /// A column and its batch differ in their number of rows.
     #[error("column {column} of batch {batch} has {found} rows, the batch has {expected}")]
     RowCount {
         /// Batch number.
@@ -103,11 +103,11 @@ pub enum DescribeError {
     Malformed {
         /// The type.
         data_type: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
-        /// What the layout needs.
+        /// The size that the layout needs.
         needed: u64,
-        /// What the array has.
+        /// The size that the array has.
         found: u64,
     },
     /// The type nests deeper than allowed.
@@ -131,7 +131,7 @@ pub enum DescribeError {
     /// A count overflowed 64 bits.
     #[error("size overflow: {what}")]
     Overflow {
-        /// What was counted.
+        /// The quantity that was counted.
         what: &'static str,
     },
     /// The area given to `write_copies` is too small.
@@ -144,39 +144,39 @@ pub enum DescribeError {
     },
 }
 
-/// A descriptor (or a Dissociated IPC message) that must not be used.
+/// A descriptor, or a Dissociated IPC message, that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidDescriptor {
-    /// It ends too early.
+    /// The descriptor ends too early.
     #[error("descriptor truncated at byte {at} of {length}")]
     Truncated {
-        /// Where the next byte was wanted.
+        /// Position of the first missing byte.
         at: usize,
-        /// Bytes there are.
+        /// Length of the descriptor.
         length: usize,
     },
-    /// It does not begin with the magic bytes.
+    /// The descriptor does not begin with the magic bytes.
     #[error("not a descriptor: begins with {found:02x?}")]
     BadMagic {
         /// The bytes found.
         found: [u8; 4],
     },
-    /// It has another format version.
+    /// The descriptor has an unsupported format version.
     #[error("descriptor version {found} is not supported (this build reads version {supported})")]
     Version {
-        /// Its version.
+        /// Version of the descriptor.
         found: u16,
-        /// Ours.
+        /// Version that this build reads.
         supported: u16,
     },
-    /// It is of an unknown kind.
+    /// The kind byte is unknown.
     #[error("unknown object kind {found}")]
     UnknownKind {
         /// The kind byte.
         found: u8,
     },
-    /// Its own length field disagrees with the bytes given.
+    /// The length field disagrees with the number of bytes given.
     #[error("descriptor says it has {stated} bytes, got {found}")]
     Length {
         /// The length field.
@@ -187,29 +187,29 @@ pub enum InvalidDescriptor {
     /// A field holds a value that has no meaning.
     #[error("bad {what} at byte {at}: {value}")]
     BadValue {
-        /// Which field.
+        /// The field.
         what: &'static str,
-        /// Byte position just behind the field.
+        /// Byte position just after the field.
         at: usize,
         /// The value.
         value: u64,
     },
-    /// Bytes follow the end.
+    /// Bytes follow the end of the descriptor.
     #[error("{extra} bytes follow the end of the descriptor")]
     TrailingBytes {
-        /// How many.
+        /// Number of extra bytes.
         extra: usize,
     },
-    /// The schema is at fault.
+    /// The schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// It has more nodes than allowed.
+    /// The descriptor has more nodes than allowed.
     #[error("descriptor expands to more than {max} array nodes")]
     TooManyNodes {
         /// The limit.
         max: u64,
     },
-    /// A range of bytes lies outside the object.
+    /// A range of bytes exceeds the object.
     #[error("bytes {offset}..+{length} do not lie in the object")]
     OutOfBounds {
         /// Region offset.
@@ -224,7 +224,7 @@ pub enum InvalidDescriptor {
         data_type: String,
         /// Buffer number.
         buffer: usize,
-        /// What the type needs.
+        /// Alignment that the type needs.
         alignment: usize,
     },
     /// A buffer, a child or a count does not fit the length of its array.
@@ -232,29 +232,29 @@ pub enum InvalidDescriptor {
     Inconsistent {
         /// The type.
         data_type: String,
-        /// Which part.
+        /// The part of the array.
         what: &'static str,
-        /// What the array's length asks for.
+        /// The size that the array's length requires.
         needed: u64,
-        /// What there is.
+        /// The size found.
         found: u64,
     },
-    /// A message uses something that this reader does not support.
+    /// A message uses a feature that this reader does not support.
     #[error("unsupported: {what}")]
     Unsupported {
-        /// What.
+        /// The feature.
         what: &'static str,
     },
     /// A message is not a valid flatbuffer, or not of the right type.
     #[error("bad IPC message: {reason}")]
     BadMessage {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The check of all data failed (from `rebuild_checked`), or that of a small bitmap.
+    /// The check of all data (`rebuild_checked`) failed, or the null count of a small bitmap.
     #[error("data check failed: {reason}")]
     Data {
-        /// Arrow's own words.
+        /// The failed check; the message of arrow-rs if its validation failed.
         reason: String,
     },
 }
@@ -263,16 +263,16 @@ pub enum InvalidDescriptor {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// Only Arrow objects have rows to select.
+    /// The object is not an Arrow object, so it has no rows to select.
     #[error("rows and columns are selected of Arrow objects, this is {kind}")]
     NotArrow {
-        /// What it is.
+        /// The kind of the object.
         kind: Kind,
     },
-    /// Only tables and record batches have columns.
+    /// The object is not a table or record batch, so it has no columns.
     #[error("columns are selected of tables and record batches, this is {kind}")]
     NoColumns {
-        /// What it is.
+        /// The kind of the object.
         kind: Kind,
     },
     /// No column has the name.
@@ -288,18 +288,18 @@ pub enum SelectError {
     AmbiguousColumn {
         /// The name.
         name: String,
-        /// How many columns have it.
+        /// Number of columns with the name.
         count: usize,
     },
     /// The descriptor contradicts itself.
     #[error(transparent)]
     Invalid(#[from] InvalidDescriptor),
-    /// The schema is at fault.
+    /// The schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
 }
 
-/// Most names that a message quotes.
+/// Maximum number of names that a message quotes.
 const NAMES_SHOWN_MAX: usize = 20;
 
 fn names(all: &[String]) -> String {
@@ -315,13 +315,13 @@ fn names(all: &[String]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The schema is at fault.
+    /// The schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The structure was released already, or a pointer in it is null.
+    /// The structure is already released, or a pointer in it is null.
     #[error("{what} is null or already released")]
     Null {
-        /// Which part.
+        /// The structure or pointer.
         what: &'static str,
     },
     /// A count in the structure does not fit the type.
@@ -329,7 +329,7 @@ pub enum ImportError {
     Count {
         /// The type.
         data_type: String,
-        /// Which count.
+        /// The count.
         what: &'static str,
         /// Expected.
         needed: i64,
@@ -344,7 +344,7 @@ pub enum ImportError {
         /// Its message, if it gave one.
         message: String,
     },
-    /// A record batch came as an array that is not a struct.
+    /// The array of a record batch is not a struct.
     #[error("expected a struct for record batches, got {data_type}")]
     NotAStruct {
         /// The type.
@@ -356,19 +356,19 @@ pub enum ImportError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The data cannot be walked.
+    /// The arrays cannot be described.
     #[error(transparent)]
     Describe(#[from] DescribeError),
-    /// IPC has no way to say this.
+    /// IPC cannot represent the object.
     #[error("Arrow IPC cannot express {what}")]
     NotExpressible {
-        /// What.
+        /// The feature that IPC lacks.
         what: &'static str,
     },
     /// The schema could not be written.
     #[error("cannot encode the IPC schema: {reason}")]
     Schema {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

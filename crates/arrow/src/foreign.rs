@@ -1,4 +1,4 @@
-//! Arrow buffers over memory that somebody else owns.
+//! Arrow buffers over memory that this crate does not own.
 
 use arrow_buffer::Buffer;
 use arrow_buffer::alloc::Allocation;
@@ -16,18 +16,18 @@ pub unsafe fn foreign_buffer(
     length: usize,
     owner: Arc<dyn Allocation>,
 ) -> Buffer {
-    // SAFETY: the caller promises that `owner` keeps the bytes readable and unchanged.
+    // SAFETY: the caller guarantees that `owner` keeps the bytes readable and unchanged.
     unsafe { Buffer::from_custom_allocation(address, length, owner) }
 }
 
-/// 64 zero bytes, 64-bit aligned: stands for the offsets of an empty array. The C Data
-/// Interface wants one offset there, and consumers do read it.
+/// 64 zero bytes, 64-bit aligned: the offsets of an empty array. The C Data Interface requires
+/// one offset there, and consumers read it.
 pub(crate) fn zeros() -> Buffer {
     static ZEROS: OnceLock<Buffer> = OnceLock::new();
     ZEROS.get_or_init(|| Buffer::from_vec(vec![0u64; 8])).clone()
 }
 
-/// A buffer of no bytes that is aligned for every Arrow type.
+/// An empty buffer, aligned for every Arrow type.
 pub(crate) fn empty() -> Buffer {
     static EMPTY: OnceLock<Buffer> = OnceLock::new();
     EMPTY.get_or_init(|| Buffer::from_vec(Vec::<u128>::new())).clone()

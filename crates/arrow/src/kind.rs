@@ -1,8 +1,8 @@
-//! What an object is, as the descriptor's kind byte says.
+//! Kinds of objects, as stored in the descriptor's kind byte.
 
 use std::fmt;
 
-/// Kind of an object. The numbers are those of the store's directory.
+/// Kind of an object. The store's directory uses the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -10,11 +10,11 @@ pub enum Kind {
     NdArray = 2,
     /// One Arrow array.
     Array = 3,
-    /// Arrow arrays of one type, one after the other.
+    /// A sequence of Arrow arrays of one type.
     ChunkedArray = 4,
     /// One record batch.
     RecordBatch = 5,
-    /// Record batches of one schema, one after the other.
+    /// A sequence of record batches of one schema.
     Table = 6,
 }
 
@@ -61,7 +61,7 @@ pub enum Order {
 
 /// Type and shape of a contiguous NumPy array.
 ///
-/// `dtype` is opaque to this crate: whatever text the binding can turn back into a dtype, for
+/// `dtype` is opaque to this crate: any text that the binding can convert back to a dtype, for
 /// example `<f8` or the text of a structured `descr`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NdArray {

@@ -1,4 +1,4 @@
-//! How the buffers and children of a type are laid out, without the allocations of
+//! Layout of the buffers and children of a type, without the allocations of
 //! `arrow_data::layout`.
 
 use arrow_buffer::{IntervalMonthDayNano, i256};
@@ -19,7 +19,7 @@ impl OffsetWidth {
         }
     }
 
-    /// The offset number `index` of a buffer, `None` if it lies outside or is negative.
+    /// Offset number `index` of a buffer; `None` if it is out of bounds or negative.
     pub fn read(self, buffer: &[u8], index: usize) -> Option<u64> {
         let at = index.checked_mul(self.bytes())?;
         let bytes = buffer.get(at..at.checked_add(self.bytes())?)?;
@@ -47,7 +47,7 @@ pub(crate) enum ArrayLayout {
     List(OffsetWidth),
     /// Offsets and sizes, one child.
     ListView(OffsetWidth),
-    /// One child, so many items for each element.
+    /// One child, with `items` items for each element.
     FixedList { items: usize },
     /// Children only.
     Struct,
@@ -82,7 +82,7 @@ impl ArrayLayout {
             T::Interval(IntervalUnit::YearMonth) | T::Decimal32(_, _) => fixed(4),
             T::Int64 | T::UInt64 | T::Float64 | T::Date64 | T::Time64(_) => fixed(8),
             T::Timestamp(_, _) | T::Duration(_) | T::Decimal64(_, _) => fixed(8),
-            // arrow-rs aligns this type to 4 but compares its arrays as 64-bit numbers.
+            // arrow-rs aligns this type to 4, but compares its arrays as 64-bit numbers.
             T::Interval(IntervalUnit::DayTime) => fixed(8),
             T::Interval(IntervalUnit::MonthDayNano) => {
                 aligned(16, align_of::<IntervalMonthDayNano>())
@@ -141,8 +141,8 @@ impl ArrayLayout {
     }
 }
 
-/// The arrow-rs types of the children, as `ArrayData` keeps them (a dictionary's values are
-/// its only child).
+/// The arrow-rs type of a child, as stored in `ArrayData` (a dictionary's values are its only
+/// child).
 pub(crate) fn child_type(data_type: &DataType, index: usize) -> Option<&DataType> {
     use DataType as T;
     match data_type {
@@ -164,7 +164,7 @@ pub(crate) fn child_type(data_type: &DataType, index: usize) -> Option<&DataType
     }
 }
 
-/// How many children `ArrayData` of this type has.
+/// Number of children in `ArrayData` of this type.
 pub(crate) fn child_count(data_type: &DataType) -> usize {
     use DataType as T;
     match data_type {
@@ -182,8 +182,8 @@ pub(crate) fn child_count(data_type: &DataType) -> usize {
     }
 }
 
-/// Whether two types have the same layout and meaning, whatever their fields are called and
-/// whether or not they may be null.
+/// Whether two types have the same layout and meaning. Names and nullability of fields are
+/// ignored.
 pub(crate) fn same_type(a: &DataType, b: &DataType) -> bool {
     use DataType as T;
     match (a, b) {

@@ -1,11 +1,11 @@
 //! `farrow_arrow` describes any Arrow array as a small, position-independent descriptor and
 //! rebuilds it over mapped memory with no copy.
 //!
-//! It does not know regions, objects, files or sockets: where a buffer lies is asked of the
-//! caller ([`Plan`]), and where an offset leads is asked of the caller ([`Decoded::rebuild`]).
-//! The client (`crates/farrow`) and the bindings call it. A descriptor is never trusted:
-//! everything that decides which bytes a view covers is checked before the view is made.
-//! The bytes are written down in `docs/formats/descriptor.md`.
+//! It does not know regions, objects, files or sockets. Callbacks map buffers to region offsets
+//! ([`Plan`]) and region offsets to buffers ([`Decoded::rebuild`]). The client (`crates/farrow`)
+//! and the bindings call it. A descriptor is never trusted: every value that decides which bytes
+//! a view covers is checked before the view is created. `docs/formats/descriptor.md` specifies
+//! the bytes.
 //!
 //! ```
 //! use arrow_array::{Array, Int64Array};
@@ -61,6 +61,6 @@ pub use schema::SchemaNode;
 pub use select::{RowSlice, Selected};
 pub use wire::{HEADER_BYTES, MAGIC, VERSION};
 
-/// Copied buffers begin at multiples of this many bytes from the start of the copied area:
-/// Arrow's recommended alignment, one cache line on most machines.
+/// Alignment in bytes of copied buffers within the copied area: Arrow's recommendation, one
+/// cache line on most machines.
 pub const COPY_ALIGNMENT: u64 = 64;

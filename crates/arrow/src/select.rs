@@ -1,8 +1,8 @@
-//! Parts of an object: [`Decoded::select`] writes the descriptor of some columns and rows of an object, and
-//! lists the bytes that the part needs.
+//! Parts of an object: [`Decoded::select`] writes the descriptor of some columns and rows of an
+//! object, and lists the bytes that the part needs.
 //!
-//! No byte of the object is read. The new descriptor refers to the same region offsets as the old one, so
-//! the part can be rebuilt over the listed ranges alone, wherever they are copied to.
+//! No byte of the object is read. The new descriptor refers to the same region offsets as the
+//! old one, so the part can be rebuilt from copies of the listed ranges alone.
 
 use std::collections::HashMap;
 use std::ops::Range as Span;
@@ -17,13 +17,13 @@ use crate::layout::{ArrayLayout, VIEW_BYTES, child_count, child_type};
 use crate::schema::{SchemaNode, write_schema};
 use crate::wire::{DescriptorWriter, LENGTH_AT};
 
-/// Rows as a Python slice with step 1 names them: a negative bound counts from the end, and a bound beyond
-/// the end is the end.
+/// Rows as in a Python slice with step 1: a negative bound counts from the end, and a bound
+/// beyond the end is the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RowSlice {
     /// The first row; `None`: row 0.
     pub start: Option<i64>,
-    /// The first row behind the slice; `None`: the end.
+    /// The first row after the slice; `None`: the end.
     pub stop: Option<i64>,
 }
 
@@ -43,19 +43,19 @@ impl RowSlice {
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selected {
-    /// Its descriptor. Offsets are those of the whole object.
+    /// Descriptor of the part. Offsets are those of the whole object.
     pub descriptor: Vec<u8>,
-    /// Ranges (region offset, length) that the part refers to; in no order, with repetitions.
+    /// Ranges (region offset, length) that the part refers to: unsorted, with repetitions.
     pub ranges: Vec<(u64, u64)>,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
 }
 
 impl Decoded {
-    /// Selects columns of a table or record batch, in the given order, and rows of any Arrow object. Batches
-    /// of which no row is selected are left out. Buffers of fixed width, bitmaps and offsets of a column are
-    /// cut to the selected rows; the bytes of strings, children and dictionaries of such a column stay
-    /// whole.
+    /// Selects columns of a table or record batch, in the given order, and rows of any Arrow
+    /// object. Batches without a selected row are omitted. Fixed-width buffers, bitmaps and
+    /// offsets of a column are cut to the selected rows. String bytes, children and dictionaries
+    /// of a column stay whole.
     ///
     /// # Errors
     /// [`SelectError`]: the object has no columns or rows to select from, or no such column.
@@ -85,7 +85,8 @@ impl Decoded {
             total.ok_or(InvalidDescriptor::BadValue { what: "rows", at: 0, value: u64::MAX })?;
         let part = OutputPart { tree, kind: self.kind(), all, chosen, rows: rows.of(total) };
         let selected = part.write(self, true)?;
-        // A descriptor has no more nodes than bytes; shared dictionaries count wherever they are used.
+        // A descriptor may not have more nodes than bytes, and a shared dictionary counts at each
+        // use. If the limit is exceeded, dictionaries are written in full.
         match selected {
             Some(selected) => Ok(selected),
             None => part.write(self, false)?.ok_or_else(|| {
@@ -109,7 +110,7 @@ fn find(all: &[SchemaNode], name: &str) -> Result<usize, SelectError> {
     }
 }
 
-/// What is written.
+/// The part that is written.
 struct OutputPart<'a> {
     tree: &'a Tree,
     kind: Kind,
@@ -169,7 +170,7 @@ impl OutputPart<'_> {
         Ok(is_bounded.then_some(Selected { descriptor, ranges, rows }))
     }
 
-    /// The batches of which rows are selected, with the range of rows in each.
+    /// The batches with selected rows, and the range of rows in each.
     fn batches(&self) -> Vec<(usize, Span<u64>)> {
         let mut first = 0;
         let mut found = Vec::new();
@@ -199,7 +200,7 @@ impl OutputPart<'_> {
     }
 }
 
-/// The node behind a node and all below it. Parsing has limited how deep they nest.
+/// Index of the node after a node and its descendants. Parsing has limited the depth.
 fn behind(tree: &Tree, index: usize, data_type: &DataType) -> Result<usize, InvalidDescriptor> {
     let node = node_at(tree, index)?;
     let mut next = index + 1;
@@ -220,17 +221,17 @@ struct SelectedNodes<'a> {
     tree: &'a Tree,
     writer: DescriptorWriter,
     ranges: Vec<(u64, u64)>,
-    /// Old numbers of dictionaries, by their first nodes.
+    /// Old number of each dictionary, by its first node.
     known: HashMap<u32, u32>,
-    /// New number, and nodes, of each old dictionary that has been written.
+    /// New number and node count of each dictionary already written, by old number.
     written: HashMap<u32, (u64, u64)>,
     dictionaries: u64,
-    /// Nodes, those of shared dictionaries counted at each use.
+    /// Number of nodes; those of shared dictionaries count at each use.
     expanded: u64,
     shares: bool,
 }
 
-/// A node with the buffers that it keeps.
+/// A node and the buffers that are retained.
 struct RetainedNode {
     length: u64,
     offset: u64,
@@ -239,7 +240,8 @@ struct RetainedNode {
 }
 
 impl SelectedNodes<'_> {
-    /// Writes a node and all below it, of the top node only the rows of `cut`. Returns the next node.
+    /// Writes a node and its descendants; `cut` limits the rows of the node itself. Returns the
+    /// index of the next node.
     fn copy(
         &mut self,
         index: usize,
@@ -287,7 +289,7 @@ impl SelectedNodes<'_> {
         Ok(next)
     }
 
-    /// Writes out a dictionary and gives it the next number.
+    /// Writes a dictionary in full and gives it the next number.
     fn dictionary(&mut self, index: usize, values: &DataType) -> Result<usize, InvalidDescriptor> {
         let before = self.expanded;
         let next = self.copy(index, values, None)?;
@@ -299,7 +301,7 @@ impl SelectedNodes<'_> {
         Ok(next)
     }
 
-    /// Writes a node of no elements and all below it.
+    /// Writes a node of no elements and its descendants.
     fn empty(&mut self, data_type: &DataType) -> Result<(), InvalidDescriptor> {
         let layout = layout_of(data_type)?;
         let ranges = vec![Range { offset: 0, length: 0 }; layout.buffers()];
@@ -342,7 +344,7 @@ impl SelectedNodes<'_> {
         }
     }
 
-    /// A reference that counts from the start of the region.
+    /// Writes a range whose offset counts from the start of the region.
     fn range(&mut self, Range { offset, length }: Range) {
         self.writer.number(length);
         if length > 0 {
@@ -404,7 +406,7 @@ impl RetainedNode {
     }
 }
 
-/// Bytes of an element in the buffers that are cut; `None`: they are bits, or stay whole.
+/// Bytes of an element in the buffers that are cut; `None` for bitmaps and whole buffers.
 fn element_bytes(layout: ArrayLayout) -> Option<u64> {
     match layout {
         ArrayLayout::Fixed { bytes, .. } => Some(bytes as u64),
@@ -416,7 +418,7 @@ fn element_bytes(layout: ArrayLayout) -> Option<u64> {
     }
 }
 
-/// How many of the buffers have an entry for each element.
+/// Number of buffers with an entry for each element.
 fn counted_buffers(layout: ArrayLayout) -> usize {
     match layout {
         ArrayLayout::ListView(_) => 2,
@@ -424,12 +426,12 @@ fn counted_buffers(layout: ArrayLayout) -> usize {
     }
 }
 
-/// Entries that a buffer has beyond one for each element.
+/// Entries of a buffer beyond one for each element.
 fn extra(layout: ArrayLayout) -> u64 {
     u64::from(matches!(layout, ArrayLayout::Binary(_) | ArrayLayout::List(_)))
 }
 
-/// Part of a range; `None` if it does not lie within.
+/// Part of a range; `None` if it exceeds the range.
 fn part_of(range: Range, start: u64, length: u64) -> Option<Range> {
     let end = start.checked_add(length)?;
     (end <= range.length).then_some(Range { offset: range.offset + start, length })

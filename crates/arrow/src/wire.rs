@@ -95,7 +95,7 @@ impl<'a> DescriptorReader<'a> {
         Ok(array)
     }
 
-    /// A LEB128 number. Only the shortest spelling is accepted, so that equal objects have
+    /// A LEB128 number. Only the shortest encoding is accepted, so that equal objects have
     /// equal descriptors.
     pub fn number(&mut self) -> Result<u64, InvalidDescriptor> {
         let mut value = 0u64;
@@ -117,8 +117,8 @@ impl<'a> DescriptorReader<'a> {
         Err(self.bad("number", value))
     }
 
-    /// A number that counts things of at least `least_bytes` each that follow; a count that
-    /// cannot fit into the remaining bytes is refused before anything is allocated for it.
+    /// A count of the items that follow, of at least `least_bytes` each. A count that cannot fit
+    /// into the remaining bytes is rejected before anything is allocated for it.
     pub fn count(
         &mut self,
         what: &'static str,

@@ -1,4 +1,4 @@
-//! Odd but legal structures of the C Data Interface, as other producers make them.
+//! Unusual but valid structures of the C Data Interface, as other producers build them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Mutex;
 
-/// The structure with its fields open, to make odd ones.
+/// The structure with public fields, for unusual values.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Raw {
@@ -56,7 +56,7 @@ fn import(raw: Raw, data_type: &DataType) -> Result<ArrayData, ImportError> {
     // SAFETY: the same `repr(C)` structure.
     let array = unsafe { std::mem::transmute::<Raw, FFI_ArrowArray>(raw) };
     let field = SchemaNode::try_from(&Field::new("f", data_type.clone(), true)).unwrap();
-    // SAFETY: the tests below keep the contract, or break it where it is checked.
+    // SAFETY: the tests below satisfy the contract, or violate it only where it is checked.
     unsafe { ffi::import_array(array, &field) }
 }
 
@@ -75,8 +75,8 @@ fn round_trip(array: &ArrayData) {
     assert_eq!(&object.batches[0].columns[0], array);
 }
 
-/// Story: empty arrays may come with no offsets, or with a pointer to nothing; arrow-rs
-/// refuses the first and reads the second.
+/// Story: empty arrays may have no offsets, or an invalid pointer to them. arrow-rs rejects the
+/// former and dereferences the latter.
 #[test]
 fn empty_arrays_need_no_buffers() {
     let dangling = ptr::without_provenance::<c_void>(1);
@@ -109,7 +109,7 @@ fn unknown_null_counts_are_counted() {
     round_trip(&array);
 }
 
-/// Unions of Arrow before 1.0 had a validity bitmap in front.
+/// Unions of Arrow before 1.0 had a validity bitmap as their first buffer.
 #[test]
 fn old_unions_lose_their_bitmap() {
     let fields = UnionFields::try_new([0], [Field::new("a", DataType::Int32, true)]).unwrap();
@@ -128,7 +128,7 @@ fn old_unions_lose_their_bitmap() {
     }
 }
 
-/// arrow-rs needs alignment; a buffer without it is copied on import, at the latest.
+/// arrow-rs requires alignment, so the import copies a misaligned buffer.
 #[test]
 fn under_aligned_buffers_are_realigned() {
     let values = [0u64; 9];
@@ -179,7 +179,7 @@ fn broken_structures_are_errors() {
     assert!(import(raw(1, 0, 0, &mut good()), &dictionary).is_err());
 }
 
-/// A record batch may come as a slice of a struct array.
+/// A record batch may be a slice of a struct array.
 #[test]
 fn sliced_structs_are_batches() {
     let mut random = Random::new(4);

@@ -1,4 +1,4 @@
-//! Dissociated IPC: what we export, stock arrow-rs and our own importer read in place.
+//! Dissociated IPC: stock arrow-rs and our own importer read our exports in place.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Puts an object into an arena (all but what `choose` leaves out) and exports it.
+/// Copies the buffers of an object that `choose` selects into an arena, and exports the object.
 fn export(object: &ArrowObject, arena: &mut Arena) -> Result<(Messages, u64), ExportError> {
     let export = arena.plan(|locate| Export::new(object, locate))?;
     let base = arena.append(export.copy_bytes() as usize, |area| {
@@ -41,7 +41,7 @@ fn metadata(message: &[u8]) -> arrow_ipc::Message<'_> {
     root_as_message(&message[8..]).unwrap()
 }
 
-/// Reads with nothing but arrow-rs's own functions, the region as the body.
+/// Reads with the functions of arrow-rs alone, with the region as the body.
 fn read_stock(messages: &Messages, region: &Buffer) -> (SchemaRef, Vec<RecordBatch>) {
     let schema = metadata(&messages.schema);
     let schema = Arc::new(try_fb_to_schema(schema.header_as_schema().unwrap()).unwrap());
@@ -131,7 +131,7 @@ fn every_type_is_read_by_stock_arrow() {
     }
 }
 
-/// What needs no normalising is not copied.
+/// Arrays that need no normalisation are not copied.
 #[test]
 fn whole_arrays_in_the_region_are_not_copied() {
     let columns: Vec<ArrayData> = vec![
@@ -170,7 +170,7 @@ proptest! {
     }
 }
 
-/// Chunks with one dictionary export it once; a chunk with another one replaces it.
+/// Chunks that share a dictionary export it once; a chunk with another dictionary replaces it.
 #[test]
 fn dictionaries_are_replaced_when_they_change() {
     let strings = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
@@ -212,7 +212,7 @@ fn deltas_are_appended() {
     }
     writer.finish().unwrap();
     drop(writer);
-    // Take its messages apart: metadata here, bodies in the arena.
+    // Split its messages: metadata here, bodies in the arena.
     let mut rest = stream.as_slice();
     let mut importer = None;
     let mut read = Vec::new();
@@ -274,7 +274,7 @@ fn forged_messages_are_errors() {
         let arena = if random.chance(2) { arena.with_noise(&mut random) } else { arena.clone() };
         counts[exercise_messages(&messages, &arena) as usize] += 1;
     }
-    // The canary: forged messages that all fail at once would test nothing.
+    // The canary: forged messages that all fail early would test nothing.
     assert!(counts[0] > 1000 && counts[2] > 100 && counts[3] > 1000, "{counts:?}");
 }
 

@@ -1,5 +1,5 @@
-//! Forged and truncated descriptors are errors: no panic, no view outside the object. The
-//! fuzz target in `fuzz/` runs the same checks for longer.
+//! Forged and truncated descriptors are rejected: no panic, no view outside the object. The fuzz
+//! target in `fuzz/` runs the same checks for longer.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
@@ -24,7 +24,7 @@ fn every_truncation_is_refused() {
         for length in 0..descriptor.len() {
             let mut cut = descriptor[..length].to_vec();
             assert_eq!(exercise(&cut, &arena), Outcome::Refused);
-            // The same with a length field that agrees.
+            // The same with a matching length field.
             if let Some(field) = cut.get_mut(32..40) {
                 field.copy_from_slice(&(length as u64).to_le_bytes());
                 assert_eq!(exercise(&cut, &arena), Outcome::Refused);
@@ -77,8 +77,8 @@ fn another_version_is_refused() {
     assert_eq!(error, InvalidDescriptor::Version { found: 2, supported: 1 });
 }
 
-/// Story: references to a dictionary could make a short descriptor expand without bound, each
-/// level doubling the one below.
+/// Story: references to a dictionary could make a short descriptor expand without bound, if each
+/// level doubles the one below.
 #[test]
 fn a_descriptor_has_no_more_nodes_than_bytes() {
     let (descriptor, _) = seed(4);

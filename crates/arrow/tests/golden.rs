@@ -1,5 +1,5 @@
-//! Version 1 of the descriptor, byte by byte: these bytes never change. The same example is
-//! explained in `docs/formats/descriptor.md`.
+//! Version 1 of the descriptor, byte by byte: these bytes never change.
+//! `docs/formats/descriptor.md` explains the same example.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
@@ -94,7 +94,7 @@ const NDARRAY: &str = "
 fn numpy_arrays_have_a_descriptor_too() {
     let shape = NdArray { dtype: "<f4".into(), item_bytes: 4, shape: vec![2, 3], order: Order::F };
     let data = Buffer::from_vec(vec![1f32, 2., 3., 4., 5., 6.]);
-    // It lies in place at offset 4096.
+    // The data is in place at offset 4096.
     let plan = Plan::ndarray(&shape, &data, &mut |_, _| Some(4096)).unwrap();
     assert_eq!((plan.copy_bytes(), plan.in_place()), (0, [(4096, 24)].as_slice()));
     let descriptor = plan.descriptor(DescriptorStamp::default(), 0);

@@ -23,7 +23,7 @@ fn field_of(array: &ArrayData) -> SchemaNode {
     SchemaNode::try_from(&Field::new("f", array.data_type().clone(), true)).unwrap()
 }
 
-/// Every buffer of a rebuilt array lies in the arena (or is empty, or the zero offset).
+/// Checks that every buffer of a rebuilt array is in the arena, empty, or the zero offset.
 fn assert_inside(arena: &Arena, array: &ArrayData) {
     let nulls = array.nulls().map(|nulls| nulls.buffer());
     for buffer in array.buffers().iter().chain(nulls) {
@@ -62,7 +62,7 @@ fn every_type_survives_at_every_offset() {
     }
 }
 
-/// What is in place stays there: nothing is copied, and rebuilt buffers point to it.
+/// Buffers in place are not copied, and rebuilt buffers point to them.
 #[test]
 fn in_place_arrays_are_not_copied() {
     for data_type in sample_types() {
@@ -89,7 +89,7 @@ fn has_shifted_bits(array: &ArrayData) -> bool {
         || array.child_data().iter().any(has_shifted_bits)
 }
 
-/// A slice of ten rows does not drag the whole array along.
+/// A slice of ten rows copies only a small part of the array.
 #[test]
 fn small_slices_of_large_arrays_stay_small() {
     for data_type in sample_types() {
@@ -107,7 +107,7 @@ fn small_slices_of_large_arrays_stay_small() {
     }
 }
 
-/// Exported over the C Data Interface and imported again, nothing changes or moves.
+/// Checks that export over the C Data Interface and import preserve values and addresses.
 fn check_ffi(arena: &Arena, array: &ArrayData) {
     let field = field_of(array);
     let exported = ffi::export_array(array);
@@ -122,13 +122,13 @@ proptest! {
 
     #[test]
     fn any_array_survives(array in any_array(), choices in any::<u64>()) {
-        // Some buffers lie in the region already, others do not.
+        // Some buffers are already in the region, others are not.
         let mut arena = Arena::default();
         let mut random = Random::new(choices);
         let array = arena.adopt(&array, &mut || !random.chance(3));
         let back = check_array(&mut arena, &array);
         check_ffi(&arena, &back);
-        // What was rebuilt lies in place, so describing it again copies nothing.
+        // Rebuilt arrays are in place, so describing them copies nothing.
         let field = field_of(&back);
         let plan = arena.plan(|locate| Plan::array(&field, &back, locate)).unwrap();
         prop_assert_eq!(plan.copy_bytes(), 0);
@@ -191,8 +191,8 @@ fn a_table_of_no_columns_keeps_its_rows() {
     assert_eq!(rebuild(&arena, &descriptor).rows(), 7);
 }
 
-/// Story: chunks of one dictionary-encoded column share their dictionary; the descriptor
-/// names it once, and chunks with dictionaries of their own keep them.
+/// Story: chunks of one dictionary-encoded column share their dictionary, which the descriptor
+/// holds once. Chunks with their own dictionaries retain them.
 #[test]
 fn shared_dictionaries_are_written_once() {
     let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
@@ -217,7 +217,7 @@ fn shared_dictionaries_are_written_once() {
     bytes(&[whole.slice(0, 8), other.clone(), whole.slice(8, 8), other]);
 }
 
-/// An under-aligned buffer is copied to where its alignment is right.
+/// A misaligned buffer is copied to an aligned offset.
 #[test]
 fn under_aligned_buffers_are_copied() {
     let mut arena = Arena::default();
@@ -225,7 +225,7 @@ fn under_aligned_buffers_are_copied() {
     let inside = arena.as_buffer().slice_with_length(at + 8, 64);
     for data_type in [DataType::Decimal128(20, 2), DataType::Utf8View] {
         let builder = ArrayData::builder(data_type).len(4).add_buffer(inside.clone());
-        // SAFETY: well-formed but for the alignment, which is the point.
+        // SAFETY: well-formed except for the alignment, which this test is about.
         let array = unsafe { builder.build_unchecked() };
         let field = field_of(&array);
         let plan = arena.plan(|locate| Plan::array(&field, &array, locate)).unwrap();
@@ -244,7 +244,7 @@ fn malformed_arrays_are_errors() {
             .len(length)
             .add_buffer(Buffer::from_slice_ref(offsets))
             .add_buffer(Buffer::from(vec![0u8; values]));
-        // SAFETY: never used as an array; describing must notice.
+        // SAFETY: never used as an array; describing must detect the defect.
         unsafe { builder.build_unchecked() }
     };
     for bad in [

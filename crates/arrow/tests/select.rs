@@ -1,5 +1,5 @@
-//! Parts of any table and any array equal the same parts of the original, and need no byte beyond the
-//! ranges that they list.
+//! Selected parts of tables and arrays equal the same parts of the original, and need only the
+//! bytes of the ranges that they list.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
@@ -14,7 +14,7 @@ use farrow_arrow::{
 };
 use proptest::prelude::*;
 
-/// Rebuilds a part over the bytes that it lists; all other bytes are wrong.
+/// Rebuilds a part over the bytes of its ranges; all other bytes are wrong.
 fn rebuild(arena: &Arena, selected: &Selected) -> ArrowObject {
     let mut bytes = vec![0xA5; arena.as_buffer().len()];
     for (offset, length) in &selected.ranges {
@@ -33,7 +33,7 @@ fn rebuild(arena: &Arena, selected: &Selected) -> ArrowObject {
     }
 }
 
-/// The rows of a range, batch by batch, without batches of no rows.
+/// The rows of a range, by batch, without empty batches.
 fn expected(batches: &[BatchData], columns: &[usize], rows: Range<usize>) -> Vec<BatchData> {
     let mut first = 0;
     let mut parts = Vec::new();
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn row_slices_are_those_of_python(start in prop::option::of(-9..9i64), stop in prop::option::of(-9..9i64)) {
-        // As `range(6)[start:stop]` has it.
+        // The semantics of `range(6)[start:stop]` in Python.
         let clamp = |bound: i64| if bound < 0 { (bound + 6).max(0) } else { bound.min(6) };
         let (first, last) = (start.map_or(0, clamp), stop.map_or(6, clamp));
         let expected: Vec<u64> = (first..last).map(|row| row as u64).collect();
@@ -143,7 +143,7 @@ fn described(array: &ArrayData) -> (Arena, Vec<u8>) {
     (arena, descriptor)
 }
 
-/// Each type at offsets within and across bytes of its bitmaps, and no rows at all.
+/// Each type, at offsets within and across bytes of its bitmaps, and without rows.
 #[test]
 fn rows_of_an_array_of_each_type() {
     for data_type in sample_types() {
@@ -163,7 +163,7 @@ fn rows_of_an_array_of_each_type() {
     }
 }
 
-/// Ten of many rows of fixed width cost a few bytes, whatever the length of the array.
+/// Ten fixed-width rows need a few bytes, whatever the length of the array.
 #[test]
 fn few_rows_need_few_bytes() {
     for data_type in [DataType::Int64, DataType::Boolean, DataType::Int8, DataType::Float32] {

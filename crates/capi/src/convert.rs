@@ -1,6 +1,6 @@
-//! Arrow's C structures to what the client takes, and what it returns to C structures.
+//! Conversion between Arrow's C structures and the values of the client.
 //!
-//! Shared by the C interface and the Python extension.
+//! The C interface and the Python extension share it.
 
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -8,7 +8,7 @@ use farrow::arrow::ImportError;
 use farrow::arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::{ArrowObject, BatchData, Error, ObjectKind, Rebuilt, SchemaNode, Value};
 
-/// An Arrow value in this process, on its way to the client.
+/// An Arrow value in this process, for the client.
 #[derive(Debug)]
 pub enum Imported {
     /// One array.
@@ -22,7 +22,7 @@ pub enum Imported {
 }
 
 impl Imported {
-    /// What the client takes.
+    /// The value in the form that the client accepts.
     pub fn value(&self) -> Value<'_> {
         match self {
             Imported::Array(field, data) => Value::Array { field, data },
@@ -37,7 +37,7 @@ fn refused(error: ImportError) -> Error {
     Error::InvalidArgument(error.to_string())
 }
 
-/// An array as it is, or with `is_batch` a struct array as the record batch it stands for.
+/// Imports an array, or with `is_batch` a struct array as a record batch.
 ///
 /// # Safety
 /// Both structures keep the contract of the C Data Interface.
@@ -49,16 +49,16 @@ pub unsafe fn import_array(
     schema: &FFI_ArrowSchema,
     is_batch: bool,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let field = unsafe { ffi::import_schema(schema) }.map_err(refused)?;
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { import_array_as(array, field, is_batch) }
 }
 
-/// As [`import_array`], of a schema that was read already.
+/// As [`import_array`], with a schema that is already imported.
 ///
 /// # Safety
-/// As [`import_array`]; the array is of the type that `field` says.
+/// As [`import_array`]; the array has the type of `field`.
 ///
 /// # Errors
 /// As [`import_array`].
@@ -67,7 +67,7 @@ pub unsafe fn import_array_as(
     field: SchemaNode,
     is_batch: bool,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let data = unsafe { ffi::import_array(array, &field) }.map_err(refused)?;
     if !is_batch {
         return Ok(Imported::Array(field, data));
@@ -75,30 +75,30 @@ pub unsafe fn import_array_as(
     Ok(Imported::Batch(field, ffi::batch_of_struct(data).map_err(refused)?))
 }
 
-/// What the arrays of a stream are together.
+/// How the arrays of a stream form one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// The batches of a table.
     Table,
     /// The chunks of a column.
     Chunked,
-    /// A table if they are structs, else a column.
+    /// A table if the arrays are structs, else a column.
     ByType,
 }
 
-/// All arrays of a stream, which is read to its end.
+/// Imports all arrays of a stream, which is read to its end.
 ///
 /// # Safety
 /// The stream and what it yields keep the contract of the C interfaces.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] with the producer's words when it fails, and for arrays that break
-/// the rules of their type.
+/// [`Error::InvalidArgument`] with the message of a failing producer, or for arrays that break the
+/// rules of their type.
 pub unsafe fn import_stream(
     stream: FFI_ArrowArrayStream,
     kind: StreamKind,
 ) -> Result<Imported, Error> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let (schema, arrays) = unsafe { ffi::import_stream(stream) }.map_err(refused)?;
     let is_table = match kind {
         StreamKind::Table => true,
@@ -116,16 +116,16 @@ pub unsafe fn import_stream(
 /// batches are struct arrays.
 #[derive(Debug)]
 pub struct Exported {
-    /// Of all arrays.
+    /// Schema of all arrays.
     pub schema: FFI_ArrowSchema,
-    /// Each keeps the object held.
+    /// The arrays; each keeps the object held.
     pub arrays: Vec<FFI_ArrowArray>,
 }
 
 /// The C structures of a rebuilt object.
 ///
 /// # Errors
-/// [`Error::InvalidDescriptor`] for a schema that the C Data Interface cannot say.
+/// [`Error::InvalidDescriptor`] for a schema that the C Data Interface cannot express.
 pub fn export(object: &ArrowObject) -> Result<Exported, Error> {
     let schema = ffi::export_schema(&object.schema)
         .map_err(|error| Error::InvalidDescriptor(error.to_string()))?;

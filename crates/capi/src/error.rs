@@ -14,13 +14,13 @@ pub enum CallFailure {
     /// An error of the client.
     #[error(transparent)]
     Farrow(#[from] farrow::Error),
-    /// The caller passed something that cannot be.
+    /// The caller passed an invalid argument.
     #[error("{0}")]
     Argument(String),
 }
 
 impl CallFailure {
-    /// A NULL where `what` belongs.
+    /// The error for a NULL in the argument `what`.
     pub(crate) fn null(what: &str) -> CallFailure {
         CallFailure::Argument(format!("{what} is NULL"))
     }
@@ -39,12 +39,12 @@ thread_local! {
 }
 
 fn remember(status: FarrowStatus, text: &str) {
-    // A text from outside may hold zero bytes, which a C string cannot.
+    // A text from outside may contain zero bytes, which a C string cannot.
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = (status, text));
 }
 
-/// Run the body of a C function: no panic leaves it, and its error is remembered.
+/// Runs the body of a C function: catches panics and stores the error for the thread.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), CallFailure>) -> FarrowStatus {
     match catch_unwind(AssertUnwindSafe(|| interruptible(body))) {
         Ok(Ok(())) => FarrowStatus::Ok,
@@ -86,7 +86,7 @@ pub extern "C" fn farrow_last_error_code() -> FarrowStatus {
     LAST.with(|last| last.borrow().0)
 }
 
-/// The text of this thread's last error; "" when there was none. Good until the next error.
+/// The text of this thread's last error; "" if there was none. It is valid until the next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn farrow_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().1.as_ptr())
@@ -100,7 +100,7 @@ mod tests {
     #[allow(clippy::panic)] // on purpose
     fn a_panic_is_a_status_with_its_text_and_the_next_call_works() {
         assert_eq!(guard(|| panic!("on {}", "purpose")), FarrowStatus::Panic);
-        // SAFETY: the text is never NULL and ends with zero.
+        // SAFETY: the text is never NULL and ends with a zero byte.
         let text = unsafe { std::ffi::CStr::from_ptr(farrow_last_error()) };
         assert_eq!(text.to_str(), Ok("a defect of Farrow: panic on purpose"));
         assert_eq!(guard_or(7, || panic!("again")), 7);

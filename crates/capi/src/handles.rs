@@ -1,4 +1,4 @@
-//! The client handle, and what C passes for names, ids and times.
+//! The client handle, and the names, ids and times that C passes.
 
 use crate::error::{CallFailure, guard, guard_or};
 use crate::status::FarrowStatus;
@@ -36,47 +36,47 @@ impl From<ObjectId> for FarrowObjectId {
     }
 }
 
-/// What a handle pointer leads to.
+/// Dereferences a handle pointer.
 ///
 /// # Safety
-/// `pointer` is NULL or leads to a `T` that lives through the call.
+/// `pointer` is NULL or points to a `T` that lives through the call.
 pub(crate) unsafe fn borrow<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, CallFailure> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| CallFailure::null(what))
 }
 
-/// A place that the caller wants written.
+/// Dereferences a pointer to an output.
 ///
 /// # Safety
-/// `pointer` is NULL or a place for a `T` that nobody else uses during the call.
+/// `pointer` is NULL or points to a writable `T` with no other user during the call.
 pub(crate) unsafe fn place<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, CallFailure> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_mut() }.ok_or_else(|| CallFailure::null(what))
 }
 
-/// A name; NULL is none.
+/// Reads a name; NULL: none.
 ///
 /// # Safety
-/// `text` is NULL or ends with a zero byte.
+/// `text` is NULL or a C string.
 pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, CallFailure> {
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) };
     let text = text.to_str().map_err(|error| CallFailure::Argument(format!("name: {error}")))?;
     Ok(Some(text))
 }
 
-/// An id or a name.
+/// Reads an id or a name; the other one is NULL.
 ///
 /// # Safety
-/// `id` is NULL or good; `text` is NULL or ends with a zero byte.
+/// `id` is NULL or readable; `text` is NULL or a C string.
 pub(crate) unsafe fn target(
     id: *const FarrowObjectId,
     text: *const c_char,
 ) -> Result<ObjectKey, CallFailure> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     match unsafe { (id.as_ref(), name(text)?) } {
         (Some(id), None) => Ok(ObjectKey::Id(ObjectId::from_bytes(id.bytes))),
         (None, Some(name)) => Ok(ObjectKey::Name(name.to_owned())),
@@ -85,9 +85,9 @@ pub(crate) unsafe fn target(
     }
 }
 
-/// A time that C passes in seconds.
+/// Converts seconds from C to a duration.
 pub(crate) fn seconds(seconds: f64) -> Result<Duration, CallFailure> {
-    // A hundred years stand for ever.
+    // Longer times are capped at a hundred years.
     let text = || CallFailure::Argument(format!("a timeout of {seconds} s"));
     if seconds.is_nan() {
         return Err(text());
@@ -98,7 +98,7 @@ pub(crate) fn seconds(seconds: f64) -> Result<Duration, CallFailure> {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `socket` is NULL or a C string; `client` is a place for a pointer.
+/// `socket` is NULL or a C string; `client` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_connect(
     socket: *const c_char,
@@ -106,11 +106,11 @@ pub unsafe extern "C" fn farrow_connect(
     client: *mut *mut FarrowClient,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let client = unsafe { place(client, "client") }?;
         *client = std::ptr::null_mut();
         let socket = (!socket.is_null()).then(|| {
-            // SAFETY: the caller's reservation.
+            // SAFETY: guaranteed by the caller.
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes()))
         });
         let options = ConnectOptions {
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn farrow_connect(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is a client handle, `node` a C string, `at` a place for a pointer.
+/// `client` is a client handle, `node` a C string, `at` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_client_at(
     client: *const FarrowClient,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn farrow_client_at(
     at: *mut *mut FarrowClient,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, node, at) =
             unsafe { (borrow(client, "client")?, name(node)?, place(at, "at")?) };
         *at = std::ptr::null_mut();
@@ -149,11 +149,11 @@ pub unsafe extern "C" fn farrow_client_at(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is NULL or a handle that nobody uses any more.
+/// `client` is NULL or a handle that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_close(client: *mut FarrowClient) {
     if !client.is_null() {
-        // SAFETY: the handle came from `Box::into_raw` and is given back.
+        // SAFETY: the handle came from `Box::into_raw` and is returned here.
         guard_or((), || drop(unsafe { Box::from_raw(client) }));
     }
 }
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn farrow_close(client: *mut FarrowClient) {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is a client handle, `id` and `text` are as the header says.
+/// `client` is a client handle, `id` and `text` are as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_contains(
     client: *const FarrowClient,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn farrow_contains(
     is_sealed: *mut c_int,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, target, is_sealed) = unsafe {
             (borrow(client, "client")?, target(id, text)?, place(is_sealed, "is_sealed")?)
         };
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn farrow_contains(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is a client handle, `id` and `text` are as the header says.
+/// `client` is a client handle, `id` and `text` are as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_delete(
     client: *const FarrowClient,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn farrow_delete(
     text: *const c_char,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, target) = unsafe { (borrow(client, "client")?, target(id, text)?) };
         Ok(client.get().delete(&[target])?)
     })
@@ -199,11 +199,11 @@ pub unsafe extern "C" fn farrow_delete(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `id` is good, `text` has room for 33 bytes; either may be NULL.
+/// `id` is readable, `text` has room for 33 bytes; either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_id_to_hex(id: *const FarrowObjectId, text: *mut c_char) {
     guard_or((), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (id, place) = unsafe { (id.as_ref(), text.cast::<[u8; 33]>().as_mut()) };
         if let (Some(id), Some(place)) = (id, place) {
             let digits = ObjectId::from_bytes(id.bytes).to_string();
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn farrow_id_to_hex(id: *const FarrowObjectId, text: *mut 
     });
 }
 
-/// The part of the region at an address.
+/// Finds the span of the region at an address.
 ///
 /// # Safety
 /// `client` is NULL or a client handle.
@@ -223,7 +223,7 @@ unsafe fn range<'a>(
     data: *const c_void,
     size: u64,
 ) -> Result<(&'a Client, Span), CallFailure> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let client = unsafe { borrow(client, "client") }?.get();
     let outside = || CallFailure::Argument(format!("{size} B at {data:p} are not in the region"));
     let length = usize::try_from(size).map_err(|_| outside())?;
@@ -234,7 +234,7 @@ unsafe fn range<'a>(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is a client handle; `data` is not looked at.
+/// `client` is a client handle; `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_publish(
     client: *const FarrowClient,
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn farrow_publish(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, span) = unsafe { range(client, data, size) }?;
         Ok(client.region().publish(span).map_err(farrow::Error::from)?)
     })
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn farrow_publish(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `client` is a client handle; `data` is not looked at.
+/// `client` is a client handle; `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_refresh(
     client: *const FarrowClient,
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn farrow_refresh(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, span) = unsafe { range(client, data, size) }?;
         Ok(client.region().refresh(span).map_err(farrow::Error::from)?)
     })

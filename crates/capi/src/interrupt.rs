@@ -1,4 +1,4 @@
-//! What ends a call of C while it waits.
+//! Ends a call from C while it waits.
 
 use crate::error::guard;
 use crate::status::FarrowStatus;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 /// `FarrowInterruptCheck` of `farrow.h`.
 pub type InterruptCheck = unsafe extern "C" fn(data: *mut c_void) -> c_int;
 
-/// What a thread asked for.
+/// The setting of a thread.
 #[derive(Clone, Copy)]
 struct Setting {
     check: Option<InterruptCheck>,
@@ -41,13 +41,13 @@ pub unsafe extern "C" fn farrow_set_interrupt(
     })
 }
 
-/// Runs a call, which ends as its thread asked for.
+/// Runs a call with the interrupt of its thread.
 pub(crate) fn interruptible<T>(body: impl FnOnce() -> T) -> T {
     let Some(Setting { check, data, ends_on_signal }) = SETTING.get() else {
         return body();
     };
     let ask = move || match check {
-        // SAFETY: the thread promised so when it set them, and it is the one that calls.
+        // SAFETY: the thread guaranteed this when it set both, and the same thread calls.
         Some(check) => unsafe { check(data) != 0 },
         None => false,
     };

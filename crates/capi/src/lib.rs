@@ -1,11 +1,11 @@
-//! The C interface of Farrow: what `cpp/include/farrow/farrow.h` declares.
+//! The C interface of Farrow, declared in `cpp/include/farrow/farrow.h`.
 //!
-//! It turns handles, C strings and Arrow's C structures into calls of the `farrow` crate and
-//! back, and holds no logic of its own. C and C++ programs link it as `libfarrow_capi`; the
-//! Python extension has it built in, for the memory pool and the Arrow conversions.
+//! It converts handles, C strings and Arrow's C structures to calls of the `farrow` crate and back,
+//! and contains no logic of its own. C and C++ programs link it as `libfarrow_capi`. The Python
+//! extension contains it for the memory pool and the Arrow conversions.
 //!
-//! No function unwinds into C: panics are caught and become `FARROW_PANIC`. Every pointer that
-//! comes from C is checked for NULL; that it points to what the header says is the caller's duty.
+//! No function unwinds into C: panics are caught and become `FARROW_PANIC`. Every pointer from C is
+//! checked for NULL; the caller guarantees that it points to the documented type.
 
 pub mod convert;
 mod error;

@@ -1,4 +1,4 @@
-//! Looking at objects without holding them, through C: labels, waits, lists.
+//! Looks at objects through C without holding them: labels, waits, lists.
 
 use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, name, place, seconds, target};
@@ -14,7 +14,7 @@ pub struct FarrowMetadata {
     pairs: Vec<(CString, CString)>,
 }
 
-/// A text of an object as a C string: bytes behind a zero byte do not belong to it.
+/// Converts a text of an object to a C string, which ends at the first zero byte.
 fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(text.get(..end).unwrap_or_default()).unwrap_or_default()
@@ -37,7 +37,7 @@ pub struct FarrowTarget {
     pub name: *const c_char,
 }
 
-/// What was listed.
+/// The objects of one listing.
 #[derive(Debug)]
 pub struct FarrowList {
     items: Vec<ListItem>,
@@ -60,7 +60,7 @@ impl From<ListedObject> for ListItem {
 /// `FarrowListed` of `farrow.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // The header says what each means.
+#[allow(missing_docs)] // The header documents each.
 pub struct FarrowListed {
     pub id: FarrowObjectId,
     pub name: *const c_char,
@@ -77,7 +77,7 @@ pub struct FarrowListed {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_metadata(
     client: *const FarrowClient,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn farrow_metadata(
     metadata: *mut *mut FarrowMetadata,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, target, place) =
             unsafe { (borrow(client, "client")?, target(id, text)?, place(metadata, "metadata")?) };
         *place = std::ptr::null_mut();
@@ -102,14 +102,14 @@ pub unsafe extern "C" fn farrow_metadata(
 /// `metadata` is NULL or a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_metadata_count(metadata: *const FarrowMetadata) -> usize {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { metadata.as_ref() }.map_or(0, |metadata| metadata.pairs.len())
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `metadata` is NULL or a handle, `pair` NULL or a place.
+/// `metadata` is NULL or a handle, `pair` NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_metadata_pair(
     metadata: *const FarrowMetadata,
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn farrow_metadata_pair(
     pair: *mut FarrowPair,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (metadata, pair) = unsafe { (borrow(metadata, "metadata")?, place(pair, "pair")?) };
         let (key, value) = at(&metadata.pairs, index, "pairs")?;
         *pair = FarrowPair { key: key.as_ptr(), value: value.as_ptr() };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn farrow_metadata_value(
     key: *const c_char,
 ) -> *const c_char {
     guard_or(null(), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (metadata, key) = unsafe { (metadata.as_ref(), name(key)) };
         let (Some(metadata), Ok(Some(key))) = (metadata, key) else {
             return null();
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn farrow_metadata_value(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `metadata` is NULL or a handle of `farrow_metadata` that nobody uses any more.
+/// `metadata` is NULL or a handle of `farrow_metadata` that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_metadata_free(metadata: *mut FarrowMetadata) {
     if !metadata.is_null() {
@@ -166,7 +166,8 @@ pub unsafe extern "C" fn farrow_metadata_free(metadata: *mut FarrowMetadata) {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `targets` has `count` items and `is_sealed` room for as many; the rest as the header says.
+/// `targets` has `count` items and `is_sealed` has room for `count`; the rest as the header
+/// requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_wait(
     client: *const FarrowClient,
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn farrow_wait(
     is_sealed: *mut c_int,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, targets) =
             unsafe { (borrow(client, "client")?, options::items(targets, count, "targets")?) };
         if enough > count {
@@ -186,12 +187,12 @@ pub unsafe extern "C" fn farrow_wait(
         if is_sealed.is_null() && count > 0 {
             return Err(CallFailure::null("is_sealed"));
         }
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let wanted = targets.iter().map(|one| unsafe { target(one.id, one.name) });
         let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
         let found = client.get().wait(&wanted, enough, seconds(timeout_seconds)?)?;
         for (index, one) in found.into_iter().enumerate().take(count) {
-            // SAFETY: by the header there is room for `count`.
+            // SAFETY: by the header, `is_sealed` has room for `count` items.
             unsafe { is_sealed.add(index).write(c_int::from(one)) };
         }
         Ok(())
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn farrow_wait(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_list(
     client: *const FarrowClient,
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn farrow_list(
     list: *mut *mut FarrowList,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, prefix, labels, place) = unsafe {
             (
                 borrow(client, "client")?,
@@ -234,14 +235,14 @@ pub unsafe extern "C" fn farrow_list(
 /// `list` is NULL or a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_list_count(list: *const FarrowList) -> usize {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { list.as_ref() }.map_or(0, |list| list.items.len())
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `list` is NULL or a handle, `listed` NULL or a place.
+/// `list` is NULL or a handle, `listed` NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_list_item(
     list: *const FarrowList,
@@ -249,7 +250,7 @@ pub unsafe extern "C" fn farrow_list_item(
     listed: *mut FarrowListed,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (list, place) = unsafe { (borrow(list, "list")?, place(listed, "listed")?) };
         let item = at(&list.items, index, "objects")?;
         let listed = &item.listed;
@@ -272,7 +273,7 @@ pub unsafe extern "C" fn farrow_list_item(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `list` is NULL or a handle that nobody uses any more.
+/// `list` is NULL or a handle that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_list_free(list: *mut FarrowList) {
     if !list.is_null() {

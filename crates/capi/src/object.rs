@@ -13,14 +13,14 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub struct FarrowObject {
     object: Object,
-    /// The bytes, once they were asked for: pointers into them are good as long as this.
+    /// The bytes, once requested: pointers into them are valid as long as this value.
     bytes: OnceLock<ObjectBytes>,
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_get(
     client: *const FarrowClient,
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn farrow_get(
     object: *mut *mut FarrowObject,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, target, place) =
             unsafe { (borrow(client, "client")?, target(id, text)?, place(object, "object")?) };
         *place = std::ptr::null_mut();
@@ -43,14 +43,14 @@ pub unsafe extern "C" fn farrow_get(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is an object handle, `id` a place.
+/// `object` is an object handle, `id` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_id(
     object: *const FarrowObject,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (object, id) = unsafe { (borrow(object, "object")?, place(id, "id")?) };
         *id = object.object.id().into();
         Ok(())
@@ -60,14 +60,14 @@ pub unsafe extern "C" fn farrow_object_id(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is an object handle, `kind` a place.
+/// `object` is an object handle, `kind` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_kind(
     object: *const FarrowObject,
     kind: *mut i32,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (object, kind) = unsafe { (borrow(object, "object")?, place(kind, "kind")?) };
         *kind = i32::from(object.object.kind().as_u8());
         Ok(())
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn farrow_object_kind(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is an object handle, `data` and `size` are places.
+/// `object` is an object handle, `data` and `size` are writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_bytes(
     object: *const FarrowObject,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn farrow_object_bytes(
     size: *mut u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (object, data, size) =
             unsafe { (borrow(object, "object")?, place(data, "data")?, place(size, "size")?) };
         let view = object.object.view()?;
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn farrow_object_bytes(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is an object handle; the others are places that hold no live structure.
+/// `object` is an object handle; the other pointers are writable and contain no live structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_array(
     object: *const FarrowObject,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn farrow_object_array(
         if array.is_null() || schema.is_null() {
             return Err(CallFailure::null("array or schema"));
         }
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let object = unsafe { borrow(object, "object") }?;
         let kind = object.object.kind();
         if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn farrow_object_array(
         let Some(only) = exported.arrays.pop() else {
             return Err(CallFailure::Argument("an array object without an array".into()));
         };
-        // SAFETY: the caller's reservation; what was there is not dropped.
+        // SAFETY: guaranteed by the caller; the previous contents are not dropped.
         unsafe {
             array.write(only);
             schema.write(exported.schema);
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn farrow_object_array(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is an object handle; `stream` is a place that holds no live stream.
+/// `object` is an object handle; `stream` is writable and contains no live stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_stream(
     object: *const FarrowObject,
@@ -142,11 +142,11 @@ pub unsafe extern "C" fn farrow_object_stream(
         if stream.is_null() {
             return Err(CallFailure::null("stream"));
         }
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let object = unsafe { borrow(object, "object") }?;
         let exported = ffi::export_stream(&convert::rebuild(&object.object)?)
             .map_err(|error| farrow::Error::InvalidDescriptor(error.to_string()))?;
-        // SAFETY: the caller's reservation; what was there is not dropped.
+        // SAFETY: guaranteed by the caller; the previous contents are not dropped.
         unsafe { stream.write(exported) };
         Ok(())
     })
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn farrow_object_stream(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `object` is NULL or a handle that nobody uses any more.
+/// `object` is NULL or a handle that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_object_release(object: *mut FarrowObject) {
     if !object.is_null() {

@@ -1,4 +1,4 @@
-//! What a put may say besides the value: a name, labels, a time to wait.
+//! Options of a put: a name, labels, a time to wait.
 
 use crate::error::CallFailure;
 use crate::handles::{name, seconds};
@@ -7,7 +7,7 @@ use std::ffi::c_char;
 use std::ptr::null;
 use std::time::Duration;
 
-/// Most labels of an object. Each takes more than one of their 4096 bytes.
+/// Most labels of an object. Each label takes more than one of the 4096 bytes of metadata.
 const PAIRS_MAX: usize = 4096;
 
 /// `FarrowPair` of `farrow.h`.
@@ -28,14 +28,14 @@ pub struct FarrowPutOptions {
     pub name: *const c_char,
     /// Labels; not read if there are 0.
     pub metadata: *const FarrowPair,
-    /// How many labels.
+    /// Number of labels.
     pub metadata_count: usize,
-    /// For room, in seconds.
+    /// Longest wait for room, in seconds.
     pub wait_seconds: f64,
 }
 
 impl FarrowPutOptions {
-    /// A name, which may be NULL, and nothing else.
+    /// Only a name, which may be NULL.
     pub(crate) fn named(name: *const c_char) -> Self {
         FarrowPutOptions { name, metadata: null(), metadata_count: 0, wait_seconds: 0.0 }
     }
@@ -49,10 +49,12 @@ pub(crate) struct CallOptions<'a> {
 }
 
 impl<'a> CallOptions<'a> {
+    /// Reads and checks the options.
+    ///
     /// # Safety
-    /// `options` is NULL or as the header says.
+    /// `options` is NULL or as the header requires.
     pub(crate) unsafe fn read(options: *const FarrowPutOptions) -> Result<Self, CallFailure> {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let Some(options) = (unsafe { options.as_ref() }) else {
             return Ok(CallOptions {
                 name: None,
@@ -60,7 +62,7 @@ impl<'a> CallOptions<'a> {
                 wait: Duration::ZERO,
             });
         };
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (name, metadata) =
             unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
         Ok(CallOptions { name, metadata, wait: seconds(options.wait_seconds)? })
@@ -72,10 +74,10 @@ impl<'a> CallOptions<'a> {
     }
 }
 
-/// An array that C passes.
+/// Borrows an array that C passes.
 ///
 /// # Safety
-/// `first` is NULL or leads to `count` items that live through the call.
+/// `first` is NULL or points to `count` items that live through the call.
 pub(crate) unsafe fn items<'a, T>(
     first: *const T,
     count: usize,
@@ -90,14 +92,14 @@ pub(crate) unsafe fn items<'a, T>(
     if count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(CallFailure::Argument(format!("{count} {what}")));
     }
-    // SAFETY: the caller's reservation, and the length fits an allocation.
+    // SAFETY: guaranteed by the caller, and the length fits an allocation.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Labels that C passes.
+/// Reads labels that C passes.
 ///
 /// # Safety
-/// As [`items`]; the texts are NULL or end with a zero byte.
+/// As [`items`]; the texts are NULL or C strings.
 pub(crate) unsafe fn metadata(
     first: *const FarrowPair,
     count: usize,
@@ -107,11 +109,11 @@ pub(crate) unsafe fn metadata(
             "{count} pairs of metadata, of {PAIRS_MAX} at most"
         )));
     }
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let pairs = unsafe { items(first, count, "metadata") }?;
     let mut all = Vec::with_capacity(count);
     for pair in pairs {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (key, value) = unsafe { (name(pair.key)?, name(pair.value)?) };
         all.push((
             key.ok_or_else(|| CallFailure::null("key"))?,

@@ -1,8 +1,8 @@
-//! The memory pool of `farrow.h`: what `farrow::MemoryPool` (C++) is built on.
+//! The memory pool of `farrow.h`: the basis of `farrow::MemoryPool` (C++).
 //!
-//! An Arrow buffer keeps a bare pointer to its pool, and some (pyarrow's) live longer than any
-//! owner of the pool can know. So a handle may be *retired* instead of closed: it stays good for
-//! ever, gives out nothing more, and lets go of the client when the last allocation is freed.
+//! An Arrow buffer keeps a bare pointer to its pool, and some (pyarrow's) outlive every owner of
+//! the pool. A handle may therefore be *retired* instead of closed: it stays valid, allocates
+//! nothing more, and releases the client when the last allocation is freed.
 
 use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::FarrowClient;
@@ -13,14 +13,14 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock, TryLockError};
 
-/// How often a retired pool tries to be let go of; readers hold the lock for microseconds.
+/// Attempts to lock a retired pool for its release; readers hold the lock for microseconds.
 const LOCK_TRIES: u32 = 10_000;
 
-/// A pool of one client, behind a handle that can outlive its use.
+/// A pool of one client, behind a handle that can outlive the pool.
 #[derive(Debug)]
 pub struct FarrowPool {
     lent: RwLock<Option<Pool>>,
-    /// Allocations given out and not freed.
+    /// Allocations that are not freed yet.
     live: AtomicU64,
     spilled_bytes: AtomicU64,
     is_retired: AtomicBool,
@@ -39,19 +39,19 @@ impl FarrowPool {
         }
     }
 
-    /// Bytes that went elsewhere because the region had no room, in all.
+    /// Total bytes allocated elsewhere because the region was full.
     pub fn spilled_bytes(&self) -> u64 {
         self.spilled_bytes.load(Ordering::Relaxed)
     }
 
-    /// Give out nothing more, and let go of the pool with the last allocation.
+    /// Stops allocation, and releases the pool with the last allocation.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.with(Pool::expect_no_more);
         self.let_go_when_unused();
     }
 
-    /// Whether the client was let go of.
+    /// Whether the client was released.
     pub fn is_let_go(&self) -> bool {
         self.with(|_| ()).is_none()
     }
@@ -60,7 +60,7 @@ impl FarrowPool {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Pool::expect`].
     pub fn expect(&self, sizes: &[u64]) -> Result<(), farrow::Error> {
         self.with(|pool| pool.expect(sizes)).unwrap_or(Ok(()))
     }
@@ -70,13 +70,14 @@ impl FarrowPool {
         lent.as_ref().map(use_it)
     }
 
-    /// Bounded, because after a fork the lock may be held by a thread that is no more: then the
-    /// handle keeps its pool, which costs the child nothing.
+    /// Releases the pool if it has no allocation. The attempts are bounded: after a fork, a thread
+    /// that does not exist in the child may hold the lock. The child then keeps the pool, at no
+    /// cost.
     fn let_go_when_unused(&self) {
         for _ in 0..LOCK_TRIES {
             match self.lent.try_write() {
                 Ok(mut lent) => {
-                    // Nobody allocates now, and those who come later see it is retired.
+                    // The lock excludes allocations now, and later ones see the retired flag.
                     let is_unused = self.live.load(Ordering::SeqCst) == 0;
                     let pool = if is_unused { lent.take() } else { None };
                     drop(lent);
@@ -111,12 +112,12 @@ impl FarrowPool {
     }
 }
 
-/// What a pool pointer leads to.
+/// The pool of a handle.
 ///
 /// # Safety
-/// It is NULL, or came from farrow_pool_open and stays open during the call.
+/// `pool` is NULL, or came from farrow_pool_open and stays open during the call.
 unsafe fn handle<'a>(pool: *const FarrowPool) -> Option<&'a FarrowPool> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { pool.as_ref() }
 }
 
@@ -135,9 +136,9 @@ pub unsafe extern "C" fn farrow_pool_open(
     pool: *mut *mut FarrowPool,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller passes a client handle that is good during the call.
+        // SAFETY: the caller passes a client handle that is valid during the call.
         let client = unsafe { client.as_ref() }.ok_or_else(|| CallFailure::null("client"))?;
-        // SAFETY: the caller passes a place for one pointer.
+        // SAFETY: the caller passes writable memory for one pointer.
         let place = unsafe { pool.as_mut() }.ok_or_else(|| CallFailure::null("pool"))?;
         *place = Box::into_raw(Box::new(FarrowPool::new(client.get().pool(), strict != 0)));
         Ok(())
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn farrow_pool_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { handle(pool) }.ok_or_else(|| CallFailure::null("pool"))?;
         Ok(pool.expect(&[size])?)
     })
@@ -160,11 +161,11 @@ pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `pool` is NULL or a handle that nobody uses any more.
+/// `pool` is NULL or a handle that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_close(pool: *mut FarrowPool) {
     if !pool.is_null() {
-        // SAFETY: the handle came from `Box::into_raw` in farrow_pool_open and is given back.
+        // SAFETY: the handle came from `Box::into_raw` in farrow_pool_open and is returned here.
         guard_or((), || drop(unsafe { Box::from_raw(pool) }));
     }
 }
@@ -176,7 +177,7 @@ pub unsafe extern "C" fn farrow_pool_close(pool: *mut FarrowPool) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_retire(pool: *const FarrowPool) {
     guard_or((), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         if let Some(pool) = unsafe { handle(pool) } {
             pool.retire();
         }
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn farrow_pool_allocate(
     alignment: u64,
 ) -> *mut u8 {
     guard_or(ptr::null_mut(), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { handle(pool) };
         let found = || pool?.allocate(bytes(size)?, bytes(alignment)?);
         found().map_or(ptr::null_mut(), NonNull::as_ptr)
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn farrow_pool_reallocate(
     alignment: u64,
 ) -> *mut u8 {
     guard_or(ptr::null_mut(), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { handle(pool) };
         let moved = || {
             let (old, new, alignment) = (bytes(old_size)?, bytes(new_size)?, bytes(alignment)?);
@@ -237,7 +238,7 @@ pub unsafe extern "C" fn farrow_pool_free(
     _alignment: u64,
 ) {
     guard_or((), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { handle(pool) };
         if let (Some(pool), Some(data), Some(size)) = (pool, NonNull::new(data), bytes(size)) {
             pool.free(data, size);
@@ -256,7 +257,7 @@ pub unsafe extern "C" fn farrow_pool_contains(
 ) -> c_int {
     guard_or(0, || {
         let data = NonNull::new(data.cast::<u8>().cast_mut());
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { handle(pool) };
         let found = || pool?.with(|pool| data.is_some_and(|data| pool.contains(data)));
         c_int::from(found().unwrap_or(false))
@@ -269,7 +270,7 @@ pub unsafe extern "C" fn farrow_pool_contains(
 /// `pool` is NULL or a pool handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_is_strict(pool: *const FarrowPool) -> c_int {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     c_int::from(unsafe { handle(pool) }.is_some_and(|pool| pool.is_strict))
 }
 
@@ -280,7 +281,7 @@ pub unsafe extern "C" fn farrow_pool_is_strict(pool: *const FarrowPool) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_pool_note_spill(pool: *const FarrowPool, size: u64) {
     guard_or((), || {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         if let Some(pool) = unsafe { handle(pool) } {
             pool.spilled_bytes.fetch_add(size, Ordering::Relaxed);
         }

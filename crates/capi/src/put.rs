@@ -26,24 +26,24 @@ fn bytes<'a>(data: *const c_void, size: u64) -> Result<&'a [u8], CallFailure> {
     if data.is_null() {
         return Err(CallFailure::null("data"));
     }
-    // SAFETY: by the header, `data` is good for `size` bytes during the call.
+    // SAFETY: by the header, `data` is readable for `size` bytes during the call.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
 }
 
-/// Put a value and tell its id.
+/// Puts a value and writes its id.
 ///
 /// # Safety
-/// As the header says of `client`, `options` and `id`.
+/// As the header requires for `client`, `options` and `id`.
 unsafe fn put(
     client: *const FarrowClient,
     value: &Value<'_>,
     options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> Result<(), CallFailure> {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let (client, options) = unsafe { (borrow(client, "client")?, CallOptions::read(options)?) };
     let sealed = client.get().put_with(value, &options.of_object())?;
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     if let Some(id) = unsafe { id.as_mut() } {
         *id = sealed.into();
     }
@@ -57,7 +57,7 @@ fn unfit(kind: i32, what: &str) -> CallFailure {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `data` is good for `size` bytes; the rest as the header says.
+/// `data` is readable for `size` bytes; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_bytes(
     client: *const FarrowClient,
@@ -67,14 +67,14 @@ pub unsafe extern "C" fn farrow_put_bytes(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's reservation; the options are of this frame.
+    // SAFETY: guaranteed by the caller; the options live in this frame.
     unsafe { farrow_put_bytes_with(client, data, size, &raw const options, id) }
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `data` is good for `size` bytes; the rest as the header says.
+/// `data` is readable for `size` bytes; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_bytes_with(
     client: *const FarrowClient,
@@ -83,14 +83,14 @@ pub unsafe extern "C" fn farrow_put_bytes_with(
     options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     guard(|| unsafe { put(client, &Value::Bytes(bytes(data, size)?), options, id) })
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// Both structures keep the contract of the C Data Interface; the rest as the header says.
+/// Both structures keep the contract of the C Data Interface; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_array(
     client: *const FarrowClient,
@@ -101,14 +101,14 @@ pub unsafe extern "C" fn farrow_put_array(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's reservation; the options are of this frame.
+    // SAFETY: guaranteed by the caller; the options live in this frame.
     unsafe { farrow_put_array_with(client, kind, array, schema, &raw const options, id) }
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// Both structures keep the contract of the C Data Interface; the rest as the header says.
+/// Both structures keep the contract of the C Data Interface; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_array_with(
     client: *const FarrowClient,
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn farrow_put_array_with(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation; both are moved out, and dropped here on any error.
+        // SAFETY: guaranteed by the caller; both are moved out, and dropped here on any error.
         let (array, schema) = unsafe {
             place(array, "array")?;
             place(schema, "schema")?;
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn farrow_put_array_with(
         if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {
             return Err(unfit(kind, "one array"));
         }
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let imported = convert::import_array(array, &schema, is_batch)?;
             put(client, &imported.value(), options, id)
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn farrow_put_array_with(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// The stream keeps the contract of the C Stream Interface; the rest as the header says.
+/// The stream keeps the contract of the C Stream Interface; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_stream(
     client: *const FarrowClient,
@@ -150,14 +150,14 @@ pub unsafe extern "C" fn farrow_put_stream(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's reservation; the options are of this frame.
+    // SAFETY: guaranteed by the caller; the options live in this frame.
     unsafe { farrow_put_stream_with(client, kind, stream, &raw const options, id) }
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// The stream keeps the contract of the C Stream Interface; the rest as the header says.
+/// The stream keeps the contract of the C Stream Interface; the rest as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_put_stream_with(
     client: *const FarrowClient,
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn farrow_put_stream_with(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation; it is moved out, and dropped here on any error.
+        // SAFETY: guaranteed by the caller; it is moved out, and dropped here on any error.
         let stream = unsafe {
             place(stream, "stream")?;
             FFI_ArrowArrayStream::from_raw(stream)
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn farrow_put_stream_with(
         } else {
             return Err(unfit(kind, "a stream"));
         };
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let imported = convert::import_stream(stream, kind)?;
             put(client, &imported.value(), options, id)
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn farrow_put_stream_with(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_create(
     client: *const FarrowClient,
@@ -199,14 +199,14 @@ pub unsafe extern "C" fn farrow_create(
     writer: *mut *mut FarrowWriter,
 ) -> FarrowStatus {
     let options = FarrowPutOptions::named(text);
-    // SAFETY: the caller's reservation; the options are of this frame.
+    // SAFETY: guaranteed by the caller; the options live in this frame.
     unsafe { farrow_create_with(client, size, &raw const options, writer) }
 }
 
 /// See `farrow.h`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_create_with(
     client: *const FarrowClient,
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn farrow_create_with(
     writer: *mut *mut FarrowWriter,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let (client, options, place) = unsafe {
             (borrow(client, "client")?, CallOptions::read(options)?, place(writer, "writer")?)
         };
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn farrow_create_with(
 /// `writer` is NULL or a writer handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut c_void {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     let writer = unsafe { writer.as_ref() };
     writer.map_or(std::ptr::null_mut(), |writer| writer.writer.memory().as_mut_ptr().cast())
 }
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `writer` is NULL or a writer handle; `data` is readable for `size`.
+/// `writer` is NULL or a writer handle; `data` is readable for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_write(
     writer: *const FarrowWriter,
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn farrow_writer_write(
     size: u64,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservations.
+        // SAFETY: guaranteed by the caller.
         let writer = unsafe { writer.as_ref() }.ok_or_else(|| CallFailure::null("writer"))?;
         Ok(writer.writer.memory().write_at(offset, bytes(data, size)?)?)
     })
@@ -261,14 +261,14 @@ pub unsafe extern "C" fn farrow_writer_write(
 /// `writer` is NULL or a writer handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_size(writer: *const FarrowWriter) -> u64 {
-    // SAFETY: the caller's reservation.
+    // SAFETY: guaranteed by the caller.
     unsafe { writer.as_ref() }.map_or(0, |writer| writer.writer.memory().len())
 }
 
-/// A writer handle that is given back.
+/// Consumes a writer handle.
 ///
 /// # Safety
-/// `writer` is NULL or a handle that nobody uses any more.
+/// `writer` is NULL or a handle that is no longer in use.
 unsafe fn take(writer: *mut FarrowWriter) -> Result<Writer, CallFailure> {
     if writer.is_null() {
         return Err(CallFailure::null("writer"));
@@ -280,16 +280,16 @@ unsafe fn take(writer: *mut FarrowWriter) -> Result<Writer, CallFailure> {
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `writer` is NULL or a handle that nobody uses any more; `id` is NULL or a place.
+/// `writer` is NULL or a handle that is no longer in use; `id` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_seal(
     writer: *mut FarrowWriter,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         let sealed = unsafe { take(writer) }?.seal()?;
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         if let Some(id) = unsafe { id.as_mut() } {
             *id = sealed.into();
         }
@@ -300,11 +300,11 @@ pub unsafe extern "C" fn farrow_writer_seal(
 /// See `farrow.h`.
 ///
 /// # Safety
-/// `writer` is NULL or a handle that nobody uses any more.
+/// `writer` is NULL or a handle that is no longer in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_abort(writer: *mut FarrowWriter) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation.
+        // SAFETY: guaranteed by the caller.
         unsafe { take(writer) }?.abort();
         Ok(())
     })

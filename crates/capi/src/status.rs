@@ -1,11 +1,11 @@
-//! `FarrowStatus`: what a caller in C can do about an error.
+//! `FarrowStatus`: errors by how a C caller can react.
 
 use farrow::Error;
 
 /// The values of `FarrowStatus` in `farrow.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The header says what each means.
+#[allow(missing_docs)] // The header documents each.
 pub enum FarrowStatus {
     Ok = 0,
     NotFound = 1,

@@ -1,4 +1,4 @@
-//! Publish and refresh through C: they act on the lines of a range, and refuse what is none.
+//! Publish and refresh through C: they act on the cache lines of a range, and refuse other memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 #[path = "../../cluster/tests/in_thread/mod.rs"]
@@ -11,7 +11,7 @@ use common::TestNode;
 use farrow::FabricStats;
 use farrow_capi::{FarrowClient, FarrowStatus, FarrowWriter};
 
-// As C sees them; `farrow.h` says the same. What handles lead to C does not look at.
+// The functions as `farrow.h` declares them. C does not look inside the handles.
 #[allow(improper_ctypes)]
 unsafe extern "C" {
     fn farrow_connect(
@@ -39,7 +39,7 @@ type Upkeep = unsafe extern "C" fn(*const FarrowClient, *const c_void, u64) -> F
 struct Caller {
     client: *mut FarrowClient,
     writer: *mut FarrowWriter,
-    /// Its first address.
+    /// Address of its first byte.
     data: usize,
 }
 
@@ -49,7 +49,7 @@ impl Caller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let (mut client, mut writer) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a C string and places of this frame; the client is used only if there is one.
+        // SAFETY: the C string and the outputs live in this frame; the client is used only if there is one.
         unsafe {
             assert_eq!(farrow_connect(socket.as_ptr(), 30.0, &raw mut client), FarrowStatus::Ok);
             let created = farrow_create(client, OBJECT_BYTES, std::ptr::null(), &raw mut writer);
@@ -60,11 +60,11 @@ impl Caller {
     }
 
     fn act(&self, act: Upkeep, address: usize, size: u64) -> FarrowStatus {
-        // SAFETY: the client is open; an address is not looked at, wherever it leads to.
+        // SAFETY: the client is open; the address is not dereferenced, wherever it points.
         unsafe { act(self.client, std::ptr::without_provenance(address), size) }
     }
 
-    /// What the stats say that this process did.
+    /// The statistics of this process.
     fn stats(&self) -> FabricStats {
         // SAFETY: the client is open.
         let client = unsafe { &*self.client }.get();
@@ -79,7 +79,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // SAFETY: both are open, and not used after this.
+        // SAFETY: both are open, and not used afterwards.
         unsafe {
             farrow_writer_abort(self.writer);
             farrow_close(self.client);
@@ -166,19 +166,19 @@ fn what_is_no_range_of_the_region_is_refused_with_its_numbers() {
         for act in [farrow_publish as Upkeep, farrow_refresh] {
             let status = caller.act(act, address, size);
             assert_eq!(status, FarrowStatus::InvalidArgument, "{size} B at {address:#x}");
-            // SAFETY: good until the next error of this thread.
+            // SAFETY: valid until the next error of this thread.
             let text = unsafe { CStr::from_ptr(farrow_last_error()) }.to_str().unwrap();
             let expected = format!("{size} B at {address:#x} are not in the region");
             assert_eq!(text, expected);
         }
     }
     for act in [farrow_publish as Upkeep, farrow_refresh] {
-        // SAFETY: NULL is allowed to be told so.
+        // SAFETY: NULL is an allowed argument, which the call refuses.
         let status = unsafe { act(std::ptr::null(), std::ptr::null(), 1) };
         assert_eq!(status, FarrowStatus::InvalidArgument);
     }
     assert_eq!(numbers(&caller.stats()), before, "nothing was done");
-    // The first and the last byte are.
+    // The first and the last byte are in the region.
     for (address, size) in [(base, 1), (end - 1, 1), (base, region.length().0)] {
         assert_eq!(caller.act(farrow_publish, address, size), FarrowStatus::Ok);
     }

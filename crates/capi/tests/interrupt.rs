@@ -1,7 +1,7 @@
-//! Calls of C that wait, and what ends them.
+//! Waiting calls from C, and how they are interrupted.
 //!
-//! They waited until their time was over, whatever signals came. A thread now says what is to end
-//! its calls: a check that it is asked for, or, as with EINTR, any signal whose handler runs.
+//! They waited until their timeout, whatever signals arrived. A thread now chooses how its calls
+//! end: by a check, or, like EINTR, by any signal whose handler runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 #[path = "../../cluster/tests/in_thread/mod.rs"]
@@ -19,7 +19,7 @@ use farrow_memory::sync::{AtomicBool, AtomicU32, Ordering};
 
 type Check = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-// As C sees them; `farrow.h` says the same. What handles lead to C does not look at.
+// The functions as `farrow.h` declares them. C does not look inside the handles.
 #[allow(improper_ctypes)]
 unsafe extern "C" {
     fn farrow_connect(socket: *const c_char, s: f64, out: *mut *mut FarrowClient) -> FarrowStatus;
@@ -50,7 +50,7 @@ static ASKED: AtomicU32 = AtomicU32::new(0);
 static HANDLED: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
-/// The check of a program whose handler sets a flag.
+/// The check of a program whose signal handler sets a flag.
 unsafe extern "C" fn is_set(flag: *mut c_void) -> c_int {
     ASKED.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the test passes an `AtomicBool` that outlives the call.
@@ -67,7 +67,7 @@ impl Caller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let mut client = null_mut();
-        // SAFETY: a C string and a place of this frame.
+        // SAFETY: the C string and the output live in this frame.
         let connected = unsafe { farrow_connect(socket.as_ptr(), 30.0, &raw mut client) };
         assert_eq!(connected, FarrowStatus::Ok);
         Self(client)
@@ -75,7 +75,7 @@ impl Caller {
 
     fn get(&self, name: &CStr) -> FarrowStatus {
         let mut object = null_mut();
-        // SAFETY: the client is open; the place is of this frame, and the object is given back.
+        // SAFETY: the client is open; the output lives in this frame, and the object is released.
         unsafe {
             let got = farrow_get(self.0, null(), name.as_ptr(), 3600.0, &raw mut object);
             farrow_object_release(object);
@@ -93,12 +93,12 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the client is no longer in use.
         unsafe { farrow_close(self.0) };
     }
 }
 
-/// A thread that waits for an object, and how to send it signals.
+/// A thread that waits for an object, with a handle to send it signals.
 struct Waiting {
     thread: libc::pthread_t,
     ended: mpsc::Receiver<(FarrowStatus, String)>,
@@ -114,7 +114,7 @@ impl Waiting {
         std::thread::spawn(move || {
             let caller = Caller(client as *mut FarrowClient);
             let data = std::ptr::from_ref(flag).cast_mut().cast();
-            // SAFETY: the flag is static; a thread may ask who it is.
+            // SAFETY: the flag is static; a thread may query its own id.
             unsafe {
                 assert_eq!(farrow_set_interrupt(check, data, on), FarrowStatus::Ok);
                 ready.send(libc::pthread_self()).unwrap();
@@ -123,7 +123,7 @@ impl Waiting {
             let status = caller.get(c"later");
             // SAFETY: the text is never NULL.
             let text = unsafe { CStr::from_ptr(farrow_last_error()) }.to_string_lossy();
-            // The same client goes on.
+            // The same client still works.
             caller.put(name);
             end.send((status, text.into_owned())).unwrap();
         });
@@ -131,14 +131,14 @@ impl Waiting {
     }
 
     fn signal(&self) {
-        // SAFETY: the thread runs until it has sent its end, which was not received yet.
+        // SAFETY: the thread runs until it has sent its result, which was not received yet.
         assert_eq!(unsafe { libc::pthread_kill(self.thread, libc::SIGUSR1) }, 0);
     }
 }
 
 /// A handler set with SA_RESTART, as most programs do.
 fn set_handler() {
-    // SAFETY: a zeroed action is a valid one; the handler does nothing but count.
+    // SAFETY: a zeroed action is valid; the handler only counts.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as extern "C" fn(c_int) as usize;
@@ -161,7 +161,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     let node = TestNode::start(64 << 20);
     static FLAG: AtomicBool = AtomicBool::new(false);
 
-    // A check is asked while the call waits, and ends it.
+    // The check runs while the call waits, and ends it.
     let one = Waiting::new(&node, Some(is_set), &FLAG, 0);
     wait_for("the check is asked", || ASKED.load(Ordering::SeqCst) > 2);
     FLAG.store(true, Ordering::SeqCst);
@@ -169,7 +169,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     assert_eq!(status, FarrowStatus::Interrupted);
     assert!(text.contains("interrupted"), "{text}");
 
-    // As with EINTR: a signal just before the wait does not count, so there may have to be several.
+    // As with EINTR, a signal just before the wait does not count, so several may be necessary.
     let two = Waiting::new(&node, None, &FLAG, 1);
     let ended = (0..600).find_map(|_| {
         two.signal();
@@ -177,7 +177,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     });
     assert_eq!(ended.unwrap().0, FarrowStatus::Interrupted);
 
-    // Without a setting handlers run, and the wait goes on.
+    // Without a setting, handlers run and the wait continues.
     let three = Waiting::new(&node, None, &FLAG, 0);
     let before = HANDLED.load(Ordering::SeqCst);
     for count in 1..=3 {

@@ -1,7 +1,7 @@
-//! Labels, lists and waits through C, and the errors that a C program has to tell apart.
+//! Labels, lists and waits through C, and the errors that a C program must distinguish.
 //!
-//! A program in C could not give an object labels, find objects by them, or wait for several; and a
-//! quota that was used up looked like a table of the node that was full.
+//! A C program could not label objects, find objects by label, or wait for several objects. An
+//! exhausted quota looked like a full table of the node.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 #[path = "../../cluster/tests/in_thread/mod.rs"]
@@ -18,7 +18,7 @@ use farrow_capi::{
 };
 use in_thread::TestNode;
 
-// As C sees them; `farrow.h` says the same. What handles lead to C does not look at.
+// The functions as `farrow.h` declares them. C does not look inside the handles.
 #[allow(improper_ctypes)]
 unsafe extern "C" {
     fn farrow_connect(socket: *const c_char, s: f64, out: *mut *mut FarrowClient) -> FarrowStatus;
@@ -86,14 +86,14 @@ unsafe extern "C" {
 const MEMORY: u64 = 16 << 20;
 
 fn last_error() -> String {
-    // SAFETY: the text is never NULL and ends with zero.
+    // SAFETY: the text is never NULL and ends with a zero byte.
     unsafe { CStr::from_ptr(farrow_last_error()) }.to_str().unwrap().to_owned()
 }
 
-/// A text of the library.
+/// Copies a text of the library.
 fn text(pointer: *const c_char) -> String {
     assert!(!pointer.is_null());
-    // SAFETY: the header says that it ends with zero.
+    // SAFETY: the header guarantees the zero byte.
     unsafe { CStr::from_ptr(pointer) }.to_str().unwrap().to_owned()
 }
 
@@ -103,27 +103,27 @@ impl Caller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let mut client = null_mut();
-        // SAFETY: a C string and a place of this frame.
+        // SAFETY: the C string and the output live in this frame.
         let connected = unsafe { farrow_connect(socket.as_ptr(), 30.0, &raw mut client) };
         assert_eq!(connected, FarrowStatus::Ok);
         Self(client)
     }
 
-    /// Bytes with a name and labels.
+    /// Puts bytes with a name and labels.
     fn put(&self, name: &CStr, labels: &[(&CStr, &CStr)]) -> FarrowStatus {
         let pairs = pairs(labels);
         let options = options(name, &pairs);
         let data = b"hello".as_ptr().cast();
-        // SAFETY: all of it outlives the call.
+        // SAFETY: all arguments outlive the call.
         unsafe { farrow_put_bytes_with(self.0, data, 5, &raw const options, null_mut()) }
     }
 
-    /// Names of what is listed.
+    /// Names of the listed objects.
     fn names(&self, prefix: Option<&CStr>, labels: &[(&CStr, &CStr)]) -> Vec<Option<String>> {
         let pairs = pairs(labels);
         let mut list = null_mut();
         let prefix = prefix.map_or(null(), CStr::as_ptr);
-        // SAFETY: all of it outlives the calls, and the list is given back once.
+        // SAFETY: all arguments outlive the calls, and the list is freed once.
         unsafe {
             let done = farrow_list(self.0, prefix, pairs.as_ptr(), pairs.len(), &raw mut list);
             assert_eq!(done, FarrowStatus::Ok, "{}", last_error());
@@ -140,7 +140,7 @@ impl Caller {
             names.iter().map(|name| FarrowTarget { id: null(), name: name.as_ptr() }).collect();
         let mut sealed = vec![-1; names.len()];
         let (first, count) = (targets.as_ptr(), targets.len());
-        // SAFETY: all of it outlives the call, and there is room for each.
+        // SAFETY: all arguments outlive the call, and there is room for each result.
         let done =
             unsafe { farrow_wait(self.0, first, count, enough, seconds, sealed.as_mut_ptr()) };
         (done, sealed)
@@ -149,7 +149,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // SAFETY: it is given back once.
+        // SAFETY: the client is closed once.
         unsafe { farrow_close(self.0) };
     }
 }
@@ -169,7 +169,7 @@ fn options(name: &CStr, labels: &[FarrowPair]) -> FarrowPutOptions {
 /// `list` is a handle.
 unsafe fn item(list: *const FarrowList, index: usize) -> FarrowListed {
     let mut listed = MaybeUninit::uninit();
-    // SAFETY: the caller's reservation; the place is of this frame, and written when the call succeeds.
+    // SAFETY: guaranteed by the caller; the output lives in this frame and is written on success.
     unsafe {
         let done = farrow_list_item(list, index, listed.as_mut_ptr());
         assert_eq!(done, FarrowStatus::Ok, "{}", last_error());
@@ -185,7 +185,8 @@ fn labels_come_back_by_key_and_a_list_has_them() {
     assert_eq!(caller.put(c"a/2", &[(c"unit", c"s")]), FarrowStatus::Ok);
     assert_eq!(caller.put(c"b", &[]), FarrowStatus::Ok);
 
-    // SAFETY: the handles are good until they are given back, once each; places are of this frame.
+    // SAFETY: the handles are valid until they are freed, once each; the outputs live in this
+    // frame.
     unsafe {
         let mut metadata = null_mut();
         let found = farrow_metadata(caller.0, null(), c"a/1".as_ptr(), &raw mut metadata);
@@ -228,7 +229,7 @@ fn a_created_object_has_labels_too() {
     let labels = pairs(&[(c"unit", c"m")]);
     let options = options(c"made", &labels);
     let mut writer = null_mut();
-    // SAFETY: all of it outlives the calls, and the writer is given back once.
+    // SAFETY: all arguments outlive the calls, and the writer is consumed once.
     unsafe {
         let made = farrow_create_with(caller.0, 8, &raw const options, &raw mut writer);
         assert_eq!(made, FarrowStatus::Ok);
@@ -244,7 +245,7 @@ fn a_wait_tells_which_are_sealed() {
     assert_eq!(caller.put(c"first", &[]), FarrowStatus::Ok);
     let names = [c"first", c"second"];
     assert_eq!(caller.wait(&names, 1, 3600.0), (FarrowStatus::Ok, vec![1, 0]));
-    // The time is over, which is no error.
+    // The timeout elapsed, which is not an error.
     assert_eq!(caller.wait(&names, 2, 0.01), (FarrowStatus::Ok, vec![1, 0]));
     assert_eq!(caller.wait(&names, 3, 0.0).0, FarrowStatus::InvalidArgument);
     assert_eq!(last_error(), "3 of 2 targets");
@@ -277,12 +278,12 @@ fn an_object_whose_file_is_lost_is_told_from_one_that_is_not_there() {
         std::fs::remove_file(file).unwrap();
     }
     let mut object = null_mut();
-    // SAFETY: a C string and a place of this frame.
+    // SAFETY: the C string and the output live in this frame.
     let got = unsafe { farrow_get(caller.0, null(), c"cold".as_ptr(), 0.0, &raw mut object) };
     assert_eq!((got, object.is_null()), (FarrowStatus::NotRestored, true), "{}", last_error());
 }
 
-/// Files in a folder and below it; at least one.
+/// Files in a directory and below it; at least one.
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -308,7 +309,7 @@ fn bad_labels_are_refused_with_numbers() {
     let put = |metadata: *const FarrowPair, metadata_count| {
         let options =
             FarrowPutOptions { name: null(), metadata, metadata_count, wait_seconds: f64::NAN };
-        // SAFETY: the bytes are static; what is wrong is seen before a pair is read.
+        // SAFETY: the bytes are static, and no call reads beyond a live pair.
         unsafe {
             let data = b"hello".as_ptr().cast();
             farrow_put_bytes_with(caller.0, data, 5, &raw const options, null_mut())

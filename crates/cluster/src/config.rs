@@ -16,56 +16,56 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest file in bytes: one with a thousand other nodes is shorter.
+/// Limit on the length of a file in bytes. A file with a thousand other nodes is shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a file of options is of no use.
+/// Why a configuration file is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is no TOML.
+    /// The file is not valid TOML.
     #[error("{}: {reason}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the cause.
         reason: String,
     },
-    /// No right of a node in a namespace.
+    /// An entry that does not grant rights to a node in a namespace.
     #[error("{}: {key} is a {kind}; [grants.NAMESPACE] has lines NODE = \"RIGHTS\"", path.display())]
     Grant {
         /// The file.
         path: PathBuf,
-        /// Its key.
+        /// The key.
         key: String,
-        /// What it is.
+        /// The type of its value.
         kind: &'static str,
     },
-    /// A value that no option takes.
+    /// A value of a type that no option accepts.
     #[error("{}: {key} is a {kind}; an option is a text, a number, true, false, or a list of those", path.display())]
     Value {
         /// The file.
         path: PathBuf,
-        /// Its key.
+        /// The key.
         key: String,
-        /// What it is.
+        /// The type of its value.
         kind: &'static str,
     },
 }
 
-/// The arguments, with those of the files that `--config FILE` names in its place.
+/// Returns the arguments, with each `--config FILE` replaced by the options in that file.
 ///
 /// # Errors
 ///
-/// A file cannot be used.
+/// A file is rejected.
 pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, ConfigError> {
     let mut all = Vec::with_capacity(arguments.len());
     let mut arguments = arguments.into_iter();
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<Vec<OsString>, ConfigError> {
     Ok(arguments)
 }
 
-/// By namespace, then by node.
+/// Adds the grants by namespace, then by node.
 fn add_grants(
     path: &Path,
     namespaces: &toml::Table,

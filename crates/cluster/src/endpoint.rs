@@ -1,4 +1,4 @@
-//! Sockets at which a node listens: how a port is taken, and the one on which it tells its numbers.
+//! Listening sockets of a node: binding a port, and the socket for metrics.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::metrics::MetricsAddress;
 use crate::node::{NodeError, check_socket_path, failed};
 use crate::server::ScrapeListener;
 
-/// A listening socket and what to call it.
+/// The listening socket for metrics, and its address as text.
 #[derive(Debug)]
 pub(crate) struct Scraped {
     pub(crate) listener: ScrapeListener,
@@ -25,7 +25,7 @@ impl Scraped {
                 let what = || format!("metrics at {address}");
                 let listener = listen(*address).map_err(failed(what()))?;
                 listener.set_nonblocking(true).map_err(failed(what()))?;
-                // The port may have been chosen by the system.
+                // The system may have chosen the port.
                 let bound = listener.local_addr().map_err(failed(what()))?;
                 let address = format!("http://{bound}/metrics");
                 Ok(Self { listener: ScrapeListener::Tcp(listener), address })
@@ -42,11 +42,11 @@ impl Scraped {
     }
 }
 
-/// Where the kernel says which ports it gives to connections to elsewhere.
+/// The kernel's range of ports for outgoing connections.
 const OUTGOING_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Listens there. The error says when the port is one that any connection to elsewhere may have
-/// got: it will be free later, and taken another time.
+/// Listens at an address. The error states whether the port is in the range of outgoing
+/// connections: then it may be free later, and taken another time.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
         let Some((first, last)) = outgoing_ports() else {
@@ -72,7 +72,7 @@ fn outgoing_ports() -> Option<(u16, u16)> {
     Some((first.parse().ok()?, last.trim().parse().ok()?))
 }
 
-/// Takes the place of a socket that nobody listens to any more, and of nothing else.
+/// Replaces a socket without a listener, and no other file.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() && UnixStream::connect(path).is_err() => {
@@ -97,7 +97,7 @@ mod tests {
         let Some((first, _)) = outgoing_ports() else {
             return;
         };
-        // The system chooses it among those of connections.
+        // The system chooses this port from the range of outgoing connections.
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = listen(taken.local_addr().unwrap()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);

@@ -1,4 +1,4 @@
-//! The command line of the daemon; `farrowd` and `farrow node` both end up here.
+//! The command line of the daemon, shared by `farrowd` and `farrow node`.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -23,25 +23,26 @@ use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
 use crate::{leftovers, signals, size};
 
-/// Lends memory to the processes of this user and keeps their objects.
+/// Lends memory to the processes of this user and stores their objects.
 ///
-/// A small supervisor starts the daemon, holds its memory, and starts it again when it is killed,
-/// without losing an object.
+/// A small supervisor starts the daemon, holds its memory, and restarts it if it is killed, without
+/// losing an object.
 #[derive(Debug, Parser)]
 #[command(name = "farrow node", version, after_help = EXIT_CODES)]
 struct Arguments {
     /// Where clients connect [default: $FARROW_SOCKET, else this user's default socket]
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Memory to lend, such as 512MiB or 8G [default: a quarter of what is available]
+    /// Memory to lend, such as 512MiB or 8G [default: a quarter of the available memory]
     #[arg(long, value_parser = size::parse)]
     memory: Option<Length>,
-    /// What to lend, in one: shm:SIZE, or device:PATH,SIZE[,OFFSET] for a file that can be mapped
+    /// The memory as one value: shm:SIZE, or device:PATH,SIZE[,OFFSET] for a file that can be
+    /// mapped
     #[arg(long, value_name = "WHAT", value_parser = RegionArgument::parse,
           conflicts_with_all = ["memory", "device", "device_offset"])]
     region: Option<RegionArgument>,
-    /// Folder for the memory: a tmpfs [default: $FARROW_MEMORY_DIR, else one with huge pages that
-    /// the node mounts for itself, if it may, else /dev/shm]
+    /// Folder for the memory, in a tmpfs [default: $FARROW_MEMORY_DIR, else a tmpfs with huge pages
+    /// that the node mounts if it may, else /dev/shm]
     #[arg(long, conflicts_with = "device")]
     memory_dir: Option<PathBuf>,
     /// Lend a file that can be mapped (devdax, famfs, PCI BAR) instead of a tmpfs
@@ -53,69 +54,71 @@ struct Arguments {
     /// The device is cache-coherent only inside this machine
     #[arg(long)]
     node_local: bool,
-    /// Most objects at a time; as many again without a name
+    /// Limit on objects with a name, and on objects without
     #[arg(long)]
     objects_max: Option<u32>,
-    /// Most clients at a time
+    /// Limit on clients
     #[arg(long)]
     clients_max: Option<u32>,
-    /// Most memory that one client may have at a time, such as 512MiB [default: all]
+    /// Limit on the memory of one client, such as 512MiB [default: all]
     #[arg(long, value_parser = size::parse)]
     client_bytes: Option<Length>,
-    /// Most objects that one client may have at a time; each put is a message to the node then
-    /// [default: all]
+    /// Limit on the objects of one client; with it, each put needs a message to the node [default:
+    /// all]
     #[arg(long)]
     client_objects: Option<u32>,
-    /// Most memory of the daemon itself for requests, replies and waits of all clients and other
-    /// nodes together, such as 64MiB; at least 16MiB
+    /// Limit on the daemon's own memory for requests, replies and waits of all clients and other
+    /// nodes, such as 64MiB; at least 16MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "128MiB")]
     buffers_max: Length,
-    /// End when the last client leaves
+    /// End when the last client disconnects
     #[arg(long)]
     private: bool,
-    /// Give the memory a name, and leave it in place at the end, for a later node to adopt. Without
-    /// this, --memory-dir and --device it has no name, and goes with the last process that uses it
+    /// Give the memory a name, and leave it in place at the end for a later node to adopt. Without
+    /// this, --memory-dir and --device it has no name, and is freed with the last process that uses
+    /// it
     #[arg(long)]
     keep: bool,
-    /// Throw away what an earlier node left, instead of adopting it
+    /// Discard the memory of an earlier node instead of adopting it
     #[arg(long)]
     fresh: bool,
-    /// Take over from the node that serves at this socket, without its clients noticing; give the
-    /// same options as to that node. With none there this is an ordinary start
+    /// Take over from the node that serves at this socket, without interrupting its clients; give
+    /// the same options as to that node. Without such a node this is an ordinary start
     #[arg(long, conflicts_with = "fresh")]
     upgrade: bool,
-    /// Tell numbers to Prometheus: unix:PATH, 127.0.0.1:PORT or PORT of this machine [without an
-    /// address: a Unix socket beside that of the node, with .metrics behind its name]
+    /// Serve Prometheus metrics: unix:PATH, 127.0.0.1:PORT or PORT of this machine [without an
+    /// address: a Unix socket next to that of the node, with .metrics after its name]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "",
           value_parser = MetricsAddress::parse)]
     metrics: Option<MetricsAddress>,
-    /// Form of the log on standard error: lines of text, or JSON with one object a line. FARROW_LOG sets
-    /// levels: error, warn (the default), info, debug or trace, for all or by module
+    /// Format of the log on standard error: lines of text, or JSON with one object per line.
+    /// FARROW_LOG sets levels: error, warn (the default), info, debug or trace, for all or by
+    /// module
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Do not touch the pages ahead of their use
+    /// Do not touch the pages before their use
     #[arg(long)]
     no_prepare: bool,
-    /// What to do when memory is short: evict what was not used for the longest time, or refuse
+    /// Reaction to a shortage of memory: evict the least recently used objects, or refuse
     #[arg(long, value_enum, default_value = "lru")]
     evict: EvictionKind,
-    /// Let this user connect too, by number; may be given several times. Who connects can map the
-    /// memory, and who sets out to could write to all of its data
+    /// Allow this user, by number, to connect too; may be given several times. A connected user can
+    /// map the memory, and a malicious one could write to all of its data
     #[arg(long, value_name = "UID")]
     allow_uid: Vec<u32>,
-    /// When memory is short, write objects to files instead of evicting them, those first that
-    /// were not used for the longest time; a get brings them back. A folder, or a URL: s3:// for a
-    /// bucket (which, and as whom, the AWS_ variables of the environment say), file:, memory:
+    /// When memory is short, write the least recently used objects to files instead of evicting
+    /// them; a get restores them. A folder, or a URL: s3:// for a bucket (configured by the AWS_
+    /// variables of the environment), file:, memory:
     #[arg(long, value_name = "DIR|URL", value_parser = SpillTarget::parse,
           conflicts_with_all = ["evict", "device"])]
     spill: Option<SpillTarget>,
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// Run the daemon without a supervisor of Farrow's own: where a service manager starts it again.
-    /// Memory without a name goes with it then, unless systemd keeps it (FileDescriptorStoreMax=2)
+    /// Run the daemon without Farrow's own supervisor, where a service manager restarts it. Memory
+    /// without a name is then freed with it, unless systemd stores it (FileDescriptorStoreMax=2)
     #[arg(long)]
     unsupervised: bool,
-    /// Said by a supervisor to its daemon
+    /// Given by a supervisor to its daemon
     #[arg(long, hide = true)]
     supervised: bool,
     /// Read options from this file, in TOML: keys are options without their dashes
@@ -153,26 +156,25 @@ impl RegionArgument {
     }
 }
 
-/// What makes a node one of several.
+/// Options of a node in a cluster.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "One of several nodes")]
 struct ClusterArguments {
-    /// Name of this node, one in the cluster: 1 to 63 of a-z, 0-9 and -
+    /// Name of this node, unique in the cluster: 1 to 63 of a-z, 0-9 and -
     #[arg(long, value_name = "NAME", requires = "listen")]
     name: Option<NodeName>,
     /// Where to listen for other nodes
     #[arg(long, value_name = "ADDRESS:PORT", requires = "name")]
     listen: Option<SocketAddr>,
-    /// Where other nodes reach this one, if that is not where it listens
+    /// Where other nodes reach this one, if that differs from where it listens
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     advertise: Option<String>,
     /// Another node of the cluster; may be given several times. Without any the node founds a
-    /// cluster, unless it was in one before
+    /// cluster, unless it has been in one
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     join: Vec<String>,
-    /// Agree on who is in the cluster by what is written in this etcd, below the prefix /farrow or
-    /// another one; all nodes name the same. etcds: by TLS [default: the nodes agree among
-    /// themselves]
+    /// Store the membership in this etcd, below the prefix /farrow or another one; the same for all
+    /// nodes. etcds: with TLS [default: the nodes agree among themselves]
     #[arg(
         long,
         value_name = "etcd[s]://HOST:PORT[,HOST:PORT...][/PREFIX]",
@@ -182,46 +184,46 @@ struct ClusterArguments {
     membership: Option<EtcdPlace>,
     #[command(flatten)]
     etcd: EtcdArguments,
-    /// A node that is not heard of for so many milliseconds is thought lost
+    /// A node without a sign of life for this many milliseconds is considered lost
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     lease_ms: u64,
-    /// A device of this machine on which other nodes may lend memory, or a folder of such; the
-    /// node's own device always is one. May be given several times
+    /// A device of this machine on which other nodes may lend memory, or a folder of such devices;
+    /// the node's own device is always allowed. May be given several times
     #[arg(long, value_name = "PATH", requires = "listen")]
     allow_device: Vec<PathBuf>,
-    /// What clients of another node may do with objects of a namespace in this node's memory:
+    /// Permissions of another node's clients for objects of a namespace in this node's memory:
     /// RIGHTS are read, write, delete with commas between, all, or none; * stands for all
-    /// namespaces or all nodes, nothing for the default namespace. The closest rule decides; where
-    /// there is none they may do all. May be given several times
+    /// namespaces or all nodes, nothing for the default namespace. The most specific rule applies;
+    /// without any, all is allowed. May be given several times
     #[arg(long, value_name = "NAMESPACE:NODE:RIGHTS", requires = "listen")]
     grant: Vec<Rule>,
-    /// Folder with ca.pem, NAME.pem and NAME.key, as `farrow certs` makes them
+    /// Folder with ca.pem, NAME.pem and NAME.key, as created by `farrow certs`
     #[arg(long, value_name = "DIR", requires = "listen", conflicts_with = "plaintext")]
     certs: Option<PathBuf>,
-    /// Speak with other nodes in plain text: on loopback only
+    /// Use plain text between nodes: on loopback only
     #[arg(long, requires = "listen")]
     plaintext: bool,
-    /// Where to listen for nodes that cannot map this node's memory and read its objects by network
-    /// [default: where it listens for other nodes, at any port]
+    /// Where to listen for nodes that cannot map this node's memory and read its objects over the
+    /// network [default: where it listens for other nodes, at any port]
     #[arg(long, value_name = "ADDRESS:PORT", requires = "listen")]
     data_listen: Option<SocketAddr>,
-    /// Where those nodes reach this one, if that is not where it listens
+    /// Where those nodes reach this one, if that differs from where it listens
     #[arg(long, value_name = "HOST[:PORT]", requires = "listen")]
     data_advertise: Option<String>,
-    /// Most memory for copies of objects of nodes whose memory this one cannot map, such as 512MiB
-    /// [default: as much as there is room; what was used longest ago goes first]
+    /// Limit on replicas of objects of nodes whose memory this one cannot map, such as 512MiB
+    /// [default: the free memory; the least recently used are dropped first]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "listen")]
     cache: Option<Length>,
-    /// Whether objects are read by network: where memory cannot be mapped, everywhere (then no other
-    /// node maps this node's memory), or nowhere
+    /// When objects are read over the network: where memory cannot be mapped, always (then no other
+    /// node maps this node's memory), or never
     #[arg(long, value_enum, default_value = "auto", requires = "listen")]
     net: NetUse,
 }
 
-/// How a node shows etcd that it may.
+/// Credentials of a node for etcd.
 #[derive(Debug, clap::Args)]
 struct EtcdArguments {
-    /// Certificates of the authorities that etcd's certificate may come from, in PEM
+    /// Certificates of the authorities that may have issued etcd's certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "membership")]
     etcd_ca: Option<PathBuf>,
     /// This node's certificate for etcd, in PEM
@@ -236,7 +238,7 @@ struct EtcdArguments {
     /// File with the password of that user
     #[arg(long, value_name = "FILE", requires = "etcd_user")]
     etcd_password_file: Option<PathBuf>,
-    /// Speak plain text with an etcd that is not on this machine
+    /// Use plain text with an etcd that is not on this machine
     #[arg(long, requires = "membership")]
     etcd_plaintext: bool,
 }
@@ -326,12 +328,12 @@ impl Arguments {
     }
 }
 
-/// Runs the daemon until it is stopped by SIGTERM, SIGINT, a message, or, if private, the
-/// departure of its last client. Returns the exit code: 0, 1 for an error (told on standard
-/// error), 2 for wrong arguments, 3 if another node serves at the socket.
+/// Runs the daemon until it is stopped by SIGTERM, SIGINT, a message, or, if private, the end of
+/// its last client. Returns the exit code: 0, 1 for an error (reported on standard error), 2 for
+/// invalid arguments, 3 if another node serves at the socket.
 ///
-/// Where these are the last arguments of the program's own command line, the program is started
-/// once more as the daemon, and this process supervises it.
+/// If these are the last arguments of the program's own command line, the program is started again
+/// as the daemon, and this process supervises it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     let name = std::iter::once(OsString::from("farrow node"));
     let given: Vec<OsString> = arguments.into_iter().collect();
@@ -428,7 +430,7 @@ fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
     node.run()
 }
 
-/// One line on what other nodes left behind, if they did.
+/// Prints one line about leftovers of other nodes, if there are any.
 fn say_what_is_left() {
     let left = leftovers::find(&[]);
     if left.is_empty() {
@@ -442,20 +444,20 @@ fn say_what_is_left() {
     ));
 }
 
-/// The form of log lines on standard error.
+/// The format of log lines on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
     Text,
     Json,
 }
 
-/// The form that was chosen; none before the arguments have been read.
+/// The chosen format. Unset before the arguments are parsed.
 static LOG_FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Logs to standard error from here on. Colours are for terminals only.
+/// Logs to standard error from here on. Only terminals get colours.
 fn start_log(format: LogFormat) {
     let _ = LOG_FORMAT.set(format);
-    // The words of `say` are part of a log in JSON.
+    // In JSON, messages of `say` are part of the log.
     let default =
         if format == LogFormat::Json { "warn,farrow_cluster::farrowd=info" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
@@ -466,14 +468,14 @@ fn start_log(format: LogFormat) {
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(is_coloured)
         .with_writer(std::io::stderr);
-    // Somebody else in this process may log already.
+    // Other code in this process may have set up a log already.
     let _ = match format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().try_init(),
     };
 }
 
-/// The daemon's few words to the person who started it; the rest goes to `tracing`.
+/// Prints a message for the user who started the daemon. Everything else is logged by `tracing`.
 fn say(words: &str) {
     use std::io::Write;
     if LOG_FORMAT.get() == Some(&LogFormat::Json) {

@@ -1,6 +1,6 @@
-//! What nodes left behind that were killed with all of their processes, or that retained their memory
-//! in a place with a name: found by its owner's locks and by the kernel's account of who has a file
-//! open or mapped, and removed only when nobody has.
+//! Files left by nodes that were killed with all of their processes, or that retained memory with a
+//! name. They are detected by their owner's locks and by the kernel's record of open and mapped
+//! files, and removed only when no process uses them.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,18 +15,18 @@ use rustix::fs::{FlockOperation, flock};
 use crate::lock::Holder;
 use crate::spill::Orphans;
 
-/// What is left.
+/// The kind of a leftover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// The files of a region, in a tmpfs that others use too.
+    /// The files of a region, in a tmpfs with other users.
     Region,
-    /// A tmpfs that a node mounted for itself, as all did in earlier versions.
+    /// A tmpfs that a node mounted for itself, as all nodes of earlier versions did.
     Mount,
-    /// A socket at which nobody listens, with its lock.
+    /// A socket without a listener, with its lock.
     Socket,
-    /// What clients of a node-local region shared.
+    /// State shared by clients of a node-local region.
     Marks,
-    /// Spilled objects of memory that is gone.
+    /// Spilled objects of memory that no longer exists.
     Spilled,
 }
 
@@ -43,21 +43,22 @@ impl LeftoverKind {
     }
 }
 
-/// Something without a living owner.
+/// A leftover without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
-    /// What it is.
+    /// Its kind.
     pub kind: LeftoverKind,
-    /// A region without `.control` and `.data`, the folder of a mount or of spilled objects, a socket.
+    /// A region without `.control` and `.data`, the folder of a mount or of spilled objects, or a
+    /// socket.
     pub path: PathBuf,
-    /// Memory that it takes, or room on a disk.
+    /// Bytes of memory or disk that it uses.
     pub bytes: u64,
     /// Its files.
     files: Vec<PathBuf>,
 }
 
-/// Looks in the machine's shared memory, in `$FARROW_MEMORY_DIR`, in this user's folder of sockets
-/// and in `dirs`. Root sees what all users left, anybody else what is his.
+/// Searches the machine's shared memory, `$FARROW_MEMORY_DIR`, this user's folder of sockets, and
+/// `dirs`. Root finds leftovers of all users, other users only their own.
 pub fn find(dirs: &[PathBuf]) -> Vec<Leftover> {
     let named = paths::named_memory_dir();
     let mut memory_dirs = vec![PathBuf::from(paths::SHM_DIR)];
@@ -73,7 +74,7 @@ pub fn find(dirs: &[PathBuf]) -> Vec<Leftover> {
         found.extend(regions(dir));
         found.extend(marks(dir));
     }
-    // Before the sockets: what is spilled is known to be left by their locks.
+    // Before the sockets, whose locks show which spilled objects are left.
     for dir in dirs {
         let left = Orphans::left(dir).into_iter();
         found.extend(
@@ -89,11 +90,11 @@ pub fn find(dirs: &[PathBuf]) -> Vec<Leftover> {
 }
 
 impl Leftover {
-    /// Removes it, unless somebody has begun to use it.
+    /// Removes it, unless a process has begun to use it.
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` if it is in use now, and the system's answer.
+    /// `ResourceBusy` if it is in use, or the error of the system call.
     pub fn remove(&self) -> io::Result<()> {
         match self.kind {
             LeftoverKind::Socket => return self.remove_socket(),
@@ -116,7 +117,7 @@ impl Leftover {
         left.ok_or(io::ErrorKind::ResourceBusy)?.remove_if_left()
     }
 
-    /// With the lock, so that no node begins there meanwhile.
+    /// Holds the lock meanwhile, so that no node starts there.
     fn remove_socket(&self) -> io::Result<()> {
         let lock = paths::lock_of(&self.path);
         let Some(_locked) = lock_if_free(&lock) else {
@@ -138,7 +139,7 @@ fn names(dir: &Path) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// What cannot be looked at counts as used.
+/// A file whose use cannot be determined counts as used.
 fn is_used(file: &Path) -> bool {
     match is_in_use(file) {
         Ok(is_used) => is_used,
@@ -146,12 +147,12 @@ fn is_used(file: &Path) -> bool {
     }
 }
 
-/// Bytes that a file takes; 512 a block on every Linux file system.
+/// Bytes that a file occupies. Linux counts blocks of 512 bytes on every file system.
 fn bytes_of(file: &Path) -> u64 {
     fs::symlink_metadata(file).map_or(0, |found| found.blocks() * 512)
 }
 
-/// Is a name `prefix`, the number of a user that may be cleaned for, and something more?
+/// Whether a name is `prefix`, the id of a user whose files may be removed, `-` and a rest.
 fn is_own(name: &str, prefix: &str) -> bool {
     let rest = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
     let Some(user) = rest.and_then(|(user, _)| user.parse::<u32>().ok()) else {
@@ -161,7 +162,8 @@ fn is_own(name: &str, prefix: &str) -> bool {
     own == 0 || user == own
 }
 
-/// Both files of each region in a folder, or one, if its maker was killed between.
+/// Regions in a folder without users: both files of each, or one if its creator was killed in
+/// between.
 fn regions(dir: &Path) -> Vec<Leftover> {
     let mut stems: Vec<String> = names(dir)
         .filter(|name| is_own(name, "farrow-"))
@@ -186,7 +188,7 @@ fn marks(dir: &Path) -> Vec<Leftover> {
     made.filter(|one| !one.files.iter().any(|file| is_used(file))).collect()
 }
 
-/// A node's own mount, none of whose files anybody has.
+/// A node's own mount, if none of its files is in use.
 fn mounted(dir: &Path) -> Option<Leftover> {
     let files: Vec<PathBuf> = names(dir).map(|name| dir.join(name)).collect();
     let is_free = mount::is_own_mount(dir) && !files.iter().any(|file| is_used(file));
@@ -198,26 +200,26 @@ fn leftover(kind: LeftoverKind, path: PathBuf, files: Vec<PathBuf>) -> Leftover 
     Leftover { kind, path, bytes, files }
 }
 
-/// The socket whose lock this is, if it is the lock of a node and nobody has it.
+/// The socket of this lock, if it is a free lock of a node.
 fn socket(lock: &Path) -> Option<Leftover> {
     let socket = PathBuf::from(lock.to_str()?.strip_suffix(".lock")?);
     let is_socket =
         |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let is_empty =
         fs::symlink_metadata(lock).is_ok_and(|found| found.is_file() && found.len() == 0);
-    // Earlier versions wrote nothing into it.
+    // Earlier versions left the lock file empty.
     let is_of_node = Holder::read(lock).is_ok() || (is_empty && is_socket(&socket));
     let is_free = is_of_node && lock_if_free(lock).is_some();
     is_free.then(|| {
         let metrics = PathBuf::from(format!("{}.metrics", socket.display()));
         let sockets = [socket.clone(), metrics].into_iter().filter(|path| is_socket(path));
-        // The lock last: as long as it is there it is known what the sockets are.
+        // The lock is removed last, since it identifies the sockets.
         let files = sockets.chain([lock.to_owned()]).collect();
         leftover(LeftoverKind::Socket, socket, files)
     })
 }
 
-/// The lock of a node, taken; `None` if a node has it, or this process may not.
+/// Takes the lock of a node. `None` if a node has it, or this process may not open it.
 pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
     let file = File::open(lock).ok()?;
     flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -282,7 +284,7 @@ mod tests {
         }
         fs::write(dir.path().join("empty.lock"), b"").unwrap();
         assert_eq!(found_in(dir.path()), []);
-        // One file of two is what a killed maker leaves.
+        // A creator that is killed leaves one of the two files.
         let stem = dir.path().join(format!("farrow-{own}-1"));
         fs::write(stem.with_extension("data"), vec![1; 4096]).unwrap();
         assert_eq!(found_in(dir.path()), [(LeftoverKind::Region, stem, 4096)]);

@@ -1,8 +1,8 @@
 //! The daemon `farrowd`.
 //!
-//! Decisions live in [`protocol`], which knows neither clock nor sockets; [`node`] puts them
-//! on a Unix socket over one region. What its clients need of it is the crate `farrow-wire`. It
-//! knows no Arrow, and it trusts nothing that a client sends or writes.
+//! Decisions are made in [`protocol`], which uses neither clock nor sockets. [`node`] serves them
+//! on a Unix socket over one region. The crate `farrow-wire` contains the parts that clients need.
+//! This crate does not depend on Arrow, and trusts nothing that a client sends or writes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The lock that says a node serves a socket.
+//! The lock of the node that serves a socket.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,13 +13,13 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::node::{NodeError, failed};
 
-/// Who only looks whether a node has the lock has it for some microseconds.
+/// Attempts to take the lock. A process that only checks it holds it for some microseconds.
 const LOOKS_MAX: u32 = 5;
-/// A node that ends has let go of it after so many looks: 5 s.
+/// Attempts while a node is shutting down: 5 s.
 const ENDING_LOOKS_MAX: u32 = 500;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// An exclusive lock on a file that goes with its process, however that ends.
+/// An exclusive file lock, which the kernel releases however its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
@@ -27,17 +27,17 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The lock of a daemon that handed it over.
+    /// A lock that a daemon handed over.
     pub(crate) fn inherited(file: File, socket: &Path) -> Self {
         Self { file, path: paths::lock_of(socket) }
     }
 
-    /// The locked file, for another daemon, or for this one once more.
+    /// The locked file, for another daemon or for reuse in this one.
     pub(crate) fn into_file(self) -> File {
         self.file
     }
 
-    /// Another descriptor of the locked file, which keeps the lock too.
+    /// Another descriptor of the locked file, which also keeps the lock.
     pub(crate) fn share(&self) -> Result<File, NodeError> {
         self.file.try_clone().map_err(failed("share the lock"))
     }
@@ -54,7 +54,7 @@ impl Lock {
         Self::take_within(socket, LOOKS_MAX)
     }
 
-    /// The lock of a node that is about to end.
+    /// Takes the lock of a node that is about to end.
     pub(crate) fn take_when_free(socket: &Path) -> Result<Self, NodeError> {
         Self::take_within(socket, ENDING_LOOKS_MAX)
     }
@@ -62,7 +62,7 @@ impl Lock {
     fn take_within(socket: &Path, looks_max: u32) -> Result<Self, NodeError> {
         let path = paths::lock_of(socket);
         let what = || format!("lock {}", path.display());
-        // The file may be removed by a node that ends between open and flock: then again.
+        // A node that ends may remove the file between open and flock. Then the loop retries.
         for _ in 0..=looks_max {
             let file = File::options()
                 .create(true)
@@ -72,7 +72,7 @@ impl Lock {
                 .map_err(failed(what()))?;
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                // Somebody may just look whether a node is there.
+                // Another process may be checking whether a node serves.
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     std::thread::sleep(LOOK_PAUSE);
                     continue;
@@ -93,34 +93,34 @@ impl Lock {
     }
 }
 
-/// Words that begin what a lock file says, with the version of the rest.
+/// First words of a lock file, with the version of its format.
 const SAID_FIRST: &str = "farrow 1";
 
-/// What a lock file says has this length, filled with spaces, so that one write replaces all of it.
+/// Length of the line in a lock file. It is padded with spaces, so one write replaces all of it.
 const SAID_BYTES: usize = 64;
 
-/// The process that holds what a node must not lose, as its lock file names it.
+/// The process that holds a node's descriptors, as named in the lock file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
-    /// Its descriptors of control and data, where the memory has no name.
+    /// Numbers of its control and data descriptors, if the memory has no name.
     pub(crate) memory: Option<(u32, u32)>,
 }
 
 impl Holder {
-    /// Writes it into the lock file.
+    /// Writes the holder to the lock file.
     pub(crate) fn publish(&self, lock: &File) {
         let memory = self.memory.map(|(control, data)| format!(" {control} {data}"));
         let said = format!("{SAID_FIRST} {}{}", self.pid, memory.unwrap_or_default());
         let line = format!("{said:<width$}\n", width = SAID_BYTES - 1);
         if let Err(error) = lock.write_all_at(line.as_bytes(), 0) {
-            // Nodes beside this one cannot map the memory then, and say so.
+            // Other nodes then cannot map the memory, and report it.
             tracing::warn!(%error, "the lock file does not say who holds the memory");
         }
     }
 
-    /// What the lock file at this path says. The path may be another node's word, and what lies
-    /// there anything.
+    /// Reads the lock file at this path. Another node may have supplied the path, so the file may
+    /// be of any kind.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -148,7 +148,7 @@ impl Holder {
         Some(Self { pid, memory })
     }
 
-    /// Opens memory without a name that this process holds; `None` if it holds none.
+    /// Opens the memory without a name that this process holds. `None` if it holds none.
     pub(crate) fn open_memory(&self) -> Result<Option<HeldMemory>, String> {
         let Some((control, data)) = self.memory else {
             return Ok(None);

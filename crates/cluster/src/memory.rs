@@ -1,4 +1,4 @@
-//! The memory of a node: made, or adopted from a former one.
+//! Creates the memory of a node, or adopts that of an earlier one.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,39 +22,39 @@ use crate::place::{RegionFolder, should_mount};
 use crate::protocol::PeerIdentity;
 use crate::size::human;
 
-/// Room for the name of an object, as the store has it by itself.
+/// Room for an object's name, equal to the store's default.
 const NAME_BYTES_EACH: u64 = 32;
 
 /// A store over its region, new or adopted.
 pub(crate) struct OpenedStore {
     pub(crate) home: Home,
-    /// Objects of an earlier life.
+    /// Number of objects adopted from an earlier life.
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
     pub(crate) dropped: Vec<String>,
     /// Objects that were retained without their damaged names, with reasons.
     pub(crate) unnamed: Vec<String>,
-    /// Where it lies; `None`: on a device, which stays, or nowhere by name.
+    /// Its folder. `None`: on a device, which is permanent, or without a name.
     pub(crate) place: Option<RegionFolder>,
-    /// What keeps it while there is no daemon; `None`: on a device.
+    /// Keeps the memory while no daemon runs. `None`: on a device.
     pub(crate) held: Option<HeldMemory>,
-    /// Objects that the daemon before had promised, by the places of clients.
+    /// Objects that the previous daemon reserved, by client slot.
     pub(crate) promised: Vec<(u32, u32)>,
-    /// The daemon that waits to be told that this one serves.
+    /// The previous daemon, which waits until this one serves.
     pub(crate) predecessor: Option<UnixStream>,
 }
 
-/// The region of an earlier life at the same socket, or a new one. `held` is what somebody retained of
-/// an earlier life.
+/// Adopts the region of an earlier life at the same socket, or creates a new one. `held` is memory
+/// retained from an earlier life.
 pub(crate) fn find_or_make(
     options: &NodeOptions,
     name: &str,
     held: Option<HeldMemory>,
 ) -> Result<OpenedStore, NodeError> {
-    // What still has a name is found by that.
+    // Memory that still has a name is found by that name.
     if let Some(held) = held.filter(|held| held.is_nameless() && !options.is_fresh) {
         match adopt_held(&held, &Unfinished::default()) {
-            // Its maker was killed before there was anything in it.
+            // Its creator was killed before it stored anything.
             Err(error) if is_unfinished(&error) => {}
             adopted => return adopted,
         }
@@ -78,7 +78,7 @@ pub(crate) fn find_or_make(
             if !options.is_fresh {
                 match adopt(Arc::clone(&fabric), &Unfinished::default(), None) {
                     Ok(found) => return Ok(found),
-                    // Nobody has laid out a region there yet.
+                    // The device contains no region yet.
                     Err(NodeError::NotAdopted {
                         source:
                             StoreError::Format(FormatError::BadMagic { .. } | FormatError::Unfinished),
@@ -92,8 +92,8 @@ pub(crate) fn find_or_make(
     }
 }
 
-/// A region that lies in one of both places is adopted there. A new one has no name, unless it is
-/// to be retained, and goes to huge pages.
+/// Adopts a region in either folder. A new region uses huge pages if possible, and has no name
+/// unless it is to be retained.
 fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError> {
     let (own, shm) = (RegionFolder::own(&options.socket), RegionFolder::shared(paths::SHM_DIR));
     if own.is_mounted() {
@@ -101,7 +101,7 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError>
         if let Some(found) = found {
             return Ok(found);
         }
-        // Not wanted, or its node was killed before it made the region or after it took it away.
+        // Not wanted, or its node was killed before it created the region or after it removed it.
         own.clear(name)?;
     }
     if options.is_fresh {
@@ -115,15 +115,15 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError>
     if should_mount() {
         match make_in_mount(own, options, name) {
             Ok(found) => return Ok(found),
-            // If it is for lack of memory, the second try says so.
+            // If memory is short, the next attempt reports it.
             Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
         }
     }
     make_in(shm, options, name)
 }
 
-/// In a tmpfs of its own where this process may mount one and that offers huge pages; else where
-/// the machine's shared memory lies, within its limit; else in memory files.
+/// Creates a region without a name: in a tmpfs of its own if this process may mount one with huge
+/// pages, else in the machine's shared memory within its limit, else in memory files.
 fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
     let layout = |dir: Option<&Path>| -> Result<(RegionOptions, Geometry), NodeError> {
         let memory = options.memory.unwrap_or_else(|| default_memory(dir, options.is_private));
@@ -135,7 +135,7 @@ fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
     if should_mount() {
         match ShmFabric::nameless_in_mount(geometry) {
             Ok(fabric) => return make_shm(fabric, &region_options, None),
-            // If it is for lack of memory, the second try says so.
+            // If memory is short, the next attempt reports it.
             Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
         }
     }
@@ -152,8 +152,8 @@ fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
     }
 }
 
-/// Was the making of the region never finished? Files of this name, or held ones, are a region's:
-/// the first word was not even begun.
+/// Whether the creation of the region was not finished. Files of this name, and held memory, belong
+/// to a region, so a zero magic shows that its header was never written.
 fn is_unfinished(error: &NodeError) -> bool {
     matches!(
         error,
@@ -205,7 +205,7 @@ fn adopt_in(place: &RegionFolder, name: &str) -> Result<Option<OpenedStore>, Nod
     }
 }
 
-/// What its maker left when it was killed. There was never anything in it.
+/// Removes the files of a creator that was killed. They never contained anything.
 fn throw_away(
     place: &RegionFolder,
     name: &str,
@@ -233,13 +233,13 @@ fn make_in(
     made
 }
 
-/// Mounts a tmpfs that fits, and makes the region there. After an error nothing is left.
+/// Mounts a tmpfs of the right size and creates the region there. After an error nothing is left.
 fn make_in_mount(
     own: RegionFolder,
     options: &NodeOptions,
     name: &str,
 ) -> Result<OpenedStore, NodeError> {
-    // Chosen before the mount, which has the size it needs and says nothing about what is free.
+    // Chosen before the mount, whose free space is only its own size.
     let memory = options.memory.unwrap_or_else(|| default_memory(None, options.is_private));
     let options = NodeOptions { memory: Some(memory), ..options.clone() };
     let geometry = Layout::new(&region_options(&options, memory)?)?.geometry;
@@ -251,14 +251,14 @@ fn make_in_mount(
     made
 }
 
-/// Which region lies where these options say, or is held without a name by the node that serves.
-/// Reads its header, whoever has it open.
+/// The uid of the region in this location, or of the memory without a name that the serving node
+/// holds. Reads the header, even if the region is in use.
 pub(crate) fn find_existing(
     options: &NodeOptions,
     name: &str,
 ) -> Result<(RegionUid, Option<HeldMemory>), NodeError> {
     if let MemorySource::Automatic = options.source {
-        // A node of an earlier version says nothing in its lock, and its memory has a name.
+        // A node of an earlier version leaves its lock empty, and its memory has a name.
         let holder = Holder::read(&paths::lock_of(&options.socket));
         let held = holder.and_then(|holder| holder.open_memory());
         if let Ok(Some(held)) = held.inspect_err(|reason| tracing::info!(reason, "nothing held")) {
@@ -291,7 +291,7 @@ fn uid_of(fabric: Arc<dyn Fabric>) -> Result<RegionUid, NodeError> {
     Ok(reader.uid())
 }
 
-/// Adopts what lies there, or is held without a name, and makes nothing.
+/// Adopts the region in this location, or held memory without a name. Never creates one.
 pub(crate) fn adopt_existing(
     options: &NodeOptions,
     name: &str,
@@ -329,7 +329,7 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
     if let Some(objects_max) = options.objects_max {
         region.objects_max = objects_max;
         region.client_objects_max = objects_max;
-        // Each of them may have a name.
+        // Each object may have a name.
         let name_bytes = u64::from(objects_max) * NAME_BYTES_EACH;
         region.name_bytes = Length(region.name_bytes.0.max(name_bytes));
     }
@@ -404,12 +404,12 @@ fn describe_dropped(dropped: &Dropped) -> String {
     }
 }
 
-/// Most memory of a private node that nobody gave a size: it is committed while the first client
-/// waits, in some 0.2 s a GiB.
+/// Limit on the default memory of a private node: it is committed while the first client waits, at
+/// about 0.2 s per GiB.
 const PRIVATE_BYTES_MAX: u64 = 4 << 30;
 
-/// A quarter of the memory that is available on the machine and in the control group, and no more than half of what `dir` has free, if the
-/// memory is to lie in one that is there already.
+/// The default size: a quarter of the memory available on the machine and in the control group. If
+/// the memory is in an existing `dir`, at most half of the free space there.
 fn default_memory(dir: Option<&Path>, is_private: bool) -> Length {
     let available = survey::memory_without_swap().map_or(1 << 30, |free| free.0);
     let free = dir

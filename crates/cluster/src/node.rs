@@ -1,4 +1,4 @@
-//! A node: its options, its start (making or adopting the region), its end.
+//! A node: its options, its start (creating or adopting the region), its end.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,41 +35,41 @@ use crate::spill::{SpillOwner, SpillStore, Worker};
 use crate::supervisor::{Custody, Handles};
 use crate::upgrade::{self, Succession, TakenOver, UpgradeState};
 
-/// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
+/// The address window has 64 places of 256 GiB, so that two nodes seldom choose the same one.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
 const WINDOW_PLACES: u64 = 64;
 
-/// Smallest heap that makes sense: a few extents.
+/// Smallest useful heap: a few extents.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Where the memory comes from.
+/// The source of a node's memory.
 #[derive(Debug, Clone)]
 pub enum MemorySource {
-    /// A tmpfs of the node's own with huge pages, where `/dev/shm` has none and the node may
-    /// mount; else `/dev/shm`.
+    /// A tmpfs of the node's own with huge pages, if `/dev/shm` has none and the node may mount
+    /// one. Otherwise `/dev/shm`.
     Automatic,
     /// Files in a tmpfs.
     Shm {
         /// The folder.
         dir: PathBuf,
     },
-    /// Any file that can be mapped; its bytes from `file_offset` on.
+    /// A file that can be mapped, from `file_offset` on.
     Device {
         /// The file.
         path: PathBuf,
-        /// First byte of it that is ours.
+        /// First byte to use.
         file_offset: u64,
-        /// What it guarantees between machines.
+        /// Its coherence between machines.
         coherence: CoherenceClass,
     },
 }
 
-/// What a node does when a client asks for memory that is not free.
+/// The reaction of a node to a request for memory that is not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EvictionKind {
-    /// Evicts what was not used for the longest time, unless it is held or pinned.
+    /// Evicts the least recently used objects, unless they are held or pinned.
     Lru,
-    /// Refuses. Objects go only when somebody deletes or evicts them.
+    /// Refuses the request. Objects are only removed by deletes and explicit evictions.
     None,
 }
 
@@ -92,100 +92,100 @@ impl MemorySource {
     }
 }
 
-/// How a node is made.
+/// The configuration of a node.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     /// Where clients connect.
     pub socket: PathBuf,
-    /// Heap size; `None`: a quarter of what is available.
+    /// Heap size. `None`: a quarter of the available memory.
     pub memory: Option<Length>,
-    /// Where the memory comes from.
+    /// The source of the memory.
     pub source: MemorySource,
-    /// Most objects that are sealed through the node, and most that clients seal by themselves;
-    /// `None`: by the size.
+    /// Limit on objects sealed through the node, and on those that clients seal themselves. `None`:
+    /// by the size of the memory.
     pub objects_max: Option<u32>,
-    /// Most clients at a time; `None`: the store's default.
+    /// Limit on clients. `None`: the store's default.
     pub clients_max: Option<u32>,
-    /// What one client may have at a time.
+    /// Limits for one client.
     pub quotas: Quotas,
-    /// Most memory of the daemon itself for requests, replies and waits of clients and other nodes.
+    /// Limit on the daemon's own memory for requests, replies and waits of clients and other nodes.
     pub buffers_max: Length,
-    /// Ends with its last client.
+    /// The node ends with its last client.
     pub is_private: bool,
     /// Leaves the memory in place at the end, for a later node to adopt.
     pub is_keeping: bool,
-    /// Throws away what an earlier node left, instead of adopting it.
+    /// Discards the memory of an earlier node instead of adopting it.
     pub is_fresh: bool,
-    /// Makes the heap's pages ready in the background.
+    /// Prepares the heap's pages in the background.
     pub is_preparing: bool,
     /// Takes over from the node that serves at the socket, if one does.
     pub is_upgrade: bool,
-    /// Where to tell numbers to Prometheus; `None`: nowhere.
+    /// Where to serve metrics for Prometheus. `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
-    /// What is done when memory is short.
+    /// The reaction to a shortage of memory.
     pub eviction: EvictionKind,
-    /// Users that may connect, besides the node's own and root.
+    /// Users that may connect, in addition to the node's own and root.
     pub users: Vec<u32>,
-    /// What clients of other nodes may do, set at each start over what was retained.
+    /// Permissions of other nodes' clients, applied at each start over the retained ones.
     pub rules: Vec<Rule>,
-    /// Where objects go when memory is short, instead of being evicted; `None`: nowhere.
+    /// Where objects are spilled instead of evicted. `None`: nowhere.
     pub spill: Option<SpillTarget>,
-    /// The cluster that it is a node of; `None`: it is alone.
+    /// The cluster of the node. `None`: the node is not in a cluster.
     pub cluster: Option<ClusterConfig>,
 }
 
-/// What makes a node one of several.
+/// The configuration of a node in a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterConfig {
-    /// Its name, one in the cluster.
+    /// Its name, unique in the cluster.
     pub name: NodeName,
-    /// Where it listens for the others; port 0: the kernel chooses.
+    /// Where it listens for other nodes. With port 0 the kernel chooses.
     pub listen: SocketAddr,
-    /// Where the others reach it, if that is not where it listens.
+    /// Where other nodes reach it, if that differs from `listen`.
     pub advertise: Option<String>,
-    /// Addresses of others; none: it founds a cluster, unless it was in one before.
+    /// Addresses of other nodes. Without any the node founds a cluster, unless it has been in one.
     pub seeds: Vec<String>,
-    /// The etcd that says who is in the cluster; `None`: the nodes agree among themselves.
+    /// The etcd that stores the membership. `None`: the nodes agree among themselves.
     pub etcd: Option<EtcdConfig>,
-    /// A node that is not heard of for so long is thought lost.
+    /// A node without a sign of life for this long is considered lost.
     pub lease: Duration,
-    /// Devices on which others may lend memory, beside the node's own; folders too.
+    /// Devices or folders on which other nodes may lend memory, in addition to the node's own.
     pub devices: Vec<PathBuf>,
     /// Its certificate, and that of the authority.
     pub tls: Option<PeerTls>,
-    /// Without a certificate: speak plain text, on loopback only.
+    /// Whether plain text is allowed without a certificate, on loopback only.
     pub is_plaintext_allowed: bool,
-    /// Nodes that cannot map each other's memory read objects by network.
+    /// Access over the network for nodes that cannot map each other's memory.
     pub net: NetConfig,
 }
 
-/// How objects are read by network.
+/// How objects are read over the network.
 #[derive(Debug, Clone, Default)]
 pub struct NetConfig {
-    /// Where to listen for connections of data; `None`: where the node listens, at any port.
+    /// Where to listen for data connections. `None`: where the node listens, at any port.
     pub listen: Option<SocketAddr>,
-    /// Where the others reach that, if it is not where it listens: a host, or a host and a port.
+    /// Where other nodes reach that listener, if it differs: a host, or a host and a port.
     pub advertise: Option<String>,
-    /// Most bytes of copies of other nodes' objects; `None`: as much as there is room.
+    /// Limit on the bytes of replicas of other nodes' objects. `None`: the free memory.
     pub cache: Option<Length>,
-    /// Where they are.
+    /// When objects are read over the network.
     pub used: NetUse,
 }
 
-/// Where objects of other nodes are read by network.
+/// When objects of other nodes are read over the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetUse {
-    /// Where memory cannot be mapped.
+    /// If memory cannot be mapped.
     #[default]
     Auto,
-    /// Everywhere: no other node maps this node's memory.
+    /// Always: no other node maps this node's memory.
     Only,
-    /// Nowhere: what cannot be mapped cannot be read.
+    /// Never: objects whose memory cannot be mapped are not readable.
     Off,
 }
 
 impl NodeOptions {
-    /// Defaults for a node at `socket`.
+    /// The default options for a node at `socket`.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -210,11 +210,12 @@ impl NodeOptions {
     }
 }
 
-/// Why a node does not start or ends.
+/// Why a node fails to start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Another node has the lock. The program ends with [`ALREADY_SERVING_CODE`](farrow_wire::ALREADY_SERVING_CODE).
+    /// Another node has the lock. The program exits with
+    /// [`ALREADY_SERVING_CODE`](farrow_wire::ALREADY_SERVING_CODE).
     #[error("a node already serves {}", socket.display())]
     AlreadyServing {
         /// Its socket.
@@ -230,31 +231,31 @@ pub enum NodeError {
         /// Limit.
         max: usize,
     },
-    /// Too little memory to be of use.
+    /// The memory is too small.
     #[error("{asked} B of memory asked, a node needs {min} B at least")]
     TooSmall {
-        /// Asked.
+        /// The requested size.
         asked: u64,
-        /// Least.
+        /// The smallest size.
         min: u64,
     },
-    /// What an earlier node left cannot be adopted.
+    /// The memory of an earlier node cannot be adopted.
     #[error("the memory {memory} cannot be adopted: {source}; --fresh throws it away")]
     NotAdopted {
-        /// Where it lies.
+        /// The memory.
         memory: String,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
-    /// The node that serves did not make way.
+    /// The serving node did not hand over.
     #[error("the node at {} did not hand over: {reason}", socket.display())]
     NotHandedOver {
         /// Its socket.
         socket: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The memory cannot be had.
+    /// The memory cannot be created or opened.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The memory cannot be mapped.
@@ -263,18 +264,18 @@ pub enum NodeError {
     /// The store cannot be laid out.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The layout is impossible.
+    /// The layout is not possible.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// Other nodes cannot be spoken with.
+    /// Communication with other nodes cannot start.
     #[error("the cluster: {0}")]
     Cluster(String),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -284,8 +285,8 @@ pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeE
     move |source| NodeError::Io { what, source }
 }
 
-/// Both ends of the wire that stops a node. Made before the node, so that a signal that comes
-/// while it starts is not lost.
+/// Both ends of the socket that stops a node. It exists before the node, so a signal during the
+/// start is not lost.
 #[derive(Debug)]
 pub struct StopSwitch {
     stopper: UnixStream,
@@ -293,7 +294,7 @@ pub struct StopSwitch {
 }
 
 impl StopSwitch {
-    /// A new one.
+    /// Creates a switch.
     ///
     /// # Errors
     ///
@@ -303,7 +304,7 @@ impl StopSwitch {
         Ok(Self { stopper, wake })
     }
 
-    /// A handle that uses it.
+    /// A handle that uses this switch.
     ///
     /// # Errors
     ///
@@ -318,9 +319,9 @@ impl StopSwitch {
 pub struct Stopper(UnixStream);
 
 impl Stopper {
-    /// Asks the node to end.
+    /// Requests that the node ends.
     pub fn stop(&self) {
-        // A full pipe means that it was asked already.
+        // A full pipe contains an earlier request.
         let _ = (&self.0).write(&[1]);
     }
 
@@ -338,28 +339,28 @@ impl Stopper {
 pub struct Node {
     server: Server,
     options: NodeOptions,
-    /// `None`: on a device, which stays, or nowhere by name.
+    /// `None`: on a device, which is permanent, or without a name.
     place: Option<RegionFolder>,
-    /// Keeps the memory, whatever else of the node goes. Its lock says by which descriptors.
+    /// The descriptors that keep the memory. The lock file states their numbers.
     handles: Handles,
     custody: Custody,
     lock: Lock,
     preparing: Option<JoinHandle<()>>,
     should_prepare: Arc<sync::AtomicBool>,
     stopper: UnixStream,
-    /// Open for as long as this daemon may be the one that serves: if it ends before it was
-    /// confirmed, the daemon before it takes the region back.
+    /// Open until this daemon is confirmed to serve. If it ends before that, the previous daemon
+    /// takes the region back.
     predecessor: Option<UnixStream>,
-    /// What is worth telling at start.
+    /// A summary of the start.
     pub summary: Summary,
 }
 
-/// What a node found and made at its start.
+/// The results of a node's start.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// Heap bytes.
     pub capacity: u64,
-    /// Where the memory lies.
+    /// A description of the memory.
     pub memory: String,
     /// Objects adopted from an earlier life.
     pub adopted: u32,
@@ -367,23 +368,23 @@ pub struct Summary {
     pub dropped: Vec<String>,
     /// Objects of an earlier life that were retained without their damaged names, with reasons.
     pub unnamed: Vec<String>,
-    /// Where numbers are asked for.
+    /// The address of the metrics.
     pub metrics: Option<String>,
-    /// What it is in its cluster.
+    /// The node's name and address in its cluster.
     pub cluster: Option<String>,
 }
 
 impl Node {
-    /// Takes the lock, makes or adopts the region, binds the socket.
+    /// Takes the lock, creates or adopts the region, and binds the socket.
     ///
     /// # Errors
     ///
-    /// See [`NodeError`]; what was made for this node is taken away again.
+    /// See [`NodeError`]. Everything created for this node is removed again.
     pub fn open(options: NodeOptions) -> Result<Self, NodeError> {
         Self::open_with(options, StopSwitch::new().map_err(failed("a pair of sockets"))?)
     }
 
-    /// As [`Self::open`], stopped by a switch that was made before.
+    /// As [`Self::open`], but stopped by an existing switch.
     ///
     /// # Errors
     ///
@@ -392,7 +393,7 @@ impl Node {
         Self::open_in(options, switch, Custody::alone())
     }
 
-    /// As [`Self::open_with`], with somebody who holds what must outlive this process.
+    /// As [`Self::open_with`], with a custody for the descriptors that must outlive this process.
     pub(crate) fn open_in(
         mut options: NodeOptions,
         switch: StopSwitch,
@@ -401,12 +402,12 @@ impl Node {
         let started = Instant::now();
         let Handles { lock, listener, memory } = custody.take_start();
         if custody.is_restart() {
-            // Done by the first daemon of this supervisor.
+            // The first daemon of this supervisor has done this.
             (options.is_fresh, options.is_upgrade) = (false, false);
         }
         check_socket_path(&options.socket)?;
         if let Some(target) = &options.spill {
-            // Before there is memory that would be left behind.
+            // Before the node creates memory that a failure would leave behind.
             target.probe().map_err(failed(format!("reach {target}")))?;
         }
         paths::prepare_socket_dir(&options.socket)
@@ -424,14 +425,15 @@ impl Node {
         }
         let lock = match lock {
             Some(file) => Lock::inherited(file, &options.socket),
-            // One that could not hand over any more, or whose socket is gone, has it for a moment.
+            // A node that can no longer hand over, or whose socket is removed, may hold the lock
+            // briefly.
             None if options.is_upgrade || !options.socket.exists() => {
                 Lock::take_when_free(&options.socket)?
             }
             None => Lock::take(&options.socket)?,
         };
-        // Before there is memory that would be left behind. An etcd that is away just now is no
-        // reason to end what runs.
+        // Before the node creates memory that a failure would leave behind. A restart does not
+        // require that etcd is reachable.
         let start = |config| start_peers(config, options.buffers_max, !custody.is_restart());
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let found = find_or_make(&options, &region_name, memory)?;
@@ -443,13 +445,13 @@ impl Node {
         Self::build(beginning, lock, listener, found, peers)
     }
 
-    /// Goes on where another daemon stopped, or failed to follow.
+    /// Continues where another daemon stopped, or failed to take over.
     fn follow(beginning: Beginning, inherited: UpgradeState) -> Result<Self, NodeError> {
         let UpgradeState { listener, lock, memory, inheritance, predecessor } = inherited;
         let options = &beginning.options;
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
-        // An etcd that is away just now is no reason to end what runs.
+        // A takeover does not require that etcd is reachable.
         let start = |config| start_peers(config, options.buffers_max, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let promised = inheritance.promised.clone();
@@ -531,7 +533,7 @@ impl Node {
         let peers = peers.map(|peers| (peers, devices));
         let predecessor = found.predecessor;
         let handles = handles_of(&lock, &listener, found.held)?;
-        // Before any other node hears where the memory is.
+        // Before any other node learns where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
         let parts = ServerParts {
             listener,
@@ -571,12 +573,12 @@ impl Node {
         self.stopper.try_clone().map(Stopper)
     }
 
-    /// Serves until stopped, then gives everything back; or until another daemon follows, which
-    /// gets everything.
+    /// Serves until stopped, then releases everything, or until another daemon takes everything
+    /// over.
     ///
     /// # Errors
     ///
-    /// The event loop failed; the memory is then left for the next node to adopt.
+    /// The event loop failed. The memory is left for the next node to adopt.
     pub fn run(self) -> Result<(), NodeError> {
         let mut node = self;
         while let Some(again) = node.serve()? {
@@ -586,7 +588,7 @@ impl Node {
         Ok(())
     }
 
-    /// `Some`: another daemon was to follow and failed.
+    /// Returns `Some` if another daemon failed to take over.
     fn serve(self) -> Result<Option<Self>, NodeError> {
         let Self { server, options, place, handles, custody, lock, preparing, .. } = self;
         let held = handles.memory;
@@ -617,7 +619,7 @@ impl Node {
         let failure = state.failure().map(str::to_owned);
         drop(state);
         let is_nameless = held.as_ref().is_some_and(HeldMemory::is_nameless);
-        // A daemon whose supervisor was killed leaves behind what one that was killed leaves.
+        // If the supervisor was killed, the daemon leaves the same things as a killed daemon.
         let is_staying = options.is_keeping || custody.is_orphaned();
         if is_nameless || (place.is_some() && !is_staying) {
             if let Some(target) = &options.spill {
@@ -632,7 +634,7 @@ impl Node {
         failure.map_or(Ok(None), |failure| Err(NodeError::Cluster(failure)))
     }
 
-    /// Passes everything on, and takes it back if the next daemon fails before it serves.
+    /// Hands everything over, and takes it back if the next daemon fails before it serves.
     fn make_way(
         beginning: Beginning,
         (lock, listener, memory): (Lock, UnixListener, Option<HeldMemory>),
@@ -656,7 +658,7 @@ impl Node {
     }
 }
 
-/// What a node is made of before it has anything.
+/// The state of a node before it has any resources.
 struct Beginning {
     options: NodeOptions,
     switch: StopSwitch,
@@ -664,7 +666,7 @@ struct Beginning {
     started: Instant,
 }
 
-/// What must outlive the daemon, as descriptors to pass on.
+/// The descriptors that must outlive the daemon.
 fn handles_of(
     lock: &Lock,
     listener: &UnixListener,
@@ -674,7 +676,7 @@ fn handles_of(
     Ok(Handles { lock: Some(lock.share()?), listener: Some(listener), memory })
 }
 
-/// Listens for other nodes, and looks whether there is the etcd that is to say who they are.
+/// Listens for other nodes, and connects to the etcd that stores the membership, if configured.
 fn start_peers(
     config: &ClusterConfig,
     buffers_max: Length,
@@ -717,7 +719,7 @@ fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
     }
 }
 
-/// Serves the node's objects by network, and says where.
+/// Serves the node's objects over the network, and returns the address.
 fn start_net(
     config: &ClusterConfig,
     peers: &Peers,
@@ -770,7 +772,7 @@ fn cluster_options(
         },
         seeds: config.seeds.clone(),
         lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
-        // The clock grows from one start to the next.
+        // Assumes that the clock does not go back between two starts.
         incarnation: nanos,
         seed: nanos ^ offer.region_uid,
         offer,
@@ -778,8 +780,8 @@ fn cluster_options(
     }
 }
 
-/// The thread that spills, and a state that has something for it to do. `owner`: the lock of a node with
-/// whose processes the memory goes.
+/// Starts the spill thread and sets up spilling in the state. `owner` is the lock of a node whose
+/// memory has no name.
 fn start_spill(
     target: &SpillTarget,
     owner: Option<&Lock>,
@@ -801,7 +803,7 @@ fn start_spill(
     Ok(worker)
 }
 
-/// The region is gone for good, and so are its files.
+/// Removes the spill files of a region that no longer exists.
 fn purge_spill(target: &SpillTarget, uid: RegionUid) {
     let purged = SpillStore::open(target, uid).and_then(|store| store.purge());
     if let Err(error) = purged {
@@ -818,8 +820,8 @@ pub(crate) fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Whom the node lets in it decides by what the kernel says of the other end; where it lets others
-/// in, all may knock.
+/// Binds the socket. The node admits users by their kernel credentials, so with other users
+/// allowed, any user may connect.
 fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeError> {
     match fs::remove_file(socket) {
         Ok(()) => {}

@@ -1,4 +1,5 @@
-//! The memory of other nodes: opened and mapped, described to clients, cleaned of dirty lines.
+//! The memory of other nodes: opens and maps it, describes it to clients, and writes back dirty
+//! cache lines.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::lock::Holder;
 use crate::node::{MemorySource, NodeOptions};
 use crate::protocol::cluster::{MappablePeer, MemoryRoute, Offer};
 
-/// Devices that other nodes may lend regions on. What they offer is their word: it is not for them
-/// to say which files this node opens.
+/// Devices on which other nodes may lend regions. Their offers are not trusted: another node must
+/// not choose the files that this node opens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
-    /// That of the node's own region, and what it guarantees.
+    /// The device of the node's own region, and its coherence class.
     own: Option<(PathBuf, CoherenceClass)>,
-    /// Others, and all below them.
+    /// Allowed devices, and folders of devices.
     allowed: Vec<PathBuf>,
 }
 
@@ -35,12 +36,12 @@ impl Devices {
         Self { own, allowed: allowed.iter().map(|path| real(path)).collect() }
     }
 
-    /// What the device at this path guarantees; `None`: it is not to be opened.
+    /// The coherence class of the device at this path. `None`: the device is not allowed.
     fn coherence(&self, path: &Path, is_node_local: bool) -> Option<CoherenceClass> {
         let path = real(path);
         let own = self.own.as_ref().filter(|(own, _)| *own == path).map(|(_, class)| *class);
         let is_allowed = own.is_some() || self.allowed.iter().any(|one| path.starts_with(one));
-        // The more careful of both words.
+        // The stricter of the two classes.
         let is_careful = is_node_local || own == Some(CoherenceClass::NodeLocal);
         is_allowed.then_some(match is_careful {
             true => CoherenceClass::NodeLocal,
@@ -49,13 +50,13 @@ impl Devices {
     }
 }
 
-/// Without links on the way.
+/// The path with all links resolved.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Maps the memory of another node by the first way that works, and sees that it is the region
-/// that is meant.
+/// Maps the memory of another node by the first route that works, and checks that it contains the
+/// offered region.
 pub(crate) fn map(offer: &Offer, devices: &Devices) -> Result<MappablePeer, String> {
     if offer.ways.is_empty() {
         return Err("it lets no other node map its memory".to_owned());
@@ -112,7 +113,7 @@ fn check(fabric: PassedFabric, offer: &Offer) -> Result<MappablePeer, String> {
     Ok(MappablePeer { fabric, reader })
 }
 
-/// The ways to a node's own memory, which lies in a folder, on a device, or has no name.
+/// The routes to a node's own memory, which is in a folder, on a device, or without a name.
 pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<MemoryRoute> {
     let (source, name) = (&options.source, paths::region_name(&options.socket));
     match (source, dir) {
@@ -132,15 +133,15 @@ pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<MemoryRoute
     }
 }
 
-/// The kernel and the process namespace that this process runs in: where two nodes have the same,
-/// they share tmpfs, and each sees the processes of the other.
+/// Identifies the kernel and the process namespace of this process. Nodes with equal values share
+/// tmpfs and see each other's processes.
 pub(crate) fn own_host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), namespace.display())
 }
 
-/// Puts into a welcome how this machine maps the memory.
+/// Describes in a welcome how this machine maps the memory.
 pub(crate) fn describe(memory: &MappablePeer, welcome: &mut Welcome) {
     let fabric = &memory.fabric;
     let geometry = fabric.geometry();
@@ -152,13 +153,13 @@ pub(crate) fn describe(memory: &MappablePeer, welcome: &mut Welcome) {
     welcome.data_file_offset = fabric.read_fd(Section::Data).1;
 }
 
-/// Whether the memory went with the last process of its node: it had no name, and the kernel knows
-/// of nobody that lends it. Then it never comes back.
+/// Whether the memory disappeared with the last process of its node: it had no name, and no process
+/// lends it. Then it never returns.
 pub(crate) fn is_gone(memory: &MappablePeer) -> bool {
     farrow_memory::is_lent(memory.fabric.read_fd(Section::Control).0) == Some(false)
 }
 
-/// Writes back what this machine's caches hold of these parts, and forgets it.
+/// Writes back and invalidates this machine's cache lines of these spans.
 pub(crate) fn clean(memory: &MappablePeer, spans: &[Span]) -> Result<(), String> {
     farrow_store::clean(memory.reader.region(), spans).map_err(|error| error.to_string())
 }
@@ -209,7 +210,7 @@ mod tests {
             let (found, meant) = (format!("{:#018x}", home.uid().0), format!("{wrong:#018x}"));
             assert!(why.contains(&found) && why.contains(&meant), "{why}");
         }
-        // Of several ways the first that leads there; if none does, what is wrong with each.
+        // The first route that works is used. If none does, the error lists the cause of each.
         let there = offer.ways[0].clone();
         let astray = MemoryRoute::Shm { dir: dir.path().to_owned(), name: "two".into() };
         let nowhere = MemoryRoute::Shm { dir: dir.path().to_owned(), name: "three".into() };
@@ -243,7 +244,7 @@ mod tests {
             assert!(!named(name).is_empty(), "{name:?}");
         }
         let file = |name: &str, part: &str| dir.path().join(format!("{name}.{part}"));
-        // Files of the right lengths with nothing in them, and a header that was changed.
+        // Files of the right length with only zeros, and a changed header.
         for (name, at) in [("zeros", None), ("changed", Some(40))] {
             for part in ["control", "data"] {
                 std::fs::copy(file("one", part), file(name, part)).unwrap();
@@ -256,7 +257,7 @@ mod tests {
             std::fs::write(file(name, "control"), bytes).unwrap();
             assert!(!named(name).is_empty(), "{name}");
         }
-        // The whole copy is a region, so the changes were what was wrong. Cut short it is none.
+        // An exact copy is a region, so the changes caused the errors. A truncated copy is not.
         std::fs::copy(file("one", "control"), file("changed", "control")).unwrap();
         let ways = vec![MemoryRoute::Shm { dir: dir.path().to_owned(), name: "changed".into() }];
         assert!(map(&Offer { ways, ..offer.clone() }, &Devices::default()).is_ok());

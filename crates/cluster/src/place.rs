@@ -1,4 +1,4 @@
-//! Where a node's memory lies: a folder of a tmpfs that is there, or a tmpfs of its own.
+//! The location of a node's memory: a folder of an existing tmpfs, or a tmpfs of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ pub(crate) struct RegionFolder {
 }
 
 impl RegionFolder {
-    /// In a tmpfs that others use as well.
+    /// A folder in a tmpfs with other users.
     pub(crate) fn shared(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), is_own_mount: false }
     }
 
-    /// Where a node at this socket mounts one of its own.
+    /// The folder where a node at this socket mounts a tmpfs of its own.
     pub(crate) fn own(socket: &Path) -> Self {
         Self { dir: paths::memory_mount_of(socket), is_own_mount: true }
     }
 
-    /// Where the region of a node without orders lies, if it has one.
+    /// The folder of the region of a node without a configured location, if it has a region.
     pub(crate) fn of_existing(socket: &Path, name: &str) -> Self {
         let own = Self::own(socket);
         let is_there = own.is_mounted() && ShmFabric::inspect(&own.dir, name).is_ok();
@@ -38,21 +38,21 @@ impl RegionFolder {
         self.is_own_mount && mount::is_own_mount(&self.dir)
     }
 
-    /// Takes the memory away; that there is none is as well.
+    /// Removes the memory. Not an error if there is none.
     pub(crate) fn clear(&self, name: &str) -> Result<(), NodeError> {
         match ShmFabric::unlink(&self.dir, name) {
             Ok(()) | Err(FabricError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // After the files, which so go one by one with their last users: a mount keeps all of
-        // them for the last user of any.
+        // Unlinked first, so that each file is freed with its last user. In a mount without this,
+        // all files stay until the last user of any ends.
         if self.is_own_mount {
             self.unmount();
         }
         Ok(())
     }
 
-    /// Takes an empty mount away.
+    /// Unmounts an empty tmpfs.
     pub(crate) fn unmount(&self) {
         if let Err(error) = mount::unmount(&self.dir) {
             tracing::warn!(%error, "an empty tmpfs is left");
@@ -60,16 +60,16 @@ impl RegionFolder {
     }
 }
 
-/// What a node without orders would use, for `farrow doctor`.
+/// The memory that a node without a configured location would use, for `farrow doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChoice {
-    /// The folder; `None`: a tmpfs of its own that is attached nowhere.
+    /// The folder; `None`: a detached tmpfs of its own.
     pub dir: Option<PathBuf>,
-    /// Are there huge pages?
+    /// Whether it has huge pages.
     pub has_huge_pages: bool,
 }
 
-/// Looks where a new node without `--memory-dir` and `--device` would put its memory.
+/// Determines where a new node without `--memory-dir` and `--device` would put its memory.
 pub fn memory_choice() -> MemoryChoice {
     let named = paths::named_memory_dir();
     if named.is_none() && should_mount() {
@@ -80,7 +80,7 @@ pub fn memory_choice() -> MemoryChoice {
     MemoryChoice { dir: Some(dir), has_huge_pages }
 }
 
-/// Is a mount of its own worth it for a node, and may it make one?
+/// Whether a mount of its own gains a node huge pages, and the node may create one.
 pub(crate) fn should_mount() -> bool {
     mount::huge_page_bytes_in(Path::new(paths::SHM_DIR)).is_none() && mount::can_mount_huge()
 }

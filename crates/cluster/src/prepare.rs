@@ -1,17 +1,18 @@
-//! Makes a region's pages ready ahead of their first use: tables first, then the heap.
+//! Touches a region's pages before their first use: tables first, then the heap.
 //!
-//! A tmpfs reserves pages at creation and clears each at its first touch, which costs several
-//! times what the copy into it does. A thread of low priority touches them beforehand.
+//! A tmpfs reserves pages at creation and clears each at its first touch, which costs several times
+//! as much as the copy into it. A low-priority thread touches them in advance.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use farrow_memory::{Length, MapError, Offset, Populate, Region, Span, sync};
 
-/// Bytes touched at once: small enough to stop soon.
+/// Bytes touched at once, few enough to stop quickly.
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// Starts the thread; `prepared` counts the bytes of the heap that are done, `should_go_on` stops it.
+/// Starts the thread. `prepared` counts the finished bytes of the heap. Clearing `should_go_on`
+/// stops it.
 pub(crate) fn start(
     region: Arc<Region>,
     heap: Span,
@@ -19,12 +20,12 @@ pub(crate) fn start(
     should_go_on: Arc<sync::AtomicBool>,
 ) -> Option<JoinHandle<()>> {
     let work = move || {
-        // The nice value belongs to the thread on Linux (sched(7)).
+        // On Linux the nice value belongs to the thread (sched(7)).
         let _ = rustix::process::nice(19);
         let is_stopped = || !should_go_on.load(sync::Ordering::Relaxed);
         let control = Length(region.geometry().control.0);
         let tables = Span { offset: Offset(control.0), length: Length(heap.offset.0 - control.0) };
-        // The daemon writes names and entries all over the control section.
+        // Names and entries are written throughout the control section.
         let by_populate = |piece| region.populate(piece, Populate::Write);
         let by_alias = |piece| region.prepare(piece, &is_stopped).map(drop);
         let done =

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT as bytes in a socket.
+//! Reports SIGTERM and SIGINT as bytes in a socket.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,14 @@ use signal_hook::low_level::pipe;
 
 const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
 
-/// From here on each of these signals writes a byte to the socket.
+/// Makes each of these signals write a byte to the socket from here on.
 ///
 /// # Errors
 ///
 /// No descriptor is left.
 pub(crate) fn write_to(socket: &UnixStream) -> io::Result<()> {
-    // `register` installs its handler before it stores the action. A signal between the two would be
-    // ignored, and the node would never end.
+    // `register` installs its handler before it stores the action. A signal between the two would
+    // be ignored, and the node would never end.
     let _blocked = BlockedSignals::new(&SIGNALS)?;
     for signal in SIGNALS {
         pipe::register(signal, socket.try_clone()?)?;

@@ -1,13 +1,13 @@
-//! Sizes as people write them.
+//! Human-readable sizes.
 
 use farrow_memory::Length;
 
-/// Reads `4096`, `64KiB`, `1.5G`, `2GB`: a number and a unit. K, M, G and T are powers of
-/// 1024 with or without `iB`; with `B` alone behind them they are powers of 1000.
+/// Parses `4096`, `64KiB`, `1.5G` or `2GB`: a number and a unit. K, M, G and T are powers of 1024,
+/// with or without `iB`. With `B` alone they are powers of 1000.
 ///
 /// # Errors
 ///
-/// A sentence that names the text.
+/// A message that quotes the text.
 pub fn parse(text: &str) -> Result<Length, String> {
     let trimmed = text.trim();
     let split = trimmed
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<Length, String> {
     bytes.map(Length).ok_or_else(|| format!("{text:?} is more than 2^64 bytes"))
 }
 
-/// A size for people: `1.5 GiB`.
+/// Formats a size as in `1.5 GiB`.
 pub fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

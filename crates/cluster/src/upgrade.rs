@@ -1,5 +1,5 @@
-//! How a daemon follows another without anybody noticing: it takes over the listening socket, the
-//! lock and the region, in this order, and the old one is there to take them back until the new
+//! Replaces a daemon without interrupting its clients. The new daemon takes over the listening
+//! socket, the lock and the region, in this order. The old one can take them back until the new
 //! one serves.
 
 use std::fs::File;
@@ -17,18 +17,19 @@ use farrow_memory::HeldMemory;
 use crate::memory;
 use crate::node::{MemorySource, NodeError, NodeOptions};
 
-/// The old daemon answers what has arrived first, in 4 s at most.
+/// Time limit for the handover. The old daemon first answers requests that have arrived, in 4 s at
+/// most.
 const HANDOVER_MAX: Duration = Duration::from_secs(15);
 
-/// The old daemon waits so long for the new one to serve; a million objects take one second.
-/// After that nobody knows which of the two writes the region, and the old one lets go.
+/// Time limit of the old daemon for the new one to serve. A million objects take one second. After
+/// it, either daemon might write the region, so the old one gives it up.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(60);
 
-/// A node that ends has ended after so long.
+/// Time limit for a node that is shutting down.
 const ENDING_MAX: Duration = Duration::from_secs(5);
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a new daemon has got from the old one.
+/// Resources that a new daemon received from the old one.
 #[derive(Debug)]
 pub(crate) struct UpgradeState {
     pub(crate) listener: UnixListener,
@@ -36,38 +37,38 @@ pub(crate) struct UpgradeState {
     /// The region, if it has no name.
     pub(crate) memory: Option<HeldMemory>,
     pub(crate) inheritance: Inheritance,
-    /// The old one takes everything back when this is closed without a word.
+    /// Connection to the old daemon. It takes everything back if this is closed without a
+    /// confirmation.
     pub(crate) predecessor: Option<UnixStream>,
 }
 
-/// How it went with the next daemon.
+/// The outcome of a handover to the next daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Succession {
-    /// It serves, or it is not known what it does: this daemon is to end and touch nothing.
+    /// The next daemon serves, or its state is unknown. This daemon must end and touch nothing.
     Over,
-    /// It ended before it served.
+    /// The next daemon ended before it served.
     Failed,
 }
 
-/// What came of asking.
+/// The outcome of a request to take over.
 #[derive(Debug)]
 pub(crate) enum TakenOver {
-    /// Everything.
+    /// Everything was handed over.
     All(Box<UpgradeState>),
-    /// No node serves, or none any more: of one that ended meanwhile the memory may be left.
+    /// No node serves. Memory of a node that ended meanwhile may be left.
     Nobody(Option<HeldMemory>),
 }
 
-/// How one try failed.
+/// Why one attempt failed.
 enum UpgradeFailure {
-    /// The node that was asked ends: another try tells whether it has.
+    /// The node is shutting down, so another attempt may succeed.
     Ending(NodeError),
-    /// Another try would fail too.
+    /// Another attempt would fail too.
     Refused(NodeError),
 }
 
-/// Asks the daemon that serves, if one does, for its place. Everything that can be known to fail
-/// is tried before.
+/// Asks the daemon that serves, if any, to hand over. All checks that can fail run first.
 pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<TakenOver, NodeError> {
     let until = Instant::now() + ENDING_MAX;
     let mut held = None;
@@ -86,7 +87,7 @@ pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<Take
     }
 }
 
-/// `None`: nobody is there. Memory without a name is left in `held`.
+/// Makes one attempt. `None`: no node serves. Memory without a name is left in `held`.
 fn try_take_over(
     options: &NodeOptions,
     region_name: &str,
@@ -107,7 +108,7 @@ fn try_take_over(
         Err(error) if is_nobody(&error) => return Ok(None),
         Err(error) => return Err(refused(error.to_string())),
     }
-    // Who held memory without a name may just have been killed.
+    // The holder of memory without a name may just have been killed.
     let region_uid = match memory::find_existing(options, region_name) {
         Ok((uid, found)) => {
             *held = found;
@@ -149,15 +150,15 @@ fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Tells the old daemon that this one serves.
+/// Reports to the old daemon that this one serves.
 pub(crate) fn confirm(mut predecessor: &UnixStream) {
     if let Err(error) = predecessor.write_all(&[1]) {
-        // It takes nothing back by itself, so it has ended, or was ended, before it was told to.
+        // The old daemon takes nothing back while this connection is open, so it has ended.
         tracing::info!(%error, "the old daemon is gone already");
     }
 }
 
-/// Waits until the next daemon serves, fails, or `wake` says that this one is to end.
+/// Waits until the next daemon serves or fails, or `wake` requests that this daemon ends.
 pub(crate) fn await_successor(mut successor: UnixStream, wake: &UnixStream) -> Succession {
     let until = Instant::now() + SUCCESSOR_MAX;
     loop {

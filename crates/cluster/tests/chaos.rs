@@ -34,7 +34,7 @@ const MEMORY: &str = "64MiB";
 const MEMORY_BYTES: u64 = 64 << 20;
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 /// Who says that something left quarantine, and the words.
-const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::guests";
+const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::remote_clients";
 const QUARANTINE_WORDS: &str = "out of quarantine";
 /// Names that are looked at after each fault; at the end all are.
 const SAMPLE: usize = 10;

@@ -1,8 +1,8 @@
-//! Room for small objects, several to a page.
+//! Memory for small objects, several to a page.
 //!
-//! They are written through a second mapping of the chunk that they are cut from, at an address
-//! that nobody is told, which ends with the chunk. A system call for each takes longer than all the
-//! rest of a put, and locks the whole file of a region against other clients' writes.
+//! Small objects are written through a second mapping of their chunk, at a private address, which
+//! is removed with the chunk. A system call for each object takes longer than the rest of a put,
+//! and locks the whole file of a region against other clients' writes.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,16 +14,17 @@ use crate::interrupt::suspend;
 use crate::room::Demand;
 use crate::session::{Session, lock};
 
-/// Objects up to this size share pages; larger ones have pages of their own, which wastes less
-/// than one part in 16 of them.
+/// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
+/// 1/16 of them.
 pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// Chunks that small objects are cut from grow from the first size to the greatest.
+/// The first chunk from which small objects are cut; each later one is twice as large.
 const CHUNK_BYTES_FIRST: u64 = 64 << 10;
+/// The largest chunk.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
-/// Of a chunk's mapping so much is made ready at a time: 64 page faults cost more, all of the chunk
-/// at once is a pause.
+/// Bytes of a chunk's mapping that are populated at a time: 64 single page faults cost more, and
+/// the whole chunk at once would be a noticeable pause.
 const READY_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Default)]
@@ -33,23 +34,23 @@ pub(crate) struct Arena {
 
 #[derive(Debug, Default)]
 struct ArenaState {
-    /// What is left of the chunk.
+    /// The unused rest of the chunk.
     next: u64,
     end: u64,
     chunk_bytes: u64,
-    /// The chunk, writable. None: it could not be mapped again.
+    /// The chunk, writable. `None`: the mapping failed.
     alias: Option<Arc<Alias>>,
-    /// Where the part of the alias begins whose pages are not ready.
+    /// End of the populated part of the alias.
     ready_end: u64,
 }
 
 impl Arena {
-    /// Room for `bytes`, rounded up to whole lines, of what is free.
+    /// Memory for `bytes`, rounded up to whole lines, from free memory.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
         self.take_from(session, bytes, |bytes| session.extents.take_to_cut(session, bytes))
     }
 
-    /// As [`Self::take`], after that found nothing: the node makes room.
+    /// As [`Self::take`], after that found no memory: the node makes room.
     pub(crate) fn make(
         &self,
         session: &Session,
@@ -73,7 +74,7 @@ impl Arena {
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
             let fresh = fresh(chunk.max(length))?;
             state.chunk_bytes = chunk;
-            // Behind the old chunk, the new one may go on with it: nothing is left over then.
+            // A new chunk right behind the old one continues it: nothing is left over.
             if fresh.offset.0 != state.end {
                 let rest =
                     Span { offset: Offset(state.next), length: Length(state.end - state.next) };
@@ -91,7 +92,7 @@ impl Arena {
         Ok(span)
     }
 
-    /// Writes and publishes bytes of room that was taken here.
+    /// Writes bytes to memory that was taken here, and publishes them.
     pub(crate) fn write(
         &self,
         session: &Session,
@@ -102,7 +103,7 @@ impl Arena {
         let alias = lock(&self.state).alias.clone();
         match alias.filter(|alias| alias.span().contains(span)) {
             Some(alias) => alias.write(offset, bytes)?,
-            // Another thread has gone on to the next chunk since, or there was no mapping to be had.
+            // Another thread has started the next chunk since, or the mapping failed.
             None => session.write_by_call(offset, bytes)?,
         }
         // A seal follows, by a release store or by a message.
@@ -110,7 +111,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives back room that was not used after all.
+    /// Gives back memory that was not used after all.
     pub(crate) fn untake(&self, session: &Session, span: Span) {
         let mut state = lock(&self.state);
         if span.offset.0 + span.length.0 == state.next {
@@ -123,7 +124,7 @@ impl Arena {
 }
 
 impl ArenaState {
-    /// Maps what is to be cut up, in place of the chunk before.
+    /// Maps the new chunk in place of the old one.
     fn map(&mut self, session: &Session) {
         let pages = self.next - self.next % page_bytes();
         let span = Span { offset: Offset(pages), length: Length(self.end - pages) };
@@ -141,18 +142,18 @@ impl ArenaState {
         self.ready_end = (self.next + READY_BYTES).min(self.end);
         if let Some(alias) = &self.alias {
             let part = Span { offset: Offset(start), length: Length(self.ready_end - start) };
-            // Without it pages are made ready one by one, by whoever writes to them.
+            // If this fails, each page is populated by the first write to it.
             let _ = alias.populate_part(part);
         }
     }
 }
 
-/// Bytes of the lines that so many bytes take.
+/// `bytes` rounded up to whole lines.
 pub(crate) fn lines(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(BLOCK_BYTES)
 }
 
-/// The remains of a chunk: its whole pages are of use to others here, the rest to the node only.
+/// Gives back the rest of a chunk: whole pages to this client's extents, single lines to the node.
 fn leave(session: &Session, rest: Span) {
     let end = rest.offset.0 + rest.length.0;
     let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);

@@ -1,8 +1,8 @@
-//! Work on page tables that nobody should wait for, in one thread of low rank a process.
+//! Page table work that no caller should wait for, in one low-priority thread for each process.
 //!
-//! Without huge pages a fault on each 4 KiB page costs a first pass over a large object about a
-//! third of its time (170 ns a page here), and taking down the writable entries of a large
-//! sealed buffer takes 20 us a MiB. `get` and `put` leave both to this thread.
+//! Without huge pages, page faults take about a third of a first pass over a large object (170 ns
+//! for each 4 KiB page). Taking down the writable entries of a large sealed buffer takes 20 us a
+//! MiB. `get` and `put` leave both to this thread.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -13,32 +13,32 @@ use farrow_store::ObjectId;
 
 use crate::session::lock;
 
-/// Smaller objects are faulted in by their reader in less time than it takes to tell a thread.
+/// The reader faults in a smaller object faster than it can wake a thread.
 const POPULATE_BYTES_MIN: u64 = 1 << 20;
 
-/// Bytes made ready by one call.
+/// Bytes populated by one call.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// Tasks waiting; further objects are left to their readers' faults, and further page tables
-/// are taken down by who asks.
+/// Maximum length of the queue. Beyond it, objects are faulted in by their readers, and the caller
+/// takes down page tables itself.
 const QUEUE_MAX: usize = 64;
 
-/// Objects remembered as done, so that getting one again costs nothing.
+/// Objects remembered as populated, so that a repeated get costs nothing.
 const REMEMBERED_MAX: usize = 4096;
 
 enum Task {
-    /// Make entries ready for reading.
+    /// Populate page table entries for reading.
     Populate(Weak<Region>, Vec<Span>),
-    /// Take down what was moved out of the window.
+    /// Take down page tables that were moved out of the window.
     TakeDown(Retired),
-    /// Unmap what was written through, at an address that nobody knows.
+    /// Unmap an alias after a write.
     Unmap(Alias),
 }
 
 #[derive(Debug)]
 pub(crate) struct Populator {
-    /// With huge pages there are 512 times fewer faults, and to wake the thread costs more than
-    /// they do.
+    /// False with huge pages: they cause 512 times fewer faults, which cost less than waking the
+    /// thread.
     is_needed: bool,
     done: Mutex<BTreeSet<ObjectId>>,
 }
@@ -48,7 +48,7 @@ impl Populator {
         Self { is_needed: region.fabric().huge_page_bytes().is_none(), done: Mutex::default() }
     }
 
-    /// Starts on these blocks unless they were done before.
+    /// Populates these blocks, unless that was done before.
     pub(crate) fn start(&self, region: &Arc<Region>, id: ObjectId, blocks: &[Span]) {
         let bytes: u64 = blocks.iter().map(|block| block.length.0).sum();
         if bytes < POPULATE_BYTES_MIN || !self.is_needed {
@@ -69,7 +69,7 @@ impl Populator {
     }
 }
 
-/// Takes page tables down later; at once when the thread is busy or not there.
+/// Takes page tables down later; at once if the queue is full or there is no thread.
 pub(crate) fn take_down(retired: Retired) {
     if retired.is_empty() {
         return;
@@ -80,7 +80,7 @@ pub(crate) fn take_down(retired: Retired) {
     }
 }
 
-/// Unmaps an alias later, if that takes long and this is not one too many.
+/// Unmaps an alias later. A long one is unmapped at once if the queue is full.
 pub(crate) fn unmap(alias: Alias) {
     if alias.span().length <= alias.at_once() {
         return alias.leave();
@@ -95,7 +95,7 @@ pub(crate) fn warm_up() {
     let _ = worker();
 }
 
-/// One thread a process.
+/// The queue of the one thread of this process.
 fn worker() -> Option<&'static SyncSender<Task>> {
     static WORKER: OnceLock<Option<(u32, SyncSender<Task>)>> = OnceLock::new();
     let started = WORKER.get_or_init(|| {
@@ -126,7 +126,7 @@ fn worker() -> Option<&'static SyncSender<Task>> {
 fn walk(region: &Weak<Region>, block: Span) {
     let mut done = 0;
     while done < block.length.0 {
-        // Held for one piece at a time: a client that goes is not retained.
+        // The region is held for one piece at a time, so that a dropped client is not kept alive.
         let Some(region) = region.upgrade() else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Many objects for one message at most.
+//! Many objects with at most one message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::session::Session;
 use crate::write_batch::WriteBatch;
 use crate::writer::Writer;
 
-/// Seals what the client cannot seal by itself in one message (for each 8192 objects). When one
-/// fails, all are taken back.
+/// Puts several values. Objects that the client cannot seal by itself are sealed with one message
+/// for each 8192 of them. If one fails, all are deleted.
 pub(crate) fn put_many(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
@@ -45,16 +45,16 @@ pub(crate) fn put_many(
     Ok(ids)
 }
 
-/// Deletes what was sealed before another of its set failed.
+/// Deletes the objects that were sealed before another object of the set failed.
 fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
     let targets: Vec<ObjectKey> = ids.iter().map(|id| (*id).into()).collect();
-    // The failure that led here is the one to tell.
+    // The first failure is the one to report.
     let _ = crate::client::delete(session, &targets);
 }
 
-/// One object of a batch, written.
+/// A written object of a batch.
 enum WrittenItem {
-    /// Plain bytes without a name, of which there are many: the block and the bytes.
+    /// Plain bytes without a name, the common case: the block and the length.
     Plain(Span, Length),
     Whole(Box<WrittenObject>),
 }
@@ -92,8 +92,8 @@ fn put_batch(
     seal_left(session, own, left)
 }
 
-/// Puts all bytes in their places: in what is free, or, if that is too little, in room that is made
-/// for all of them at once.
+/// Writes all values: to free memory or, if that is too small, to memory that is made free for all
+/// of them at once.
 fn write_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
@@ -144,8 +144,8 @@ fn write_batch(
     done.map(|()| made)
 }
 
-/// Room for each value, and their names: what is not free others leave for, if there is then room
-/// for all of them.
+/// Memory for each value, and the claim on their names. If free memory is too small, other objects
+/// are evicted, provided that all values then fit.
 fn places_for(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
@@ -161,7 +161,7 @@ fn places_for(
     let ranges: Vec<u64> = large.chain((small > 0).then_some(small)).collect();
     let demand = Demand::new(values.len(), names(), wait);
     let mut made = VecDeque::from(session.extents.make(session, &ranges, &demand)?);
-    // Small ones share the last range.
+    // Small values share the last range.
     let mut shared = if small > 0 { made.pop_back().unwrap_or_default() } else { Span::default() };
     let place = |size: &u64| match is_small(size) {
         true => {
@@ -177,7 +177,8 @@ fn places_for(
     Ok((places, claim))
 }
 
-/// Seals by one message what this client cannot seal by itself: where `own` has no id, in order.
+/// Seals the objects that this client cannot seal by itself, with one message: those with no id in
+/// `own`, in order.
 fn seal_left(
     session: &Arc<Session>,
     own: Vec<Option<ObjectId>>,
@@ -227,8 +228,8 @@ fn longest_wait<'a>(all: impl Iterator<Item = &'a ObjectOptions<'a>>) -> Duratio
     all.map(|options| options.wait).max().unwrap_or_default()
 }
 
-/// Room for several objects: their names are taken with one message, and one grant, at most, is
-/// asked for. All or none.
+/// Memory for several objects, all or none. The names are reserved with one message, and at most
+/// one grant is requested.
 pub(crate) fn create_many(
     session: &Arc<Session>,
     objects: &[(u64, ObjectOptions<'_>)],

@@ -1,7 +1,7 @@
-//! Which blocks of the region belong to objects that this client holds.
+//! The blocks of the region that belong to objects held by this client.
 //!
-//! A put asks here whether a buffer already lies in a sealed block, which the new object may
-//! then refer to instead of copying it.
+//! A put looks up here whether a buffer is already in a sealed block. Then the new object may refer
+//! to the block instead of copying the buffer.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::session::lock;
 
 #[derive(Debug, Default)]
 pub(crate) struct HeldBlocks {
-    /// Start of a block to (end, how many objects held here refer to it).
+    /// From the start of a block to (end, number of held objects that refer to it).
     blocks: Mutex<BTreeMap<u64, (u64, usize)>>,
 }
 
@@ -37,7 +37,7 @@ impl HeldBlocks {
         }
     }
 
-    /// The block that all of `span` lies in.
+    /// The block that contains all of `span`.
     pub(crate) fn find(&self, span: Span) -> Option<Span> {
         let held = lock(&self.blocks);
         let (start, (end, _)) = held.range(..=span.offset.0).next_back()?;

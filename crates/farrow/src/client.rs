@@ -1,4 +1,4 @@
-//! The client: what a user of Farrow calls.
+//! The client: the API that users of Farrow call.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::subscription::{SubscribeOptions, Subscription};
 use crate::writer::Writer;
 
-/// Which object: by id or by name.
+/// The key of an object: its id or its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectKey {
     /// By id.
@@ -70,30 +70,31 @@ impl ObjectKey {
     }
 }
 
-/// One object of a list.
+/// An object in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedObject {
     /// Its id.
     pub id: ObjectId,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
     /// Bytes of its buffers.
     pub bytes: u64,
     /// Nanoseconds since 1970 at its seal.
     pub sealed_at_ns: u64,
-    /// Process that made it.
+    /// The process that made it.
     pub creator_pid: u32,
     /// Its metadata.
     pub metadata: Metadata,
-    /// True when it is never evicted.
+    /// True if it is never evicted.
     pub is_pinned: bool,
-    /// Nanoseconds since 1970 at its last use, a get or the seal; by a clock of some milliseconds.
+    /// Nanoseconds since 1970 at its last use (a get or the seal), with a resolution of one
+    /// millisecond.
     pub last_use_ns: u64,
-    /// True when it is out of memory: a get brings it back.
+    /// True if it is out of memory: a get restores it.
     pub is_spilled: bool,
-    /// True when its name in memory was overwritten: it has none then, and is found by its id.
+    /// True if its name in memory was overwritten. It then has no name, and is found by its id.
     pub is_name_damaged: bool,
 }
 
@@ -115,7 +116,7 @@ impl ListedObject {
         }
     }
 
-    /// As another node reports it.
+    /// Decodes an object listed by another node.
     pub(crate) fn of_item(item: ListedItem) -> Result<Self, Error> {
         let wrong = |what: &str| Error::Protocol(format!("an object is listed with {what}"));
         let (hi, lo) = item.id;
@@ -136,55 +137,55 @@ impl ListedObject {
         })
     }
 
-    /// By name, those without one behind.
+    /// Sort key: by name; objects without a name last.
     pub(crate) fn order(&self) -> (bool, Option<&str>, ObjectId) {
         (self.name.is_none(), self.name.as_deref(), self.id)
     }
 }
 
-/// What one process did on one fabric.
+/// Counters of one process on one fabric.
 #[derive(Debug, Clone, Serialize)]
 pub struct FabricStats {
     /// Lines written back to memory.
     pub published_lines: u64,
-    /// Lines forgotten, to be read anew.
+    /// Lines dropped from the caches, so that they are read again from memory.
     pub refreshed_lines: u64,
-    /// Calls of publish.
+    /// Calls to publish.
     pub publish_calls: u64,
-    /// Calls of refresh.
+    /// Calls to refresh.
     pub refresh_calls: u64,
-    /// Time that publish took, in nanoseconds.
+    /// Time spent in publish, in nanoseconds.
     pub publish_ns: u64,
-    /// Time that refresh took, in nanoseconds.
+    /// Time spent in refresh, in nanoseconds.
     pub refresh_ns: u64,
-    /// How often all caches of the machine were written back, in place of that many single lines.
+    /// How often all caches of the machine were written back at once, instead of many single lines.
     pub all_caches_calls: u64,
     /// Bytes mapped writable.
     pub mapped_writable: u64,
 }
 
-/// Numbers of the node and of this client; bytes unless said otherwise.
+/// Statistics of the node and of this client, in bytes unless stated otherwise.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stats {
-    /// The node's.
+    /// Statistics of the node.
     #[serde(flatten)]
     pub node: NodeStats,
-    /// What this process did on each fabric, by the fabric's name.
+    /// Counters of this process on each fabric, by the fabric's name.
     pub fabrics: BTreeMap<String, FabricStats>,
-    /// True when the region lies at the address that all processes agree on.
+    /// True if the region is mapped at the address agreed on by all processes.
     pub is_at_agreed_address: bool,
     /// First address of the region in this process.
     pub base: u64,
     /// Bytes of live allocations of the memory pool.
     pub pool_allocated: u64,
-    /// Allocations that the region had no room for.
+    /// Allocations that failed because the region was full.
     pub pool_refused: u64,
 }
 
 /// A connection to a node. Clones share it; threads may use it at the same time.
 ///
-/// The client's place at the node, with all it holds, lives until the client and everything made
-/// from it (objects, arrays, pools, writers) are gone.
+/// The session with the node, and all its holds, end once the client and everything made from it
+/// (objects, arrays, pools, writers) are dropped.
 #[derive(Debug, Clone)]
 pub struct Client {
     session: Arc<Session>,
@@ -196,7 +197,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when none answers, [`Error::PermissionDenied`] when it belongs to
+    /// [`Error::Disconnected`] when no node answers, [`Error::PermissionDenied`] when it belongs to
     /// another user, [`Error::NoNamespace`].
     pub fn connect(options: &ConnectOptions) -> Result<Self, Error> {
         let (socket, _) = options.place();
@@ -218,8 +219,8 @@ impl Client {
         &self.session
     }
 
-    /// Puts a value and seals it. Buffers that lie in the region already, in a pool or in an
-    /// object that is held, stay where they are; the rest is copied, once.
+    /// Puts a value and seals it. Buffers that are already in the region, in a pool or a held
+    /// object, stay in place; the rest is copied, once.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ impl Client {
         self.put_with(value, &ObjectOptions::named(name))
     }
 
-    /// As [`Self::put`], with all that an object can have.
+    /// As [`Self::put`], with all options of an object.
     ///
     /// # Errors
     ///
@@ -242,7 +243,8 @@ impl Client {
         put::put(&self.session, value, options)
     }
 
-    /// Puts several values with one message. All or none stay.
+    /// Puts several values, and seals them with at most one message for each 8192. If one fails,
+    /// none stays.
     ///
     /// # Errors
     ///
@@ -254,16 +256,16 @@ impl Client {
         batch::put_many(&self.session, values)
     }
 
-    /// Room for an object of plain bytes, to write to and seal.
+    /// Allocates an object of plain bytes, to be written and sealed.
     ///
     /// # Errors
     ///
-    /// As [`Self::put`]. The name is taken from here on.
+    /// As [`Self::put`]. The name is reserved from here on.
     pub fn create(&self, bytes: u64, name: Option<&str>) -> Result<Writer, Error> {
         self.create_with(bytes, &ObjectOptions::named(name))
     }
 
-    /// As [`Self::create`], with all that an object can have.
+    /// As [`Self::create`], with all options of an object.
     ///
     /// # Errors
     ///
@@ -273,8 +275,8 @@ impl Client {
         Writer::new(&self.session, bytes, options)
     }
 
-    /// Room for several objects, by their length in bytes. The names are taken with one message;
-    /// all or none.
+    /// Allocates several objects, by their lengths in bytes, all or none. The names are reserved
+    /// with one message.
     ///
     /// # Errors
     ///
@@ -283,8 +285,8 @@ impl Client {
         batch::create_many(&self.session, objects)
     }
 
-    /// The metadata of a sealed object. Sends no message, unless the object is spilled: then it
-    /// is brought back.
+    /// The metadata of a sealed object. Sends no message unless the object is spilled, and then
+    /// restored, or on another node.
     ///
     /// # Errors
     ///
@@ -295,7 +297,7 @@ impl Client {
         if let Some(entry) = session.lookup(target)? {
             return session.reader.metadata(&entry)?.ok_or_else(missing);
         }
-        // Perhaps it is out of memory, and its metadata with it, or at a node that has to be asked.
+        // The object may be spilled together with its metadata, or on a node that has to be asked.
         let Some(held) = session.hold(target)? else {
             return self.metadata_elsewhere(target)?.ok_or_else(missing);
         };
@@ -304,24 +306,24 @@ impl Client {
         metadata?.ok_or_else(missing)
     }
 
-    /// True when a sealed object has this id or name, on any node. Sends no message, but for a
-    /// place at each node that was not looked at before, and where nodes are lost or cannot be mapped.
+    /// Whether a sealed object has this id or name, on any node. Sends no message, except to open a
+    /// session at each node not searched before, and if nodes are lost or cannot be mapped.
     ///
     /// # Errors
     ///
-    /// The region is damaged; [`Error::NodeLost`] when it may be on a node that is lost;
-    /// [`Error::NodeUnreachable`] when it is on one whose memory cannot be mapped here.
+    /// The region is damaged; [`Error::NodeLost`] when the object may be on a node that is lost;
+    /// [`Error::NodeUnreachable`] when it is on a node whose memory cannot be mapped here.
     pub fn contains(&self, target: &ObjectKey) -> Result<bool, Error> {
         let is_here = self.session.has(target)? || self.home_of(target)?.has(target)?;
         Ok(is_here || self.is_by_net(target)?)
     }
 
-    /// Deletes objects: their names are free at once, their memory when nobody holds them.
+    /// Deletes objects: their names are free at once, their memory after the last hold ends.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] names the first that was not there, [`Error::PermissionDenied`] the
-    /// first of another namespace; the others are deleted.
+    /// [`Error::NotFound`] names the first missing object, [`Error::PermissionDenied`] the first of
+    /// another namespace; the others are deleted.
     pub fn delete(&self, targets: &[ObjectKey]) -> Result<(), Error> {
         let mut first_error = None;
         for (session, numbers) in self.by_home(targets)? {
@@ -333,13 +335,13 @@ impl Client {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Waits until `count` of the objects are sealed or the time is over, and says which are.
-    /// Only names can be waited for: an id exists from its seal on.
+    /// Waits until `count` of the objects are sealed or the timeout expires, and returns which are
+    /// sealed. Only names can be waited for: an id exists from its seal on.
     ///
     /// # Errors
     ///
-    /// The node is gone; [`Error::NodeUnreachable`] when one of them is, or is sealed, in memory that
-    /// cannot be mapped here.
+    /// [`Error::Disconnected`] when the node is gone; [`Error::NodeUnreachable`] when one of the
+    /// objects is, or is sealed, in memory that cannot be mapped here.
     pub fn wait(
         &self,
         targets: &[ObjectKey],
@@ -375,7 +377,7 @@ impl Client {
                 count: u32::try_from(count).unwrap_or(u32::MAX),
                 timeout_ms,
             };
-            // The node keeps the time; its answer may take a little longer.
+            // The node enforces the timeout; its answer may take a little longer.
             let patience = deadline.checked_add(self.session.timeout).unwrap_or(deadline);
             let ready = match self.session.call_until(body, patience)? {
                 ReplyBody::Ready(ready) => ready,
@@ -388,18 +390,19 @@ impl Client {
         }
     }
 
-    /// What happens to objects in the memory of this client's node from here on, or from the oldest event that is remembered.
-    /// Objects without a name that a client seals by itself are told of when they go.
+    /// Subscribes to events of objects in the memory of this client's node, from now on or from the
+    /// oldest retained event. Seals of objects without a name are reported only while a
+    /// subscription to all objects exists.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a prefix that no name can have.
+    /// [`Error::InvalidArgument`] for a prefix longer than any name.
     pub fn subscribe(&self, options: SubscribeOptions) -> Result<Subscription, Error> {
         Subscription::new(&self.session, options)
     }
 
-    /// All sealed objects of the namespace whose names begin with `prefix`, by name; with an empty prefix those
-    /// without a name too, behind. Sends no message.
+    /// All sealed objects of the namespace whose names begin with `prefix`, by name. An empty
+    /// prefix includes objects without a name, which are last. Sends no message.
     ///
     /// # Errors
     ///
@@ -408,8 +411,9 @@ impl Client {
         self.list_where(prefix, &Metadata::default())
     }
 
-    /// As [`Self::list`], of the objects whose metadata has all pairs of `filter`. That of spilled
-    /// objects is not known before they come back: they are listed as if they had none.
+    /// As [`Self::list`], of the objects whose metadata contains all pairs of `filter`. The
+    /// metadata of a spilled object is unknown until it is restored: it is listed as if it had
+    /// none.
     ///
     /// # Errors
     ///
@@ -418,12 +422,12 @@ impl Client {
         self.session.check_process()?;
         let mut all = Vec::new();
         for found in self.session.reader.list(prefix)? {
-            // The metadata of an object that is out of memory is too.
+            // The metadata of a spilled object is spilled too.
             let metadata = match found.is_spilled {
                 true => Some(Metadata::default()),
                 false => self.session.reader.metadata(&found.entry)?,
             };
-            // None: it went while it was listed.
+            // `None`: the object was deleted or evicted meanwhile.
             if let Some(metadata) = metadata
                 && metadata.contains_all(filter)
             {
@@ -434,11 +438,11 @@ impl Client {
         Ok(all)
     }
 
-    /// Numbers of the node and of this client.
+    /// Statistics of the node and of this client.
     ///
     /// # Errors
     ///
-    /// The node is gone.
+    /// [`Error::Disconnected`] when the node is gone.
     pub fn stats(&self) -> Result<Stats, Error> {
         let node = match self.session.call(RequestBody::Stats)? {
             ReplyBody::Stats(node) => *node,
@@ -468,11 +472,11 @@ impl Client {
         })
     }
 
-    /// Who is there, and the heap in `cells` equal parts.
+    /// The clients of the node, and its heap in `cells` equal parts.
     ///
     /// # Errors
     ///
-    /// The node is gone.
+    /// [`Error::Disconnected`] when the node is gone.
     pub fn overview(&self, cells: u32) -> Result<Overview, Error> {
         match self.session.call(RequestBody::Overview { cells })? {
             ReplyBody::Overview(overview) => Ok(overview),
@@ -480,7 +484,7 @@ impl Client {
         }
     }
 
-    /// The allocator whose memory lies in the region.
+    /// The allocator of memory in the region.
     pub fn pool(&self) -> Pool {
         Pool::new(Arc::clone(&self.session))
     }
@@ -494,7 +498,7 @@ impl Client {
         &self.session.region
     }
 
-    /// Where in the region the bytes lie, if they all do.
+    /// The offset of these bytes in the region, if all of them are in it.
     pub fn locate(&self, pointer: *const u8, length: usize) -> Option<Offset> {
         let offset = self.session.region.offset_of(Address(pointer as usize))?;
         let span = Span { offset, length: Length(length as u64) };
@@ -506,11 +510,11 @@ impl Client {
         &self.session.socket
     }
 
-    /// Ends the node.
+    /// Shuts down the node.
     ///
     /// # Errors
     ///
-    /// It was gone already.
+    /// [`Error::Disconnected`] when the node is already gone.
     pub fn shut_down_node(&self) -> Result<(), Error> {
         self.session.call(RequestBody::Shutdown).map(drop)
     }
@@ -532,7 +536,7 @@ pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<()
     first_error.map_or(Ok(()), Err)
 }
 
-/// A timeout so long that it does not fit means a year.
+/// The deadline after a timeout. A timeout that does not fit counts as a year.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))

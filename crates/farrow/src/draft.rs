@@ -1,6 +1,6 @@
-//! An object that is written and not yet sealed: its name and its labels may still change.
+//! An object that is written and not yet sealed: its name and metadata may still change.
 //!
-//! For who must try several names before one is free: the bytes are written once.
+//! For a caller that tries several names until one is free: the bytes are written once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::seal;
 use crate::session::Session;
 use crate::write_batch::WriteBatch;
 
-/// Dropped unsealed it leaves nothing behind.
+/// A drop without a seal leaves nothing behind.
 pub(crate) struct Draft {
     session: Arc<Session>,
-    /// None: sealed, or given up.
+    /// `None` once sealed or abandoned.
     written: Option<WrittenObject>,
 }
 
-/// What was just sealed, held so that it is not evicted before it is pinned.
+/// An object that was just sealed, held so that it is not evicted before it is pinned.
 #[derive(Debug)]
 pub(crate) struct SealedHold {
     session: Arc<Session>,
@@ -66,7 +66,7 @@ impl Draft {
         Ok(Self { session: Arc::clone(session), written: Some(written) })
     }
 
-    /// Other metadata, of the same length in all.
+    /// Replaces the metadata with metadata of the same encoded length.
     pub(crate) fn relabel(&mut self, metadata: &Metadata) -> Result<(), Error> {
         match &mut self.written {
             Some(written) => put::relabel(&self.session, written, &metadata.encode()),
@@ -74,7 +74,7 @@ impl Draft {
         }
     }
 
-    /// Seals it under this name. `None`: another has it, and this may be tried with a new one.
+    /// Seals the object under this name. `None` if the name is taken: try again with another one.
     pub(crate) fn seal(&mut self, name: &str) -> Result<Option<SealedHold>, Error> {
         let Some(mut written) = self.written.take() else {
             return Err(Error::InvalidArgument("the object is sealed".into()));
@@ -125,7 +125,7 @@ impl SealedHold {
         self.id
     }
 
-    /// Bytes of its buffers.
+    /// Bytes of the object's buffers.
     pub(crate) fn bytes(&self) -> u64 {
         self.held.as_ref().map_or(0, |held| held.entry().size.0)
     }

@@ -1,4 +1,4 @@
-//! One error for all of the client; bindings mirror its variants.
+//! The one error type of the client; bindings mirror its variants.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use farrow_store::{FormatError, StoreError};
 use farrow_wire::link::LinkError;
 use farrow_wire::{WireError, after, before};
 
-/// Why an operation failed, by what the caller can do about it.
+/// Why an operation failed, grouped by possible reactions of the caller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,25 +24,25 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The region has no room.
+    /// The region has no free run of this length.
     #[error(
         "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
         before(*waiting),
         after(*waited_ms)
     )]
     OutOfMemory {
-        /// Bytes asked.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes free.
+        /// Free bytes.
         free: u64,
         /// Longest free run in bytes.
         largest: u64,
-        /// Requests that wait for memory and come first.
+        /// Earlier requests that wait for memory.
         waiting: u64,
-        /// How long the request waited for room, in milliseconds.
+        /// How long the request waited, in milliseconds.
         waited_ms: u64,
     },
-    /// There is memory, and something else of which there is only so much is taken.
+    /// A limited resource other than free memory is used up, such as the space for names.
     #[error(
         "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
          {used} B in use{}{}",
@@ -50,79 +50,79 @@ pub enum Error {
         after(*waited_ms)
     )]
     NoRoom {
-        /// For what.
+        /// The resource.
         what: String,
-        /// Bytes asked.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes free.
+        /// Free bytes.
         free: u64,
         /// Longest free run in bytes.
         largest: u64,
-        /// Bytes taken.
+        /// Bytes in use.
         used: u64,
-        /// Requests that wait for memory and come first.
+        /// Earlier requests that wait for memory.
         waiting: u64,
-        /// How long the request waited for room, in milliseconds.
+        /// How long the request waited, in milliseconds.
         waited_ms: u64,
     },
-    /// Memory is full, and objects cannot leave it for files.
+    /// Memory is full, and objects cannot be spilled to files.
     #[error(
         "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
          object of {bytes} B cannot be spilled to {folder}: {reason}",
         after(*waited_ms)
     )]
     NotSpilled {
-        /// Bytes asked.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes free.
+        /// Free bytes.
         free: u64,
         /// Longest free run in bytes.
         largest: u64,
-        /// How long the request waited for room, in milliseconds.
+        /// How long the request waited, in milliseconds.
         waited_ms: u64,
-        /// Where files go.
+        /// The folder of the files.
         folder: String,
         /// Bytes of the file that could not be written.
         bytes: u64,
-        /// What the system says.
+        /// The reason given by the system.
         reason: String,
     },
-    /// More than the region could ever hold.
+    /// The request exceeds the capacity of the region.
     #[error("{asked} B asked of a region of {capacity} B")]
     TooLarge {
-        /// Bytes asked.
+        /// Bytes requested.
         asked: u64,
         /// Bytes of the heap.
         capacity: u64,
     },
-    /// This client, or its namespace, may not have more.
+    /// The quota of this client, or of its namespace, is used up.
     #[error(
         "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
         before(*waiting),
         after(*waited_ms)
     )]
     QuotaExceeded {
-        /// Of whom.
+        /// The owner of the quota.
         whose: String,
         /// `bytes` or `objects`.
         what: String,
-        /// How many were asked.
+        /// The number requested.
         asked: u64,
-        /// How many it has.
+        /// The number in use.
         used: u64,
-        /// How many it may have.
+        /// The limit.
         limit: u64,
-        /// Requests that wait for objects of this quota and come first.
+        /// Earlier requests that wait for objects of this quota.
         waiting: u64,
-        /// How long the request waited for room, in milliseconds.
+        /// How long the request waited, in milliseconds.
         waited_ms: u64,
     },
-    /// No such namespace.
+    /// The namespace does not exist.
     #[error("no namespace {name:?}; there are {known:?}")]
     NoNamespace {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Some of those that there are, besides the default one.
+        /// Some of the existing namespaces, except the default one.
         known: Vec<String>,
     },
     /// A namespace is not empty.
@@ -132,50 +132,50 @@ pub enum Error {
         name: String,
         /// Sealed objects in it.
         objects: u64,
-        /// Bytes granted to its clients, and those of objects not yet gone.
+        /// Bytes granted to its clients, and those of objects not yet freed.
         bytes: u64,
         /// Clients in it.
         clients: u64,
     },
-    /// A spilled object cannot be brought back. It is still listed and can be deleted.
+    /// A spilled object cannot be restored. It is still listed and can be deleted.
     #[error("object {what} cannot be restored from {file}: {reason}")]
     NotRestored {
         /// Its id.
         what: String,
         /// Its file.
         file: String,
-        /// What is wrong with it.
+        /// The defect of the file.
         reason: String,
     },
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
-        /// Of what.
+        /// The limited resource.
         what: String,
         /// The limit.
         max: u64,
     },
-    /// The time is over.
+    /// A timeout expired.
     #[error("{what}: nothing within {waited_ms} ms")]
     Timeout {
-        /// What was waited for.
+        /// The awaited event.
         what: String,
-        /// For how long.
+        /// How long the call waited, in milliseconds.
         waited_ms: u64,
     },
-    /// Rows of a huge table that nobody has appended, before others that somebody has.
+    /// A gap in a huge table: rows that are not appended yet, before rows that are.
     #[error("huge table {table:?} has no rows {first} to {last} yet, of {rows}")]
     RowsMissing {
         /// The name of the table.
         table: String,
-        /// The first row that is missing.
+        /// The first missing row.
         first: u64,
-        /// The last one of this gap.
+        /// The last row of this gap.
         last: u64,
-        /// All rows up to the last that is there.
+        /// Number of rows up to the last existing one.
         rows: u64,
     },
-    /// Rows of a huge table that are there already.
+    /// Some rows of a huge table exist already.
     #[error(
         "rows {first} to {last} of huge table {table:?}: {taken_first} to {taken_last} are there \
          since version {version}"
@@ -183,42 +183,42 @@ pub enum Error {
     RowsTaken {
         /// The name of the table.
         table: String,
-        /// The first row that was to be appended.
+        /// The first row to be appended.
         first: u64,
-        /// The last one.
+        /// The last row to be appended.
         last: u64,
-        /// The first row of those that are there.
+        /// The first existing row.
         taken_first: u64,
-        /// The last one.
+        /// The last existing row.
         taken_last: u64,
-        /// The version in which they came.
+        /// The version that added them.
         version: u64,
     },
-    /// The call was cancelled while it waited, and nothing has changed: see
+    /// The call was cancelled while it waited, and changed nothing: see
     /// [`interrupt`](crate::interrupt).
     #[error("the call was interrupted while it waited")]
     Interrupted,
-    /// The bytes that should describe an object do not.
+    /// The descriptor of an object is damaged or invalid.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
     /// The node is gone or was never there.
     #[error("no node at {}: {reason}", socket.display())]
     Disconnected {
-        /// Where it should be.
+        /// Where it was expected.
         socket: PathBuf,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
-    /// The node in whose memory it lies, or is to lie, cannot be reached.
+    /// The node in whose memory the object is, or would be placed, cannot be reached.
     #[error("node {node:?} is lost: {reason}")]
     NodeLost {
         /// Its name.
         node: String,
-        /// What is known.
+        /// The known reason.
         reason: String,
     },
-    /// The node in whose memory it lies, or is to lie, lives; its memory cannot be mapped by the node of
-    /// this client.
+    /// The node in whose memory the object is, or would be placed, is live, but this client's node
+    /// cannot map its memory.
     #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
     NodeUnreachable {
         /// Its name.
@@ -228,49 +228,49 @@ pub enum Error {
         /// Why its memory cannot be mapped.
         reason: String,
     },
-    /// Not all parties of a barrier will come.
+    /// A party of a barrier will not arrive.
     #[error("barrier {name:?} is broken by {who}: {reason}")]
     BarrierBroken {
         /// Its name.
         name: String,
-        /// Who does not come, or gave up.
+        /// The missing party.
         who: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The node does not reach most of its cluster, and so cannot say what names are free.
+    /// The node does not reach a majority of its cluster, and so cannot tell which names are free.
     #[error("node {node:?} is cut off from the cluster: {reason}")]
     CutOff {
         /// The node that was asked.
         node: String,
-        /// What is known.
+        /// The known reason.
         reason: String,
     },
-    /// Not allowed.
+    /// The operation is not permitted.
     #[error("permission denied: {0}")]
     PermissionDenied(String),
-    /// The node whose memory it is does not let this client's node do it.
+    /// The owner of the memory does not permit the operation to this client's node.
     #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
     NotGranted {
         /// The client's node.
         node: String,
-        /// The namespace; empty: the default one.
+        /// The namespace; empty for the default one.
         namespace: String,
-        /// What it lacks: `read`, `write` or `delete`.
+        /// The missing permission: `read`, `write` or `delete`.
         right: String,
     },
-    /// The arguments make no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The node speaks another version or said something out of turn.
+    /// The node has another protocol version, or sent an unexpected message.
     #[error("protocol: {0}")]
     Protocol(String),
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{what}: {reason}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// How it failed.
+        /// The failure.
         reason: String,
     },
 }

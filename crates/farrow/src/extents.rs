@@ -1,7 +1,7 @@
-//! Memory that the node has granted to this client and that holds nothing yet.
+//! Memory that the node has granted to this client and that contains no object yet.
 //!
-//! The node grants ranges ahead of need, so that most allocations cost no message; what is left
-//! over goes back. Ranges are whole pages here; only a page's remains are given back as lines.
+//! The node grants ranges ahead of need, so that most allocations cost no message. Surplus ranges
+//! are returned. Ranges are whole pages; only the rest of a page is returned as lines.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,29 +14,30 @@ use crate::error::Error;
 use crate::room::{self, Demand, GROUPS_MAX};
 use crate::session::{FIRST_CONNECTION, Session, lock};
 
-/// First grant; later ones double up to the greatest, so that a client that writes little takes
-/// little and one that writes much asks seldom.
+/// The first grant. Later ones double up to the maximum: a client that writes little takes little,
+/// and a client that writes much asks seldom.
 const GRANT_BYTES_FIRST: u64 = 256 << 10;
 
-/// Greatest grant beyond what is needed, and free bytes that a client keeps for its next
-/// allocations: so much, and at most this part of the heap, since nobody else can use it.
+/// The largest grant beyond need, and the most free bytes that a client retains for its next
+/// allocations.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// Retained bytes are at most this part of the heap, since no other client can use them.
 const AHEAD_PART_OF_HEAP: u64 = 64;
 
-/// The greatest grant for what is cut up for small objects: a message for several thousands of them.
+/// The largest grant to be cut up for small objects: one message for several thousand of them.
 const CUT_BYTES_MAX: u64 = 8 << 20;
 
-/// Free ranges that a client keeps.
+/// Free ranges that a client retains.
 const RETAINED_RUNS_MAX: usize = 2;
 
-/// For allocations of this size or more nothing is granted ahead: the message costs less than
-/// the first touch of their pages, and what would be left over lies in others' way.
+/// For allocations of this size or more nothing is granted ahead: the message costs less than the
+/// first touch of their pages, and the surplus would fragment the heap.
 const EXACT_BYTES_MIN: u64 = 256 << 10;
 
-/// Ranges of one client, handed out by the page.
+/// Ranges of one client, allocated by the page.
 #[derive(Debug)]
 pub(crate) struct Extents {
-    /// Ranges are mapped writable over the window while they are here.
+    /// Whether ranges are mapped writable over the window while they are here.
     is_writable: bool,
     /// See [`AHEAD_BYTES_MAX`].
     ahead_bytes: u64,
@@ -46,38 +47,37 @@ pub(crate) struct Extents {
 #[derive(Debug)]
 struct ExtentsState {
     free: SpaceAllocator,
-    /// All that is granted and not sealed by the node: start to end, merged. What this client
-    /// sealed by itself stays in it.
+    /// All ranges that are granted and not sealed by the node, from start to end, merged. Objects
+    /// sealed by this client itself remain part of it.
     granted: BTreeMap<u64, u64>,
-    /// Ranges that the node was asked to make part of an object, by their starts, until the answer.
-    /// What is granted anew meanwhile was sealed, and deleted since: it leaves this list, and no answer
-    /// to the seal changes anything any more.
+    /// Ranges with an open seal request, by start. A range that is granted again meanwhile was
+    /// sealed and then deleted: it leaves this list, and a late answer to its seal changes nothing.
     asked: BTreeMap<u64, SealingRange>,
-    /// How often it was asked.
+    /// Number of seal requests so far.
     seals: u64,
-    /// The connection for which `granted` was last compared with the node's books.
+    /// The connection for which `granted` was last compared with the node's records.
     connection: u64,
     grant_bytes: u64,
 }
 
-/// A range that the node was asked to make part of an object. The number tells the request from one
-/// for the same range after it was granted anew.
+/// A range with a seal request. The number distinguishes the request from one for the same range
+/// after it was granted again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SealTicket {
     span: Span,
     number: u64,
 }
 
-/// A range between a seal and its answer.
+/// A range between a seal request and its answer.
 #[derive(Debug)]
 struct SealingRange {
     end: u64,
     number: u64,
-    /// The answer never came: at the next connection the node says whose the range is.
+    /// The answer was lost: at the next connection the node reports whether the range is granted.
     is_lost: bool,
 }
 
-/// What the node granted, and the connection that said so.
+/// The ranges of a grant, and the connection that granted them.
 #[derive(Debug, Clone)]
 pub(crate) struct Granted {
     pub(crate) ranges: Vec<Span>,
@@ -85,7 +85,7 @@ pub(crate) struct Granted {
 }
 
 impl Extents {
-    /// None yet, in this heap.
+    /// The extents of a client in this heap, still empty.
     pub(crate) fn new(heap: Span, is_writable: bool) -> Result<Self, Error> {
         let page = page_bytes();
         let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
@@ -103,23 +103,22 @@ impl Extents {
         Ok(Self { is_writable, ahead_bytes, state: Mutex::new(state) })
     }
 
-    /// Whole pages of at least `bytes`, which is not 0: of what is free, here or at the node. No
-    /// object goes for it.
+    /// Whole pages for `bytes`, from memory that is free here or at the node. Evicts nothing.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         self.take_or_ask(session, whole, |state| state.want(whole, self.ahead_bytes))
     }
 
-    /// As [`Self::take`], for what many small objects are cut from: more is granted ahead however
-    /// much is taken.
+    /// As [`Self::take`], for a range from which many small objects are cut: more is granted ahead,
+    /// whatever the size.
     pub(crate) fn take_to_cut(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
         self.take_or_ask(session, whole, |state| state.want_ahead(whole, ahead_bytes))
     }
 
-    /// As [`Self::take_to_cut`], after that found nothing: the node makes room for it if there is
-    /// room for what it is for.
+    /// As [`Self::take_to_cut`], after that found no memory: the node makes room, if it can satisfy
+    /// the whole demand.
     pub(crate) fn make_to_cut(
         &self,
         session: &Session,
@@ -132,7 +131,7 @@ impl Extents {
         self.ask_for_one(session, whole, want, Some(demand))
     }
 
-    /// Takes `whole` bytes of what is free here, or else has the node grant what is wanted.
+    /// Takes `whole` bytes of free memory here, or requests a grant.
     fn take_or_ask(
         &self,
         session: &Session,
@@ -148,7 +147,7 @@ impl Extents {
         };
         match self.ask_for_one(session, whole, want, None) {
             Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
-                // What this client keeps for later may be just what is missing.
+                // The ranges that this client retains may suffice.
                 if !trim_all(session) {
                     return Err(error);
                 }
@@ -158,7 +157,7 @@ impl Extents {
         }
     }
 
-    /// Has the node grant one range, and takes `whole` bytes of it.
+    /// Requests a grant of one range, and takes `whole` bytes of it.
     fn ask_for_one(
         &self,
         session: &Session,
@@ -171,7 +170,7 @@ impl Extents {
         Ok(lock(&self.state).hand_out(granted, whole))
     }
 
-    /// Has the node grant a range for each size. They are in the books, and ready, when this returns.
+    /// Requests a range for each size. On return they are recorded, and writable where needed.
     fn ask(
         &self,
         session: &Session,
@@ -185,13 +184,13 @@ impl Extents {
                 self.make_ready(session, &granted.ranges)?;
                 return Ok(granted.ranges);
             }
-            // Another thread has found the next daemon since, and given the ranges back.
+            // Another thread has found the next daemon since, and returned the ranges.
             tracing::debug!(?granted, "granted by a daemon that has gone");
         }
     }
 
-    /// As [`Self::make`], unless all is free: then it is taken in one piece, with no other
-    /// message.
+    /// As [`Self::make`], but without a wait it first tries to take free memory in one piece, with
+    /// no further message.
     pub(crate) fn take_or_make(
         &self,
         session: &Session,
@@ -213,8 +212,8 @@ impl Extents {
         self.make(session, sizes, demand)
     }
 
-    /// Whole pages for each of `sizes`, none of which is 0: all of them or none. Others make room for
-    /// them if all of what they are for can be had.
+    /// Whole pages for each of `sizes`, all or none. Other objects are evicted for them only if the
+    /// whole demand can be satisfied.
     pub(crate) fn make(
         &self,
         session: &Session,
@@ -223,7 +222,7 @@ impl Extents {
     ) -> Result<Vec<Span>, Error> {
         let sizes = all_whole_pages(sizes)?;
         if !demand.wait.is_zero() {
-            // In the node's queue it would wait for what it keeps itself.
+            // In the node's queue the request would wait for memory that this client retains.
             trim_all(session);
         }
         let groups = room::groups(&sizes, GROUPS_MAX);
@@ -238,8 +237,7 @@ impl Extents {
         Ok(spans)
     }
 
-    /// Granted ranges are written in place where they are the pool's. If that cannot be, all of them
-    /// go back.
+    /// Makes granted ranges of the pool writable in place. If that fails, returns all of them.
     fn make_ready(&self, session: &Session, granted: &[Span]) -> Result<(), Error> {
         if !self.is_writable {
             return Ok(());
@@ -262,9 +260,10 @@ impl Extents {
         lock(&self.state).free.claim(Run { start: end.0, end: stop })
     }
 
-    /// Whole pages that hold nothing any more. Keeps some and gives the rest to the node.
+    /// Takes back unused whole pages. Retains some and returns the rest to the node.
     pub(crate) fn give(&self, session: &Session, span: Span) {
-        // In a forked child they are the parent's, and another of its threads may have the lock.
+        // In a forked child the pages belong to the parent, and another of its threads may hold the
+        // lock.
         if !session.is_own_process() {
             return;
         }
@@ -279,7 +278,7 @@ impl Extents {
         self.release(session, &surplus);
     }
 
-    /// Parts of pages, lines of 128 bytes, that hold nothing and are of no use here.
+    /// Returns unused parts of pages, lines of 128 bytes, which cannot be reused here.
     pub(crate) fn give_lines(&self, session: &Session, span: Span) {
         if span.length.0 > 0 && session.is_own_process() {
             let connection = lock(&self.state).let_go(&[span]);
@@ -287,29 +286,29 @@ impl Extents {
         }
     }
 
-    /// The node is about to be asked to make this range part of an object.
+    /// Records that the node is about to be asked to make this range part of an object.
     pub(crate) fn asked(&self, span: Span) -> SealTicket {
         lock(&self.state).asked_to_seal(span)
     }
 
-    /// The node did not make it part of an object.
+    /// Records that the node did not make the range part of an object.
     pub(crate) fn refused(&self, ticket: SealTicket) {
         lock(&self.state).end_seal(ticket);
     }
 
-    /// The range became part of an object.
+    /// Records that the range became part of an object.
     pub(crate) fn sealed(&self, ticket: SealTicket) {
         lock(&self.state).sealed(ticket);
     }
 
-    /// The seal was never answered.
+    /// Records that the seal was never answered.
     pub(crate) fn in_limbo(&self, session: &Session, ticket: SealTicket) {
         if session.is_own_process() {
             lock(&self.state).in_limbo(ticket);
         }
     }
 
-    /// Gives all free ranges back to the node. False: there are none.
+    /// Returns all free ranges to the node. False if there are none.
     pub(crate) fn trim(&self, session: &Session) -> bool {
         if !session.is_own_process() {
             return false;
@@ -324,7 +323,7 @@ impl Extents {
         !free.is_empty()
     }
 
-    /// Gives ranges to the node that are granted and neither free here nor in use.
+    /// Returns granted ranges that are neither free here nor in use to the node.
     fn release(&self, session: &Session, spans: &[Span]) {
         if spans.is_empty() || !session.is_own_process() {
             return;
@@ -333,14 +332,14 @@ impl Extents {
             true => self.protected(session, spans),
             false => spans.to_vec(),
         };
-        // Only now: what is out of the books may be granted to anybody at once.
+        // Only after the protection: a released range may be granted to another client at once.
         let connection = lock(&self.state).let_go(&gone);
         for batch in gone.chunks(farrow_wire::BATCH_ITEMS_MAX) {
             session.give_back(batch, connection);
         }
     }
 
-    /// Those of the ranges that could be made read-only. The others may not go to anybody else.
+    /// The ranges that could be made read-only. The others must not be granted to another client.
     fn protected(&self, session: &Session, spans: &[Span]) -> Vec<Span> {
         let mut gone = Vec::with_capacity(spans.len());
         for span in spans {
@@ -349,7 +348,7 @@ impl Extents {
                 continue;
             };
             if matches!(error, MapError::TooManyMaps { .. }) {
-                // As writable as before, and free: the next allocation may take it.
+                // The range is still writable, and free: the next allocation may take it.
                 let _ = lock(&self.state).free.free(span_run(*span));
                 tracing::debug!(%error, %span, "a range is not given back yet");
             } else {
@@ -359,20 +358,20 @@ impl Extents {
         gone
     }
 
-    /// Before the books are compared with the node's for a new connection: ranges that were sealed or
-    /// not, nobody knows, are forgotten. Returns what is ours.
+    /// Prepares the comparison with the node's records for a new connection: drops ranges of seals
+    /// with an unknown outcome. Returns the ranges that remain this client's.
     pub(crate) fn reconcile(&self, connection: u64) -> Vec<Span> {
         lock(&self.state).reconcile(connection)
     }
 }
 
 impl ExtentsState {
-    /// Pages that are free here.
+    /// Takes pages that are free here.
     fn take(&mut self, whole: u64) -> Option<Span> {
         self.free.allocate(whole, alignment_for(whole)).map(run_span)
     }
 
-    /// How much to ask the node for, when so much is needed.
+    /// The size of the grant to request for `whole` bytes.
     fn want(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
         if whole >= EXACT_BYTES_MIN {
             return whole;
@@ -386,8 +385,8 @@ impl ExtentsState {
         want
     }
 
-    /// Takes in what the node granted. False: the books were compared with the node's since then, which
-    /// gave it back as nobody's.
+    /// Records a grant. False: the records were compared with the node's since, and the comparison
+    /// returned the ranges.
     fn accept(&mut self, granted: &Granted) -> bool {
         let is_valid = granted.connection == self.connection;
         if is_valid {
@@ -396,7 +395,7 @@ impl ExtentsState {
         is_valid
     }
 
-    /// Takes ranges out of the books. Returns the connection that is to be told.
+    /// Removes ranges from the records. Returns the connection on which to release them.
     fn let_go(&mut self, spans: &[Span]) -> u64 {
         spans.iter().for_each(|span| self.remove_granted(*span));
         self.connection
@@ -409,7 +408,7 @@ impl ExtentsState {
         SealTicket { span, number: self.seals }
     }
 
-    /// False: what was sealed was deleted since, and granted anew.
+    /// False: the range was sealed, deleted and granted again since.
     fn end_seal(&mut self, ticket: SealTicket) -> bool {
         let start = ticket.span.offset.0;
         let is_open = self.asked.get(&start).is_some_and(|one| one.number == ticket.number);
@@ -429,7 +428,8 @@ impl ExtentsState {
         }
     }
 
-    /// See [`Extents::reconcile`]. A seal under way may be answered yet: its range stays.
+    /// See [`Extents::reconcile`]. The range of a seal under way stays: its answer may still
+    /// arrive.
     fn reconcile(&mut self, connection: u64) -> Vec<Span> {
         self.connection = connection;
         let lost: Vec<Run> = (self.asked.iter())
@@ -437,13 +437,13 @@ impl ExtentsState {
             .map(|(start, asked)| Run { start: *start, end: asked.end })
             .collect();
         self.asked.retain(|_, asked| !asked.is_lost);
-        // Those that are granted yet go back to the node: a writer's may be mapped read-only.
+        // Ranges that are still granted return to the node: a writer's pages may be read-only.
         lost.into_iter().for_each(|run| self.remove_granted(run_span(run)));
         let runs = self.granted.iter().map(|(start, end)| Run { start: *start, end: *end });
         runs.map(run_span).collect()
     }
 
-    /// Hands out the first `whole` bytes of what was just granted; others may take the rest.
+    /// Takes the first `whole` bytes of a new grant; the rest becomes free.
     fn hand_out(&mut self, granted: Span, whole: u64) -> Span {
         let (head, tail) = split(granted, whole);
         if let Some(tail) = tail {
@@ -453,7 +453,7 @@ impl ExtentsState {
     }
 
     fn insert_granted(&mut self, span: Span) {
-        // What was sealed, and deleted since, may be granted anew.
+        // A range that was sealed, and deleted since, may be granted again.
         self.remove_granted(span);
         self.end_seals(span);
         let Run { mut start, mut end } = span_run(span);
@@ -468,7 +468,7 @@ impl ExtentsState {
         self.granted.insert(start, end);
     }
 
-    /// Seals of what overlaps this have been carried out, whatever is still to be heard of them.
+    /// Ends the seals of ranges that overlap this one: they were carried out, whatever the answers.
     fn end_seals(&mut self, span: Span) {
         let Run { start, end } = span_run(span);
         let ended: Vec<Run> = (self.asked.range(..end).rev())
@@ -501,8 +501,8 @@ impl ExtentsState {
         }
     }
 
-    /// Takes out free ranges beyond what is worth keeping. The longest that fit are retained, and few of them:
-    /// each is a place where nobody's long range can be.
+    /// Takes out free ranges beyond those worth retaining. The longest that fit are retained, and
+    /// only a few: each one fragments the heap.
     fn surplus(&mut self, retained: u64) -> Vec<Span> {
         let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
         runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.length));
@@ -519,7 +519,7 @@ impl ExtentsState {
     }
 }
 
-/// Gives all that this client keeps for later back to the node. False: there is nothing.
+/// Returns all retained memory to the node. False if there is none.
 fn trim_all(session: &Session) -> bool {
     let own = session.extents.trim(session);
     let pool = session.pool.trim(session);
@@ -537,7 +537,7 @@ fn all_whole_pages(sizes: &[u64]) -> Result<Vec<u64>, Error> {
     whole_pages(all.unwrap_or(u64::MAX)).map(|_| whole)
 }
 
-/// The sizes in a range, one after the other; the last has what is left.
+/// Cuts a range into parts of these sizes, in order; the last part includes the remainder.
 fn cut(range: Span, sizes: &[u64]) -> Vec<Span> {
     let mut left = range;
     let mut spans: Vec<Span> = Vec::with_capacity(sizes.len());
@@ -552,13 +552,13 @@ fn cut(range: Span, sizes: &[u64]) -> Vec<Span> {
     spans
 }
 
-/// How much each group needs.
+/// The total size of each group.
 fn group_sizes(sizes: &[u64], groups: &[usize]) -> Vec<u64> {
     let mut left = sizes.iter();
     groups.iter().map(|count| left.by_ref().take(*count).sum()).collect()
 }
 
-/// Ranges of a huge page or more begin at one where that costs nothing.
+/// Ranges of a huge page or more are aligned to one where that costs nothing.
 fn alignment_for(bytes: u64) -> u64 {
     if bytes >= farrow_store::HUGE_GRANT_BYTES { farrow_store::HUGE_GRANT_BYTES } else { 1 }
 }
@@ -578,7 +578,7 @@ pub(crate) fn span_run(span: Span) -> Run {
     Run { start: span.offset.0, end: span.offset.0.saturating_add(span.length.0) }
 }
 
-/// What of `theirs` is in none of `ours`.
+/// The parts of `theirs` that are in none of `ours`.
 pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
     let mut ours: Vec<Run> = ours.iter().copied().map(span_run).collect();
     ours.sort_unstable();

@@ -1,4 +1,4 @@
-//! Finding objects, and waiting for them.
+//! Searches and waits for objects.
 
 use std::time::{Duration, Instant};
 
@@ -13,26 +13,26 @@ use crate::object::Object;
 use crate::session::wall_clock_ns;
 
 impl Client {
-    /// Finds and holds a sealed object; sends no message when it is there. Otherwise waits up
-    /// to `timeout` for a name to be sealed.
+    /// Finds and holds a sealed object. Sends no message if the object is in memory here. Otherwise
+    /// waits up to `timeout` for a name to be sealed.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another;
-    /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name the node that has it, or may have it.
+    /// [`Error::NotFound`] with a zero timeout, else [`Error::Timeout`]; [`Error::NodeLost`] and
+    /// [`Error::NodeUnreachable`] name the node that has the object, or may have it.
     pub fn get(&self, target: &ObjectKey, timeout: Duration) -> Result<Object, Error> {
         self.get_by(target, timeout, || self.get_now(target))
     }
 
-    /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`] does.
-    /// Where the object lies in memory that is not mapped here, only the bytes of the part are transferred,
-    /// once for all processes of the machine: the buffers of the columns, and of each column the selected
-    /// rows, but for the bytes of strings, the children of nested types and dictionaries, which come whole.
+    /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`]
+    /// does. If the object's memory is not mapped here, only the part is transferred, once for all
+    /// processes of the machine. A part consists of the selected rows of each selected column;
+    /// string bytes, children of nested types and dictionaries are transferred whole.
     ///
     /// # Errors
     ///
-    /// As [`Self::get`]; [`Error::InvalidArgument`] for a column that there is not, or that there is more than
-    /// once, and for an object that has no columns or rows.
+    /// As [`Self::get`]; [`Error::InvalidArgument`] for an unknown or ambiguous column, and for an
+    /// object without columns or rows.
     pub fn get_part(
         &self,
         target: &ObjectKey,
@@ -65,20 +65,20 @@ impl Client {
                 let waited_ms = millis(started.elapsed());
                 return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
             }
-            // Deleted between its seal and our look, or an id that will not come.
+            // Deleted between its seal and the search, or an id, which cannot be waited for.
             interrupt::pause(Duration::from_millis(1).min(timeout))?;
         }
     }
 
-    /// As [`Self::get`] for each target, all within one `timeout`. What is missing is waited for
-    /// with one message.
+    /// As [`Self::get`] for each target, within one `timeout`. Missing targets are waited for with
+    /// one message.
     ///
     /// # Errors
     ///
-    /// That of the first target that fails.
+    /// The error of the first target that fails.
     pub fn get_many(&self, targets: &[ObjectKey], timeout: Duration) -> Result<Vec<Object>, Error> {
         let deadline = deadline_after(timeout);
-        // One look at the clock for all: they are used at one time.
+        // One clock reading for all: they are used at the same time.
         let now_ns = wall_clock_ns();
         let get_now = |target: &ObjectKey| match self.get_here_at(target, now_ns)? {
             Some(object) => Ok(Some(object)),
@@ -94,14 +94,14 @@ impl Client {
         if !missing.is_empty() && !timeout.is_zero() {
             self.wait_until(&missing, missing.len(), deadline)?;
         }
-        // What did not come in time is looked for once more, and then is a timeout.
+        // A target still missing is looked up once more, and then times out.
         let least = Duration::from_millis(1).min(timeout);
         let left = || deadline.saturating_duration_since(Instant::now()).max(least);
         let all = targets.iter().zip(found);
         all.map(|(target, found)| found.map_or_else(|| self.get(target, left()), Ok)).collect()
     }
 
-    /// As [`Self::get_many`], at less cost for small objects of plain bytes.
+    /// As [`Self::get_many`], at a lower cost for small plain-bytes objects.
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl Client {
         arrow.map(Some)
     }
 
-    /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
-    /// there, or that [`Client::get`] would have to ask the node for it.
+    /// Finds and holds an object in memory. Sends no message. `None`: there is no such object, or
+    /// [`Client::get`] would have to ask the node for it.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Small objects of plain bytes that are got together: one claim on the session and one piece of
-//! memory for all of them, and for each no more than a number.
+//! Small plain-bytes objects that are held together: all share one reference to the session and one
+//! allocation, and each adds only an index.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::error::Error;
 use crate::object::Object;
 use crate::session::{Session, named};
 
-/// One of many objects that were got together.
+/// An object of a batch.
 #[derive(Debug)]
 pub enum BatchItem {
-    /// Plain bytes, small ones mostly.
+    /// Plain bytes, mostly small.
     Bytes(BatchBytes),
-    /// Anything else.
+    /// An object of any other kind.
     Object(Object),
 }
 
@@ -27,19 +27,19 @@ struct HeldBatch {
     held: HeldBytes,
 }
 
-/// Immutable bytes of an object, which they hold until they are dropped. Two words: for who keeps
-/// them beyond the reach of Rust.
+/// Immutable bytes of an object, which they hold until dropped. Two words in size: suited to keep
+/// bytes outside the reach of Rust.
 pub struct BatchBytes {
     batch: Arc<HeldBatch>,
     index: usize,
 }
 
 impl BatchBytes {
-    /// Their address and length: they are good until this is dropped.
+    /// The bytes' address and length, valid until this value is dropped.
     ///
     /// # Errors
     ///
-    /// The object does not lie in the region.
+    /// The bytes are outside the region.
     pub fn place(&self) -> Result<(*const u8, usize), Error> {
         let payload = self.batch.held.get(self.index).map_or(Span::default(), |(_, at)| at);
         let start = self.batch.session.region.pointer_of(payload)?;
@@ -62,8 +62,8 @@ impl Drop for BatchBytes {
     }
 }
 
-/// Finds and holds what is small, plain bytes, and in memory; one for each target. Sends no message
-/// but for pages of holds.
+/// Finds and holds small plain-bytes objects in memory; one result for each target. Sends messages
+/// only for pages of holds.
 pub(crate) fn get(
     session: &Arc<Session>,
     targets: &[ObjectKey],

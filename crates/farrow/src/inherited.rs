@@ -1,8 +1,8 @@
-//! Memory that forked children may read: it is given back when none of them is left.
+//! Memory that forked children may read. It is given back once the last of them has ended.
 //!
-//! What this client has not sealed lies in its grants. The pages of a buffer that is freed, or of a
-//! writer that is dropped, may be a buffer of a child that was forked off in between. They are retained
-//! here until the last such child has ended; when this client ends before, the node keeps its grants.
+//! Unsealed memory belongs to the client's grants. Pages of a freed buffer or a dropped writer may
+//! still be read by a child that was forked in between. They are retained here until the last such
+//! child has ended. If this client ends earlier, the node keeps its grants.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -11,22 +11,22 @@ use farrow_memory::{Offset, Span, fork};
 use crate::extents::SealTicket;
 use crate::session::{Session, lock};
 
-/// Memory of the pool that nobody uses in this process.
+/// Memory of the pool that is unused in this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unused {
     /// Whole pages.
     Pages(Span),
     /// A slot of a slab.
     Slot(Offset),
-    /// Pages whose seal was never answered.
+    /// Pages of a seal that was never answered.
     Limbo(SealTicket),
 }
 
-/// Memory of which children may have a part.
+/// Memory that forked children may share.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited(Mutex<Vec<ForkSpan>>);
 
-/// Used after fork `since`, and until after fork `until`.
+/// Memory allocated after fork number `since` and freed after fork number `until`.
 #[derive(Debug)]
 struct ForkSpan {
     since: u64,
@@ -35,7 +35,7 @@ struct ForkSpan {
 }
 
 impl Session {
-    /// Gives memory back that was in use since fork `since`, at once or when no child has it.
+    /// Gives back memory that was in use since fork `since`: at once, or when no child shares it.
     pub(crate) fn give_unused(self: &Arc<Self>, memory: Unused, since: u64) {
         let until = fork::forks();
         if !fork::is_inherited(since, until) {

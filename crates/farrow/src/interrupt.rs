@@ -1,12 +1,12 @@
-//! Calls that end before their time: cancelled by another thread, or by a check of the caller.
+//! Early ends of calls: cancelled by another thread, or by a check of the caller.
 //!
-//! A call that is interrupted returns [`Error::Interrupted`] within a
-//! tenth of a second and leaves everything as it was: the node forgets the request, and what an
-//! answer on its way brings is given back. The client can be used as before.
+//! An interrupted call returns [`Error::Interrupted`] within a tenth of a second and leaves
+//! everything as it was: the node drops the request, and the client gives back the contents of an
+//! answer already under way. The client stays usable.
 //!
-//! Waits for objects, memory, room in a quota, barriers, flags, spilled objects and huge tables
-//! are interrupted, and so is the search for a node. Calls that change something and take one
-//! round trip are not: nobody could say whether they changed it.
+//! Waits for objects, memory, room in a quota, barriers, flags, spilled objects and huge tables are
+//! interruptible, as is the search for a node. Calls that change something in one round trip are
+//! not: their outcome would be unknown.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,24 +43,24 @@ impl CancelToken {
         Self::default()
     }
 
-    /// Cancels the calls that run with this token, and those to come. It is one store, so a signal
-    /// handler may do it.
+    /// Cancels the calls that run with this token, now and later. It is a single store, so a signal
+    /// handler may call it.
     pub fn cancel(&self) {
-        // It orders no other memory.
+        // The flag orders no other memory.
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was cancelled.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Lets calls wait again.
+    /// Resets the token, so that calls wait again.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Runs calls on this thread that this token cancels. An enclosing scope is asked too.
+    /// Runs calls on this thread that this token can cancel. An enclosing scope stays in effect.
     pub fn run<T>(&self, body: impl FnOnce() -> T) -> T {
         let token = self.clone();
         let outer = current();
@@ -71,13 +71,13 @@ impl CancelToken {
     }
 }
 
-/// Sleeps, unless the thread is told not to wait any more.
+/// Sleeps, unless the thread is interrupted.
 pub(crate) fn pause(length: std::time::Duration) -> Result<(), Error> {
     if farrow_wire::interrupt::pause(length) { Ok(()) } else { Err(Error::Interrupted) }
 }
 
-/// Whether the wait for the answer may be interrupted: the request changes nothing, or can be
-/// withdrawn, or what its answer brings can be given back.
+/// Whether the wait for the answer may be interrupted: the request changes nothing or can be
+/// withdrawn, or the contents of its answer can be given back.
 pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
     match body {
         RequestBody::Grant { .. }

@@ -1,9 +1,9 @@
-//! Arrow tables in far memory: the client that users import and bindings wrap.
+//! Arrow tables in far memory: the client library that users import and bindings wrap.
 //!
-//! A [`Client`] puts values into a node's region and gets them, in this and every other process
-//! of the node, in place: no copy, no serialization. It maps the region, writes its own extents,
-//! holds what it reads, and asks the daemon only for grants and seals. It knows neither Python
-//! nor C; the crates `farrow-python` and `farrow-capi` do.
+//! A [`Client`] puts values into a node's region. This and every other process of the node get them
+//! in place: no copy, no serialization. The client maps the region, writes its own extents, holds
+//! the objects it reads, and asks the daemon only for grants and seals. The bindings to Python and
+//! C are the crates `farrow-python` and `farrow-capi`.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Sealing without a message: objects that have no name and one block.
 //!
 //! The client writes their entries itself, in pages that the node assigned to it, and the node
-//! hears of them when it looks. What they lie in stays in this client's books as granted: the
-//! node says what is still so when the client comes back to it.
+//! finds them when it scans. Their memory stays recorded as granted to this client; after a
+//! reconnect the node reports which ranges still are.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,15 +14,15 @@ use farrow_wire::{ReplyBody, RequestBody, SealItem};
 use crate::error::Error;
 use crate::session::{Session, lock, span, wall_clock_ns};
 
-/// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries, and up
-/// to twice as many where that is no more than this part of all.
+/// Most pages of one request, which starts with one page and doubles: 42 x 64 entries.
 const PAGES_MAX: u32 = 64;
+/// Requests double once more, to twice the maximum, if that is at most this part of all pages.
 const PART_OF_PAGES: u32 = 32;
 
-/// After the node had no page left, so many objects are sealed by it before it is asked again.
+/// After the node had no page left, this many objects are sealed by it before the next request.
 const PAUSE: u32 = 256;
 
-/// The client's entry pages, and how it asks for more.
+/// The client's entry pages, and the state of its requests for more.
 #[derive(Debug)]
 pub(crate) struct LocalEntries {
     pub(crate) entries: EntryTable,
@@ -31,9 +31,9 @@ pub(crate) struct LocalEntries {
 
 #[derive(Debug, Default)]
 struct EntryPageState {
-    /// Pages asked for the last time.
+    /// Pages of the last request.
     pages: u32,
-    /// How many objects are left to the node before the next question.
+    /// Objects to be sealed by the node before the next request.
     pause: u32,
 }
 
@@ -42,13 +42,14 @@ impl LocalEntries {
         Self { entries, state: Mutex::default() }
     }
 
-    /// Pages that the node says are this client's. Those of an answer that never came are new.
+    /// Adds pages that the node assigned to this client. Pages of an answer that was lost are new
+    /// here.
     pub(crate) fn add(&self, pages: &[Span]) -> Result<(), StoreError> {
         pages.iter().try_for_each(|pages| self.entries.add_pages(*pages))
     }
 }
 
-/// Seals what was written and published. None: the node has to be asked to do it.
+/// Seals a written and published object. `None`: the node has to seal it.
 pub(crate) fn seal(session: &Session, item: &SealItem) -> Option<ObjectId> {
     Sealer::new(session).item(item)
 }
@@ -60,7 +61,7 @@ pub(crate) fn seal_held(session: &Session, item: &SealItem) -> Option<(ObjectId,
     Some((id, held?))
 }
 
-/// Seals several objects at one time.
+/// Seals several objects with one timestamp.
 pub(crate) struct Sealer<'a> {
     session: &'a Session,
     now_ns: u64,
@@ -69,7 +70,7 @@ pub(crate) struct Sealer<'a> {
 
 impl<'a> Sealer<'a> {
     pub(crate) fn new(session: &'a Session) -> Self {
-        // Who wants to hear of all objects hears of them from the node.
+        // Subscribers to all objects are notified by the node.
         let is_watched = session.reader.is_watched().unwrap_or(true);
         let is_counted = session.reserved_objects.are_needed();
         let is_possible = !session.is_cut_off() && !is_watched && !is_counted;
@@ -81,7 +82,7 @@ impl<'a> Sealer<'a> {
         self.seal(&request(item)?, None).map(|(id, _)| id)
     }
 
-    /// The same for the first `size` bytes of a block, without a name.
+    /// As [`seal`], for the first `size` bytes of a block, without a name.
     pub(crate) fn bytes(&self, primary: Span, size: Length) -> Option<ObjectId> {
         self.seal(&SealRequest::bytes(primary, size, None), None).map(|(id, _)| id)
     }
@@ -109,7 +110,7 @@ impl<'a> Sealer<'a> {
     }
 }
 
-/// What a client asks of itself. None: it has a name or several blocks.
+/// The request of an object that the client can seal. `None`: it has a name or several blocks.
 fn request(item: &SealItem) -> Option<SealRequest<'static>> {
     if item.name.is_some() || !item.extra.is_empty() {
         return None;

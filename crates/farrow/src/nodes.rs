@@ -1,7 +1,7 @@
-//! The nodes of a cluster as one store: a place at each of them, taken at first use.
+//! The nodes of a cluster as one store: one session at each node, opened at first use.
 //!
-//! The daemon tells in its region who is there, so looking for an object on other nodes sends no
-//! message once this client has its places.
+//! The daemon publishes the membership list in its region. So a search for an object on other nodes
+//! sends no message once this client has its sessions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::held_bytes::{self, BatchBytes};
 use crate::options::ConnectOptions;
 use crate::session::{Session, lock};
 
-/// The client's places at nodes: the one at its own, and those at others.
+/// The client's sessions: the one at its own node, and those at other nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     own: Arc<Session>,
@@ -28,13 +28,13 @@ pub(crate) struct Nodes {
     links: Mutex<BTreeMap<String, Arc<RequestLink>>>,
 }
 
-/// What the daemon told last, and the places that were taken.
+/// The latest membership list of the daemon, and the open sessions.
 #[derive(Debug, Default)]
 struct SeenNodes {
     number: u64,
     members: Arc<Members>,
     sessions: BTreeMap<String, Arc<Session>>,
-    /// Those of nodes that are not lost.
+    /// The sessions at nodes whose memory can be used.
     usable: Arc<[Arc<Session>]>,
 }
 
@@ -48,13 +48,14 @@ impl SeenNodes {
     }
 }
 
-/// What looking for an object on other nodes brought.
+/// The result of a search for an object on other nodes.
 enum RemoteLookup<T> {
     Here(T),
     Nowhere,
-    /// It may be on a node whose objects are brought by network. With what is wrong with others.
+    /// The object may be on a node whose objects are fetched over the network. The list has the
+    /// errors of unreachable nodes.
     ByNet(Vec<(String, Error)>),
-    /// It may be on a node that cannot be reached.
+    /// The object may be on a node that cannot be reached.
     Unknown(Error),
 }
 
@@ -63,12 +64,12 @@ impl Nodes {
         Self { own, options, seen: Mutex::default(), links: Mutex::default() }
     }
 
-    /// The place at the client's own node.
+    /// The session at the client's own node.
     pub(crate) fn own(&self) -> &Arc<Session> {
         &self.own
     }
 
-    /// Who is there. One load when nothing has changed.
+    /// The membership list. One load when nothing has changed.
     fn members(&self) -> Result<Arc<Members>, Error> {
         self.look(|seen| Arc::clone(&seen.members))
     }
@@ -80,7 +81,7 @@ impl Nodes {
             && let Some((number, bytes)) = self.own.reader.told()?
             && let Some(members) = Members::decode(&bytes)
         {
-            // A node that lost its memory has another region now.
+            // A node that lost its memory has a new region.
             seen.sessions.retain(|name, session| {
                 members.find(name).is_none_or(|node| node.region_uid == session.region_uid())
             });
@@ -90,7 +91,7 @@ impl Nodes {
         Ok(look(&seen))
     }
 
-    /// Holds an object in the memory of a node at which this client has a place already. Sends no
+    /// Holds an object in the memory of a node at which this client already has a session. Sends no
     /// message.
     pub(crate) fn hold_here_at(
         &self,
@@ -107,8 +108,8 @@ impl Nodes {
         Ok(None)
     }
 
-    /// Finds and holds small objects of plain bytes, those that are not `found` yet, in the memory
-    /// of nodes at which this client has a place already. Sends no message but for pages of holds.
+    /// Finds and holds small plain-bytes objects, those that are not yet `found`, in the memory of
+    /// nodes at which this client already has a session. Sends messages only for pages of holds.
     pub(crate) fn get_batch(
         &self,
         but: &Session,
@@ -142,7 +143,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// The places at other nodes whose memory can be used; none where there is no cluster.
+    /// The sessions at other nodes whose memory can be used; none without a cluster.
     fn usable(&self) -> Result<Arc<[Arc<Session>]>, Error> {
         if self.own.reader.told_number()? == 0 {
             return Ok(Arc::default());
@@ -150,7 +151,7 @@ impl Nodes {
         self.look(|seen| Arc::clone(&seen.usable))
     }
 
-    /// The place at the client's own node and these, but for one.
+    /// The session at the client's own node and these, except `but`.
     fn others<'a>(
         &'a self,
         usable: &'a [Arc<Session>],
@@ -159,12 +160,12 @@ impl Nodes {
         std::iter::once(&self.own).chain(usable).filter(move |one| !std::ptr::eq(&***one, but))
     }
 
-    /// True where there are no other nodes.
+    /// True when there are no other nodes.
     fn is_alone(&self) -> Result<bool, Error> {
         Ok(self.own.reader.told_number()? == 0 || self.members()?.nodes.len() < 2)
     }
 
-    /// The place at a node.
+    /// The session at a node.
     fn session(&self, node: &MemberInfo) -> Result<Arc<Session>, Error> {
         if node.is_own {
             return Ok(Arc::clone(&self.own));
@@ -187,7 +188,8 @@ impl Nodes {
             return Ok(Arc::clone(session));
         }
         self.own.check_process()?;
-        // Not under the lock: another node may be asked meanwhile, and this one may be slow.
+        // Not under the lock: this node may be slow, and other threads may call other nodes
+        // meanwhile.
         let session = Session::open(&self.options, &node.name)?;
         let mut seen = lock(&self.seen);
         let session = Arc::clone(seen.sessions.entry(node.name.clone()).or_insert(session));
@@ -220,7 +222,7 @@ impl Nodes {
             return self.session(node);
         }
         let reason = match members.find(name) {
-            // Says what is wrong with it, unless it is there.
+            // An unreachable node has its own error.
             Some(node) => match self.session(node) {
                 Ok(_) => "it has come back without the memory that it had".to_owned(),
                 Err(error) => return Err(error),
@@ -230,7 +232,7 @@ impl Nodes {
         Err(Error::NodeLost { node: name.to_owned(), reason })
     }
 
-    /// What the node is called whose memory has this uid; empty where there is no cluster.
+    /// The name of the node whose memory has this uid; empty without a cluster.
     pub(crate) fn name_of(&self, region: u64) -> Result<String, Error> {
         let members = self.members()?;
         let is_own = region == self.own.region_uid();
@@ -239,14 +241,14 @@ impl Nodes {
         Ok(found.map(|node| node.name.clone()).unwrap_or_default())
     }
 
-    /// The name of a node that is lost and not forgotten, if there is one.
+    /// The name of a node that is lost and not forgotten, if any.
     pub(crate) fn first_lost(&self) -> Result<Option<String>, Error> {
         let members = self.members()?;
         let lost = members.nodes.iter().find(|node| node.reach == Reach::Lost);
         Ok(lost.map(|node| node.name.clone()))
     }
 
-    /// The places at all nodes whose memory can be used.
+    /// The sessions at all nodes whose memory can be used.
     pub(crate) fn places(&self) -> Result<Vec<Arc<Session>>, Error> {
         let mut places = vec![Arc::clone(&self.own)];
         for node in self.members()?.nodes.iter().filter(|node| !node.is_own) {
@@ -259,8 +261,8 @@ impl Nodes {
         Ok(places)
     }
 
-    /// The first of the other nodes where `look` finds something. What is in the memory of a node that
-    /// is lost, cannot be mapped, or does not let this client in, is an error.
+    /// The first of the other nodes where `look` finds something. The result is an error if the
+    /// object may be on a node that is lost, cannot be mapped, or refuses this client.
     fn first<T>(
         &self,
         but: &Session,
@@ -303,8 +305,8 @@ impl Nodes {
         Ok(trouble.map_or(RemoteLookup::Nowhere, RemoteLookup::Unknown))
     }
 
-    /// What `look` finds. That it finds nothing counts only if the nodes are the same before and after:
-    /// the daemon may have left out one that it had lost, of which the client did not know yet.
+    /// Calls `look` until it finds something or the membership list stayed the same during the
+    /// call. A list that changed may lack a node of which the client did not know yet.
     fn settled<T>(
         &self,
         target: &ObjectKey,
@@ -326,8 +328,8 @@ impl Nodes {
         }
     }
 
-    /// What is wrong with the node that has an object, of those into whose memory this client could not
-    /// look. `None`: the object is nowhere. Asks the client's own daemon.
+    /// The error of the node that has an object, among the nodes that this client could not search.
+    /// `None` if the object exists nowhere. Asks the client's own daemon.
     fn at_unseen(
         &self,
         unseen: Vec<(String, Error)>,
@@ -338,7 +340,7 @@ impl Nodes {
         }
         let mut unseen = unseen.into_iter();
         let ObjectKey::Name(name) = target else {
-            // An id says where its object is.
+            // An id names the region of its object.
             return Ok(unseen.next().map(|(_, error)| error));
         };
         match self.own.call(RequestBody::FindLost { name: name.clone() })? {
@@ -356,18 +358,18 @@ fn evicted_again(target: &ObjectKey) -> Error {
     Error::Timeout { what, waited_ms: 0 }
 }
 
-/// An object that is held in the memory of another node, or brought from there.
+/// An object that is held in the memory of another node, or was fetched from there.
 pub(crate) struct Elsewhere {
     pub(crate) session: Arc<Session>,
     pub(crate) held: Held,
-    /// It is only the part that was asked for.
+    /// Only the requested part was fetched.
     pub(crate) is_part: bool,
 }
 
-/// An object that was brought may be evicted before it is held; so often it is asked for.
+/// Maximum fetches of one object, which may be evicted again before this client holds it.
 const FETCHES_MAX: u32 = 16;
 
-/// Whether an error is about one other node alone.
+/// Whether an error concerns a single other node.
 fn is_of_node(error: &Error) -> bool {
     matches!(
         error,
@@ -375,10 +377,10 @@ fn is_of_node(error: &Error) -> bool {
     )
 }
 
-/// A place, and the numbers of the targets that are there.
+/// A session, and the indices of the targets at its node.
 type AtHome = (Arc<Session>, Vec<usize>);
 
-/// An id says in whose memory its object lies; a name may be anywhere.
+/// Whether a node may have an object. An id names the region of its object; a name may be anywhere.
 fn is_possible(node: &MemberInfo, target: &ObjectKey) -> bool {
     match target {
         ObjectKey::Id(id) => id.region().0 == node.region_uid,
@@ -387,13 +389,14 @@ fn is_possible(node: &MemberInfo, target: &ObjectKey) -> bool {
 }
 
 impl Client {
-    /// The same client with the memory of another node: what it puts, creates and allocates lies
-    /// there, and its numbers are that node's. Objects are found wherever they are.
+    /// The same client with the memory of another node: its new objects and allocations are placed
+    /// there, and its statistics are that node's. Objects are found on any node.
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`], [`Error::NodeUnreachable`] for one whose memory cannot be mapped here,
-    /// [`Error::InvalidArgument`] for a node that there is not, [`Error::NotGranted`] for one that lets nobody of this client's node in.
+    /// [`Error::NodeLost`], [`Error::NodeUnreachable`] for a node whose memory cannot be mapped
+    /// here, [`Error::InvalidArgument`] for an unknown node, [`Error::NotGranted`] for a node that
+    /// admits no client of this node.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
         let members = self.nodes().members()?;
         let found = members.find(node).ok_or_else(|| {
@@ -418,7 +421,7 @@ impl Client {
         Ok(Self::new(self.nodes().session(node)?, Arc::clone(self.nodes())))
     }
 
-    /// The node in whose memory this client puts; `None` where there is no cluster.
+    /// The node in whose memory this client puts; `None` without a cluster.
     ///
     /// # Errors
     ///
@@ -429,18 +432,18 @@ impl Client {
         Ok(found.map(|node| node.name.clone()))
     }
 
-    /// Uid of the region in which this client puts: another one when a node lost its memory.
+    /// The uid of the region in which this client puts. A node that lost its memory has a new one.
     pub fn region_uid(&self) -> u64 {
         self.session().region_uid()
     }
 
-    /// As [`Self::list_where`], on all nodes, each object with its node; `None` where there is no
-    /// cluster. What lies on lost nodes, and on those that do not let this client in, is not listed.
+    /// As [`Self::list_where`], on all nodes, each object with its node; `None` without a cluster.
+    /// Objects of lost nodes, and of nodes that refuse this client, are not listed.
     ///
     /// # Errors
     ///
-    /// [`Error::NodeUnreachable`] names a live node whose objects cannot be listed from here; those of
-    /// each other node can, by [`Self::at`]. A region is damaged.
+    /// [`Error::NodeUnreachable`] names a live node whose objects cannot be listed from here; use
+    /// [`Self::list_on`] to list each of the others. A region is damaged.
     pub fn list_all(
         &self,
         prefix: &str,
@@ -457,7 +460,7 @@ impl Client {
                 Ok(listed) => {
                     all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
                 }
-                // The daemon may not know yet that the other one is gone.
+                // The daemon may not have noticed yet that the other node is lost.
                 Err(
                     error @ (Error::NodeLost { .. }
                     | Error::Disconnected { .. }
@@ -476,7 +479,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Self::at`] and [`Self::list_where`]; a node whose objects are brought by network is asked.
+    /// As [`Self::at`] and [`Self::list_where`]. A node whose objects are fetched over the network
+    /// answers through messages.
     pub fn list_on(
         &self,
         node: &str,
@@ -528,11 +532,11 @@ impl Client {
         Ok(all)
     }
 
-    /// The nodes of the cluster, as the client's own node sees them; none where it is alone.
+    /// The nodes of the cluster, as seen by the client's own node; none without a cluster.
     ///
     /// # Errors
     ///
-    /// The node is gone.
+    /// [`Error::Disconnected`] when the node is gone.
     pub fn members(&self) -> Result<Members, Error> {
         match self.nodes().own.call(RequestBody::Nodes)? {
             ReplyBody::Nodes(members) => Ok(members),
@@ -540,18 +544,18 @@ impl Client {
         }
     }
 
-    /// Tells the node that all processes of a lost one have ended: what they held comes back.
-    /// Memory that they still read would be given to others, so be sure. Where this node could not read
-    /// which names the lost one had, those are free from here on: tell each node that remains.
+    /// Declares that all processes of a lost node have ended, and frees the memory they held. Be
+    /// sure: memory that they still read would be granted again. Names of the lost node that this
+    /// node could not read become free. Call this on each remaining node.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a node that is not lost, or not known.
+    /// [`Error::InvalidArgument`] for a node that is unknown or not lost.
     pub fn forget_node(&self, node: &str) -> Result<(), Error> {
         self.nodes().own.call(RequestBody::Forget { node: node.to_owned() }).map(drop)
     }
 
-    /// Where an object is: the place at its node. This client's own if it is nowhere.
+    /// The session at the node that has an object. If the object exists nowhere: this client's own.
     pub(crate) fn home_of(&self, target: &ObjectKey) -> Result<Arc<Session>, Error> {
         if self.session().has(target)? {
             return Ok(Arc::clone(self.session()));
@@ -560,7 +564,7 @@ impl Client {
         match self.nodes().first(self.session(), target, look)? {
             RemoteLookup::Here(session) => Ok(session),
             RemoteLookup::Nowhere => Ok(Arc::clone(self.session())),
-            // The client's own node asks the others.
+            // The client's own node asks the other nodes.
             RemoteLookup::ByNet(unseen) => match self.nodes().at_unseen(unseen, target)? {
                 Some(error) => Err(error),
                 None => Ok(Arc::clone(self.nodes().own())),
@@ -569,7 +573,7 @@ impl Client {
         }
     }
 
-    /// Whether an object is on a node whose objects are brought by network.
+    /// Whether an object is on a node whose objects are fetched over the network.
     pub(crate) fn is_by_net(&self, target: &ObjectKey) -> Result<bool, Error> {
         let found = self.nodes().settled(target, || {
             let is_there = self.ask_by_net(target)?;
@@ -600,15 +604,15 @@ impl Client {
         }
     }
 
-    /// Has an object of another node, or a part of it, brought into the memory of this client's own, and
-    /// holds it.
+    /// Fetches an object of another node, or a part of it, into the memory of the client's own
+    /// node, and holds it.
     fn fetch(
         &self,
         target: &ObjectKey,
         part: Option<&PartSpec>,
     ) -> Result<Option<Elsewhere>, Error> {
         let own = self.nodes().own();
-        // The node says so from time to time while it is on its way, however long that takes.
+        // A slow transfer is no timeout: the node answers `Fetching` at this interval.
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut evictions = 0;
         while evictions < FETCHES_MAX {
@@ -629,7 +633,7 @@ impl Client {
         Err(evicted_again(target))
     }
 
-    /// The metadata of an object of another node; `None`: there is no such object.
+    /// The metadata of an object of another node; `None` if there is no such object.
     fn fetch_metadata(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {
         let own = self.nodes().own();
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
@@ -656,7 +660,7 @@ impl Client {
         Err(evicted_again(target))
     }
 
-    /// The metadata of an object in the memory of another node than that of this client's place.
+    /// The metadata of an object in the memory of a node other than this client's.
     pub(crate) fn metadata_elsewhere(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {
         let look = |session: &Arc<Session>| {
             let Some(held) = session.hold(target)? else { return Ok(None) };
@@ -675,8 +679,8 @@ impl Client {
         })
     }
 
-    /// Holds an object in the memory of another node than that of this client's place. Where it has to be
-    /// brought, only `part` of it is.
+    /// Holds an object in the memory of a node other than this client's. If the object has to be
+    /// fetched, only `part` of it is.
     pub(crate) fn hold_elsewhere(
         &self,
         target: &ObjectKey,
@@ -705,7 +709,7 @@ impl Client {
         }
     }
 
-    /// Targets by the places where they are, in order; with the numbers that they had.
+    /// The targets' indices, grouped by the sessions at their nodes, in order.
     pub(crate) fn by_home(&self, targets: &[ObjectKey]) -> Result<Vec<AtHome>, Error> {
         let all = || (0..targets.len()).collect();
         if self.nodes().is_alone()? {

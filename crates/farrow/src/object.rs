@@ -1,4 +1,4 @@
-//! An object in use: held, and rebuilt over the memory where it lies.
+//! An object in use: held, and rebuilt in place over its memory.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,28 +14,28 @@ use farrow_wire::PartSpec;
 use crate::error::Error;
 use crate::session::Session;
 
-/// A descriptor longer than this is refused: that of 16 million nodes would fit.
+/// The longest descriptor accepted: enough for 16 million nodes.
 const DESCRIPTOR_BYTES_MAX: u64 = 1 << 30;
 
-/// A sealed object that stays where it is while this, or anything made from it, lives.
+/// A sealed object whose memory stays in place while this value, or anything made from it, lives.
 #[derive(Debug, Clone)]
 pub struct Object {
     hold: Arc<Hold>,
 }
 
-/// The claim on an object, given up when nothing made from it is left. For who keeps bytes of it
-/// beyond the reach of Rust, see [`ObjectBytes::into_hold`].
+/// The hold on an object, released when its last user is dropped. To keep bytes outside the reach
+/// of Rust, see [`ObjectBytes::into_hold`].
 pub struct Hold {
     held: Held,
-    /// All blocks it lies in, the primary one first, where there are several.
+    /// All blocks of the object, the primary one first; `None` for a single block.
     blocks: Option<Box<[Span]>>,
-    /// Where they lay at seal, if those are other places: what the descriptor says counts there.
+    /// The blocks' places at seal, if they have moved since: the descriptor uses these offsets.
     origins: Option<Box<[Span]>>,
-    /// The object of another node that it is a copy of.
+    /// The object of another node of which this one is a copy.
     origin: Option<ObjectId>,
-    /// One buffer over each block, made at the first rebuild, with where the block lay at seal.
+    /// One buffer over each block, made at the first rebuild, with the block's span at seal.
     buffers: OnceLock<Vec<(Span, Buffer)>>,
-    /// After all the others: it looks what became of the object that was let go.
+    /// The last field: after the hold is released, its drop checks whether the object was deleted.
     farewell: Farewell,
 }
 
@@ -68,11 +68,11 @@ impl Hold {
     }
 }
 
-/// What is left to do when the claim is gone.
+/// The work left after the hold is released.
 struct Farewell {
     session: Arc<Session>,
     id: ObjectId,
-    /// A buffer's block, of which a put in this process may make use.
+    /// The block of a buffer, registered so that a put in this process may refer to it.
     registered: Option<Span>,
 }
 
@@ -83,7 +83,7 @@ impl Drop for Farewell {
 }
 
 impl Object {
-    /// Takes the hold over; gives it up again when the object is damaged.
+    /// Takes over the hold; releases it if the object is damaged.
     pub(crate) fn new(session: &Arc<Session>, held: Held) -> Result<Self, Error> {
         let farewell =
             Farewell { session: Arc::clone(session), id: held.entry().id, registered: None };
@@ -102,22 +102,22 @@ impl Object {
         Ok(Self { hold: Arc::new(hold) })
     }
 
-    /// Its id, wherever the bytes are that are read here.
+    /// The object's id: that of the original if this is a copy.
     pub fn id(&self) -> ObjectId {
         self.hold.origin.unwrap_or(self.hold.entry().id)
     }
 
-    /// What it is.
+    /// The kind of the object.
     pub fn kind(&self) -> ObjectKind {
         self.hold.entry().kind
     }
 
-    /// Bytes of its buffers, or of itself for plain bytes.
+    /// Bytes of the object's buffers; for plain bytes, their length.
     pub fn bytes(&self) -> u64 {
         self.hold.entry().size.0
     }
 
-    /// The blocks of the region that it lies in.
+    /// The object's blocks in the region.
     pub fn blocks(&self) -> &[Span] {
         self.hold.blocks()
     }
@@ -131,7 +131,7 @@ impl Object {
         self.clone().into_view()
     }
 
-    /// As [`Self::view`], for who needs nothing but the bytes.
+    /// As [`Self::view`], for a caller that needs only the bytes.
     ///
     /// # Errors
     ///
@@ -149,32 +149,32 @@ impl Object {
         Ok(ObjectBytes { bytes, hold: self.hold })
     }
 
-    /// Arrow arrays, or a NumPy array, over the memory where they lie. Their buffers hold the
-    /// object. Costs time by the number of buffers, not of rows.
+    /// Arrow arrays, or a NumPy array, in place over the object's memory. Their buffers hold the
+    /// object. The cost depends on the number of buffers, not of rows.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDescriptor`] when the descriptor is damaged or says what cannot be.
+    /// [`Error::InvalidDescriptor`] when the descriptor is damaged or contradicts itself.
     pub fn rebuild(&self) -> Result<Rebuilt, Error> {
         Ok(self.decoded()?.rebuild(&|offset, length| self.resolve(offset, length))?)
     }
 
-    /// As [`Self::rebuild`], and reads all the data once to see that arrays are well-formed:
-    /// for objects of writers that are not trusted.
+    /// As [`Self::rebuild`], and reads all data once to check that the arrays are well-formed: for
+    /// objects of untrusted writers.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDescriptor`] also for contents that a kernel could be led astray by.
+    /// [`Error::InvalidDescriptor`] also for contents that could mislead a compute kernel.
     pub fn rebuild_checked(&self) -> Result<Rebuilt, Error> {
         Ok(self.decoded()?.rebuild_checked(&|offset, length| self.resolve(offset, length))?)
     }
 
-    /// Some columns and rows of an Arrow object, over the memory where they lie.
+    /// Some columns and rows of an Arrow object, in place over its memory.
     ///
     /// # Errors
     ///
-    /// As [`Self::rebuild`]; [`Error::InvalidArgument`] for an object of another kind and for a column that
-    /// there is not.
+    /// As [`Self::rebuild`]; [`Error::InvalidArgument`] for an object of another kind and for an
+    /// unknown column.
     pub fn rebuild_part(&self, part: &PartSpec) -> Result<ArrowObject, Error> {
         if matches!(self.kind(), ObjectKind::Bytes | ObjectKind::NdArray) {
             let kind = self.kind().as_str();
@@ -187,7 +187,7 @@ impl Object {
         arrow_of(decoded.rebuild(&|offset, length| self.resolve(offset, length))?)
     }
 
-    /// An Arrow object over the memory where it lies.
+    /// An Arrow object, in place over its memory.
     pub(crate) fn rebuild_arrow(&self) -> Result<ArrowObject, Error> {
         arrow_of(self.rebuild()?)
     }
@@ -209,7 +209,7 @@ impl Object {
 
     fn decoded(&self) -> Result<Decoded, Error> {
         let decoded = Decoded::parse(&self.descriptor()?, &Limits::default())?;
-        // Offsets of another region would mean other bytes here.
+        // Offsets of another region would refer to other bytes here.
         let ours = self.hold.origin.map_or(self.hold.session().region_uid(), |id| id.hi);
         let theirs = decoded.stamp().region;
         if theirs != ours {
@@ -226,7 +226,7 @@ impl Object {
         Ok(decoded)
     }
 
-    /// The descriptor as its writer left it, once its checksum is right.
+    /// The descriptor, copied out and checked against its checksum.
     fn descriptor(&self) -> Result<Vec<u8>, Error> {
         let Entry { descriptor, primary, descriptor_crc, kind, .. } = *self.hold.entry();
         if kind == ObjectKind::Bytes {
@@ -239,8 +239,8 @@ impl Object {
         copy_checked(self.hold.session(), descriptor, descriptor_crc, "descriptor")
     }
 
-    /// A range of the object, by where it lay at seal, as a buffer that holds it; `None` when it
-    /// is none of the object's.
+    /// A range of the object, by its offset at seal, as a buffer that holds the object; `None` if
+    /// the range is outside the object.
     fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
         let wanted = Span { offset: Offset(offset), length: Length(length) };
@@ -263,7 +263,7 @@ impl Object {
             .zip(origins)
             .filter_map(|(block, origin)| {
                 let bytes = hold.session().region.sealed(*block).ok()?;
-                // The buffer must not keep the very structure alive that it is retained in.
+                // A buffer that held this `Hold`, which stores it, would be a reference cycle.
                 let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)) };
                 Some((*origin, Buffer::from(Bytes::from_owner(owner))))
             })
@@ -274,10 +274,10 @@ impl Object {
 }
 
 impl Hold {
-    /// A second claim on the same object, for a buffer over one of its blocks.
+    /// A second hold on the same object, for a buffer over one of its blocks.
     fn for_buffer(&self, block: Span) -> Self {
         let session = Arc::clone(self.session());
-        // In a forked child another thread of the parent may have the lock for ever.
+        // In a forked child the lock may have been held by another thread of the parent.
         if session.is_own_process() {
             session.blocks.insert(&[block]);
         }
@@ -292,7 +292,7 @@ impl Hold {
     }
 }
 
-/// Immutable bytes of an object, which they hold.
+/// Immutable bytes of an object. They hold the object.
 #[derive(Debug, Clone)]
 pub struct ObjectBytes {
     bytes: SealedBytes,
@@ -300,12 +300,13 @@ pub struct ObjectBytes {
 }
 
 impl ObjectBytes {
-    /// The object they belong to.
+    /// The id of the object that contains the bytes.
     pub fn id(&self) -> ObjectId {
         self.hold.origin.unwrap_or(self.hold.entry().id)
     }
 
-    /// Their address and length, and what holds them: they are good until that is dropped.
+    /// The bytes' address and length, and their hold: the address is valid until the hold is
+    /// dropped.
     pub fn into_hold(self) -> (*const u8, usize, Arc<Hold>) {
         (self.bytes.as_ptr(), self.len(), self.hold)
     }
@@ -334,7 +335,7 @@ fn arrow_of(rebuilt: Rebuilt) -> Result<ArrowObject, Error> {
     }
 }
 
-/// Bytes that a client wrote before the seal: copied out, then checked, then used.
+/// Copies out bytes that a client wrote before the seal, and verifies their checksum.
 fn copy_checked(
     session: &Session,
     span: Span,
@@ -353,7 +354,7 @@ fn copy_checked(
     Ok(bytes)
 }
 
-/// What a reader finds wrong with an entry or its list of blocks is the descriptor's fault.
+/// A store error about an entry or its list of blocks, reported as an invalid descriptor.
 fn damaged(error: StoreError) -> Error {
     Error::InvalidDescriptor(error.to_string())
 }

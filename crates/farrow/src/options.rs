@@ -1,4 +1,4 @@
-//! How a client finds its node, and starts one when there is none.
+//! Options of a connection, which may start a node, and of an object.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use std::time::Duration;
 use farrow_store::Metadata;
 use farrow_wire::paths;
 
-/// Time that connecting may take where nothing else is said; the start of a private node, which
-/// lays claim to all its memory, included.
+/// Default time limit for connecting. It includes the start of a private node, which allocates all
+/// of its memory.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Socket of the node; `None`: `$FARROW_SOCKET`, else this user's default.
+    /// Socket of the node; `None`: `$FARROW_SOCKET`, else the default of this user.
     pub socket: Option<PathBuf>,
     /// Time for connecting, and for each later call to the node.
     pub timeout: Duration,
-    /// How to start a node when none serves; only used where neither `socket` nor
-    /// `$FARROW_SOCKET` names one.
+    /// How to start a node when none is running; only used if neither `socket` nor `$FARROW_SOCKET`
+    /// names one.
     pub spawn: Option<SpawnCommand>,
-    /// The namespace to be in; empty: the default one.
+    /// The namespace to use; empty: the default one.
     pub namespace: String,
 }
 
@@ -33,12 +33,12 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Connects to the node at `socket`, with the usual time limit.
+    /// Connects to the node at `socket`, with the default time limit.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self { socket: Some(socket.into()), ..Self::default() }
     }
 
-    /// The socket meant, and whether a node may be started there.
+    /// The socket to use, and whether a node may be started there.
     pub(crate) fn place(&self) -> (PathBuf, bool) {
         match &self.socket {
             Some(socket) => (socket.clone(), false),
@@ -51,49 +51,49 @@ impl ConnectOptions {
     }
 }
 
-/// What an object is to have besides its bytes.
+/// Options of a new object.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ObjectOptions<'a> {
-    /// Its name: 1 to 255 bytes of UTF-8 without NUL, the name of its namespace and one byte
-    /// included. `None`: it is known by its id only.
+    /// Its name: 1 to 255 bytes of UTF-8 without NUL, including the name of its namespace and a
+    /// separator. `None`: it has only an id.
     pub name: Option<&'a str>,
-    /// Key-value pairs that are listed with it.
+    /// Key-value pairs that are listed with the object.
     pub metadata: Option<&'a Metadata>,
-    /// How long the node may take to find room where there is none: requests that wait are served
-    /// in the order in which they came.
+    /// How long the node may take to make room. Waiting requests are served in the order of their
+    /// arrival.
     pub wait: Duration,
 }
 
 impl<'a> ObjectOptions<'a> {
-    /// A name, if any, and nothing else.
+    /// Options with a name, if any, and nothing else.
     pub fn named(name: Option<&'a str>) -> Self {
         Self { name, ..Self::default() }
     }
 
-    /// The metadata as it lies in the region; empty for none.
+    /// The metadata as encoded in the region; empty for none.
     pub(crate) fn encoded_metadata(&self) -> Vec<u8> {
         self.metadata.map(Metadata::encode).unwrap_or_default()
     }
 }
 
-/// The program that is the daemon.
+/// The command that starts a daemon.
 #[derive(Debug, Clone)]
 pub struct SpawnCommand {
-    /// What to run.
+    /// The program to run.
     pub program: PathBuf,
-    /// Arguments before those of the daemon itself.
+    /// Arguments before those of the daemon.
     pub arguments: Vec<OsString>,
-    /// Memory of the node in bytes; `None`: `$FARROW_MEMORY`, else the daemon's own choice.
+    /// Memory of the node in bytes; `None`: `$FARROW_MEMORY`, else the daemon's default.
     pub memory: Option<u64>,
 }
 
 impl SpawnCommand {
-    /// A `farrowd` at this path.
+    /// The `farrowd` at this path.
     pub fn daemon(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), memory: None }
     }
 
-    /// Starts a private node at `socket`; its words go to `log`.
+    /// Starts a private node at `socket`; its standard error is written to `log`.
     pub(crate) fn start(&self, socket: &Path, log: Stdio) -> std::io::Result<std::process::Child> {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(&self.program);
@@ -105,7 +105,7 @@ impl SpawnCommand {
         if let Some(memory) = memory {
             command.arg("--memory").arg(memory);
         }
-        // A group of its own: Ctrl-C in the client's terminal is not for the node.
+        // A process group of its own: Ctrl-C in the client's terminal should not end the node.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
     }

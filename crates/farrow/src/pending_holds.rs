@@ -1,7 +1,7 @@
-//! Objects that this client seals, goes on using, and does not hold yet.
+//! Objects that this client is sealing, continues to use, and does not hold yet.
 //!
-//! A daemon that follows a killed one does not know which these are, and keeps everything that was
-//! sealed last until it is told that what is still in use is held.
+//! The successor of a killed daemon does not know these objects. It retains all recently sealed
+//! objects until each client confirms that it holds those still in use.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use farrow_wire::RequestBody;
 
 use crate::session::{Session, lock};
 
-/// Seals between their request and the hold on what they sealed.
+/// Seals between their request and the hold on the sealed object.
 #[derive(Debug, Default)]
 pub(crate) struct PendingHolds(Mutex<PendingState>);
 
@@ -18,19 +18,19 @@ pub(crate) struct PendingHolds(Mutex<PendingState>);
 struct PendingState {
     next: u64,
     open: BTreeSet<u64>,
-    /// The daemon is to be told when all seals before this one are held.
+    /// The confirmation is due when all seals before this one are held.
     owed: Option<u64>,
 }
 
 impl PendingState {
-    /// Whether the daemon is to be told now.
+    /// Whether the confirmation is due now.
     fn is_due(&mut self) -> bool {
         let first = self.open.first().copied().unwrap_or(self.next);
         self.owed.take_if(|before| first >= *before).is_some()
     }
 }
 
-/// One such seal; it ends with this value.
+/// One seal in progress; it ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Sealing<'a> {
     session: &'a Session,
@@ -38,7 +38,8 @@ pub(crate) struct Sealing<'a> {
 }
 
 impl Session {
-    /// From before the request until the hold is published, or nothing was sealed.
+    /// Begins a seal: create it before the request, and drop it once the hold is published or the
+    /// seal failed.
     pub(crate) fn sealing(&self) -> Sealing<'_> {
         let mut state = lock(&self.unheld.0);
         let number = state.next;
@@ -47,7 +48,7 @@ impl Session {
         Sealing { session: self, number }
     }
 
-    /// There is another daemon. True: all that was sealed under the ones before is held.
+    /// Records a new daemon. True: all objects sealed under earlier daemons are held.
     pub(crate) fn note_successor(&self) -> bool {
         let mut state = lock(&self.unheld.0);
         state.owed = Some(state.next);
@@ -65,7 +66,7 @@ impl Drop for Sealing<'_> {
         let is_due = state.is_due();
         drop(state);
         if is_due {
-            // If it has gone meanwhile, its successor asks anew.
+            // If this daemon has ended meanwhile, its successor asks again.
             self.session.tell(RequestBody::ConfirmEarlier);
         }
     }

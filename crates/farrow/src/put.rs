@@ -1,8 +1,8 @@
-//! From a value in this process to a sealed object.
+//! Writes a value of this process to memory and seals it.
 //!
-//! What already lies in the region stays where it is; everything else is copied once, straight
-//! to its place. An object without a name and of one block is then sealed by the client itself,
-//! every other one by one message to the node.
+//! Buffers that are already in the region stay in place; everything else is copied once, straight
+//! to its place. The client itself seals an object without a name and of one block. Every other
+//! object is sealed with one message to the node.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ use crate::seal::{self, Sealed, Unsealed};
 use crate::session::{Session, wire_span};
 use crate::write_batch::WriteBatch;
 
-/// What can be put.
+/// A value that can be put.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Value<'a> {
@@ -72,18 +72,18 @@ pub enum Value<'a> {
     },
 }
 
-/// A written object that only the node's word is missing to.
+/// An object that is written and not yet sealed.
 pub(crate) struct WrittenObject {
     pub(crate) item: SealItem,
     primary: Span,
     is_small: bool,
-    /// Buffers of the pool that become part of it.
+    /// Buffers of the pool that become part of the object.
     pool_pages: Vec<Span>,
-    /// Their old page tables.
+    /// The old page tables of these buffers.
     pub(crate) retired: Retired,
     reservation: ObjectReservation,
     claim: NameClaim,
-    /// The node was asked to seal it.
+    /// Set once the node was asked to seal the object.
     ticket: Option<SealTicket>,
 }
 
@@ -97,27 +97,27 @@ impl WrittenObject {
         Self { item, primary, is_small, pool_pages, retired, reservation, claim, ticket }
     }
 
-    /// The node is about to be asked to seal it.
+    /// Records that the node is about to be asked to seal the object.
     pub(crate) fn ask(&mut self, session: &Session) {
         self.ticket = Some(session.extents.asked(self.primary));
     }
 
-    /// What was promised, for another try.
+    /// The unused reservation, for another attempt.
     pub(crate) fn take_reservation(&mut self) -> ObjectReservation {
         std::mem::take(&mut self.reservation)
     }
 
-    /// What [`write_plain`] wrote.
+    /// The object written by [`write_plain`].
     pub(crate) fn small_bytes(primary: Span, size: Length) -> Self {
         let item = SealItem::bytes(wire_span(primary), size.0);
         Self::new(item, primary, true, Prepared::default())
     }
 }
 
-/// Smaller buffers of the pool are copied where maps are scarce: as small objects are.
+/// Where memory maps are scarce, pool buffers below this size are copied, as small objects are.
 const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
 
-/// What was got for an object before it is written.
+/// Resources acquired for an object before it is written.
 #[derive(Default)]
 pub(crate) struct Prepared {
     pub(crate) reservation: ObjectReservation,
@@ -125,15 +125,15 @@ pub(crate) struct Prepared {
     pub(crate) place: Placement,
 }
 
-/// Where an object is to lie.
+/// Where an object is placed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Placement {
-    /// Anywhere; where nothing is free, others leave for it.
+    /// Anywhere; if no memory is free, other objects are evicted.
     #[default]
     Any,
-    /// In what is free.
+    /// In free memory only.
     Free,
-    /// In this range; if it is small, other objects share its pages.
+    /// In this range. A small object shares its pages with others.
     At { span: Span, is_small: bool },
 }
 
@@ -143,10 +143,10 @@ impl From<ObjectReservation> for Prepared {
     }
 }
 
-/// A value that has a descriptor, and what its block needs.
+/// A value that has a descriptor, and the layout of its block.
 struct Measured {
     plan: Plan,
-    /// Buffers of the pool that become part of it.
+    /// Buffers of the pool that become part of the object.
     pool_pages: Vec<Span>,
     extra: Vec<Span>,
     list: Vec<u8>,
@@ -169,7 +169,7 @@ impl Measured {
     }
 }
 
-/// Bytes of the block that a value would have.
+/// Bytes of the block that a value would need.
 pub(crate) fn block_bytes(
     session: &Session,
     value: &Value<'_>,
@@ -194,7 +194,7 @@ struct InPlace {
 impl InPlace {
     /// Offset of the bytes if they may stay where they are.
     fn locate(&mut self, session: &Session, pointer: *const u8, length: usize) -> Option<u64> {
-        // A page is the grain of protection, and a small buffer should not keep a large block.
+        // A page is the unit of protection, and a small buffer should not keep a large block alive.
         if (length as u64) < page_bytes() {
             return None;
         }
@@ -202,7 +202,7 @@ impl InPlace {
         let span = Span { offset, length: Length(length as u64) };
         session.region.check(span).ok()?;
         match session.pool.find(span) {
-            // A copy needs no map of its own, and of little it is quicker anyway.
+            // A copy needs no map of its own, and copying a small buffer is quicker anyway.
             Some((pages, false)) if pages.length.0 < COPIED_BYTES_MAX && are_maps_scarce() => {
                 return None;
             }
@@ -216,7 +216,7 @@ impl InPlace {
 }
 
 fn remember(spans: &mut Vec<Span>, span: Span) {
-    // Buffers come in order mostly; the rest is sorted out at the end.
+    // Buffers mostly arrive in order; other duplicates are removed at the end.
     if spans.last() != Some(&span) {
         spans.push(span);
     }
@@ -234,13 +234,13 @@ pub(crate) fn put(
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
-    // Who does not wait needs no clock, which would take a twentieth of a small put.
+    // Reading the clock would take a twentieth of a small put.
     let since = (!options.wait.is_zero()).then(Instant::now);
     let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
     let own = ObjectOptions { wait, ..*options };
     let small = &mut WriteBatch::nothing(session);
     let plain = match write_plain(session, value, &own, small) {
-        // Where nothing is free, others leave for it.
+        // No free memory: `write` below makes room.
         Err(error) if room::is_short(&error) => None,
         plain => plain?,
     };
@@ -268,7 +268,7 @@ pub(crate) fn put(
     Ok(result?)
 }
 
-/// Seals what is written. Where the directory has no room for it, until then waits for some.
+/// Seals a written object. If the directory is full, waits for room in it until the deadline.
 fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sealed {
     loop {
         let result = seal::one(session, item.clone());
@@ -278,14 +278,14 @@ fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sea
             return result;
         }
         let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
-        // Without room the seal was refused, and that is known.
+        // A seal that failed for lack of room has a known outcome.
         room::ask(session, Vec::new(), 0, Some(&demand))
             .map_err(|error| Unsealed { error, is_unknown: false })?;
     }
 }
 
-/// Puts the bytes in their place, at the latest when the small writes are flushed; what is missing
-/// then is the seal.
+/// Writes a value to its place, at the latest when the small writes are flushed. Then only the seal
+/// is missing.
 pub(crate) fn write(
     session: &Arc<Session>,
     value: &Value<'_>,
@@ -306,7 +306,7 @@ pub(crate) fn write(
     let uid = session.region_uid();
     let descriptor = plan.descriptor(DescriptorStamp { region: uid, epoch: 0 }, base);
     let item = SealItem {
-        // The numbers of descriptors are those of the directory.
+        // Descriptors and the directory number the kinds alike.
         kind: plan.kind() as u8,
         primary: wire_span(primary),
         descriptor: (base + descriptor_at, descriptor.len() as u64),
@@ -341,8 +341,8 @@ pub(crate) fn write(
     Ok(written)
 }
 
-/// As [`write`], for small plain bytes with neither name nor metadata: the block and the bytes of
-/// it. None: they are none of these.
+/// As [`write`], for small plain bytes with neither name nor metadata: the block and the length.
+/// `None` for any other value.
 pub(crate) fn write_plain(
     session: &Session,
     value: &Value<'_>,
@@ -372,7 +372,7 @@ fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Erro
     if in_place.pool.len() + in_place.sealed.len() > EXTRA_BLOCKS_MAX {
         let all = sorted(in_place.pool.iter().chain(&in_place.sealed).copied().collect());
         if all.len() > EXTRA_BLOCKS_MAX {
-            // More pieces than an object may have: copied, they are one.
+            // Too many blocks for one object: if copied, the buffers need only one.
             return Ok((describe(value, &mut |_, _| None)?, InPlace::default()));
         }
     }
@@ -429,7 +429,7 @@ fn write_bytes(
     }
 }
 
-/// Room for so many bytes, and whether it shares its pages.
+/// Memory for `total` bytes, and whether it shares its pages.
 fn take(
     session: &Arc<Session>,
     total: u64,
@@ -454,19 +454,19 @@ fn take(
         Err(error) if room::is_short(&error) && matches!(prepared.place, Placement::Any) => {}
         taken => return Ok((taken?, is_small)),
     }
-    // Nobody leaves for an object whose name is not to be had.
+    // No object is evicted for a new object whose name is taken.
     let name = options.name.map(str::to_owned).into_iter().collect();
     prepared.claim = NameClaim::take(session, name)?;
     let demand = Demand::new(1, options.name.into_iter(), options.wait);
     if is_small && options.wait.is_zero() {
         return session.arena.make(session, total, &demand).map(|span| (span, true));
     }
-    // Pages of its own: who waits there keeps no other thread from the arena.
+    // Pages of its own: a wait inside the arena would block other threads.
     let made = session.extents.make(session, &[total], &demand)?;
     Ok((made.first().copied().unwrap_or_default(), false))
 }
 
-/// Room that nothing was written to.
+/// Gives back memory that was not written to.
 pub(crate) fn give_back(session: &Session, place: Placement) {
     match place {
         Placement::At { span, is_small: true } => session.extents.give_lines(session, span),
@@ -475,7 +475,7 @@ pub(crate) fn give_back(session: &Session, place: Placement) {
     }
 }
 
-/// Bytes of a block for so many bytes of content with metadata at its end.
+/// Bytes of a block with `total` bytes of content and metadata at its end.
 pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
     if metadata.is_empty() {
         return total;
@@ -491,13 +491,13 @@ fn write_metadata(small: &mut WriteBatch<'_>, primary: Span, metadata: &[u8]) ->
     small.write(metadata_offset(primary, metadata), metadata)
 }
 
-/// Where metadata lies in its block.
+/// The offset of the metadata in its block.
 pub(crate) fn metadata_offset(primary: Span, metadata: &[u8]) -> Offset {
     let end = primary.offset.0 + primary.length.0;
     Offset(end - (metadata.len() as u64).next_multiple_of(8))
 }
 
-/// Copies the buffers and writes descriptor and list behind them.
+/// Copies the buffers and writes the descriptor and the block list behind them.
 fn fill(
     session: &Session,
     written: &WrittenObject,
@@ -532,7 +532,7 @@ fn fill(
     Ok(())
 }
 
-/// Other metadata, of the same length, for what was written and is not yet sealed.
+/// Replaces the metadata of a written and unsealed object by metadata of the same length.
 pub(crate) fn relabel(
     session: &Session,
     written: &mut WrittenObject,
@@ -548,7 +548,8 @@ pub(crate) fn relabel(
     Ok(())
 }
 
-/// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
+/// Records the node's answer: the memory belongs to the object, to this client again, or the
+/// outcome is unknown.
 pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) {
     let id = match result {
         Ok(id) => *id,
@@ -562,23 +563,23 @@ pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result
     if written.pool_pages.is_empty() {
         return;
     }
-    // Each buffer holds the object until Arrow frees it, so that the table the object was made
-    // from stays good whatever happens to the object.
+    // Each buffer holds the object until Arrow frees it, so that the source table stays valid even
+    // if the object is deleted.
     match session.hold_sealed(id) {
         Ok(held) => session.pool.commit_seal(&written.pool_pages, &held),
-        // The buffers stay read-only and are never used again, which is safe.
+        // The buffers stay read-only and are never reused, which is safe.
         Err(error) => tracing::error!(%error, %id, "a sealed object cannot be held"),
     }
 }
 
 pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject, is_unknown: bool) {
-    // In a forked child it is the parent's.
+    // In a forked child the memory belongs to the parent.
     if !session.is_own_process() {
         return;
     }
     if is_unknown {
         written.reservation.used(1);
-        // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
+        // The object may be sealed: the buffers of the pool stay read-only as well.
         if let Some(ticket) = written.ticket {
             session.extents.in_limbo(session, ticket);
         }

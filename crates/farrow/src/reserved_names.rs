@@ -1,8 +1,8 @@
-//! Names of objects in creation.
+//! Reserved names of objects in creation.
 //!
-//! The node keeps them in private memory, so one that follows a crash does not know them: they
-//! are reserved again when the client finds it. A name that somebody else took in between is
-//! lost, and its writer is told so at the seal. A node that hands over passes them on.
+//! The node keeps reservations in private memory, so they are lost in a crash, and the client
+//! renews them when it finds the next daemon. A name that another client took in between is lost,
+//! which its writer learns at the seal. A daemon that hands over passes reservations on.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ pub(crate) struct ReservedNames {
 }
 
 impl ReservedNames {
-    /// Takes all names, or none.
+    /// Reserves all names, or none.
     pub(crate) fn take(&self, session: &Session, names: Vec<String>) -> Result<(), Error> {
         if names.is_empty() {
             return Ok(());
@@ -30,9 +30,9 @@ impl ReservedNames {
         Ok(())
     }
 
-    /// Gives names back. Those that were lost to others are let be.
+    /// Gives names back, except those lost to other clients.
     pub(crate) fn give(&self, session: &Session, mut names: Vec<String>) {
-        // In a forked child they are the parent's.
+        // In a forked child the names belong to the parent.
         if names.is_empty() || !session.is_own_process() {
             return;
         }
@@ -45,12 +45,12 @@ impl ReservedNames {
         }
     }
 
-    /// The name is that of a sealed object now.
+    /// Records that a sealed object has the name now.
     pub(crate) fn sealed(&self, name: &str) {
         lock(&self.names).remove(name);
     }
 
-    /// Says to a node that follows another which names are needed. What it refuses is lost.
+    /// Renews the reservations at a new daemon. A name that it refuses is lost.
     pub(crate) fn renew(&self, link: &Link, deadline: Instant) {
         let mut ours = lock(&self.names);
         let mut names: Vec<String> = ours.iter().cloned().collect();
@@ -60,7 +60,7 @@ impl ReservedNames {
         for (names, are_all) in batches {
             let body = RequestBody::Renew { names: names.clone(), are_all };
             let Ok(ReplyBody::Ready(are_ours)) = link.call(body, deadline) else {
-                // That node has gone too; the next one is told again.
+                // This daemon has ended too; the next one is told again.
                 return;
             };
             for (name, _) in names.iter().zip(are_ours).filter(|(_, is_ours)| !is_ours) {

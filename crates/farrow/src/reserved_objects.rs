@@ -1,7 +1,8 @@
-//! Room in the quotas of objects for those that this client is about to make.
+//! Reservations in the object quotas for objects that this client is about to make.
 //!
-//! Where objects are limited the node is asked for a reservation before one is written. What is not used
-//! goes back when the object is given up. A node that follows another is told how many there are.
+//! Where objects are limited, the client reserves each one at the node before writing it, except in
+//! a put that does not wait. Unused reservations are returned when the object is given up. The
+//! client reports the open ones to a new daemon.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,13 +17,13 @@ use crate::session::{Session, lock};
 
 #[derive(Debug, Default)]
 pub(crate) struct ReservedObjects {
-    /// The node counts objects.
+    /// Whether the node counts objects.
     are_needed: AtomicBool,
-    /// Those that were made and neither used nor given back.
+    /// Objects reserved at the node that are neither used nor given back.
     objects: Mutex<u32>,
 }
 
-/// Room for so many objects, or for none. What is left of it goes back at the end.
+/// A reservation of some objects, or of none. The unused rest is returned on drop.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectReservation {
     session: Option<Arc<Session>>,
@@ -35,12 +36,12 @@ impl ReservedObjects {
     }
 
     pub(crate) fn are_needed(&self) -> bool {
-        // It says nothing of other memory.
+        // The flag orders no other memory.
         self.are_needed.load(Ordering::Relaxed)
     }
 
-    /// Says to a node that follows another what is still needed, and goes over to it: in one, so that
-    /// what is given back meanwhile is given to the right one.
+    /// Reports the open reservations to a new daemon and calls `go_over` to switch to it, under one
+    /// lock, so that a concurrent return reaches the right daemon.
     pub(crate) fn renew<T>(&self, link: &Link, are_needed: bool, go_over: impl FnOnce() -> T) -> T {
         let objects = lock(&self.objects);
         self.are_needed.store(are_needed, Ordering::Relaxed);
@@ -52,8 +53,8 @@ impl ReservedObjects {
 }
 
 impl ObjectReservation {
-    /// Asks for room for all, or none, which may take so long to come. Where objects are not counted
-    /// there is nothing to ask.
+    /// Reserves all objects or none, waiting up to `wait`. Sends no request where objects are not
+    /// counted.
     pub(crate) fn take(
         session: &Arc<Session>,
         objects: usize,
@@ -64,7 +65,7 @@ impl ObjectReservation {
         }
         let objects = u32::try_from(objects).unwrap_or(u32::MAX);
         let wait_ms = millis(wait).min(WAIT_MS_MAX);
-        // The node keeps the time; its answer may take a little longer.
+        // The node enforces the wait; its answer may take a little longer.
         let deadline = deadline_after(wait.saturating_add(session.timeout));
         session.call_until(RequestBody::Reservation { objects, wait_ms }, deadline)?;
         let mut all = lock(&session.reserved_objects.objects);
@@ -72,8 +73,8 @@ impl ObjectReservation {
         Ok(Self { session: Some(Arc::clone(session)), objects })
     }
 
-    /// The same for what is written at once: only who would wait asks, all others hear it at the seal,
-    /// which follows. Returns what is left of the wait too.
+    /// As [`Self::take`], for objects that are sealed right after. Only a caller that would wait
+    /// reserves; the others learn of a full quota at the seal. Also returns the rest of the wait.
     pub(crate) fn take_to_wait(
         session: &Arc<Session>,
         objects: usize,
@@ -87,26 +88,26 @@ impl ObjectReservation {
         Ok((reservation, rest_of(wait, since.elapsed())))
     }
 
-    /// Whether there is room for one.
+    /// Whether at least one object is reserved.
     pub(crate) fn is_there(&self) -> bool {
         self.objects > 0
     }
 
-    /// One of those that are left, by itself.
+    /// Splits off a reservation of one object, if any is left.
     pub(crate) fn split_one(&mut self) -> Self {
         let objects = self.objects.min(1);
         self.objects -= objects;
         Self { session: self.session.clone(), objects }
     }
 
-    /// Takes in what another one of this client has.
+    /// Takes over another reservation of this client.
     pub(crate) fn join(&mut self, mut other: Self) {
         self.objects = self.objects.saturating_add(std::mem::take(&mut other.objects));
         self.session = self.session.take().or_else(|| other.session.take());
     }
 
-    /// So many were sealed, or nobody knows whether they were: then what is too much at the node goes
-    /// when it hears of this client's reservations the next time.
+    /// Counts objects as sealed, or possibly sealed: in that case the node drops any excess when it
+    /// next learns of this client's reservations.
     pub(crate) fn used(&mut self, objects: usize) {
         let used = u32::try_from(objects).unwrap_or(u32::MAX).min(self.objects);
         self.objects -= used;
@@ -122,7 +123,7 @@ impl Drop for ObjectReservation {
         let Self { session: Some(session), objects: 1.. } = self else {
             return;
         };
-        // In a forked child they are the parent's.
+        // In a forked child the reservations belong to the parent.
         if session.is_own_process() {
             let mut all = lock(&session.reserved_objects.objects);
             *all = all.saturating_sub(self.objects);
@@ -131,7 +132,7 @@ impl Drop for ObjectReservation {
     }
 }
 
-/// What is left of a wait that began so long ago; it ends no wait altogether.
+/// The rest of a wait after `gone`. A nonzero wait never becomes zero.
 pub(crate) fn rest_of(wait: Duration, gone: Duration) -> Duration {
     wait.saturating_sub(gone).max(wait.min(Duration::from_millis(1)))
 }

@@ -1,4 +1,4 @@
-//! What stays in memory: pins, eviction, and the way back.
+//! Pins, eviction, and restoring of spilled objects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::error::Error;
 use crate::object::Object;
 use crate::session::{Session, named};
 
-/// An object may leave memory again between its return and the hold; so often it is asked for.
+/// Attempts to hold a spilled object: it may leave memory again between its restore and the hold.
 const RETURNS_MAX: u32 = 16;
 
-/// A file may be long and its disk slow: the node itself gives up after a minute.
+/// A file may be long and its disk slow. The node itself gives up after a minute.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 
 impl Client {
-    /// Pins objects: they are never evicted, until [`Client::unpin`], their end, or that of the
-    /// region. Pinning one twice changes nothing.
+    /// Pins objects: they are never evicted until they are unpinned by [`Client::unpin`] or
+    /// deleted, or the region ends. Pinning one twice changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] names the first that is not there, [`Error::PermissionDenied`] the
-    /// first of another namespace; the others are pinned.
+    /// [`Error::NotFound`] names the first missing object, [`Error::PermissionDenied`] the first of
+    /// another namespace; the others are pinned.
     pub fn pin(&self, targets: &[ObjectKey]) -> Result<(), Error> {
         self.set_pins(targets, true)
     }
 
-    /// Lets go of pins, whoever made them.
+    /// Removes pins, including those of other clients.
     ///
     /// # Errors
     ///
@@ -39,14 +39,14 @@ impl Client {
         self.set_pins(targets, false)
     }
 
-    /// Evicts objects of this client's namespace, or spills them if the node does so, those first
-    /// that were not used for the longest time, until `bytes` are free
-    /// that were not before. Never one that is held, pinned, or being written. What could go and
-    /// did is in the report; if it is less than asked, so is what could not.
+    /// Evicts objects of this client's namespace, or spills them if the node is set up to, least
+    /// recently used first, until `bytes` more are free. Objects that are held, pinned or being
+    /// written stay. The report counts the evicted objects and bytes and, if too little was freed,
+    /// the bytes that could not be evicted.
     ///
     /// # Errors
     ///
-    /// The node is gone.
+    /// [`Error::Disconnected`] when the node is gone.
     pub fn evict(&self, bytes: u64) -> Result<EvictedReport, Error> {
         match self.session().call(RequestBody::Evict { bytes })? {
             ReplyBody::Evicted(report) => Ok(report),
@@ -69,7 +69,7 @@ impl Client {
 fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
     for batch in targets.chunks(BATCH_ITEMS_MAX) {
-        // What is to stay in memory has to be there, until the node has heard of it.
+        // An object to be pinned must be in memory, and stay there until the node has pinned it.
         let mut held = Vec::new();
         for target in batch.iter().filter(|_| is_pinned) {
             if session.is_away(target)? {
@@ -89,8 +89,7 @@ fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> R
 }
 
 impl Session {
-    /// Finds an object and holds it, and has it brought back into memory if need be; `None` when
-    /// it is not there.
+    /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
     pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
         for _ in 0..RETURNS_MAX {
             if let Some(held) = self.hold_here(target)? {
@@ -100,7 +99,7 @@ impl Session {
                 Whereabouts::Nowhere => return Ok(None),
                 Whereabouts::InMemory if self.is_outdated(target)? => return Ok(None),
                 Whereabouts::InMemory => {}
-                // If it went meanwhile, an object of the same name may have come: look again.
+                // If the object is gone meanwhile, its name may have a new object: look again.
                 Whereabouts::Away(id) => self.restore(id)?,
             }
         }
@@ -118,19 +117,19 @@ impl Session {
         }
     }
 
-    /// Whether all that is here of an object is a replica that may not be used without asking.
+    /// Whether the only local copy of an object is a replica that may be outdated.
     fn is_outdated(&self, target: &ObjectKey) -> Result<bool, Error> {
         let found = self.reader.lookup(target.store()).map_err(named)?;
         found.map_or(Ok(false), |entry| Ok(!self.is_current(&entry)?))
     }
 
-    /// Whether an object is out of memory, or on its way.
+    /// Whether an object is spilled, or moving to or from memory.
     fn is_away(&self, target: &ObjectKey) -> Result<bool, Error> {
         let place = self.reader.whereabouts(target.store()).map_err(named)?;
         Ok(matches!(place, Whereabouts::Away(_)))
     }
 
-    /// Has an object brought back into memory, unless it is gone.
+    /// Restores an object, unless it is gone.
     fn restore(&self, id: ObjectId) -> Result<(), Error> {
         let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
         match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {

@@ -1,8 +1,8 @@
-//! Asking the node for memory: for what is free, and for what others have to leave first.
+//! Requests to the node for memory: free memory, or memory made free by eviction.
 //!
-//! What is free costs nobody anything. Others make room only for an operation that knows all that it
-//! needs, and that has its name by then: what it needs goes to the node in one message, which finds
-//! all of it or changes nothing.
+//! Free memory has no cost to other objects. The node evicts objects only for an operation that
+//! declares its whole demand and has reserved its name. The demand is one message, and the node
+//! satisfies all of it or changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::extents::Granted;
 use crate::session::{Session, span};
 
-/// What memory is for, and how long the node may take to find it.
+/// The purpose of a request for memory, and how long the node may take.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Demand {
     pub(crate) purpose: Purpose,
@@ -24,7 +24,7 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Objects of which these have names.
+    /// The demand of this many objects, some of which have names.
     pub(crate) fn new<'a>(
         objects: usize,
         names: impl Iterator<Item = &'a str>,
@@ -36,8 +36,8 @@ impl Demand {
     }
 }
 
-/// A range for each size from what is free, or, with a demand, from what others leave as well.
-/// A single one may be as long as `want`.
+/// Requests a range for each size from free memory or, with a demand, also by eviction. A single
+/// range may be as long as `want`.
 pub(crate) fn ask(
     session: &Session,
     sizes: Vec<u64>,
@@ -48,7 +48,7 @@ pub(crate) fn ask(
     let purpose = demand.map(|demand| demand.purpose.clone());
     let asked = sizes.clone();
     let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
-    // The node keeps the time; its answer may take a little longer.
+    // The node enforces the wait; its answer may take a little longer.
     let deadline = deadline_after(wait.saturating_add(session.timeout));
     let (reply, connection) = session.call_numbered(RequestBody::Room(ask), deadline)?;
     let granted: Vec<Span> = match reply {
@@ -65,7 +65,7 @@ pub(crate) fn ask(
     Ok(Granted { ranges: granted, connection })
 }
 
-/// Whether the directory had no room for what is written already: no slot, or no bytes for a name.
+/// Whether the directory has no slot, or no bytes for a name, for a written object.
 pub(crate) fn is_entry_short(error: &Error) -> bool {
     match error {
         Error::NoRoom { .. } => true,
@@ -74,13 +74,13 @@ pub(crate) fn is_entry_short(error: &Error) -> bool {
     }
 }
 
-/// Whether an operation that says what it needs may find the memory that this one did not.
+/// Whether memory was short, so that an operation that declares its whole demand may still succeed.
 pub(crate) fn is_short(error: &Error) -> bool {
     matches!(error, Error::OutOfMemory { .. })
 }
 
-/// Neighbouring sizes as one, so that one message can ask for all of them: how many are in each
-/// group. The groups are as even as whole sizes allow.
+/// Combines adjacent sizes into at most `most` groups, so that one message can request all of them.
+/// Returns the number of sizes in each group, as evenly as whole sizes allow.
 pub(crate) fn groups(sizes: &[u64], most: usize) -> Vec<usize> {
     if sizes.len() <= most {
         return vec![1; sizes.len()];
@@ -102,11 +102,10 @@ pub(crate) fn groups(sizes: &[u64], most: usize) -> Vec<usize> {
     groups
 }
 
-/// Most groups of one message.
+/// Maximum number of groups in one message.
 pub(crate) const GROUPS_MAX: usize = ROOM_RANGES_MAX - 1;
 
-/// Names of objects that are about to be written, taken at the node. Those that no object got go
-/// back at the end.
+/// Reserved names of objects that are about to be written. Unused names are given back on drop.
 #[derive(Debug, Default)]
 pub(crate) struct NameClaim {
     session: Option<Arc<Session>>,
@@ -114,7 +113,7 @@ pub(crate) struct NameClaim {
 }
 
 impl NameClaim {
-    /// Takes all names, or none.
+    /// Reserves all names, or none.
     pub(crate) fn take(session: &Arc<Session>, names: Vec<String>) -> Result<Self, Error> {
         if names.is_empty() {
             return Ok(Self::default());
@@ -127,14 +126,14 @@ impl NameClaim {
         !self.names.is_empty()
     }
 
-    /// One of the names, by itself.
+    /// Splits off one of the names.
     pub(crate) fn split(&mut self, name: Option<&str>) -> Self {
         let place = self.names.iter().position(|one| Some(one.as_str()) == name);
         let names = place.map(|place| self.names.swap_remove(place)).into_iter().collect();
         Self { session: self.session.clone(), names }
     }
 
-    /// Objects have these names now.
+    /// Records that sealed objects have these names now.
     pub(crate) fn sealed(&mut self) {
         if let Some(session) = &self.session {
             self.names.drain(..).for_each(|name| session.reservations.sealed(&name));

@@ -1,4 +1,4 @@
-//! Asking the node to make written memory into objects.
+//! Requests to the node to seal written memory as objects.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 use crate::error::Error;
 use crate::session::{Session, Unanswered};
 
-/// What became of one object.
+/// The outcome of one object's seal.
 pub(crate) type Sealed = Result<ObjectId, Unsealed>;
 
-/// Why there is no object.
+/// Why a seal yielded no object.
 #[derive(Debug)]
 pub(crate) struct Unsealed {
     pub(crate) error: Error,
-    /// There may be one, or may have been: the request went out, and no answer came.
+    /// Whether an object may exist, or have existed: the request was sent, and no answer arrived.
     pub(crate) is_unknown: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<Unsealed> for Error {
 }
 
 impl Unsealed {
-    /// After a request that went out.
+    /// The error of a request that was sent.
     fn sent(error: Error) -> Self {
         let is_unknown = matches!(
             error,
@@ -41,15 +41,15 @@ impl Unsealed {
     }
 }
 
-/// One object.
+/// Seals one object.
 pub(crate) fn one(session: &Session, item: SealItem) -> Sealed {
     let mut sealed = many(session, vec![item])?;
     let none = || Unsealed::sent(Error::Protocol("the node sealed nothing".into()));
     sealed.pop().unwrap_or_else(|| Err(none()))
 }
 
-/// Several in one message, each with its own result. The caller has noted in its books that they were
-/// asked for.
+/// Seals several objects in one message, each with its own result. The caller has recorded the seal
+/// requests in its extents.
 pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed>, Unsealed> {
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
     let deadline = Instant::now() + session.timeout;
@@ -71,13 +71,13 @@ pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed
     }
 }
 
-/// The node went away with the answer. What it sealed is in the directory: found there by its primary
-/// block. What is not found may have been sealed all the same, and be deleted, evicted or spilled by the
-/// next daemon, or be sealed yet by a node whose carrier has gone. `None` when none is found.
+/// Looks for the objects of a seal whose answer was lost, in the directory and by primary block. An
+/// object not found may have been sealed all the same: the next daemon may have deleted, evicted or
+/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found.
 fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<Sealed>> {
     let (_, slot, _) = session.place();
     let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
-    // Where a spilled object lay may be anybody's by now, and so may the block of a deleted one.
+    // The former block of a spilled or deleted object may belong to any client by now.
     let is_own = |entry: &Entry| entry.creator == slot;
     let listed = session.reader.list("").ok()?.into_iter();
     for listed in listed.filter(|one| !one.is_spilled && is_own(&one.entry)) {

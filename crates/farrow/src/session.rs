@@ -1,4 +1,4 @@
-//! A client's place at a node: the mapped region, the link, the holds.
+//! A client's session with a node: the mapped region, the connection, the holds.
 
 use std::fs::File;
 use std::io::Read;
@@ -42,28 +42,29 @@ use crate::turn::Turn;
 /// The number of a session's first connection.
 pub(crate) const FIRST_CONNECTION: u64 = 1;
 
-/// Pause between two tries to connect, at first and at most.
+/// The first pause between two attempts to connect.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
+/// The longest pause.
 const RETRY_MAX: Duration = Duration::from_millis(25);
 
-/// A client that goes waits so long for a daemon that has just followed another.
+/// How long an ending client waits for a daemon that has just replaced another.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Uses of an object that lie close handle together count as one.
+/// Uses of an object within this time count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
 
-/// Up to this many bytes `protect` leaves nothing for later: it takes 20 to 60 us a MiB. What it
-/// leaves costs a table some 50 us more below this and a third less from twice this on.
+/// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
+/// it costs a table some 50 us more below this size, and a third less from twice this size on.
 const PROTECT_AT_ONCE_BYTES_MAX: u64 = 2 << 20;
 
-/// Bytes of a dead daemon's last words that an error repeats.
+/// Bytes of an ended daemon's log that an error repeats, from the start of the log.
 const LAST_WORDS_MAX: usize = 2048;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the daemon knows this client by.
+/// The daemon's identification of this client.
 #[derive(Debug, Clone, Copy)]
 struct Identity {
     region_uid: u64,
@@ -71,7 +72,7 @@ struct Identity {
     nonce: u64,
 }
 
-/// A connection to the daemon. The number tells it from the connections before and after it.
+/// A connection to the daemon. Its number distinguishes it from earlier and later connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     link: Arc<Link>,
@@ -82,7 +83,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) error: Error,
-    /// The request went out, or a part of it.
+    /// Whether the request, or a part of it, was sent.
     pub(crate) was_sent: bool,
 }
 
@@ -98,7 +99,7 @@ impl From<Unanswered> for Error {
     }
 }
 
-/// Shared by the client, its objects and its pools; the place is given up when all are gone.
+/// Shared by the client, its objects and its pools; the session ends when all are dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) socket: PathBuf,
@@ -117,21 +118,21 @@ pub(crate) struct Session {
     pub(crate) reserved_objects: ReservedObjects,
     pub(crate) unheld: PendingHolds,
     pub(crate) inherited: Inherited,
-    /// Events before this one are not of the client's namespace.
+    /// Earlier events do not belong to the client's namespace.
     pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
-    /// The node whose memory it is; empty: that of the client's own.
+    /// The node that owns the memory; empty: the client's own.
     node: String,
     identity: Identity,
     pid: u32,
     link: Mutex<Connection>,
     reconnecting: Turn,
-    /// More than the hold slots that were counted when the last block was asked for.
+    /// One more than the number of hold slots at the latest request for a block.
     hold_slots: Mutex<u64>,
 }
 
 impl Session {
-    /// A place at the client's own node, or, through that, at another one of its cluster.
+    /// Opens a session at the client's own node or, through it, at another node of its cluster.
     pub(crate) fn open(options: &ConnectOptions, node: &str) -> Result<Arc<Self>, Error> {
         let (socket, may_spawn) = options.place();
         let spawn = options.spawn.clone().filter(|_| may_spawn);
@@ -162,7 +163,7 @@ impl Session {
         let local = LocalEntries::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;
         background::warm_up();
-        // The first `get` should not pay for the first look into the index either.
+        // The first `get` should not pay for the first index lookup either.
         let _ = reader.lookup(farrow_store::Target::Name("farrow"));
         Ok(Arc::new(Self {
             socket,
@@ -196,7 +197,7 @@ impl Session {
         }))
     }
 
-    /// False in a child that was forked off: the holds and the extents are its parent's.
+    /// False in a forked child: the holds and the extents belong to its parent.
     pub(crate) fn is_own_process(&self) -> bool {
         self.region.is_of_this_process()
     }
@@ -214,12 +215,12 @@ impl Session {
         })
     }
 
-    /// Asks the daemon, within the usual time.
+    /// Sends a request to the daemon, with the default timeout.
     pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
         self.call_until(body, Instant::now() + self.timeout)
     }
 
-    /// As [`Self::call`], until then.
+    /// As [`Self::call`], until this deadline.
     pub(crate) fn call_until(
         &self,
         body: RequestBody,
@@ -228,22 +229,23 @@ impl Session {
         Ok(self.call_numbered(body, deadline)?.0)
     }
 
-    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what did
-    /// not go out or may be asked twice. Returns the number of the connection that answered, too.
+    /// Sends a request to the daemon. If the daemon is gone, finds its successor and sends the
+    /// request again if it was not sent or may be repeated. Also returns the number of the
+    /// connection that answered.
     pub(crate) fn call_numbered(
         &self,
         body: RequestBody,
         deadline: Instant,
     ) -> Result<(ReplyBody, u64), Unanswered> {
         self.check_process().map_err(Unanswered::unsent)?;
-        // Other calls may be made under a lock, or leave it open whether they changed something.
+        // Other calls may run under a lock, or would have an unknown outcome if interrupted.
         let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
         let interrupt = interrupt::current();
         let mut body = body;
         let mut connection = lock(&self.link).clone();
         loop {
             if connection.link.is_dead() {
-                // Nothing was sent yet, so anything may be.
+                // The request was not sent yet, so any request may be sent again.
                 connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
@@ -265,20 +267,20 @@ impl Session {
         }
     }
 
-    /// Whether a connection to another node that ended, ended there: the daemon that carried it is
-    /// still there.
+    /// Whether a lost connection to another node failed at that node: the client's own daemon,
+    /// which proxied it, still accepts connections.
     fn is_other_gone(&self) -> bool {
         self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
     }
 
-    /// Tells the daemon something that needs no answer. False when it has gone.
+    /// Sends a message that needs no answer. False if the daemon is gone.
     pub(crate) fn tell(&self, body: RequestBody) -> bool {
         self.is_own_process() && lock(&self.link).link.tell(body)
     }
 
-    /// Gives ranges back that hold nothing, and that the books had when they were last compared with
-    /// the node's, for this connection. If there has been another comparison since, the ranges were
-    /// given back by it, and may have been granted anew.
+    /// Returns unused ranges to the node, if `connection` is still the current one. Otherwise a
+    /// later comparison of the records has already returned them, and they may have been granted
+    /// again.
     pub(crate) fn give_back(&self, spans: &[Span], connection: u64) {
         if !self.clean(spans) {
             return;
@@ -290,8 +292,8 @@ impl Session {
         }
     }
 
-    /// Between machines whose caches do not agree nothing that was written there may be left in
-    /// those of this one. False: the ranges stay this client's.
+    /// On memory that is not coherent between machines, cleans the caches of this one before ranges
+    /// are returned. False: the ranges remain this client's.
     fn clean(&self, spans: &[Span]) -> bool {
         if !self.region.is_node_local() {
             return true;
@@ -301,7 +303,7 @@ impl Session {
             .is_ok()
     }
 
-    /// Gives the place up; a daemon that follows the one we knew is looked for once.
+    /// Ends the session. If the daemon is gone, looks once for its successor.
     fn say_goodbye(&self) {
         if self.tell(RequestBody::Goodbye) {
             return;
@@ -332,8 +334,8 @@ impl Session {
             return Ok(current);
         }
         let hello = self.return_hello();
-        // A daemon that was just restarted is waited for; one that is gone for good costs the
-        // caller no more than its own deadline.
+        // A restarted daemon is waited for; if none appears, the caller waits no longer than its
+        // own deadline.
         let (link, welcome, _) =
             connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
         let link = Arc::new(link);
@@ -351,10 +353,10 @@ impl Session {
         Ok(connection)
     }
 
-    /// Compares the books with what the node says is granted, and goes over to the new connection: in
-    /// one, so that each change of the books was told to this connection, or was seen here. What the
-    /// node granted in an answer that nobody took goes back; who takes such an answer later sees by its
-    /// number that it is void.
+    /// Compares the records with the node's list of grants, and switches to the new connection,
+    /// under one lock. So each change of the records is either sent to this connection or seen
+    /// here. Grants of lost answers are returned. A caller that receives such an answer later sees
+    /// by its number that it is void.
     fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
         let mut current = lock(&self.link);
         let number = current.number + 1;
@@ -370,28 +372,28 @@ impl Session {
         current.clone()
     }
 
-    /// The node whose memory it is; empty: that of the daemon that is connected to.
+    /// The node that owns the memory; empty: that of the connected daemon.
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
 
-    /// Whether the memory is that of another node than the one that is connected to.
+    /// Whether the memory belongs to a node other than the connected one.
     pub(crate) fn is_elsewhere(&self) -> bool {
         !self.node.is_empty()
     }
 
-    /// True when the node is known to have gone.
+    /// True if the connection to the node is known to be lost.
     pub(crate) fn is_cut_off(&self) -> bool {
         lock(&self.link).link.is_dead()
     }
 
-    /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but
-    /// for a page of holds.
+    /// Finds an object in memory and holds it; `None` if it is not there. Sends messages only for
+    /// pages of holds.
     pub(crate) fn hold_here(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
         self.hold_here_at(target, wall_clock_ns())
     }
 
-    /// As [`Self::hold_here`], at a time that was just asked for.
+    /// As [`Self::hold_here`], with the current time as an argument.
     pub(crate) fn hold_here_at(
         &self,
         target: &ObjectKey,
@@ -412,12 +414,12 @@ impl Session {
         }
     }
 
-    /// Notes that an object is used.
+    /// Records a use of an object.
     pub(crate) fn touch(&self, id: ObjectId, now_ns: u64) {
         self.uses.touch(id.slot(), now_ns, USE_GRAIN_NS);
     }
 
-    /// As [`Self::hold_sealed`], for an object of one block all of which this process wrote.
+    /// As [`Self::hold_sealed`], for an object of one block that this process wrote entirely.
     pub(crate) fn hold_written(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
         if let Some(entry) = self.lookup(&ObjectKey::Id(id))?
             && entry.primary.offset == primary.offset
@@ -427,27 +429,28 @@ impl Session {
         self.hold_sealed(id)
     }
 
-    /// Holds an object that this client has just sealed and goes on using, and lets the node
-    /// know, which keeps it until then.
+    /// Holds an object that this client has just sealed and continues to use, and confirms that to
+    /// the node, which retains the object until then.
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
         let held = self.hold(&ObjectKey::Id(id))?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
         let ids = vec![(id.hi, id.lo)];
         if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
-            // The next daemon may have been told by the last one that we still have to say so.
+            // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;
         }
         held
     }
 
-    /// Lets go.
+    /// Releases a hold.
     pub(crate) fn release(&self, held: Held) {
         let id = held.entry().id;
         drop(held);
         self.released(id);
     }
 
-    /// An object was let go. When it was deleted meanwhile, the node is told to look again.
+    /// Follows the release of a hold. If the object was deleted meanwhile, the node is asked to
+    /// reclaim it.
     pub(crate) fn released(&self, id: ObjectId) {
         if self.is_own_process() && matches!(self.reader.is_there(id), Ok(false)) {
             self.tell(RequestBody::Reclaim);
@@ -460,19 +463,19 @@ impl Session {
         found.map_or(Ok(None), |entry| Ok(self.is_current(&entry)?.then_some(entry)))
     }
 
-    /// Whether an object is known to exist. A replica's may have been deleted without this node's
-    /// knowledge once the node's lease is over.
+    /// Whether an object is known to exist. Once this node's lease has expired, the original of a
+    /// replica may have been deleted without this node's knowledge.
     pub(crate) fn is_current(&self, entry: &Entry) -> Result<bool, Error> {
         Ok(!entry.is_replica || monotonic_ns() < self.reader.replicas_until()?)
     }
 
-    /// What the node knows this client by: region, slot and nonce.
+    /// The daemon's identification of this client: region, slot and nonce.
     pub(crate) fn place(&self) -> (u64, u32, u64) {
         let Identity { region_uid, slot, nonce } = self.identity;
         (region_uid, slot, nonce)
     }
 
-    /// Whether an object may be here: an id says in whose memory it lies.
+    /// Whether an object may be here: an id names the region of its object.
     pub(crate) fn may_have(&self, target: &ObjectKey) -> bool {
         !matches!(target, ObjectKey::Id(id) if id.region().0 != self.region_uid())
     }
@@ -481,9 +484,9 @@ impl Session {
         self.identity.region_uid
     }
 
-    /// Ends all writing through the window to pages that are to be sealed, and makes visible what
-    /// was written to these parts of them. Of large ranges the old page tables are left in `retired`,
-    /// at an address that nobody knows, to be taken down once the caller has its answer.
+    /// Ends all writing through the window to pages that are to be sealed, and publishes these
+    /// parts of them. For large ranges the old page tables are moved to `retired`, at a private
+    /// address, to be taken down after the caller has its answer.
     pub(crate) fn protect(
         &self,
         pages: Span,
@@ -498,10 +501,10 @@ impl Session {
         unpublished.iter().try_for_each(|part| Ok(self.region.publish(*part)?))
     }
 
-    /// Writes bytes of this client's to pages that it has not mapped writable.
+    /// Writes bytes to pages of this client that are not mapped writable.
     pub(crate) fn write_by_call(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
         if self.region.write_by_call(offset, bytes).is_err() {
-            // A device that can only be mapped.
+            // A device may support only mappings.
             let span = Span { offset, length: Length(bytes.len() as u64) };
             let pages = span.outward(page_bytes()).unwrap_or(span);
             self.region.alias(pages)?.write(offset, bytes)?;
@@ -509,7 +512,7 @@ impl Session {
         Ok(())
     }
 
-    /// One more page for holds, unless another thread got one since `slots` were counted.
+    /// Adds a page for holds, unless another thread got one since `slots` were counted.
     pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
         let mut known = lock(&self.hold_slots);
         if *known > slots {
@@ -527,15 +530,15 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // In a forked child the place and the holds are still the parent's.
+        // In a forked child the session and the holds belong to the parent.
         if self.is_own_process() {
             self.say_goodbye();
         }
     }
 }
 
-/// Nanoseconds since 1970, read without a system call in some 25 ns. A coarse clock would be behind
-/// that of the seals, and what was just used would seem older than what was sealed before.
+/// Nanoseconds since 1970, read in some 25 ns without a system call. A coarse clock would lag
+/// behind that of the seals, and a recently used object would seem older than one sealed before.
 pub(crate) fn wall_clock_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -549,7 +552,7 @@ fn monotonic_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
 }
 
-/// Names that cannot be are the caller's mistake, not the region's.
+/// Reports an invalid name as the caller's mistake, not the region's.
 pub(crate) fn named(error: StoreError) -> Error {
     match error {
         StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
@@ -557,8 +560,8 @@ pub(crate) fn named(error: StoreError) -> Error {
     }
 }
 
-/// Requests whose repetition changes nothing, or whose first answer is found out otherwise: the
-/// next daemon takes back grants that the client does not know of.
+/// Whether a request may be sent twice: a repetition changes nothing, or the next daemon takes back
+/// the grants of the lost answer.
 fn may_repeat(body: &RequestBody) -> bool {
     matches!(
         body,
@@ -594,7 +597,7 @@ pub(crate) fn wire_span(span: Span) -> WireSpan {
 
 type Reconnection = (Link, Welcome, Vec<OwnedFd>);
 
-/// Connects; starts a node where none serves and one may be started.
+/// Connects, and starts a node if none is running and one may be started.
 fn connect(
     socket: &Path,
     hello: &Hello,
@@ -616,19 +619,19 @@ fn connect(
                 return Ok(connected);
             }
             Err(LinkError::Closed { reason, .. }) => reason,
-            // The socket was there: another daemon may follow at once.
+            // The socket exists: another daemon may follow at once.
             Err(LinkError::Unwelcome { reason, .. }) => {
                 was_there = true;
                 reason
             }
-            // Our own node has the hello; the other one did not answer it.
+            // The client's own node received the hello; the other node did not answer it.
             Err(LinkError::Timeout { waited_ms, .. }) if !hello.node.is_empty() => {
                 let reason = format!("it did not answer within {waited_ms} ms");
                 return Err(Error::NodeLost { node: hello.node.clone(), reason });
             }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
-            // Our node is there, and will say so when the other one is lost; or it has not noticed
-            // yet that our last connection has ended.
+            // The client's own node answers, and will report when the other node is lost. Or the
+            // session's node has not noticed yet that the last connection has ended.
             Err(LinkError::Refused(WireError::NoRemoteSession { node, reason })) => {
                 was_there = true;
                 silent = (!hello.node.is_empty()).then_some(node);
@@ -657,7 +660,7 @@ fn connect(
     }
 }
 
-/// Starts a private node, or looks whether the one started before still lives.
+/// Starts a private node, or checks that the one started before still runs.
 fn start_or_check(
     command: &SpawnCommand,
     socket: &Path,
@@ -681,7 +684,7 @@ fn start_or_check(
     match child.try_wait().map_err(system("wait for a private node"))? {
         None => Ok(Some((child, log))),
         Some(status) => {
-            // Another process may have started one at the same time; that one will answer.
+            // Another process may have started one at the same time: connect to that.
             if status.code() == Some(ALREADY_SERVING_CODE) {
                 return Ok(None);
             }
@@ -702,7 +705,7 @@ fn last_words(mut log: File) -> String {
     String::from_utf8_lossy(&words).into_owned()
 }
 
-/// The node outlives this call; when it ends before us its exit status is to be collected.
+/// The node outlives this call. If it ends before this process, its exit status must be collected.
 fn reap_in_background(mut child: Child) {
     let _ = std::thread::Builder::new()
         .name("farrow-reap".into())
@@ -710,8 +713,8 @@ fn reap_in_background(mut child: Child) {
         .spawn(move || child.wait());
 }
 
-/// Marks of what was refreshed on a node-local region, which processes of this user share that are
-/// clients of the same daemon. Without them each process refreshes for itself.
+/// Shared marks of refreshed lines on a node-local region, for this user's clients of the same
+/// daemon. Without them each process refreshes for itself.
 fn shared_marks(socket: &Path, region: &Region, uid: u64) -> Option<SharedWords> {
     if !region.is_node_local() || region.fabric().maintenance().is_some() {
         return None;
@@ -724,7 +727,7 @@ fn shared_marks(socket: &Path, region: &Region, uid: u64) -> Option<SharedWords>
         .ok()
 }
 
-/// Builds the client's view of the region from the descriptors that came with the welcome.
+/// Maps the region through the file descriptors received with the welcome.
 fn map(
     welcome: &Welcome,
     descriptors: Vec<OwnedFd>,

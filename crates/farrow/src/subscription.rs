@@ -1,9 +1,9 @@
-//! What happens to objects, as a stream.
+//! Events of objects, as a stream.
 //!
-//! The events are read in the region, by loads; the node is asked only to say when there are more.
-//! A subscription has a connection of its own for that, and outlives the node: when it has gone, its
-//! successor is found, and the events go on where they were. Events of another node are read in its
-//! memory, too; only the word that there are some comes through both daemons.
+//! Events are read from the region by loads; the node is asked only to announce new ones. For that
+//! a subscription has a connection of its own, and it outlives the daemon: it finds the successor
+//! and continues at the same event. Events of another node are also read from its memory; only the
+//! announcements pass through both daemons.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use farrow_wire::{Listen, PROTOCOL_VERSION, WAIT_MS_MAX, Watch, WireError};
 use crate::error::Error;
 use crate::session::Session;
 
-/// Pause between two tries to find the successor of a node.
+/// Pause between two attempts to find the successor of a daemon.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Which events are meant.
+/// The events to deliver.
 #[derive(Debug, Clone)]
 pub struct SubscribeOptions {
-    /// Only of objects whose names begin like this; empty: of all, those without a name too.
+    /// Only events of objects whose names begin with this. If empty: of all objects, even without
+    /// names.
     pub prefix: String,
-    /// Only of these kinds.
+    /// Only events of these kinds.
     pub kinds: Vec<EventKind>,
-    /// Begin with the oldest event that the node remembers, not with the next one.
+    /// Begin with the oldest retained event instead of the next one.
     pub is_from_oldest: bool,
 }
 
@@ -37,25 +38,25 @@ impl Default for SubscribeOptions {
     }
 }
 
-/// What a wait for an event brought.
+/// The result of a wait for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// An event, or how many were missed before the next one.
+    /// An event, or the number of events missed before the next one.
     Seen(Seen),
-    /// Nothing in this time.
+    /// No event within the timeout.
     TimedOut,
-    /// A signal came; the caller may want to look after it, and ask again.
+    /// A signal arrived: the caller may handle it and call again.
     Interrupted,
     /// The subscription was closed.
     Closed,
 }
 
-/// What to wait for until there may be another event.
+/// The condition under which there may be another event.
 #[derive(Debug)]
 pub enum Registration<'a> {
-    /// This socket to become readable.
+    /// This socket is readable.
     Socket(BorrowedFd<'a>),
-    /// This time, then to arm again: the node is away.
+    /// This time has passed: the node is away. Then arm again.
     Pause(Duration),
 }
 
@@ -64,7 +65,7 @@ pub enum Registration<'a> {
 pub struct CloseHandle(Arc<Waker>);
 
 impl CloseHandle {
-    /// Ends it. A thread that waits for an event is told.
+    /// Ends the subscription. A thread that waits for an event wakes up.
     pub fn close(&self) {
         self.0.wake();
     }
@@ -78,7 +79,7 @@ pub struct Subscription {
     prefix: String,
     kinds: u8,
     listener: Option<Listener>,
-    /// Since when the node is away.
+    /// Start of the node's absence.
     lost_at: Option<Instant>,
     waker: Arc<Waker>,
 }
@@ -112,9 +113,9 @@ impl Subscription {
         Ok(made)
     }
 
-    /// Has the node know that somebody wants to hear of all objects: from here on they are
-    /// announced, even those that clients could seal without a message. A node that is away hears
-    /// of it when it is asked for the first event.
+    /// Announces a subscription to all objects to the node: from here on it reports even objects
+    /// that clients could seal without a message. A node that is away learns of it with the first
+    /// request for an event.
     fn want_all(&mut self) -> Result<(), Error> {
         let is_of_all = self.prefix.is_empty() && EventKind::Sealed.is_in(self.kinds);
         if !is_of_all {
@@ -139,18 +140,18 @@ impl Subscription {
         Ok(())
     }
 
-    /// Ends this subscription from another thread.
+    /// A handle to end this subscription from another thread.
     pub fn close_handle(&self) -> CloseHandle {
         CloseHandle(Arc::clone(&self.waker))
     }
 
-    /// After [`Closer::close`], when no thread waits: the node need not wait for this to be dropped
-    /// to know that nobody wants its events.
+    /// Call after [`CloseHandle::close`], when no thread waits: the node then stops watching for
+    /// events before this value is dropped.
     pub fn hang_up(&self) {
         self.listener.iter().for_each(Listener::hang_up);
     }
 
-    /// The next event that is there already. Sends no message and does not wait.
+    /// The next event that is already available. Sends no message and does not wait.
     ///
     /// # Errors
     ///
@@ -173,13 +174,13 @@ impl Subscription {
         Ok(None)
     }
 
-    /// The next event, for which it waits up to `timeout`.
+    /// The next event; waits up to `timeout` for it.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node has gone and none took its place within the time
-    /// that connecting may take, or one with another region did. [`Error::NodeLost`] when it is another
-    /// node, and lost.
+    /// [`Error::Disconnected`] when the node is gone and no successor with the same region appears
+    /// within the connection timeout. [`Error::NodeLost`] when the subscription is to another node,
+    /// and that node is lost.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, Error> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -209,8 +210,8 @@ impl Subscription {
         }
     }
 
-    /// Asks the node to say when there is another event, and says what to wait for; then comes
-    /// [`Self::try_next`]. For event loops: it does not wait for an event.
+    /// Asks the node to announce the next event, and returns the condition to wait for. Then call
+    /// [`Self::try_next`]. For event loops: does not wait for an event.
     ///
     /// # Errors
     ///
@@ -224,7 +225,8 @@ impl Subscription {
                 let is_passing = matches!(
                     error,
                     LinkError::Closed { .. }
-                        // Another node that does not answer: its daemon may follow, or it is lost.
+                        // The other node does not answer: its daemon may have a successor soon, or
+                        // it is lost.
                         | LinkError::Refused(WireError::Closing | WireError::NoRemoteSession { .. })
                 );
                 if !is_passing || since.elapsed() >= self.session.timeout {
@@ -258,8 +260,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Passes over what the node has looked at. A node that has gone is looked for when it is
-    /// asked next.
+    /// Skips events that the node has filtered out. A lost connection is replaced at the next
+    /// request.
     fn take_answer(&mut self) -> Result<(), Error> {
         self.session.check_process()?;
         let Some(listener) = &mut self.listener else {
@@ -268,7 +270,7 @@ impl Subscription {
         match listener.answer() {
             Ok(None) => {}
             Ok(Some(next)) => self.cursor.skip_to(next)?,
-            // What became of another node is said when it is asked again.
+            // The next request reports the state of another node.
             Err(LinkError::Closed { .. } | LinkError::Refused(WireError::Closing)) => {
                 self.listener = None;
             }

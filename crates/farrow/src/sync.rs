@@ -1,4 +1,4 @@
-//! Barriers and flags, between clients on any nodes.
+//! Barriers and flags between clients on any nodes.
 
 use std::time::Duration;
 
@@ -9,27 +9,28 @@ use crate::client::{Client, deadline_after, millis};
 use crate::error::Error;
 
 impl Client {
-    /// Waits until `parties` clients have come to the barrier of this name, in this namespace, on
-    /// whatever nodes. Then it is as new. No polling: who comes last wakes the others.
+    /// Waits until `parties` clients have arrived at the barrier of this name, in this namespace,
+    /// on any nodes. Then the barrier is reset. No polling: the last arrival wakes the others.
     ///
     /// # Errors
     ///
-    /// [`Error::BarrierBroken`] names who does not come: a client that ended, one of those that
-    /// passed the last time included, or one whose time is over, this one perhaps.
-    /// [`Error::NodeLost`] when the node that keeps the barrier is lost.
+    /// [`Error::BarrierBroken`] names the missing client: one that ended, even if it passed the
+    /// previous round, or one that timed out, possibly this one. [`Error::NodeLost`] when the node
+    /// that owns the barrier is lost.
     pub fn barrier(&self, name: &str, parties: u32, timeout: Duration) -> Result<(), Error> {
         let timeout_ms = millis(timeout).min(WAIT_MS_MAX);
         self.sync(name, SyncAsk::Arrive { parties, timeout_ms }, timeout).map(drop)
     }
 
-    /// Sets flags of this name, after it cleared others: one step for all that wait. All are clear
-    /// at first. Another node may keep them when nodes join or leave, and answers once it has them;
-    /// the flags of a node that is killed or excluded are lost. Returns all flags.
+    /// Sets flags of this name after clearing others, as one step for all waiters. Initially all
+    /// flags are clear. When nodes join or leave, the flags may move to another node, which answers
+    /// once it has received them. The flags of a killed or excluded node are lost. Returns all
+    /// flags.
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`] when the node that keeps them is lost or has not received them in time;
-    /// [`Error::CutOff`] when it is this node, which has not received them or has no lease.
+    /// [`Error::NodeLost`] when the node that owns the flags is lost or has not received them in
+    /// time; [`Error::CutOff`] when it is this node, and it has not received them or has no lease.
     pub fn set_flags(&self, name: &str, set: u64, clear: u64) -> Result<u64, Error> {
         let (value, _) = self.sync(name, SyncAsk::SetFlags { set, clear }, Duration::ZERO)?;
         Ok(value)
@@ -51,7 +52,7 @@ impl Client {
         }
     }
 
-    /// The node keeps the time; its answer may take a little longer.
+    /// Sends a request. The node enforces the timeout; its answer may take a little longer.
     fn sync(&self, name: &str, ask: SyncAsk, timeout: Duration) -> Result<(u64, bool), Error> {
         let own = self.nodes().own();
         let deadline = deadline_after(timeout);

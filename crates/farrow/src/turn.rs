@@ -1,4 +1,4 @@
-//! One thread at a time, for a piece of work that may wait long and run code of the user meanwhile.
+//! Admits one thread at a time to work that may wait long and run user code meanwhile.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::interrupt;
 use crate::session::lock;
 
-/// Pause between two looks whether it is one's turn: as between two tries to connect, at least.
+/// Pause between two attempts to enter: the shortest pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Turn {
     thread: Mutex<Option<ThreadId>>,
 }
 
-/// Its end is that of the turn.
+/// Ends the turn when dropped.
 pub(crate) struct TurnGuard<'a> {
     turn: &'a Turn,
     _work: std::sync::MutexGuard<'a, ()>,
@@ -31,7 +31,7 @@ impl Drop for TurnGuard<'_> {
 }
 
 impl Turn {
-    /// Waits for the turn of this thread to find the node at `socket` again.
+    /// Waits until this thread may reconnect to the node at `socket`.
     pub(crate) fn enter(&self, socket: &Path, deadline: Instant) -> Result<TurnGuard<'_>, Error> {
         let me = thread::current().id();
         let started = Instant::now();
@@ -47,7 +47,7 @@ impl Turn {
             }
             let socket = || socket.to_owned();
             if *lock(&self.thread) == Some(me) {
-                // A signal handler runs in the middle of this thread's own turn.
+                // A signal handler interrupted this thread's own turn.
                 let reason = "this thread is connecting to it just now".to_owned();
                 return Err(Error::Disconnected { socket: socket(), reason });
             }

@@ -1,4 +1,4 @@
-//! Small writes that lie side by side, made at one time: each takes a lock, and fences where memory
+//! Combines adjacent small writes into one: each write takes a lock, and issues fences where memory
 //! is not coherent.
 
 use farrow_memory::Offset;
@@ -7,34 +7,34 @@ use farrow_store::BLOCK_BYTES;
 use crate::error::Error;
 use crate::session::Session;
 
-/// Bytes that are retained back at most.
+/// Most bytes that are buffered.
 const GATHERED_BYTES_MAX: usize = 128 << 10;
 
-/// Writes into blocks that are this client's and not yet sealed.
+/// Writes into unsealed blocks of this client.
 pub(crate) struct WriteBatch<'a> {
     session: &'a Session,
-    /// Where the first of the bytes belongs.
+    /// The region offset of the first buffered byte.
     start: u64,
     bytes: Vec<u8>,
     most: usize,
 }
 
 impl<'a> WriteBatch<'a> {
-    /// For one object: each write is made at once.
+    /// A batch for one object: each write takes place at once.
     pub(crate) fn nothing(session: &'a Session) -> Self {
         Self { session, start: 0, bytes: Vec::new(), most: 0 }
     }
 
-    /// For several objects: nothing is written before the [`Self::flush`].
+    /// A batch for several objects: all writes take effect by [`Self::flush`].
     pub(crate) fn neighbours(session: &'a Session) -> Self {
         Self { most: GATHERED_BYTES_MAX, ..Self::nothing(session) }
     }
 
-    /// Writes bytes to a block, now or later.
+    /// Writes bytes to a block, at once or at the next flush.
     pub(crate) fn write(&mut self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
         let end = self.start + self.bytes.len() as u64;
-        // The rest of a line belongs to the block that it began with. Beyond it may be another
-        // thread's.
+        // The rest of a line belongs to the block that it began with. The next line may belong to
+        // another thread.
         let reach = end..=end.next_multiple_of(BLOCK_BYTES);
         let is_next = !self.bytes.is_empty() && reach.contains(&offset.0);
         let gap = if is_next { (offset.0 - end) as usize } else { 0 };
@@ -51,7 +51,7 @@ impl<'a> WriteBatch<'a> {
         Ok(())
     }
 
-    /// Makes all writes that were retained back.
+    /// Performs all buffered writes.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if !self.bytes.is_empty() {
             self.session.arena.write(self.session, Offset(self.start), &self.bytes)?;

@@ -1,8 +1,8 @@
-//! An object that is being written by hand: through a pointer, or by calls that copy.
+//! Writes an object in place: through a pointer, or by calls that copy.
 //!
-//! What is copied by calls is published as it is written, past the caches where that is quicker, so
-//! that on memory that is coherent only inside a node the seal has no line left to write back. Once a
-//! pointer was given out all lines may be dirty, and all are written back.
+//! Copies are published as they are written, past the caches where that is quicker. So on memory
+//! that is coherent only inside a node, the seal has no line left to write back. Once a pointer was
+//! handed out, all lines may be dirty, and all are written back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,32 +26,33 @@ use crate::room::Demand;
 use crate::seal::{self, Unsealed};
 use crate::session::{Session, lock, span, wire_span};
 
-/// Copies of this length on are made through a mapping of their own, whose page table entries are
-/// made ready part by part: faulting them in one by one would halve the speed.
+/// Copies of this length or more use a mapping of their own, which is populated part by part:
+/// single page faults would halve the speed.
 const FRESH_BYTES_MIN: u64 = 1 << 20;
 
-/// Parts written by calls that are told apart. With more all is published again at the seal.
+/// Number of written parts that are tracked. With more, everything is published again at the seal.
 const PARTS_MAX: usize = 1024;
 
-/// Pages of an object in creation. They stay mapped as long as this lives: writable until the
+/// Pages of an object in creation. They stay mapped while this value lives: writable until the
 /// seal, read-only after it, so that a view of them never dangles.
 #[derive(Debug)]
 pub struct WriterMemory {
     session: Arc<Session>,
     pages: Span,
     bytes: u64,
-    /// The last fork before it was made.
+    /// The last fork before the pages were taken.
     since: u64,
     state: std::sync::Mutex<WriterState>,
     published: std::sync::Mutex<Published>,
 }
 
-/// What of an object in creation is published.
+/// The published part of an object in creation.
 #[derive(Debug)]
 enum Published {
     /// These parts, by their starts in the region; no two touch.
     Parts(BTreeMap<u64, u64>),
-    /// Nobody knows: somebody may have stored anywhere.
+    /// Unknown: a pointer was handed out, which allows stores anywhere, or there are too many
+    /// parts.
     Unknown,
 }
 
@@ -76,7 +77,7 @@ impl Published {
         }
     }
 
-    /// The rest of these pages.
+    /// The unpublished rest of these pages.
     fn missing_of(&self, pages: Span) -> Vec<Span> {
         let Self::Parts(parts) = self else {
             return vec![pages];
@@ -91,11 +92,11 @@ enum WriterState {
     Writing,
     Sealed(Held),
     Aborted,
-    /// Sealed or not: the node did not say.
+    /// The outcome of the seal is unknown.
     Unknown(SealTicket),
 }
 
-/// Writes an object of plain bytes in place. Dropped unsealed it leaves nothing behind.
+/// Writes an object of plain bytes in place. A drop without a seal leaves nothing behind.
 #[derive(Debug)]
 pub struct Writer {
     memory: Arc<WriterMemory>,
@@ -110,8 +111,8 @@ pub struct Writer {
 }
 
 impl WriterMemory {
-    /// First byte. Who has it may store anywhere until the seal, which then publishes all lines.
-    /// In a forked child it may be read only.
+    /// Pointer to the first byte. It allows stores anywhere until the seal, which then publishes
+    /// all lines. In a forked child the memory is read-only.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         if self.session.is_own_process() {
             *lock(&self.published) = Published::Unknown;
@@ -123,12 +124,12 @@ impl WriterMemory {
         }
     }
 
-    /// Bytes that may be written.
+    /// Number of bytes that may be written.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// True when there is nothing to write.
+    /// True if there are no bytes to write.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -138,18 +139,18 @@ impl WriterMemory {
         self.session.is_own_process() && matches!(*lock(&self.state), WriterState::Writing)
     }
 
-    /// Where in the region it lies.
+    /// The offset of the first byte in the region.
     pub fn offset(&self) -> Offset {
         self.pages.offset
     }
 
-    /// Copies `from` to `offset` bytes behind the first byte, and publishes it: if it is large past
-    /// the caches, and by all cores.
+    /// Copies `from` to `offset` bytes behind the first byte, and publishes it. Large copies bypass
+    /// the caches and use all cores.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] when it does not fit or the writer is done, [`Error::Disconnected`]
-    /// in a forked child.
+    /// [`Error::InvalidArgument`] when the bytes do not fit or the writer is finished,
+    /// [`Error::Disconnected`] in a forked child.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.session.check_process()?;
         let state = lock(&self.state);
@@ -183,7 +184,7 @@ impl Drop for WriterMemory {
         if !self.session.is_own_process() {
             return;
         }
-        // Only now may the pages go to others: until here a view of them could be written to.
+        // Only now may the pages be reused: until here a view could be written to.
         let state = std::mem::replace(&mut *lock(&self.state), WriterState::Aborted);
         match state {
             WriterState::Writing | WriterState::Aborted => {
@@ -221,13 +222,13 @@ impl Writer {
         made.inspect_err(|_| session.reservations.give(session, name()))
     }
 
-    /// Bytes that an object takes with its metadata; never 0.
+    /// Bytes of an object and its metadata; never 0.
     pub(crate) fn block_bytes(bytes: u64, options: &ObjectOptions<'_>) -> u64 {
         put::with_metadata(bytes.max(1), &options.encoded_metadata())
     }
 
-    /// Over pages that were taken from the pool's extents; its name is reserved, and `reservation` is there
-    /// where one is needed.
+    /// Creates a writer over pages taken from the pool's extents. The name is reserved, and so is
+    /// the object in its quotas where they count objects.
     pub(crate) fn over(
         session: &Arc<Session>,
         pages: Span,
@@ -266,11 +267,11 @@ impl Writer {
         &self.memory
     }
 
-    /// Makes the object immutable and visible. From here on writing to its memory faults.
+    /// Makes the object immutable and visible. After that a write to its memory faults.
     ///
     /// # Errors
     ///
-    /// The name was taken, the node is gone; the writer is then as if aborted.
+    /// The name is taken, or the node is gone. The writer is then aborted.
     pub fn seal(mut self) -> Result<ObjectId, Error> {
         let destination = self.destination.take();
         let deadline = deadline_after(self.wait);
@@ -283,7 +284,7 @@ impl Writer {
         let memory = &self.memory;
         let session = Arc::clone(&memory.session);
         session.check_process()?;
-        // The lock keeps `write_at` out until the pages are read-only.
+        // The lock blocks `write_at` until the pages are read-only.
         let mut state = lock(&memory.state);
         *state = WriterState::Aborted;
         let mut retired = Retired::default();
@@ -292,7 +293,7 @@ impl Writer {
             let object = Span::new(memory.pages.offset, Length(memory.bytes));
             (published.missing_of(memory.pages), published.missing_of(object).is_empty())
         };
-        // Of what was not written, or not by calls, this node's caches may hold older bytes.
+        // Caches of this node may hold older bytes of parts that were not written by calls.
         let hold = |id| match is_whole {
             true => session.hold_written(id, memory.pages),
             false => session.hold_sealed(id),
@@ -313,7 +314,7 @@ impl Writer {
         };
         if !is_staged && let Some((id, held)) = local::seal_held(&session, &item) {
             background::take_down(retired);
-            // Held by its memory, so that views stay good even when it is deleted.
+            // The memory holds the object, so that views stay valid even if the object is deleted.
             *state = WriterState::Sealed(held);
             return Ok(id);
         }
@@ -328,13 +329,14 @@ impl Writer {
                 if let Some(name) = &self.name {
                     session.reservations.sealed(name);
                 }
-                // Held by its memory, so that views stay good even when it is deleted.
+                // The memory holds the object, so that views stay valid even if the object is
+                // deleted.
                 *state = WriterState::Unknown(ticket);
                 *state = WriterState::Sealed(hold(id)?);
                 Ok(id)
             }
             Err(Unsealed { error, is_unknown }) => {
-                // If it is sealed, or will be, the name is not reserved any more by then.
+                // A seal that succeeded, or still will, has ended the reservation by then.
                 session.reservations.give(&session, self.name.take().into_iter().collect());
                 if is_unknown {
                     self.reservation.used(1);
@@ -350,7 +352,7 @@ impl Writer {
         }
     }
 
-    /// Leaves nothing behind.
+    /// Gives up the object and leaves nothing behind.
     pub fn abort(self) {}
 }
 
@@ -382,7 +384,7 @@ mod tests {
         published.add(between(150, 160));
         let missing = [between(100, 120), between(130, 150), between(160, 200)];
         assert_eq!(published.missing_of(pages), missing);
-        // Over the end of one, up to the start of another, and once more.
+        // Over the end of one part, up to the start of another, and once more.
         published.add(between(125, 150));
         published.add(between(125, 150));
         assert_eq!(published.missing_of(pages), [between(100, 120), between(160, 200)]);

@@ -1,7 +1,7 @@
-//! How fast features are computed: `throughput FILE PATTERN WINDOW [options]`.
+//! Measures the throughput of features: `throughput FILE PATTERN WINDOW [options]`.
 //!
-//! FILE is a stream as `stream/mod.rs` reads it. The graph is filled with what comes before
-//! `--from` (a share of the rows), then `--rows` rows are timed in batches.
+//! FILE is a stream in the format of `stream/mod.rs`; WINDOW is in hours. The rows before `--from`
+//! (a share of all rows) fill the graph, then `--rows` rows are timed in batches.
 
 mod stream;
 
@@ -24,7 +24,7 @@ struct Options {
     mode: Mode,
     work_max: u64,
     length: usize,
-    /// Seconds of each segment, which stays in this process.
+    /// The time span of each segment in seconds. Segments stay in this process.
     segment: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
     Ok(settings)
 }
 
-/// Makes segments of all spans that are over, and waits until the newest part has let them go.
+/// Builds segments of all full spans, and drains their edges from the store.
 fn seal(features: &mut GraphFeatures) -> Result<(), GraphError> {
     while let Some(frozen) = features.freeze() {
         features.attach(Arc::new(frozen.plan()?.build()?))?;
@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (count, times_of_all) = (dump.rows(), dump.times());
     let mut features = GraphFeatures::new(settings(&options)?)?;
     let start = (options.from * count as f64) as usize;
-    // Only the last window of what came before matters.
+    // Of the rows before `start`, only the last window matters.
     let window = options.patterns.iter().map(|(_, window)| *window).max().unwrap_or(0);
     let oldest = times_of_all[start] - window as i64 - 3600;
     let first = times_of_all.partition_point(|&time| time < oldest);

@@ -9,7 +9,7 @@ pub enum GraphError {
     Setting {
         /// The name of the setting.
         parameter: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         reason: String,
     },
     /// Columns have different lengths.
@@ -30,10 +30,10 @@ pub enum GraphError {
         /// As in [`crate::StatisticsSettings::columns`].
         expected: usize,
     },
-    /// A measured value is not finite; it would stay in the sums of its account.
+    /// A measured value is not finite. It would spoil the sums of its account.
     #[error("measured column {column} is {value} in row {row}; it must be finite")]
     NotFinite {
-        /// The number of the column among the measured ones.
+        /// The index of the column among the measured ones.
         column: usize,
         /// The row of the call.
         row: usize,
@@ -45,15 +45,15 @@ pub enum GraphError {
     TooMany {
         /// Rows of the call.
         added: usize,
-        /// Edges that are alive, and removed ones behind them.
+        /// Edges that are alive, and removed ones that still have a record.
         alive: usize,
         /// The limit.
         most: usize,
     },
-    /// The cells have the wrong length.
+    /// The buffer for the result has the wrong length.
     #[error("the result needs {expected} values, but there is room for {given}")]
     Room {
-        /// The length of the cells.
+        /// The length of the buffer.
         given: usize,
         /// Rows times columns.
         expected: usize,
@@ -74,18 +74,18 @@ pub enum GraphError {
         /// The size of the allocation that failed.
         bytes: usize,
         /// How many of the call's first rows are in the graph now. 0 means that nothing changed. A
-        /// call with many thousand rows is added in parts; a later part fails if another thread
-        /// takes the memory meanwhile.
+        /// call with many thousand rows is added in parts; a later part may fail if another thread
+        /// takes the memory.
         taken: usize,
     },
     /// A segment is malformed, or belongs to another graph.
     #[error("{what} are {given}, where {expected} are possible")]
     Segment {
-        /// The part that does not fit.
+        /// The mismatched part.
         what: &'static str,
         /// The value found.
         given: u64,
-        /// A value that would fit.
+        /// A valid value.
         expected: u64,
     },
     /// Edges of a segment could not be read.
@@ -96,19 +96,19 @@ pub enum GraphError {
         /// The reason that the row source gave.
         reason: String,
     },
-    /// Pending rows have no features yet, and other rows would see them.
+    /// Pending rows, which have no features yet, would be visible to other rows.
     #[error("{rows} rows that were learned ahead have no features yet")]
     Pending {
-        /// How many rows wait.
+        /// How many rows are pending.
         rows: usize,
     },
-    /// Provisional rows may be taken back, and other rows would see them.
+    /// Provisional rows, which may be rolled back, would be visible to other rows.
     #[error("{rows} rows are neither kept nor taken back yet")]
     Provisional {
         /// How many rows are provisional.
         rows: u64,
     },
-    /// Patterns are named by the ids of their edges, which the settings do not keep.
+    /// A pattern lists the ids of its edges, but the settings do not retain ids.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,
     /// Threads could not be started.

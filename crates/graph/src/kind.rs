@@ -13,13 +13,13 @@ pub enum PatternKind {
     DegreeIn,
     /// Payments by an account.
     DegreeOut,
-    /// Two accounts joined through two or more others.
+    /// Two accounts connected through two or more others.
     ScatterGather,
     /// A cycle of payments in increasing order of time.
     TemporalCycle,
     /// A cycle of limited length, in any order of time.
     SimpleCycle,
-    /// An account that gathers from several and scatters to several.
+    /// An account that several accounts pay and that pays several accounts.
     GatherScatter,
 }
 

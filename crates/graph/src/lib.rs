@@ -2,20 +2,20 @@
 //! completes in the graph of earlier ones, and statistics of both accounts.
 //!
 //! It reads no files, and knows neither Python nor other machines. The bindings and the command
-//! bring rows as slices, and segments as Arrow buffers in any memory. `docs/graph.md` defines each
-//! figure.
+//! pass rows as slices, and segments as Arrow buffers in any memory. `docs/graph.md` defines each
+//! feature.
 //!
-//! | room | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `edge/` | edges, timestamps, visibility, and the interface of a graph to its searches |
-//! | `accounts/` | the small numbers of accounts, and maps from them |
+//! | `edge/` | edges, timestamps, visibility, and the interface that searches use |
+//! | `accounts/` | the small numbers of accounts, and maps keyed by them |
 //! | `store/` | the newest edges: adjacency lists in an arena, and edges in order of arrival |
 //! | `segment/` | immutable parts of a graph, their indexes, and freezing |
 //! | `statistics/` | moments and sliding windows of one account |
 //! | `patterns/` | the searches, one file for each pattern |
 //! | `stream/` | one stream: the newest edges and segments as one graph, insertion, eviction,
 //! rollback |
-//! | `features/` | what one call computes, and the public interface |
+//! | `features/` | the features of one call, and the public interface |
 
 #![forbid(unsafe_code)]
 

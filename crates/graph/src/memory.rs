@@ -1,4 +1,4 @@
-//! Fallible growth: without memory a graph reports an error and keeps what it has.
+//! Fallible growth: without memory a graph reports an error and keeps its contents.
 
 use crate::error::GraphError;
 use std::alloc::{Layout, handle_alloc_error};
@@ -18,19 +18,20 @@ impl OutOfMemory {
     }
 }
 
-/// Makes room for exactly `more` values.
+/// Reserves room for exactly `more` values.
 pub(crate) fn reserve_exact<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
     all.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Makes room for `more` values, at least doubling.
+/// Reserves room for `more` values; growth at least doubles the capacity.
 pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
     all.try_reserve(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Makes room for `more` values. Growth is a sixteenth, so that a large deque is never half empty.
+/// Reserves room for `more` values. Capacity grows by a sixteenth, so that a large deque is never
+/// half empty.
 pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), OutOfMemory> {
     if deque.capacity() - deque.len() >= more {
         return Ok(());
@@ -40,7 +41,7 @@ pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), O
     deque.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Gives room back where more than an eighth is free.
+/// Shrinks a deque of which more than an eighth is free.
 pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
     let len = deque.len();
     if deque.capacity() > len + len / 8 + 512 {
@@ -48,8 +49,8 @@ pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
     }
 }
 
-/// Checks that `bytes` can be allocated now. Trees and search tables cannot report a failure,
-/// so their memory is asked for in advance.
+/// Checks that `bytes` can be allocated now. Trees and search tables cannot report a failed
+/// allocation, so callers check in advance.
 pub(crate) fn probe(bytes: usize) -> Result<(), OutOfMemory> {
     let mut room: Vec<u8> = Vec::new();
     reserve_exact(&mut room, bytes)?;
@@ -58,7 +59,7 @@ pub(crate) fn probe(bytes: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// For callers that cannot report the error.
+/// Aborts the process on an error, for callers that cannot report it.
 pub(crate) fn or_abort<V>(grown: Result<V, OutOfMemory>) -> V {
     grown.unwrap_or_else(|full| {
         let layout = Layout::array::<u8>(full.bytes).unwrap_or(Layout::new::<u8>());

@@ -1,16 +1,16 @@
-//! Settings: what is computed, over which windows, in which bins.
+//! Settings: the features to compute, with their windows and bins.
 
 use crate::error::GraphError;
 use crate::kind::PatternKind;
 
-/// Far more threads than a machine has cores: a larger number is a typing error.
+/// Far more than a machine has cores: a larger number is a typing error.
 const THREADS_MAX: usize = 1024;
 
 /// How rows of one call see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Each row gets the patterns that it completes, as if it had arrived alone. Results do not
-    /// depend on the cut of the stream into calls.
+    /// depend on how the stream is divided into calls.
     Causal,
     /// All rows of a call are added together. A pattern counts for each row of the call that is
     /// part of it.
@@ -22,12 +22,12 @@ pub enum Mode {
 pub struct PatternSettings {
     /// The width in units of the timestamps; at least 1.
     pub window: u64,
-    /// The increasing upper ends of the bins; the first is at least 1. A size counts in the first
-    /// bin that is not smaller, or else in the last.
+    /// The increasing upper bounds of the bins; the first is at least 1. A size counts in the first
+    /// bin whose bound is not smaller, or else in the last.
     pub bins: Vec<u64>,
 }
 
-/// A figure of the edges on one side of an account.
+/// A statistic of the edges on one side of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Measure {
     /// Distinct neighbours.
@@ -117,13 +117,13 @@ pub enum Column {
 pub struct Settings {
     /// How rows of one call see each other.
     pub mode: Mode,
-    /// How long an edge stays. None: as long as the widest window of a pattern (and, in causal
-    /// mode, of the statistics).
+    /// How long an edge stays in the graph. None: as long as the widest window of a pattern (and,
+    /// in causal mode, of the statistics).
     pub time_window: Option<u64>,
-    /// How many edges stay, at most.
+    /// The largest number of edges in the graph.
     pub edges_max: Option<usize>,
-    /// The span of time of each segment, which [`crate::GraphFeatures::freeze`] copies out. None:
-    /// all edges stay in this process.
+    /// The time span of each segment, which [`crate::GraphFeatures::freeze`] copies out. None: all
+    /// edges stay in this process.
     pub segment: Option<u64>,
     /// Fan in and out.
     pub fan: Option<PatternSettings>,
@@ -135,18 +135,19 @@ pub struct Settings {
     pub temporal_cycle: Option<PatternSettings>,
     /// Simple cycles of limited length.
     pub simple_cycle: Option<PatternSettings>,
-    /// Edges of a simple cycle, at most; at least 2.
+    /// The largest number of edges in a simple cycle; at least 2.
     pub cycle_length_max: usize,
     /// Gather-scatter.
     pub gather_scatter: Option<PatternSettings>,
     /// Statistics of accounts.
     pub statistics: Option<StatisticsSettings>,
-    /// Threads that search, 1 to 1024. They never change results.
+    /// Search threads, 1 to 1024. Their number never changes results.
     pub threads: usize,
-    /// Edges that the search of one pattern may look at for one trigger. Patterns beyond are not
-    /// counted; [`crate::GraphStats::cut_short`] counts such searches.
+    /// Edges that the search for one pattern may visit for one trigger. A search that reaches this
+    /// limit misses patterns; [`crate::GraphStats::cut_short`] counts such searches.
     pub work_max: u64,
-    /// Keep the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes for each edge.
+    /// Whether to retain the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes for
+    /// each edge.
     pub keeps_ids: bool,
 }
 
@@ -184,7 +185,7 @@ impl Settings {
         }
     }
 
-    /// Columns with counts.
+    /// The number of columns with counts.
     pub(crate) fn histogram_width(&self) -> usize {
         PatternKind::ALL
             .iter()
@@ -193,26 +194,27 @@ impl Settings {
             .sum()
     }
 
-    /// Columns that a call adds to its rows. First come the bins of the patterns in the order of
-    /// [`Kind::ALL`]. Then come the statistics: source out, source in, target out, target in.
+    /// The number of columns that a call adds to its rows. The bins of the patterns are first, in
+    /// the order of [`PatternKind::ALL`]. Then follow the statistics: source out, source in, target
+    /// out, target in.
     pub fn width(&self) -> usize {
         self.histogram_width() + 4 * self.statistics.as_ref().map_or(0, StatisticsSettings::width)
     }
 
-    /// How long an edge stays.
+    /// How long an edge stays in the graph.
     pub(crate) fn horizon(&self) -> u64 {
         let patterns = PatternKind::ALL.iter().filter_map(|&kind| self.pattern(kind));
-        // Batch mode keeps the definition of the specification (B3).
+        // The specification (B3) leaves the statistics out in batch mode.
         let is_causal = self.mode == Mode::Causal;
         let statistics = self.statistics.as_ref().filter(|_| is_causal).map(|one| one.window);
         let longest = patterns.map(|one| one.window).chain(statistics).max();
         self.time_window.or(longest).unwrap_or(1)
     }
 
-    /// Checks that the settings make sense.
+    /// Checks that the settings are consistent.
     ///
     /// # Errors
-    /// [`GraphError::Setting`] with the setting and what is wrong with it.
+    /// [`GraphError::Setting`] with the setting and the reason.
     pub fn check(&self) -> Result<(), GraphError> {
         let wrong = |parameter: &str, reason: String| {
             Err(GraphError::Setting { parameter: parameter.to_owned(), reason })
@@ -262,12 +264,12 @@ impl Settings {
 }
 
 impl StatisticsSettings {
-    /// Columns that each call brings.
+    /// The number of columns that each call passes.
     pub(crate) fn given(&self) -> usize {
         self.columns.iter().filter(|&&column| column == Column::Given).count()
     }
 
-    /// Columns for one side of one account.
+    /// The number of columns for one side of one account.
     pub(crate) fn width(&self) -> usize {
         let has = |measure: &Measure| self.measures.contains(measure);
         let of_column = |measure: &&Measure| measure.is_of_column();

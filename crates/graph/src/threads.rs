@@ -1,4 +1,4 @@
-//! How the threads of one call work together.
+//! Division of one call's work among threads.
 
 use rayon::{ThreadPool, Yield};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// With fewer rows, an insertion or removal takes less time than waking another thread.
 pub(crate) const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 512 };
 
-/// How often a finished thread checks for the others before it sleeps. Most need less time than a
-/// wake-up takes.
+/// How often a finished thread polls the others before it sleeps. Most of them finish in less time
+/// than a wake-up takes.
 const LOOKS: usize = 4000;
 
-/// Keeps one thread of a pool awake during a call, which needs it several times for less than a
-/// wake-up takes.
+/// Keeps one thread of a pool awake during a call. The call needs the thread several times, each
+/// time for less than a wake-up takes.
 #[derive(Debug)]
 pub(crate) struct KeepAwake {
-    /// The thread has the other one.
+    /// The thread holds the other reference.
     _shared: Arc<()>,
 }
 
 impl KeepAwake {
-    /// For a call that has a pool and enough rows.
+    /// A guard for a call that has a pool and enough rows.
     pub(crate) fn during(pool: Option<&ThreadPool>, rows: usize) -> Option<KeepAwake> {
         pool.filter(|_| rows >= HELPED_MIN).map(KeepAwake::new)
     }
@@ -44,7 +44,7 @@ pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     others: impl ExactSizeIterator<Item = W>,
     own: impl FnOnce(),
 ) {
-    // Outside the scope, whose tasks refer to it.
+    // Declared outside the scope, because its tasks refer to it.
     let left = Mutex::new(others.len());
     let left = &left;
     let count = || *left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     });
 }
 
-/// Runs both at once on two threads if there are enough rows, otherwise one after the other.
+/// Runs both closures on two threads if there are enough rows, otherwise in sequence.
 pub(crate) fn both(
     pool: Option<&ThreadPool>,
     rows: usize,

@@ -1,7 +1,7 @@
 //! Batch mode against the definitions, cell by cell, on random streams.
 //!
-//! `FARROW_GRAPH_STREAMS` sets how many (`100`, or `100,5,1` by size), `FARROW_GRAPH_THREADS` with
-//! how many threads; `make compare` runs very many.
+//! `FARROW_GRAPH_STREAMS` sets the number of streams (`100`, or `100,5,1` by size), and
+//! `FARROW_GRAPH_THREADS` the number of threads. `make compare` runs many more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -34,7 +34,7 @@ fn a_restored_graph_goes_on_as_if_nothing_had_happened() {
     }
 }
 
-/// A graph that lost its last edge, saved then, forgot its clock: the next late rows stayed.
+/// A graph that was saved without edges lost its clock, so the next late rows stayed.
 #[test]
 fn a_restored_graph_without_edges_knows_the_time() {
     let settings = Settings {
@@ -55,7 +55,7 @@ fn a_restored_graph_without_edges_knows_the_time() {
     agree_restored(stream, 0);
 }
 
-/// The canary: an oracle with one wrong definition must be told apart.
+/// The canary: the comparison must detect an oracle with one wrong definition.
 #[test]
 fn a_wrong_definition_is_told_apart() {
     assert_faults_are_seen(Mode::Batch);

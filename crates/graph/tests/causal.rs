@@ -1,7 +1,7 @@
 //! Causal mode against the definitions fed row by row.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams, `FARROW_GRAPH_THREADS` with how many
-//! threads, as for batch mode.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams, and `FARROW_GRAPH_THREADS` the number
+//! of threads, as for batch mode.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -46,8 +46,8 @@ fn one_call(settings: Settings, all: &[Row]) {
     agree(Stream { settings, calls: vec![Call::Transform(rows)] }, 0);
 }
 
-/// The edge that came late was evicted a second time when the cursor of the others reached it: it
-/// stays in the graph until the call ends.
+/// A late edge was evicted a second time when the cursor of the other edges reached it, because an
+/// evicted edge stays in the graph until the call ends.
 #[test]
 fn a_late_edge_is_evicted_once() {
     let fan = Some(PatternSettings { window: 8, bins: vec![2] });
@@ -55,7 +55,7 @@ fn a_late_edge_is_evicted_once() {
     one_call(settings, &[(0, 1, 2, 100), (1, 1, 2, 50), (2, 1, 2, 200)]);
 }
 
-/// What the last row of an account no longer saw was taken for gone for its first rows, too.
+/// Edges that the last row of an account did not see were hidden from its first rows too.
 #[test]
 fn a_gather_scatter_before_its_edges_go_in_the_same_call() {
     let gather_scatter = Some(PatternSettings { window: 5, bins: vec![2] });
@@ -64,7 +64,7 @@ fn a_gather_scatter_before_its_edges_go_in_the_same_call() {
     one_call(settings, &[&pattern[..], &[(4, 7, 8, 10), (5, 9, 5, 11)]].concat());
 }
 
-/// Rows of one account share a table of its legs, in which the first one was still live.
+/// Rows of one account share a table of its legs, in which an evicted leg still counted.
 #[test]
 fn a_leg_that_goes_in_the_same_call_is_no_leg() {
     let scatter_gather = Some(PatternSettings { window: 20, bins: vec![2] });
@@ -72,7 +72,7 @@ fn a_leg_that_goes_in_the_same_call_is_no_leg() {
     one_call(settings, &[(0, 28, 2, 51), (1, 0, 28, 57), (2, 0, 1, 70), (3, 1, 2, 71)]);
 }
 
-/// Rows of a stream that has no features at all were not added.
+/// Rows of a stream without any features were not added.
 #[test]
 fn rows_without_features_are_edges() {
     let settings = Settings { time_window: Some(8), ..Settings::default() };
@@ -83,7 +83,7 @@ fn rows_without_features_are_edges() {
     assert_eq!(engine.stats().edges, 1);
 }
 
-/// The canary: an oracle with one wrong definition must be told apart.
+/// The canary: the comparison must detect an oracle with one wrong definition.
 #[test]
 fn a_wrong_definition_is_told_apart() {
     assert_faults_are_seen(Mode::Causal);
@@ -96,7 +96,7 @@ fn bits(settings: &Settings, parts: &[Rows], threads: usize) -> Vec<u64> {
     cells.flatten().map(f64::to_bits).collect()
 }
 
-/// The rows of a stream's calls in one.
+/// The rows of all calls of a stream.
 fn joined(stream: &Stream) -> Rows {
     let mut all = Rows::default();
     for call in &stream.calls {
@@ -113,7 +113,7 @@ fn joined(stream: &Stream) -> Rows {
     all
 }
 
-/// Fails if the cut into calls, or the number of threads, changes a bit.
+/// Fails if the division into calls, or the number of threads, changes a bit.
 fn cuts_change_nothing(stream: &Stream, seed: u64) {
     let (rows, mut random) = (joined(stream), Random::new(seed));
     let single: Vec<Rows> = (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
@@ -144,8 +144,7 @@ fn every_cut_into_calls_and_every_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Times and windows of a stream `scale` times as long, and some times at the ends of what there
-/// is.
+/// The stream with its times and windows scaled, and some times near the limits of `i64`.
 fn stretched(mut stream: Stream, seed: u64) -> Stream {
     let mut random = Random::new(!seed);
     let scale = 1i64 << random.pick(&[0, 20, 26, 27, 28, 30, 34, 50]);
@@ -163,7 +162,7 @@ fn stretched(mut stream: Stream, seed: u64) -> Stream {
     settings.time_window.iter_mut().for_each(longer);
     if let Some(statistics) = &mut settings.statistics {
         longer(&mut statistics.window);
-        // Sums of such times are rounding alone.
+        // Sums of such times are only rounding error.
         if statistics.columns.contains(&Column::Time) {
             let is_exact = |one: &Measure| {
                 *one < Measure::Mean || (Measure::Min..=Measure::Median).contains(one)
@@ -188,7 +187,7 @@ fn stretched(mut stream: Stream, seed: u64) -> Stream {
     stream
 }
 
-/// Narrow stamps take a new base, and become wide ones, in the middle of a stream.
+/// Narrow stamps get a new base, and become wide ones, in the middle of a stream.
 #[test]
 fn any_times_are_taken_and_any_span_between_them() {
     let [small, medium, _] = amounts();
@@ -203,8 +202,8 @@ fn any_times_are_taken_and_any_span_between_them() {
     }
 }
 
-/// 12,000 rows over three times what a narrow stamp spans, in calls longer than the engine's own
-/// parts: the base moves again and again.
+/// 12,000 rows over three times the span of narrow stamps, in calls longer than the engine's own
+/// parts, so that the base moves repeatedly.
 #[test]
 fn a_long_stream_takes_new_bases() {
     let mut random = Random::new(1);
@@ -232,8 +231,8 @@ fn a_long_stream_takes_new_bases() {
     assert_eq!(difference(&stream, &got, &want), None);
 }
 
-/// Accounts with hundreds of edges: what the engine carries on from row to row, past rows that come
-/// late, edges that go by number or by time, and other accounts that take a forgotten one's place.
+/// Accounts with hundreds of edges. The engine carries their windows from row to row, despite late
+/// rows, eviction by number or by time, and reused small numbers of accounts.
 #[test]
 fn hubs_agree_with_the_oracle_in_every_cut() {
     for seed in 0..12 {
@@ -260,7 +259,7 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
         let hubs = random.range(1, 4);
         let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
         for id in 0..1200 {
-            // The hubs change, and come back.
+            // The hubs change, and recur.
             let hub = (id / 300) % 3 * 100 + random.range(0, hubs);
             let other = 1000 + random.range(0, 60);
             let (source, target) = if random.is(0.5) { (hub, other) } else { (other, hub) };
@@ -289,7 +288,7 @@ fn accounts_that_left_are_forgotten() {
     let mut engine = GraphFeatures::new(settings).unwrap();
     let mut rows = Rows::default();
     (0..100).for_each(|id| rows.push((id, id, 1000 + id, 1)));
-    // A self-loop keeps its account too.
+    // A self-loop retains its account too.
     rows.push((100, 7, 7, 8));
     rows.with(|edges| engine.transform(edges)).unwrap();
     assert_eq!((engine.stats().edges, engine.stats().accounts), (101, 200));

@@ -1,4 +1,4 @@
-//! Every error for its cause, with its numbers, and a graph that is as it was before.
+//! Each error for its cause, with its numbers, and an unchanged graph after it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -18,7 +18,7 @@ fn statistics(window: u64) -> Option<StatisticsSettings> {
     Some(StatisticsSettings { window, measures, columns })
 }
 
-/// The parameter and the reason of the error that settings give.
+/// The parameter and the reason of the error for some settings.
 fn refused(settings: &Settings) -> (String, String) {
     let Err(error) = GraphFeatures::new(settings.clone()) else { panic!("{settings:?} was taken") };
     assert_eq!(settings.check(), Err(error.clone()));
@@ -84,7 +84,7 @@ fn other_settings_are_checked_one_by_one() {
     assert_eq!(got.0, "time_window");
 }
 
-/// A graph with a few rows in it, and what the next ones are.
+/// A graph with a few rows, and the next rows.
 fn engine(mode: Mode) -> (GraphFeatures, Rows) {
     let settings = Settings {
         mode,
@@ -124,7 +124,7 @@ const CALLS: [fn(&mut GraphFeatures, &Edges<'_>) -> Outcome; 5] = [
     },
 ];
 
-/// Makes a bad call and looks whether the graph still does what one does that never saw it.
+/// Makes a bad call, and checks that the graph equals one without it afterwards.
 fn leaves_no_trace(bad: impl Fn(&mut GraphFeatures) -> GraphError) -> Vec<GraphError> {
     let errors = [Mode::Batch, Mode::Causal].map(|mode| {
         let ((mut one, next), (mut other, _)) = (engine(mode), engine(mode));
@@ -209,10 +209,10 @@ fn room_of_the_wrong_size() {
     }
 }
 
-/// Edges that a graph holds at most.
+/// The largest number of edges in a graph.
 const EDGES_MAX: usize = (1 << 27) - 1;
 
-/// Memory that nobody touches: a gigabyte of addresses, no pages.
+/// The columns take a gigabyte of addresses, but no pages, because nothing touches them.
 #[test]
 fn more_rows_than_a_graph_holds() {
     let most = EDGES_MAX;
@@ -229,14 +229,14 @@ fn more_rows_than_a_graph_holds() {
     let settings = Settings { fan: bins(10, &[2, 3]), keeps_ids: true, ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
     let want = GraphError::TooMany { added: most + 1, alive: 0, most };
-    // The last one makes its own room first.
+    // The last call allocates its result first.
     for call in &CALLS[..4] {
         assert_eq!(call(&mut engine, &rows).unwrap_err(), want);
     }
     assert_eq!(engine.stats(), Default::default());
 }
 
-/// As many rows as a graph holds, and features of them that no machine holds.
+/// The most rows that a graph holds; their features need more memory than any machine has.
 #[test]
 fn more_features_than_memory() {
     let rows = EDGES_MAX;
@@ -258,8 +258,8 @@ fn more_features_than_memory() {
     assert_eq!(engine.stats(), Default::default());
 }
 
-/// What was retained of a graph may not fit: columns of one length, as many as the settings measure,
-/// and ids where they are needed.
+/// A saved state must match: columns of one length, as many as the settings measure, and ids if
+/// they are needed.
 #[test]
 fn a_state_that_does_not_fit() {
     let (engine, _) = engine(Mode::Causal);

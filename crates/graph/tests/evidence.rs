@@ -1,6 +1,6 @@
-//! The patterns themselves against those that the definitions count.
+//! The returned patterns against those of the definitions.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -10,7 +10,7 @@ use oracle::check::{Call, Stream, agree, amounts, show, shrink};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows, bin_of, pattern_of};
 
-/// The patterns of one `transform`, sorted, with the accounts between two others as a set.
+/// The patterns of one `transform`, sorted, with the middle accounts of a scatter-gather as a set.
 fn sorted(mut patterns: Vec<Pattern>) -> Vec<Pattern> {
     for one in patterns.iter_mut().filter(|one| one.kind == PatternKind::ScatterGather) {
         one.accounts[2..].sort_unstable();
@@ -47,7 +47,7 @@ fn counted(stream: &Stream) -> Vec<Vec<Pattern>> {
     calls.collect()
 }
 
-/// The first pattern that one of both does not have.
+/// The first pattern that only one side has.
 fn difference(stream: &Stream) -> Option<String> {
     let listed = listed(stream, 1, usize::MAX);
     for (number, (got, want)) in listed.into_iter().zip(counted(stream)).enumerate() {
@@ -90,7 +90,7 @@ fn to_list_patterns_changes_no_feature() {
     }
 }
 
-/// Whatever the limit and the threads, what is listed is the beginning of the whole list.
+/// With any limit and number of threads, the list is the beginning of the whole list.
 #[test]
 fn the_limit_keeps_the_first_and_counts_the_others() {
     let [_, medium, _] = amounts();
@@ -118,11 +118,11 @@ fn the_limit_keeps_the_first_and_counts_the_others() {
             }
         }
     }
-    // The engine sorts what it keeps only when it has twice as much.
+    // The engine sorts its matches only when it has twice the limit.
     assert!(most_seen > 1024, "{most_seen} patterns in one call at most");
 }
 
-/// One row at a time, or all at once: in causal mode the same list.
+/// In causal mode the list is the same for one row at a time and for all at once.
 #[test]
 fn in_causal_mode_cuts_into_calls_change_no_list() {
     let [small, ..] = amounts();
@@ -143,7 +143,7 @@ fn in_causal_mode_cuts_into_calls_change_no_list() {
     }
 }
 
-/// Counts of a row by bins are the patterns that list it as their trigger.
+/// The counts of a row equal the patterns that list it as their trigger.
 #[test]
 fn in_causal_mode_counts_are_the_patterns_of_their_rows() {
     let [small, ..] = amounts();
@@ -154,7 +154,7 @@ fn in_causal_mode_counts_are_the_patterns_of_their_rows() {
             statistics.measures.clear();
             statistics.columns.clear();
         }
-        // Each row by an id of its own.
+        // Each row gets a unique id.
         let mut id = 0;
         for call in &mut stream.calls {
             let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
@@ -185,7 +185,7 @@ fn by_bins(settings: &Settings, rows: &Rows, row: usize, patterns: &[Pattern]) -
     for kind in PatternKind::ALL {
         let Some(bins) = pattern_of(settings, kind).map(|one| &one.bins) else { continue };
         let mut histogram = vec![0.0; bins.len()];
-        // A self-loop lists the patterns that it finds, and is no part of them.
+        // A self-loop lists the patterns that it finds, but is not part of them.
         for one in patterns.iter().filter(|one| one.kind == kind && one.trigger == rows.ids[row]) {
             let is_part = one.edges.contains(&rows.ids[row]);
             assert_eq!(is_part, !is_loop || is_part, "{one:?}");

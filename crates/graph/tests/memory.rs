@@ -1,6 +1,6 @@
-//! A graph for which there is no memory says so, is as it was, and goes on.
+//! Without memory, a graph reports an error, is unchanged, and continues to work.
 //!
-//! The allocator of this program refuses what would take a thread beyond its limit.
+//! The allocator of this program rejects allocations beyond a limit for each thread.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -14,17 +14,17 @@ use oracle::random::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, with books and a limit for each thread.
+/// The system's allocator with a count and a limit for each thread.
 struct Limited;
 
 thread_local! {
-    /// Less than nothing where a thread gives back what another one took.
+    /// Negative if a thread frees memory that another one allocated.
     static TAKEN: Cell<isize> = const { Cell::new(0) };
     static LIMIT: Cell<isize> = const { Cell::new(isize::MAX) };
 }
 
 impl Limited {
-    /// Books a change from so many bytes to so many, unless it goes beyond the limit.
+    /// Counts a change of an allocation's size from `before` to `after`; false beyond the limit.
     fn is_granted(before: usize, after: usize) -> bool {
         let taken = TAKEN.get() + (after.cast_signed() - before.cast_signed());
         let is_granted = after <= before || taken <= LIMIT.get();
@@ -35,19 +35,19 @@ impl Limited {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with its own arguments, or is refused.
+// SAFETY: every call is forwarded to the system's allocator with its own arguments, or rejected.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !Limited::is_granted(0, layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller keeps the promises of `alloc`, which are the same.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         Limited::is_granted(layout.size(), 0);
-        // SAFETY: the caller keeps the promises of `dealloc`; the block came from the system.
+        // SAFETY: the caller upholds the contract of `dealloc`; `System` allocated the block.
         unsafe { System.dealloc(block, layout) }
     }
 
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Limited {
         if !Limited::is_granted(layout.size(), size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller keeps the promises of `realloc`; the block came from the system.
+        // SAFETY: the caller upholds the contract of `realloc`; `System` allocated the block.
         unsafe { System.realloc(block, layout, size) }
     }
 }
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Limited {
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-/// Does something with so many bytes more than are taken now.
+/// Runs `run` with a limit of `bytes` more than are allocated now.
 fn with_memory<R>(bytes: usize, run: impl FnOnce() -> R) -> R {
     LIMIT.set(TAKEN.get() + bytes.cast_signed());
     let result = run();
@@ -92,8 +92,8 @@ fn settings(mode: Mode) -> Settings {
     }
 }
 
-/// Rows at one time unit each from `from` on, some of which come late: every fourth pays account 0,
-/// some pay themselves, and there are new accounts all the time.
+/// One row for each time unit from `from` on; some are late. Every fourth pays account 0, some are
+/// self-loops, and new accounts appear throughout.
 fn rows(from: i64, count: i64) -> Rows {
     let mut random = Random::new(from.cast_unsigned());
     let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
@@ -125,15 +125,15 @@ const CALLS: [(&str, Call); 5] = [
     ("start", |engine, rows| rows.with(|edges| engine.start(edges)).map(|()| Evidence::default())),
 ];
 
-/// What a graph is, but for how much memory it has taken.
+/// The content of a graph, and its counters except for memory.
 fn seen(engine: &GraphFeatures) -> impl PartialEq + use<> {
     let stats = engine.stats();
     (stats.edges, stats.accounts, stats.now, stats.rows, engine.state())
 }
 
-/// Makes a call with less memory than it needs, with more and more, until it succeeds: gives how
-/// often it did not. After each failure the graph is as it was, and in the end it does what one
-/// does that never ran out.
+/// Makes a call with more and more memory until it succeeds, and returns the number of failures.
+/// After each failure the graph is unchanged. In the end it equals one that never ran out of
+/// memory.
 fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usize) -> usize {
     let made = || {
         let mut engine = GraphFeatures::new(settings(mode)).unwrap();
@@ -144,7 +144,7 @@ fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usi
     let was = seen(&one);
     let mut failures = 0;
     let found = loop {
-        // A kilobyte is for what the call itself hands over.
+        // A kilobyte is for the arguments of the call.
         match with_memory(1_000 + failures * step, || call(&mut one, next)) {
             Ok(found) => break found,
             Err(GraphError::OutOfMemory { rows, bytes, taken }) => {
@@ -166,8 +166,7 @@ fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usi
 }
 
 /// The list of account 0 is full in the middle of a call, and moves to a block that is larger than
-/// what the rows asked for beforehand: what was added until then is taken back, and what was evicted
-/// comes back.
+/// the memory checked in advance. The call's rows are removed, and evicted edges are restored.
 #[test]
 fn rows_for_which_there_is_no_memory_leave_the_graph_as_it_was() {
     let row = |rows: &mut Rows, id| {
@@ -181,7 +180,7 @@ fn rows_for_which_there_is_no_memory_leave_the_graph_as_it_was() {
         range.for_each(|id| row(&mut rows, id));
         rows
     };
-    // Four of five rows are in the list, which has room for 8,191.
+    // Four of five rows are in the list, which has capacity for 8,191.
     let full = 8_192 / 4 * 5;
     for mode in [Mode::Causal, Mode::Batch] {
         let (before, next) = (made(0..full - 10), made(full - 10..full + 20));
@@ -190,7 +189,7 @@ fn rows_for_which_there_is_no_memory_leave_the_graph_as_it_was() {
     }
 }
 
-/// A call that is taken in parts asks for what it will need before the first.
+/// A call that is added in parts checks the memory for all of them in advance.
 #[test]
 fn a_long_call_for_which_there_is_no_memory_adds_nothing() {
     for (name, call) in CALLS {
@@ -200,8 +199,7 @@ fn a_long_call_for_which_there_is_no_memory_adds_nothing() {
     }
 }
 
-/// A graph that has lived through many windows, with what its calls left behind: it tells of all
-/// that it holds, but for a few small things.
+/// After many windows, the reported memory of a graph is almost all of its allocated memory.
 #[test]
 fn a_graph_tells_how_much_memory_it_holds() {
     for mode in [Mode::Causal, Mode::Batch] {
@@ -216,15 +214,15 @@ fn a_graph_tells_how_much_memory_it_holds() {
     }
 }
 
-/// A stream that slows down to a fortieth, and whose accounts are more than its edges: no moment
-/// leaves a graph much larger than what it holds.
+/// A stream that slows down to a fortieth, and has more accounts than edges. The graph is never
+/// much larger than its content.
 #[test]
 fn a_graph_is_as_large_as_what_its_window_holds() {
     let patterns = Some(PatternSettings { window: 20_000, bins: vec![2, 3] });
     for mode in [Mode::Causal, Mode::Batch] {
         let settings = Settings {
             mode,
-            // Of which nothing is carried from call to call.
+            // A pattern without state between calls.
             temporal_cycle: patterns.clone(),
             time_window: Some(20_000),
             ..Settings::default()
@@ -242,8 +240,8 @@ fn a_graph_is_as_large_as_what_its_window_holds() {
             rows.with(|edges| engine.transform(edges)).unwrap();
             let stats = engine.stats();
             least = if id < 30_000 { stats.edges } else { least.min(stats.edges) };
-            // Each edge twice and its place in order of arrival; of an account a number, a slot in
-            // the index and two lists. A quarter more, and what is retained anyway.
+            // For an edge, two entries and a record. For an account, a number, a slot in the index
+            // and two lists. A quarter more, and a constant part.
             let most = (stats.edges * 28 + stats.accounts * 18) * 5 / 4 + 70_000;
             assert!(
                 stats.bytes <= most,

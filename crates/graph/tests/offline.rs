@@ -1,7 +1,7 @@
-//! Offline mode: rows are added first and get their features later. They get what they would have
-//! got when they came.
+//! Offline mode: rows are added first, and their features are computed later. The features equal
+//! those on arrival.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -14,15 +14,15 @@ use oracle::check::{
 use oracle::random::{Random, Size, stream};
 use std::sync::Arc;
 
-/// What an offline run does, in these tests.
+/// The ways of an offline run in these tests.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Ahead,
-    /// The canary: features of rows when all are there, old ones and later ones.
+    /// The canary: features of rows that see all others, earlier and later ones.
     Late,
 }
 
-/// Makes a segment now and then, and puts it in its place then or later.
+/// Sometimes builds a segment, and attaches it at once or later.
 fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &mut Random) {
     *pending = pending.take().or_else(|| engine.freeze());
     if random.is(0.6)
@@ -32,9 +32,9 @@ fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &m
     }
 }
 
-/// Features of all calls but the last `Start`s, where some calls at a time are added before any
-/// row of them gets its features; what the graph says of itself is that of `online` but where all
-/// rows have their features.
+/// Features of all calls except the last `Start`s. Some calls at a time are added before the
+/// features of any of their rows are computed. While rows are pending, the counters are copied from
+/// `online`.
 fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Result> {
     let mut random = Random::new(seed ^ 0x0ff1_11e0);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
@@ -96,7 +96,7 @@ fn bits(results: &[Result]) -> Vec<Vec<u64>> {
     results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
 }
 
-/// What is wrong, if anything.
+/// The first fault, if any.
 fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
     let plain = Settings { segment: None, ..stream.settings.clone() };
     let plain = Stream { settings: plain, calls: stream.calls.clone() };
@@ -157,7 +157,7 @@ fn offline_mode_agrees_with_the_oracle() {
     }
 }
 
-/// The canary: rows that see what came after them must be told apart.
+/// The canary: the comparison must detect rows that see later ones.
 #[test]
 fn rows_that_see_later_ones_are_told_apart() {
     let is_seen = (0..100)

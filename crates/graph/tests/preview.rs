@@ -1,7 +1,6 @@
-//! Rows that are looked at and taken back: they get what `transform` would give them, and leave no
-//! trace.
+//! Previews and rollbacks: rows get the same features as from `transform`, and leave no trace.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -11,17 +10,17 @@ use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, 
 use oracle::random::{Random, Size, stream};
 use std::sync::Arc;
 
-/// What a preview is, in these tests.
+/// The ways of a preview in these tests.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Preview,
-    /// Rows that are provisional and taken back; those of the stream are, too, and retained.
+    /// Provisional rows that are rolled back. Rows of the stream are provisional and committed.
     Undo,
-    /// The canary: rows that stay.
+    /// The canary: rows that are not rolled back.
     Learn,
 }
 
-/// Has all spans that are over in segments.
+/// Replaces all full spans with segments.
 fn seal(engine: &mut GraphFeatures) {
     while let Some(frozen) = engine.freeze() {
         engine.attach(Arc::new(frozen.plan().unwrap().build().unwrap())).unwrap();
@@ -33,8 +32,8 @@ fn result(engine: &GraphFeatures, cells: Vec<f64>) -> Result {
     Result { cells, edges: stats.edges, accounts: stats.accounts, now: stats.now }
 }
 
-/// Runs a stream; before each call its rows and some that never come are looked at. Gives what
-/// calls left, and what they were said to leave.
+/// Runs a stream, with previews of each call's rows and of some other rows. Returns the results of
+/// the calls, and the features of the previews.
 fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f64>>) {
     let mut random = Random::new(seed);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
@@ -45,7 +44,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
         let rows = if matches!(one, Call::Transform(_)) { one.rows() } else { &none };
         for (looked, is_own) in [(others, false), (rows, true)] {
             let retained = |engine: &GraphFeatures| {
-                // A plain graph gives small numbers again, and may have more of them in store.
+                // A plain graph reuses small numbers, and may have more idle ones.
                 let numbered = engine.settings().segment.map(|_| engine.accounts(0));
                 let stats = engine.stats();
                 (stats.now, stats.edges, stats.accounts, stats.rows, numbered)
@@ -79,7 +78,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
     (results, seen)
 }
 
-/// The same without any preview.
+/// The results of the calls without previews.
 fn alone(stream: &Stream) -> Vec<Result> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let calls = stream.calls.iter().map(|one| {
@@ -95,7 +94,7 @@ fn bits(results: &[Result]) -> Vec<Vec<u64>> {
     results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
 }
 
-/// What is wrong, if anything.
+/// The first fault, if any.
 fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
     let want = alone(stream);
     let (got, seen) = by_previews(stream, seed, way);
@@ -160,7 +159,7 @@ fn no_rows_come_beside_provisional_ones() {
     let (ids, times) = ([0, 1], [1, 9]);
     let edges =
         Edges { ids: &ids, sources: &[1, 2], targets: &[9; 2], times: &times, columns: &[] };
-    // Nothing came of the call: nothing is provisional.
+    // The call fails, so no rows are provisional.
     engine.begin().unwrap();
     let short = Edges { times: &times[..1], ..edges };
     engine.transform(&short).unwrap_err();
@@ -178,7 +177,7 @@ fn no_rows_come_beside_provisional_ones() {
     engine.keep();
     assert!(engine.freeze().is_some());
     assert_eq!(engine.stats().edges, 2);
-    // Times that the graph has to keep in another way, and that go again.
+    // Times that need wide stamps, and a rollback of their rows.
     engine.begin().unwrap();
     let later = [1 << 40, 1 << 41];
     engine.learn(&Edges { times: &later, ..edges }).unwrap();
@@ -186,7 +185,7 @@ fn no_rows_come_beside_provisional_ones() {
     assert_eq!((engine.stats().edges, engine.stats().now), (2, Some(9)));
 }
 
-/// The canary: rows that stay must be told apart from rows that go again.
+/// The canary: the comparison must detect rows that are not rolled back.
 #[test]
 fn rows_that_stay_are_seen() {
     let is_seen = (0..100)

@@ -1,6 +1,6 @@
-//! A graph whose older part lies in segments against one that holds all its edges.
+//! A graph whose older part is in segments against one that holds all its edges.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -21,22 +21,22 @@ fn bits(cells: &[f64]) -> Vec<u64> {
     cells.iter().map(|cell| cell.to_bits()).collect()
 }
 
-/// What happens to a graph with segments between two calls.
+/// The treatment of a graph with segments between two calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Life {
-    /// A segment is made at once, or a few calls later.
+    /// A segment is built at once, or a few calls later.
     Sealing,
-    /// All that is left of the graph are its segments and the rows behind them.
+    /// The graph is rebuilt from its segments and the rows after them.
     Restarting,
-    /// The graph is written down and taken up again.
+    /// The graph is saved and restored.
     Restoring,
-    /// Rows of segments come from elsewhere.
+    /// Rows of segments are read through a row source.
     Far,
-    /// The canary: segments come without their first edge.
+    /// The canary: segments lack their first edge.
     Losing,
 }
 
-/// A segment behind a wall: its rows are copied out one by one.
+/// A row source that copies rows of a segment one by one.
 #[derive(Debug)]
 struct Wall {
     segment: Arc<Segment>,
@@ -72,7 +72,7 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
     let mut results = Vec::new();
     let mut pending = None;
     let mut segments: Vec<Arc<Segment>> = Vec::new();
-    // Rows by their numbers of arrival, as a log keeps them.
+    // Rows by sequence number, as in a log.
     let mut log = Vec::new();
     for one in &stream.calls {
         if matches!(one, Call::Start(_)) {
@@ -140,7 +140,7 @@ fn arrivals(call: &Call, mode: Mode) -> Vec<Arrival> {
 
 type Arrival = ((i64, i64, i64, i64), Vec<f64>);
 
-/// Adds rows as they arrived, cut anew.
+/// Adds rows in order of arrival, divided into other calls.
 fn replay(engine: &mut GraphFeatures, log: &[Arrival], random: &mut Random) {
     let mut rows = Rows::default();
     rows.columns.resize(log.first().map_or(0, |(_, values)| values.len()), Vec::new());
@@ -238,7 +238,7 @@ fn segments_may_be_out_of_this_process() {
     agree_on_streams(Mode::Batch, Life::Far);
 }
 
-/// The canary: a segment that lacks an edge must be told apart.
+/// The canary: the comparison must detect a segment that lacks an edge.
 #[test]
 fn a_lost_edge_is_told_apart() {
     let [small, _, _] = amounts();
@@ -251,7 +251,7 @@ fn a_lost_edge_is_told_apart() {
     }
 }
 
-/// More segments are in the window than a word has bits.
+/// The window has more segments than a word has bits.
 #[test]
 fn hundreds_of_segments_change_nothing() {
     let mut random = Random::new(7);
@@ -317,7 +317,7 @@ fn a_span_is_given_away_once_it_is_over() {
     let edges = |list| engine.edges_of(2, list, 12, 20);
     assert_eq!((edges(ListKind::In), edges(ListKind::Out)), (vec![(3, 19), (4, 20)], vec![]));
     assert_eq!(engine.edges_of(7, ListKind::In, 0, 99), []);
-    // 40 after its last edge it is gone.
+    // 40 after its last edge, the segment is evicted.
     rows(&[(3, 5, 2, 60)]).with(|edges| engine.learn(edges)).unwrap();
     assert_eq!(engine.expired().iter().map(|about| about.first).collect::<Vec<_>>(), [0]);
     assert_eq!((engine.stats().segments, engine.expired().len()), (0, 0));
@@ -379,14 +379,14 @@ fn segments_that_do_not_fit_are_refused() {
     let more = Arc::new(Segment::new(more, buffers.clone()).unwrap());
     let error = engine.attach(more).unwrap_err().to_string();
     assert_eq!(error, "accounts of a segment are 60, where 3 are possible");
-    // Buffers that are too short for what they say.
+    // Buffers that are too short for their content.
     let mut short = buffers.clone();
     short.index = short.index.slice(0, 1);
     assert!(matches!(Segment::new(about.clone(), short), Err(GraphError::Segment { .. })));
     let mut short = buffers.clone();
     short.entries[0] = Vec::new().into();
     assert!(matches!(Segment::new(about.clone(), short), Err(GraphError::Segment { .. })));
-    // Offsets and entries that say nonsense are read as nothing, or as nonsense; never beyond.
+    // Malformed offsets and entries give empty or wrong rows, but no read out of bounds.
     let mut nonsense = buffers;
     nonsense.starts[0] = vec![i32::MIN, 1].into();
     nonsense.entries[1] = vec![u64::MAX].into();
@@ -419,8 +419,8 @@ fn segments_need_a_length_and_no_other_limit() {
     assert_eq!(error, "segment is needed to take segments up");
 }
 
-/// Edges that came late were counted when they went, and not when they were taken up: the count of
-/// what is alive fell below zero.
+/// Late edges were counted on eviction, but not on adoption: the count of live edges fell below
+/// zero.
 #[test]
 fn late_edges_that_were_taken_up_are_evicted() {
     let mut engine = learned(&[(0, 1, 2, 12), (1, 1, 3, 11), (2, 1, 3, 10), (3, 1, 3, 21)]);
@@ -433,7 +433,7 @@ fn late_edges_that_were_taken_up_are_evicted() {
     assert_eq!((engine.stats().edges, engine.stats().segments), (2, 0));
 }
 
-/// Whoever goes on without a lost segment still numbers rows as all others do.
+/// A graph that continues without a lost segment still numbers rows like all others.
 #[test]
 fn a_graph_goes_on_without_segments_that_are_lost() {
     let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20), (2, 1, 3, 31)]);

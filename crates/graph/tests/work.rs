@@ -1,6 +1,6 @@
-//! Dense cores: a budget of work ends every search, and says so.
+//! Dense cores: a budget of work ends every search, and the graph counts these searches.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets the number of random streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;
@@ -10,8 +10,8 @@ use oracle::check::{Call, Stream, agree, amounts, show};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows};
 
-/// Every account pays every other one, in any order, at times that `time` gives by the number of
-/// the payment.
+/// Every account pays every other one, in any order; `time` maps the number of a payment to its
+/// time.
 fn complete(accounts: i64, time: impl Fn(i64) -> i64) -> Rows {
     let pairs = (0..accounts).flat_map(|one| (0..accounts).map(move |other| (one, other)));
     let mut pairs: Vec<(i64, i64)> = pairs.filter(|(one, other)| one != other).collect();
@@ -37,7 +37,7 @@ fn every_pattern(mode: Mode, window: u64) -> Settings {
     }
 }
 
-/// 200 accounts: without a budget the cycles alone would outlive us.
+/// With 200 accounts, the search for cycles would never end without a budget.
 #[test]
 fn a_budget_ends_the_search_of_a_dense_core() {
     for mode in [Mode::Batch, Mode::Causal] {
@@ -70,8 +70,8 @@ fn a_small_dense_core_needs_no_budget() {
     }
 }
 
-/// Features with a budget are never more than those without, and a budget that was enough for all
-/// changed nothing.
+/// Counts with a budget never exceed those without one, and a budget that is enough for all
+/// searches changes nothing.
 #[test]
 fn a_budget_loses_patterns_only_where_it_says_so() {
     let [small, ..] = amounts();
@@ -100,7 +100,7 @@ fn a_budget_loses_patterns_only_where_it_says_so() {
     assert!(cut > 100, "only {cut} calls were cut short");
 }
 
-/// In causal mode what a budget finds belongs to the row, too.
+/// In causal mode the patterns within a budget depend only on the row, too.
 #[test]
 fn in_causal_mode_a_budget_finds_the_same_in_every_cut() {
     let [small, medium, _] = amounts();

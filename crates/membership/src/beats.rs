@@ -1,27 +1,27 @@
-//! Signs of life: who is heard, who vouches for whom, and what to say to those who missed much.
+//! Beats: liveness of members, acknowledgements, and views for nodes that missed them.
 
 use super::message::{Beat, Body, ClashError, Output, Reachability, Sender};
 use super::state::{Membership, PeerState};
 use super::types::{ClusterId, Epoch, NodeNumber, NodeSet};
 use super::view::View;
 
-/// Own beats that are remembered: those of two leases, and some out of turn.
+/// Number of own beats remembered: those of two leases, and some out of turn.
 const SENT_MAX: usize = 16;
 
-/// How long, in leases, a node without the lease waits for the members that it knows before it
-/// believes a stranger that they went on without it. A guess.
+/// Time in leases that a node without the lease waits for its members before it believes a stranger
+/// that they continued without it. A guess.
 const STRANGER_LEASES: u64 = 8;
 
-/// One probe in so many goes to those that left by themselves. A guess.
+/// Rounds of probes between two that include nodes that left by themselves. A guess.
 const LEFT_LEASES: u64 = 8;
 
 impl Membership {
-    /// When a life was last heard, or could have been.
+    /// Time of the last message of a life, or of the last pause of this node.
     pub(super) fn heard_ms(&self, peer: &PeerState) -> u64 {
         peer.heard_ms.max(self.woke_ms)
     }
 
-    /// How long a peer is silent, as far as it may be held against it.
+    /// Time since the last message of a peer, the last pause of this node, or the current view.
     pub(super) fn silent_ms(&self, peer: &PeerState) -> u64 {
         self.now_ms - self.heard_ms(peer).max(self.installed_ms)
     }
@@ -36,7 +36,7 @@ impl Membership {
         }
     }
 
-    /// Finds out who has been silent for a lease.
+    /// Marks the members that have been silent for a lease.
     pub(super) fn look_around(&mut self) {
         let lease_ms = self.options.lease_ms;
         let silent: Vec<NodeNumber> = self
@@ -54,7 +54,7 @@ impl Membership {
         }
     }
 
-    /// Whether this node vouches for others: not once it accepted a next view.
+    /// Whether this node acknowledges beats: not after it accepted a next view.
     pub(super) fn may_vouch(&self) -> bool {
         self.retained.accepted.is_none() && !self.is_moving
     }
@@ -87,14 +87,14 @@ impl Membership {
         self.send(&address, Body::Beat(beat));
     }
 
-    /// Looks for those that were excluded.
+    /// Probes excluded nodes.
     pub(super) fn probe_when_due(&mut self) {
         let Some(view) = &self.retained.view else { return };
         if self.now_ms < self.next_probe_ms {
             return;
         }
         self.next_probe_ms = self.now_ms + self.options.lease_ms;
-        // Who left may be back too, and not know where: a founder asks nobody.
+        // A node that left may be back without knowing the cluster: a founder asks no other node.
         self.probes = self.probes.wrapping_add(1);
         let is_for_all = self.probes.is_multiple_of(LEFT_LEASES);
         let lost = view.former.iter().filter(|former| is_for_all || !former.has_left);
@@ -152,7 +152,7 @@ impl Membership {
         }
     }
 
-    /// The lease lasts from the sending of the latest beat that a quorum vouched for.
+    /// Extends the lease: it lasts from the sending of the latest beat that a quorum acknowledged.
     fn renew_lease(&mut self) {
         let Some(view) = &self.retained.view else { return };
         let (electorate, mut votes) = (view.numbers(), NodeSet::default());
@@ -164,8 +164,8 @@ impl Membership {
         for (at_ms, number) in acks {
             votes.insert(number);
             if self.is_quorum(electorate, votes) {
-                // Clocks of two machines run apart by less than one part in a thousand; and
-                // each of the two times is cut to whole milliseconds.
+                // Clocks of two machines differ in rate by less than one part in a thousand, and
+                // each of the two times is truncated to milliseconds.
                 let lasts_ms = self.options.lease_ms - self.options.lease_ms / 32 - 1;
                 self.lease_until_ms = self.lease_until_ms.max(at_ms + lasts_ms);
                 return;
@@ -173,7 +173,7 @@ impl Membership {
         }
     }
 
-    /// Somebody wrote that is, or is not, where this node is.
+    /// Handles the cluster and epoch of a sender.
     pub(super) fn met(
         &mut self,
         from: &Sender,
@@ -203,8 +203,8 @@ impl Membership {
         }
     }
 
-    /// Notes that the life that the view has of this name is over. Ends the own one too if the
-    /// view can decide nothing any more; says whether.
+    /// Notes whether the life of this name in the view is over. If the view can then decide
+    /// nothing, it ends the own life and returns true.
     pub(super) fn mark_gone(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
         let Some(view) = &self.retained.view else { return false };
         let Some(member) = view.named(&from.name) else { return false };
@@ -232,7 +232,7 @@ impl Membership {
         false
     }
 
-    /// A view came that the writer says is agreed on.
+    /// Handles a view that the sender reports as decided.
     pub(super) fn decided(&mut self, from: &Sender, view: View, is_live: bool) {
         if view.number_of_sender(from).is_none() && !self.is_known(from) {
             return;
@@ -255,8 +255,8 @@ impl Membership {
             if self.is_known(from) {
                 self.install(view);
             } else {
-                // A stranger may not lead this node on; but when all whom it knows are away for
-                // long, it may say that this life is over.
+                // A stranger may not move this node to a new view. If all known members have been
+                // silent for long, it may report that this life is over.
                 let patience_ms = STRANGER_LEASES * self.options.lease_ms;
                 let last_ms = self.lease_until_ms.max(self.installed_ms).max(self.woke_ms);
                 if self.now_ms.saturating_sub(last_ms) >= patience_ms {
@@ -266,15 +266,16 @@ impl Membership {
         }
     }
 
-    /// Whether the name is one of the view, in the same or a later life.
+    /// Whether the view has the name, with the same or an earlier incarnation.
     fn is_known(&self, from: &Sender) -> bool {
         let member = self.retained.view.as_ref().and_then(|view| view.named(&from.name));
         member.is_some_and(|member| member.incarnation <= from.incarnation)
     }
 
-    /// Of two clusters of one configuration the smaller one gives way, node by node: so does a
-    /// founder that forgot what it had founded. A node is of their configuration if it would ask
-    /// one of them for a way in; or if it would ask nobody, and was one of them.
+    /// Resolves two clusters of one configuration: the smaller one yields, node by node. The same
+    /// applies to a founder that lost its state. The configuration is the same if the node would
+    /// ask a member of the other cluster for admission, or if it has no seeds and was a member
+    /// there.
     fn told_of_another(&mut self, from: &Sender, theirs: &View, is_live: bool) {
         if self.mark_gone(from, Some(theirs.cluster)) {
             return;

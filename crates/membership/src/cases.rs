@@ -1,4 +1,4 @@
-//! Single cases of membership, each with its story; and messages that nobody should have written.
+//! Single cases of membership, each with its story; and forged messages.
 
 use crate::NODE_NAME_CHARS_MAX;
 use proptest::prelude::*;
@@ -92,8 +92,8 @@ fn who_leaves_is_out_at_once_and_its_lease_before() {
     }
 }
 
-/// The founder has no seeds: killed and started again without memory it founds a cluster of its
-/// own. The others look for it, and it comes home.
+/// The founder has no seeds: killed and restarted without state, it founds a cluster of its own.
+/// The others probe it, and it returns.
 #[test]
 fn a_founder_that_forgot_all_comes_home() {
     for seed in 0..50 {
@@ -168,7 +168,8 @@ fn silence_is_suspect_and_then_lost() {
     assert_eq!(seen, [Reachability::Live, Reachability::Suspect, Reachability::Lost]);
 }
 
-/// Messages that each node sends in a lease: one to each other in a quarter of it, and no more.
+/// Messages that each node sends in a lease: one to each other node in a quarter of it, and no
+/// more.
 #[test]
 fn messages_grow_linearly() {
     for count in [2, 4, 8, 16, 32] {
@@ -212,15 +213,16 @@ fn the_largest_message_has_its_limit() {
     assert!(bytes.len() <= MESSAGE_BYTES_MAX && bytes.len() > MESSAGE_BYTES_MAX / 2);
 }
 
-/// What a member said in epochs and lives that are over comes again, by a link or by its own doing.
-/// It is a member now, so its certificate is good; but the messages say when they were written.
+/// Messages of a member from earlier epochs and lives are delivered again, by a link or by the
+/// member. It is a member now, so its certificate is valid; but the messages contain their epoch
+/// and life.
 #[test]
 fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
     let (mut epochs_old, mut lives_old) = (0, 0);
     for seed in 0..20 {
         let mut world = begin(3, false, seed).unwrap();
         for round in 0..5 {
-            // It leaves, or is excluded; and comes back as another life.
+            // It leaves, or is excluded; and returns as another life.
             let node = (seed + round) as usize % 3;
             match round {
                 0 | 3 => world.leave(node).unwrap(),
@@ -253,8 +255,8 @@ fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
     assert!(epochs_old > 1000 && lives_old > 1000, "{epochs_old} and {lives_old}");
 }
 
-/// Ballots begin anew in each epoch, so votes of two epochs look the same but for that. Old refusals
-/// were counted once: they ended proposals, and spared who was silent.
+/// Ballots restart in each epoch, so votes of two epochs differ only in the epoch. Old refusals
+/// were counted once: they ended proposals, and spared silent members.
 #[test]
 fn a_vote_of_an_earlier_epoch_is_none() {
     for seed in 0..20 {
@@ -291,8 +293,8 @@ fn a_vote_of_an_earlier_epoch_is_none() {
     }
 }
 
-/// It gets no more than a word on what its writer missed. Of the life that its writer has it is a sign,
-/// of one that is over not even that.
+/// Asserts that a message has no effect but a reply with the current view. A message of the
+/// sender's current life is a sign of that life; one of an old life is not.
 fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: bool) {
     let now_ms = world.clock_ms(to);
     let process = world.nodes[to].process.as_mut().unwrap();
@@ -309,7 +311,7 @@ fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: b
         let candidates = process.candidates.len();
         (process.retained.clone(), candidates, reaches, lease_ms, peers, proposal)
     };
-    // What is due at this time is no answer.
+    // Work due at this time is not a reply.
     let mut out = Vec::new();
     process.tick(now_ms, &mut out);
     out.clear();
@@ -326,7 +328,7 @@ fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: b
     assert_eq!(sketch(process), before, "{message:?}");
 }
 
-/// Messages with any content, from names and about clusters, epochs and views that are near.
+/// Messages with any content, with plausible names, clusters, epochs and views.
 struct Forger<'a> {
     random: u64,
     world: &'a World,
@@ -455,7 +457,7 @@ impl Forger<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Who is not a member changes nothing: not the view, not the lease.
+    /// A node that is not a member changes nothing: not the view, not the lease.
     #[test]
     fn messages_from_outside_change_nothing(seed: u64) {
         let mut world = begin(3, false, seed).unwrap();
@@ -471,7 +473,7 @@ proptest! {
         prop_assert_eq!(view_of(&world, 0), &view);
     }
 
-    /// A member that lies may split a cluster. It makes nobody panic, and messages stay small.
+    /// A lying member may split a cluster. It causes no panic, and messages stay small.
     #[test]
     fn messages_from_anybody_make_nobody_panic(seed: u64) {
         let healthy = begin(3, false, seed).unwrap();
@@ -480,7 +482,7 @@ proptest! {
             let mut forger = Forger { random: seed ^ turn, world: &healthy };
             let from = forger.anybody();
             let message = forger.message(from);
-            // What it breaks is not looked at, but what it says has its limits.
+            // The damage is not checked, but the messages have their limits.
             let _ = world.deliver((turn % 3) as usize, message);
             let _ = world.run_until(world.now_ms + 10);
         }

@@ -1,4 +1,4 @@
-//! The consensus on the next view: this node as a voter, and as the one who proposes.
+//! The consensus on the next view: this node as a voter and as a proposer.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use super::state::Membership;
 use super::types::{Epoch, NodeNumber, NodeSet};
 use super::view::View;
 
-/// Highest round of a ballot that is followed: there is always a higher one.
+/// Highest round of a ballot that a voter follows, so that a higher one always exists.
 const ROUND_MAX: u64 = u64::MAX / 2;
 
 impl Membership {
-    /// Who decides on the next view.
+    /// The voters on the next view.
     fn electorate(&self) -> NodeSet {
         match &self.retained.view {
             Some(view) => view.numbers(),
@@ -34,7 +34,7 @@ impl Membership {
         }
     }
 
-    /// Where the other voters are, but for those that have been silent for long.
+    /// Addresses of the other voters, except those silent for a lease.
     pub(super) fn voter_addresses(&self) -> Vec<String> {
         let lease_ms = self.options.lease_ms;
         match &self.retained.view {
@@ -53,7 +53,7 @@ impl Membership {
         }
         match &self.retained.view {
             Some(_) => electorate.is_quorum(votes),
-            // Of the addresses that shall found a cluster, nobody has agreed which is the first.
+            // Before the first view, the nodes have not agreed which address is the lowest.
             None => electorate.is_majority(votes),
         }
     }
@@ -68,7 +68,7 @@ impl Membership {
         let vouched_ms = |at_ms: u64| self.now_ms - at_ms.max(self.installed_ms);
         match self.peers.get(&number) {
             Some(peer) if peer.has_left => true,
-            // Others accepted it, so it may be decided: it must only outlast the lease.
+            // Others accepted the value, so it may be decided: it must only outlast the lease.
             Some(peer) if is_adopted => vouched_ms(peer.granted_ms) >= lease_ms,
             Some(peer) => self.silent_ms(peer) >= lease_ms,
             None if self.retained.is_leaving => true,
@@ -76,13 +76,13 @@ impl Membership {
         }
     }
 
-    /// Those of a set whom this node would not exclude.
+    /// The members of a set that this node would not exclude.
     fn spares(&self, without: NodeSet, is_adopted: bool) -> NodeSet {
         let numbers = NodeNumber::all().filter(|number| without.has(*number));
         numbers.filter(|number| !self.may_exclude(*number, is_adopted)).collect()
     }
 
-    /// Whether a message of the consensus is about the view that this node votes on next.
+    /// Whether a consensus message concerns the view that this node votes on next.
     fn is_due(&mut self, from: &Sender, epoch: Epoch, electorate: u64) -> bool {
         let own = self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch);
         if electorate == self.retained.electorate && epoch == own {
@@ -140,7 +140,8 @@ impl Membership {
         let promised = self.retained.promised.clone().filter(|promised| *promised > ballot);
         let hears = self.hears(&value, is_adopted);
         if promised.is_some() || !hears.is_empty() {
-            // Whatever was accepted must be decided some day: let leases end until it can be.
+            // An accepted value must be decided eventually, so this node lets leases end until it
+            // can be.
             self.is_moving |= is_adopted;
             self.send(&from.address, Body::Nack { ballot, promised, hears });
             return;
@@ -151,7 +152,7 @@ impl Membership {
         self.send(&from.address, Body::Accepted { ballot });
     }
 
-    /// Whether the value is one that this node could vote for.
+    /// Whether this node could vote for the value.
     fn is_possible(&self, from: &Sender, value: &View) -> bool {
         match &self.retained.view {
             Some(view) => view.may_precede(value),
@@ -169,8 +170,8 @@ impl Membership {
         self.spares(view.dropped_by(value), is_adopted)
     }
 
-    /// Whether a vote was cast in this node's epoch: ballots begin anew in each, so one of an earlier
-    /// epoch may look like one for the proposal under way.
+    /// Whether a vote was cast in this node's epoch. Ballots restart in each epoch, so a vote of an
+    /// earlier epoch may look like a vote for the current proposal.
     fn is_of_now(&self, epoch: Epoch) -> bool {
         #[cfg(test)]
         if self.is_mutant(super::state::Mutant::CountsOldVotes) {
@@ -179,11 +180,11 @@ impl Membership {
         epoch == self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch)
     }
 
-    /// Whether a vote is for the proposal under way, from somebody whose vote was not counted.
+    /// The number of the voter, if this is a vote for the current proposal.
     fn is_vote(&self, from: &Sender, ballot: &Ballot, is_accepting: bool) -> Option<NodeNumber> {
         let number = self.voter(from)?;
         let proposal = self.proposal.as_ref()?;
-        // Before the first view one name could speak for two addresses.
+        // Before the first view, one name could vote for two addresses.
         let is_twice = |(n, name, _): &(NodeNumber, _, _)| *name == from.name && *n != number;
         let is_it = proposal.ballot == *ballot
             && proposal.is_accepting == is_accepting
@@ -204,7 +205,7 @@ impl Membership {
         let Some(number) = self.is_vote(from, ballot, false) else { return };
         let accepted = accepted.filter(|(_, value)| match &self.retained.view {
             Some(view) => view.may_precede(value),
-            // A value without one of the lives that vote was accepted by a life that is over.
+            // A value without the voter's life was accepted by a life that is over.
             None => self.is_possible(from, value),
         });
         let Some(proposal) = &mut self.proposal else { return };
@@ -250,7 +251,7 @@ impl Membership {
         proposal.refused.insert(number);
         let refused = proposal.refused;
         for (_, peer) in self.peers.iter_mut().filter(|(number, _)| hears.has(**number)) {
-            // At first a matter of milliseconds; then a link that is cut on one way.
+            // A first refusal is a matter of milliseconds; a repeated one, a link cut in one direction.
             let is_again =
                 peer.spared_until_ms > 0 && now_ms - peer.spared_until_ms.min(now_ms) < lease_ms;
             let spared_ms = if is_again { lease_ms / 2 } else { lease_ms / 8 };
@@ -265,7 +266,7 @@ impl Membership {
         }
     }
 
-    /// Goes on when a quorum has spoken.
+    /// Continues once a quorum has voted.
     pub(super) fn count_votes(&mut self) {
         let Some(proposal) = &self.proposal else { return };
         if !self.is_quorum(self.electorate(), proposal.votes) {
@@ -284,8 +285,8 @@ impl Membership {
         let (name, incarnation) = (self.options.name.clone(), self.retained.incarnation);
         let Some(proposal) = &mut self.proposal else { return };
         let best = proposal.best.take();
-        // Who forgot that it took part in founding may have others found again: those clusters
-        // have two ids, and the one whose members are gone is given up.
+        // A voter that lost its state may let others found a second cluster. The two clusters have
+        // different ids, and the one without its members is abandoned.
         let is_usable = |view: &View| {
             let mut voters = proposal.voters.iter();
             !is_founding || voters.all(|(_, name, life)| view.number_of(name, *life).is_some())
@@ -317,7 +318,7 @@ impl Membership {
         self.count_votes();
     }
 
-    /// A quorum accepted: so it is, and all who are in it or were before shall know.
+    /// A quorum accepted: installs the view, and informs its members and the previous ones.
     fn decide(&mut self) {
         let Some(Proposal { value, .. }) = self.proposal.take() else { return };
         let mut addresses: BTreeSet<String> =

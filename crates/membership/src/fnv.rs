@@ -1,9 +1,9 @@
 //! FNV-1a, 64 bits: for names, not for secrets.
 
-/// The hash of no bytes.
+/// The hash of an empty input.
 pub const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The hash that goes on behind `hash` with these bytes.
+/// Continues `hash` with these bytes.
 pub fn fnv(hash: u64, bytes: &[u8]) -> u64 {
     bytes
         .iter()

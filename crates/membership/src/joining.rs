@@ -1,4 +1,4 @@
-//! The way in: asking for it, letting in, and founding when nobody can.
+//! Joining: asking for admission, admitting, and founding a cluster.
 
 use std::collections::VecDeque;
 
@@ -9,30 +9,30 @@ use super::state::{Membership, mix, next_random};
 use super::types::{ClusterId, Epoch, MEMBERS_MAX, NodeNumber, NodeSet};
 use super::view::{JoinCandidate, View};
 
-/// Most newcomers at a time: a full cluster that starts again.
+/// Most candidates at a time: a full cluster that restarts.
 const CANDIDATES_MAX: usize = 2 * MEMBERS_MAX;
 
-/// How long, in leases, a node asks before it believes that its name is another's: a life of its own that
-/// was killed counts as living for a lease, or two on a slow machine.
+/// Time in leases that a node asks before it reports that its name is in use. An earlier life that
+/// was killed counts as live for a lease, or two on a slow machine.
 const IN_USE_LEASES: u64 = 4;
 
-/// How long, in leases, a node that knows of a cluster asks before it founds another: the members
-/// must first notice that its old life is over, and agree. Twice that.
+/// Time in leases that a node that knows of a cluster asks before it founds another one. The
+/// members must first detect that its old life is over, and agree. Twice that time.
 const PATIENCE_LEASES: u64 = 4;
 
-/// Whom a node asks, and what they said.
+/// Addresses to ask for admission, and their answers.
 #[derive(Debug)]
 pub(super) struct Joining {
-    /// Its own address and all seeds, sorted: they found together.
+    /// Its own address and all seeds, sorted: the electorate of the first view.
     electorate: Vec<String>,
     pub(super) electorate_hash: u64,
-    /// Addresses learnt from others, the oldest first.
+    /// Addresses learned from others, the oldest first.
     hints: VecDeque<String>,
-    /// What those said that had it ask again.
+    /// The echoes of the addresses that sent [`Body::Wait`].
     echoes: Vec<(String, u64)>,
     pub(super) next_ask_ms: u64,
     since_ms: u64,
-    /// When somebody last told of a cluster that this node is not in.
+    /// Time when a cluster without this node was last reported.
     pub(super) told_ms: Option<u64>,
     nonce: u64,
 }
@@ -55,14 +55,14 @@ impl Joining {
         }
     }
 
-    /// Asks anew, as a new life.
+    /// Restarts the requests for a new life.
     pub(super) fn begin(&mut self, now_ms: u64) {
         self.echoes.clear();
         self.next_ask_ms = now_ms;
         self.since_ms = now_ms;
     }
 
-    /// Somebody may be at that address.
+    /// Adds an address to ask.
     pub(super) fn hint(&mut self, address: &str, own: &str) {
         let is_known = self.electorate.iter().chain(&self.hints).any(|known| known == address);
         if is_known || address == own {
@@ -93,7 +93,7 @@ impl Joining {
     }
 }
 
-/// FNV-1a over the bytes, with the length of each text.
+/// FNV-1a over the length and the bytes of each text.
 fn hash_of(seed: u64, text: &str) -> u64 {
     let length = (text.len() as u64).to_le_bytes();
     length.iter().chain(text.as_bytes()).fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -128,7 +128,7 @@ impl Membership {
             && self.joining.echo_of(address) != echo;
         if is_news {
             self.joining.echoes.retain(|(known, _)| known != address);
-            // As many as there are addresses to ask; of those that are no longer asked, none.
+            // With more echoes than addresses to ask, some are stale: all are dropped.
             if self.joining.echoes.len() >= 2 * SEEDS_MAX {
                 self.joining.echoes.clear();
             }
@@ -165,7 +165,7 @@ impl Membership {
         }
     }
 
-    /// Somebody asks for a way in.
+    /// Handles a request for admission.
     pub(super) fn asked(&mut self, from: Sender, info: Vec<u8>, echo: u64) {
         let Some(view) = &self.retained.view else {
             self.note_candidate(from, info);
@@ -197,7 +197,7 @@ impl Membership {
             return;
         }
         let secret = self.joining.nonce ^ from.incarnation.0;
-        // 0 says that nothing was said yet.
+        // 0 is the echo of a first request.
         let expected = mix(hash_of(secret, from.name.as_str())) | 1;
         if echo != expected {
             self.send(&from.address, Body::Wait { echo: expected });
@@ -217,8 +217,8 @@ impl Membership {
     }
 
     pub(super) fn forwarded(&mut self, from: &Sender, epoch: Epoch, candidate: JoinCandidate) {
-        // One from an earlier epoch may be of a life that nobody waits for any more; who does asks
-        // again.
+        // A request from an earlier epoch may be of a life that no longer waits; a waiting node
+        // asks again.
         let is_now = self.retained.view.as_ref().is_some_and(|view| view.epoch == epoch);
         if !is_now || self.peer_of(from).is_none() || candidate.name == self.options.name {
             return;
@@ -244,7 +244,7 @@ impl Membership {
         self.candidates.insert(name, (candidate, now_ms));
     }
 
-    /// Who else asks from an address of the electorate now.
+    /// The candidates that now ask from an address of the electorate.
     pub(super) fn present(&self) -> Vec<(NodeNumber, &JoinCandidate)> {
         let lease_ms = self.options.lease_ms;
         let fresh =
@@ -253,7 +253,7 @@ impl Membership {
         fresh.filter_map(|(candidate, _)| Some((place_of(candidate)?, candidate))).collect()
     }
 
-    /// The first view, once it is certain that nobody who can be reached has one.
+    /// The first view, once no reachable node can have one.
     pub(super) fn first_view(&self) -> Option<ProposedChange> {
         let lease_ms = self.options.lease_ms;
         let own = self.joining.place_of(&self.options.address)?;

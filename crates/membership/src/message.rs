@@ -1,4 +1,4 @@
-//! What nodes write to each other, what they keep, and what comes out of the state machine.
+//! Messages between nodes, persistent state, and outputs of the state machine.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -10,30 +10,30 @@ use super::view::{JoinCandidate, View, is_address};
 /// and room for a few numbers.
 pub const MESSAGE_BYTES_MAX: usize = 96 * 1024;
 
-/// Most addresses that a node is configured with, or learns, to ask for a way in.
+/// Most addresses, configured or learned, that a node asks for admission.
 pub const SEEDS_MAX: usize = 64;
 
-/// Who wrote a message. The transport has checked the name against the certificate.
+/// The sender of a message. The transport has checked the name against the certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
     /// Its name.
     pub name: NodeName,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Where it says that it listens.
+    /// The address that it announces.
     pub address: String,
 }
 
 /// One message from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who wrote it.
+    /// The sender.
     pub from: Sender,
-    /// The writer's cluster, once it is in one.
+    /// The sender's cluster, once it is in one.
     pub cluster: Option<ClusterId>,
-    /// The writer's epoch; 0 without a cluster.
+    /// The sender's epoch; 0 without a cluster.
     pub epoch: Epoch,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
@@ -53,55 +53,56 @@ impl Message {
     }
 }
 
-/// A place in the order of proposals for one view; no two nodes have the same.
+/// Position in the order of proposals for one view; no two nodes have the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ballot {
     /// Grows with each attempt.
     pub round: u64,
-    /// Who proposes.
+    /// The proposer.
     pub name: NodeName,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// Let me in. `echo` is what the receiver's last [`Body::Wait`] said: proof of a way back.
+    /// Asks for admission. `echo` is the number of the receiver's last [`Body::Wait`]: it proves
+    /// the return path.
     Ask {
         /// See [`super::Member::info`].
         info: Vec<u8>,
         /// 0 at first.
         echo: u64,
     },
-    /// Ask again, with this echo.
+    /// Asks the receiver to ask again with this echo.
     Wait {
-        /// A number that only who receives this message can know.
+        /// A number that only the receiver of this message can know.
         echo: u64,
     },
-    /// You cannot be let in now.
+    /// Refuses admission for now.
     Refused(Refusal),
-    /// Somebody asked me to be let in; you are the one to propose it.
+    /// Forwards a request for admission to the node that should propose it.
     Forward(JoinCandidate),
-    /// I live, and so many of your beats did I hear.
+    /// Reports that the sender is alive, and acknowledges beats of the receiver.
     Beat(Beat),
-    /// Whom are you with? Also to those that are lost.
+    /// Asks for the receiver's cluster and epoch; also sent to lost nodes.
     Probe {
-        /// It answers one, so it needs no answer.
+        /// This probe answers another one, so it needs no answer.
         is_answer: bool,
     },
     /// First step of a proposal for the next view.
     Prepare {
         /// See [`Ballot`].
         ballot: Ballot,
-        /// Which electorate: the cluster's id, or before the first view a hash of all addresses.
+        /// The electorate: the cluster's id, or before the first view a hash of all addresses.
         electorate: u64,
-        /// Whom the proposal would exclude.
+        /// The members that the proposal would exclude.
         without: NodeSet,
     },
-    /// I shall follow no lower ballot.
+    /// Promises to follow no lower ballot.
     Promise {
         /// The ballot promised.
         ballot: Ballot,
-        /// What I had accepted.
+        /// The value that the sender had accepted.
         accepted: Option<(Ballot, View)>,
     },
     /// Second step of a proposal.
@@ -112,28 +113,28 @@ pub enum Body {
         electorate: u64,
         /// The next view.
         value: View,
-        /// Somebody had accepted it before.
+        /// A voter had accepted the value before.
         is_adopted: bool,
     },
-    /// I accepted it.
+    /// Reports that the sender accepted the value.
     Accepted {
         /// The ballot accepted.
         ballot: Ballot,
     },
-    /// I did not.
+    /// Reports that the sender refused the proposal.
     Nack {
-        /// The ballot that I do not follow.
+        /// The refused ballot.
         ballot: Ballot,
-        /// The highest that I follow.
+        /// The highest ballot that the sender follows.
         promised: Option<Ballot>,
-        /// Whom I would not exclude yet.
+        /// The members that the sender would not exclude yet.
         hears: NodeSet,
     },
-    /// A view that was agreed on.
+    /// Announces a decided view.
     Decided {
         /// The view.
         view: View,
-        /// The writer has the lease in it.
+        /// The sender has the lease in it.
         is_live: bool,
     },
 }
@@ -141,65 +142,65 @@ pub enum Body {
 /// A sign of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
-    /// Number of this beat, for the answer.
+    /// Number of this beat, for the acknowledgement.
     pub beat: u64,
-    /// The last beat of the receiver that the writer vouches for.
+    /// The last beat of the receiver that the sender acknowledges.
     pub ack: Option<u64>,
-    /// The writer has no lease and would like an answer at once.
+    /// The sender has no lease and requests an answer at once.
     pub is_urgent: bool,
-    /// The writer wants to go, and holds no lease any more.
+    /// The sender is leaving, and no longer has the lease.
     pub is_leaving: bool,
 }
 
-/// Why somebody is not let in.
+/// Why a node is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// Its name is used by a member that lives.
+    /// A live member has its name.
     NameInUse {
-        /// Where that one listens.
+        /// Address of that member.
         address: String,
     },
-    /// That life, or a later one, was here before.
+    /// This incarnation, or a later one, was a member before.
     Stale {
-        /// The last that was here.
+        /// The last known incarnation.
         known: Incarnation,
     },
-    /// There are 64 members.
+    /// The cluster has 64 members.
     Full,
-    /// Its lease is another one than that of the node that refuses it.
+    /// Its lease differs from that of the refusing node.
     Lease {
-        /// That of the node that refuses, in milliseconds.
+        /// Lease of the refusing node, in milliseconds.
         lease_ms: u64,
     },
 }
 
-/// What must outlive the process, so that it can go on with the same life. It has no more than
-/// two views in it.
+/// State that must survive the process, so that the node can continue the same life. It contains at
+/// most two views.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistentState {
     /// The node's name.
     pub name: NodeName,
-    /// The node's life.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
-    /// The node's address, as its view has it.
+    /// The node's address, as in its view.
     pub address: String,
     /// See [`super::Member::info`].
     pub info: Vec<u8>,
-    /// It wants to go, so it never has the lease again.
+    /// The node is leaving, so it never has the lease again.
     pub is_leaving: bool,
-    /// That life is over, and is not to be gone on with.
+    /// This life is over and must not be continued.
     pub is_over: bool,
     /// The electorate of the votes below.
     pub electorate: u64,
-    /// The view that it is in.
+    /// The current view.
     pub view: Option<View>,
-    /// The highest ballot that it follows for the next view.
+    /// The highest ballot that the node follows for the next view.
     pub promised: Option<Ballot>,
-    /// What it accepted for the next view.
+    /// The value that the node accepted for the next view.
     pub accepted: Option<(Ballot, View)>,
 }
 
-/// How well a node is reached.
+/// Reachability of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reachability {
     /// Heard within the last lease.
@@ -210,7 +211,7 @@ pub enum Reachability {
     Lost,
 }
 
-/// What who runs a node should know.
+/// A problem that the operator of the node should know.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClashError {
@@ -219,50 +220,50 @@ pub enum ClashError {
     NameInUse {
         /// The name.
         name: NodeName,
-        /// Where the other listens.
+        /// Address of the other node.
         address: String,
     },
-    /// A node of another cluster writes to this one.
+    /// A node of another cluster sent a message to this one.
     #[error("{name} at {address} is in the cluster {theirs:?}, this node in {own:?}")]
     OtherCluster {
-        /// Who wrote.
+        /// Name of the sender.
         name: NodeName,
-        /// Where it listens.
+        /// Address of the sender.
         address: String,
         /// This node's cluster.
         own: ClusterId,
-        /// The other's.
+        /// Cluster of the sender.
         theirs: ClusterId,
     },
-    /// Nodes of one cluster have one lease.
+    /// The leases differ, but all nodes of a cluster must have the same lease.
     #[error(
         "the node at {address} does not let this one in: its lease is {theirs_ms} ms, that of this \
          node {own_ms} ms (--lease-ms)"
     )]
     Lease {
-        /// Where the other listens.
+        /// Address of the other node.
         address: String,
-        /// This node's.
+        /// Lease of this node.
         own_ms: u64,
-        /// The other's.
+        /// Lease of the other node.
         theirs_ms: u64,
     },
-    /// Etcd does not answer, or what it answers cannot be used.
+    /// Etcd does not answer, or its answer is not usable.
     #[error("etcd: {reason}")]
     Etcd {
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// The cluster takes no more nodes.
+    /// The cluster is full.
     #[error("the cluster has all of its {members} members")]
     Full {
-        /// How many.
+        /// Number of members.
         members: usize,
     },
 }
 
 impl ClashError {
-    /// Where the other node listens, if there is one.
+    /// Address of the other node, if there is one.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         match self {
@@ -274,38 +275,38 @@ impl ClashError {
     }
 }
 
-/// What comes out of the state machine, to be done in this order.
+/// Outputs of the state machine, to be executed in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send a message; it may get lost.
+    /// Send a message; it may be lost.
     Send {
-        /// Where to.
+        /// Address of the receiver.
         address: String,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// Make this durable before anything that follows.
     Keep(PersistentState),
     /// A view was installed.
     View(View),
-    /// A node is reached better, or worse.
+    /// The reachability of a node changed.
     Reach {
-        /// Its number in the view before, or now.
+        /// Its number in the previous or current view.
         number: NodeNumber,
-        /// How well.
+        /// Its new reachability.
         state: Reachability,
     },
-    /// This life is over: others went on without it. Only `rejoin` goes on.
+    /// This life is over: the others continue without it. Only `rejoin` continues.
     Outcast {
-        /// The first epoch without it, as far as is known.
+        /// The first known epoch without it.
         epoch: Epoch,
     },
-    /// The node has left, as it wanted. Only `rejoin` goes on.
+    /// The node has left as requested. Only `rejoin` continues.
     Left,
-    /// From now on others may go on without this node.
+    /// From now on a view may exclude this node.
     LeaseLost,
-    /// No view excludes this node for a while.
+    /// No view excludes this node during the lease.
     LeaseFound,
-    /// Something that only who runs the nodes can mend; at most once in four leases.
+    /// A problem that only the operator can solve; at most once in four leases.
     Clash(ClashError),
 }

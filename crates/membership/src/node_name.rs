@@ -1,4 +1,4 @@
-//! What nodes are called, in messages and in certificates.
+//! Names of nodes, in messages and in certificates.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Longest name of a node: it is one label of a DNS name (RFC 1035, 2.3.4).
 pub const NODE_NAME_CHARS_MAX: usize = 63;
 
-/// What follows a node's name in its certificate. `internal` is retained free for private use (ICANN,
+/// Suffix of a node's name in its certificate. `internal` is reserved for private use (ICANN,
 /// 2024), so no public authority certifies such a name.
 pub const CERTIFICATE_DOMAIN: &str = ".farrow.internal";
 
@@ -18,7 +18,7 @@ pub const CERTIFICATE_DOMAIN: &str = ".farrow.internal";
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
-/// A text that is no name of a node.
+/// The text is not a valid name of a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no name of a node: 1 to {NODE_NAME_CHARS_MAX} of a-z, 0-9 and -, with no - at an end"
@@ -30,7 +30,7 @@ impl NodeName {
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// The name is not valid.
     pub fn new(name: impl AsRef<str>) -> Result<Self, NodeNameError> {
         name.as_ref().parse()
     }
@@ -41,13 +41,13 @@ impl NodeName {
         &self.0
     }
 
-    /// The name that the node's certificate carries.
+    /// The name in the certificate of the node.
     #[must_use]
     pub fn certificate_name(&self) -> String {
         format!("{}{CERTIFICATE_DOMAIN}", self.0)
     }
 
-    /// The node that a name in a certificate stands for, if it stands for one.
+    /// The node of a name in a certificate, if the name has the suffix.
     #[must_use]
     pub fn from_certificate_name(name: &str) -> Option<Self> {
         name.strip_suffix(CERTIFICATE_DOMAIN)?.parse().ok()
@@ -86,7 +86,7 @@ impl FromStr for NodeName {
         if is_name {
             return Ok(Self(text.into()));
         }
-        // What a peer sent goes into logs, so not all of it.
+        // The name may be from a peer and is logged, so it is cut.
         Err(NodeNameError(text.chars().take(NODE_NAME_CHARS_MAX + 1).collect()))
     }
 }

@@ -1,4 +1,4 @@
-//! How a node is set up, and what may be wrong with that.
+//! Options of a node, and their limits.
 
 use thiserror::Error;
 
@@ -6,58 +6,59 @@ use super::message::SEEDS_MAX;
 use super::types::{ADDRESS_BYTES_MAX, INFO_BYTES_MAX, Incarnation, NodeName};
 use super::view::is_address;
 
-/// Shortest lease: four beats of 25 ms are what a busy machine still keeps.
+/// Shortest lease: a busy machine still sends four beats, one every 25 ms.
 const LEASE_MS_MIN: u64 = 100;
 
-/// Longest lease: an hour; sums of a few stay far from the end of the numbers.
+/// Longest lease: an hour, so that sums of a few leases never overflow.
 const LEASE_MS_MAX: u64 = 3_600_000;
 
-/// How a node is set up.
+/// Options of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Its name.
     pub name: NodeName,
-    /// Where others reach it, at most 255 bytes.
+    /// Address for other nodes, at most 255 bytes.
     pub address: String,
     /// See [`super::Member::info`].
     pub info: Vec<u8>,
-    /// Addresses to ask for a way in, at most 64. With its own they are the electorate of the
-    /// first view, so nodes that found together have the same. None: it founds alone.
+    /// Addresses to ask for admission, at most 63 besides the own one. With the own address they are
+    /// the electorate of the first view, so nodes that found a cluster together have the same.
+    /// Empty: the node founds alone.
     pub seeds: Vec<String>,
-    /// How long a silent node keeps its place, 100 to 3,600,000 ms; the same on all nodes.
+    /// How long a silent node stays in the view, 100 to 3,600,000 ms; the same on all nodes.
     pub lease_ms: u64,
-    /// Its life, above all before it unless `retained` is given.
+    /// Its incarnation, above all earlier ones unless `retained` is given.
     pub incarnation: Incarnation,
-    /// For jitter and ids; random, and another one at each start.
+    /// Seed for jitter and ids; random, and different at each start.
     pub seed: u64,
 }
 
-/// What is wrong with [`Options`].
+/// Why [`Options`] are not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
     /// An address is empty or too long.
     #[error("an address has 1 to {ADDRESS_BYTES_MAX} bytes, not {bytes}")]
     Address {
-        /// Bytes that it has.
+        /// Length of the address.
         bytes: usize,
     },
-    /// It says too much about the region.
+    /// The information about the region is too long.
     #[error("info has at most {INFO_BYTES_MAX} bytes, not {bytes}")]
     Info {
-        /// Bytes that it has.
+        /// Length of the information.
         bytes: usize,
     },
     /// Too many seeds.
     #[error("a node has at most {SEEDS_MAX} seeds, not {count}")]
     Seeds {
-        /// How many.
+        /// Number of seeds.
         count: usize,
     },
-    /// A lease that nobody could keep, or that would never end.
+    /// The lease is too short or too long.
     #[error("a lease is {LEASE_MS_MIN} to {LEASE_MS_MAX} ms, not {lease_ms}")]
     Lease {
-        /// What was asked for.
+        /// The requested lease.
         lease_ms: u64,
     },
 }
@@ -71,7 +72,7 @@ impl Options {
         if self.info.len() > INFO_BYTES_MAX {
             return Err(OptionsError::Info { bytes: self.info.len() });
         }
-        // The electorate has 64 addresses, its own among them.
+        // The electorate has at most 64 addresses, including its own.
         let count = self.seeds.iter().filter(|seed| **seed != self.address).count();
         if count >= SEEDS_MAX {
             return Err(OptionsError::Seeds { count });

@@ -1,23 +1,23 @@
-//! What this node would change, and when it is its turn to propose it.
+//! The change that this node would make, and when it proposes it.
 
 use super::message::{Ballot, Body, Reachability};
 use super::state::Membership;
 use super::types::{Incarnation, NodeName, NodeNumber, NodeSet};
 use super::view::{JoinCandidate, View};
 
-/// A proposal of this node that is under way.
+/// A proposal of this node that is in progress.
 #[derive(Debug)]
 pub(super) struct Proposal {
     pub(super) ballot: Ballot,
-    /// The view to be proposed unless a voter had accepted another.
+    /// The view to propose, unless a voter accepted another one.
     pub(super) value: View,
     pub(super) is_adopted: bool,
     pub(super) is_accepting: bool,
-    /// Who promised, then who accepted.
+    /// Voters that promised, then voters that accepted.
     pub(super) votes: NodeSet,
-    /// Whose votes, when a view cannot say so yet.
+    /// Identity of each voter, for the time before the first view.
     pub(super) voters: Vec<(NodeNumber, NodeName, Incarnation)>,
-    /// Who will not promise this.
+    /// Voters that refused the proposal.
     pub(super) refused: NodeSet,
     pub(super) best: Option<(Ballot, View)>,
     pub(super) deadline_ms: u64,
@@ -27,12 +27,12 @@ pub(super) struct Proposal {
 pub(super) struct ProposedChange {
     pub(super) value: View,
     pub(super) without: NodeSet,
-    /// This node accepted it already, and does not know what became of it.
+    /// This node accepted the value already, and does not know whether it was decided.
     pub(super) is_unfinished: bool,
 }
 
 impl Membership {
-    /// Proposes what is to be changed, if it is this node's turn.
+    /// Proposes the necessary change if this node is due.
     pub(super) fn propose_when_due(&mut self) {
         let lease_ms = self.options.lease_ms;
         if let Some(proposal) = &self.proposal {
@@ -51,8 +51,9 @@ impl Membership {
             return;
         };
         let since_ms = *self.wish_since_ms.get_or_insert(self.now_ms);
-        // The first of those that live; another one when it does not see what this node sees. What
-        // somebody accepted keeps that one from vouching for others, so it is not left for long.
+        // The first live node proposes; another one follows if the first does not see the same
+        // change. A member that accepted a value cannot vouch for others, so an unfinished value is
+        // soon completed.
         let delay_ms = match wish.is_unfinished {
             true => lease_ms / 8 + self.rank() * lease_ms / 16,
             false => self.rank() * lease_ms / 2,
@@ -63,7 +64,7 @@ impl Membership {
         }
     }
 
-    /// How many would propose before this node.
+    /// The number of nodes that would propose before this one.
     fn rank(&self) -> u64 {
         let lower = match self.number() {
             Some(own) => self
@@ -78,7 +79,7 @@ impl Membership {
         lower as u64
     }
 
-    /// Who lives, as far as this node hears, itself among them.
+    /// The live nodes that this node hears, including itself.
     fn live(&self) -> NodeSet {
         let live = self.peers.iter().filter(|(_, peer)| peer.reach == Reachability::Live);
         live.map(|(number, _)| *number).chain(self.number()).collect()
@@ -92,7 +93,7 @@ impl Membership {
             let (_, value) = self.retained.accepted.clone()?;
             Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: true })
         };
-        // Who leaves changes nothing, unless nobody else is there to.
+        // A leaving node changes nothing, unless no other live node remains.
         let mut others = self.peers.values();
         let is_leaving = self.retained.is_leaving;
         if is_leaving && others.any(|peer| peer.reach == Reachability::Live && !peer.has_left) {
@@ -100,7 +101,7 @@ impl Membership {
         }
         let (left, silent, is_half_silent) = self.absent();
         let without = NodeSet(left.0 | silent.0);
-        // A change of the view gives the silent ones another lease, so newcomers wait for them.
+        // A change of the view gives silent members another lease, so newcomers wait for them.
         let joins = match is_leaving || is_half_silent && without.is_empty() {
             true => Vec::new(),
             false => self.joins(view, without),
@@ -112,7 +113,8 @@ impl Membership {
         Some(ProposedChange { value, without, is_unfinished: false })
     }
 
-    /// Who left, whose silence lasts long enough, and whether somebody's soon will.
+    /// The members that left, those silent for a lease, and whether another one is silent for half
+    /// a lease.
     fn absent(&self) -> (NodeSet, NodeSet, bool) {
         let lease_ms = self.options.lease_ms;
         let (mut left, mut silent) = (NodeSet::default(), NodeSet::default());
@@ -130,14 +132,14 @@ impl Membership {
                 is_half_silent = true;
             }
         }
-        // Those that died together go together.
+        // Members that died together are excluded together.
         if is_half_silent && longest_ms < lease_ms + lease_ms / 4 {
             silent = NodeSet::default();
         }
         (left, silent, is_half_silent)
     }
 
-    /// Who may come in, given who goes.
+    /// The candidates to admit when `without` is excluded.
     fn joins(&self, view: &View, without: NodeSet) -> Vec<JoinCandidate> {
         let patience_ms = 2 * self.options.lease_ms;
         let is_fresh = |heard_ms: u64| self.now_ms - heard_ms < patience_ms;

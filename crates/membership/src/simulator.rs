@@ -1,5 +1,5 @@
-//! Nodes on a network that loses, delays, doubles and cuts, on clocks of their own, with pauses
-//! and kills: all from one seed, with no thread and no real time.
+//! Nodes on a network that loses, delays, duplicates and cuts, on separate clocks, with pauses and
+//! kills: all from one seed, with no thread and no real time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,24 +13,24 @@ use super::view::View;
 /// The lease of all tests, in milliseconds of virtual time.
 pub const LEASE_MS: u64 = 1000;
 
-/// Messages of each node that can be sent again; of more some are forgotten.
+/// Messages of each node that can be sent again; with more, some are forgotten.
 const SAID_MAX: usize = 2048;
 
-/// One message in so many is measured, to keep runs short.
+/// One message in this many is measured, to keep runs short.
 const MEASURED: u64 = 16;
 
-/// One call in so many is asked whether all that it says is retained.
+/// One call in this many is checked for unsaved state.
 const LOOKED_AT: u64 = 8;
 
-/// How the network is at the moment. Each cut is one way.
+/// Current state of the network. Each cut affects one direction.
 #[derive(Debug, Clone, Default)]
 pub struct Network {
     pub loss_percent: u64,
     pub double_percent: u64,
     pub delay_ms_max: u64,
     pub cuts: Vec<(usize, usize)>,
-    /// With so many of a hundred messages a node sends one again that it sent at any time before, in
-    /// this life or another, to anybody.
+    /// Percentage of messages with which a node also repeats an earlier message, from any of its
+    /// lives, to any node.
     pub replay_percent: u64,
 }
 
@@ -40,7 +40,7 @@ enum Event {
         to: usize,
         message: Message,
     },
-    /// For the process that was there when it was set.
+    /// For the process that ran when the timer was set.
     Tick {
         node: usize,
         number: u64,
@@ -50,7 +50,7 @@ enum Event {
     },
 }
 
-/// One node, with what outlives its process.
+/// One node, with the state that survives its process.
 #[derive(Debug)]
 pub struct Node {
     pub process: Option<Membership>,
@@ -58,17 +58,17 @@ pub struct Node {
     pub seeds: Vec<String>,
     pub is_paused: bool,
     pub has_left: bool,
-    /// Its clock, against true time: milliseconds ahead, and parts in a million faster.
+    /// Its clock against true time: milliseconds ahead, and parts in a million faster.
     offset_ms: u64,
     drift_ppm: u64,
     inbox: Vec<Message>,
-    /// What it wrote, over all its lives.
+    /// Its messages, over all its lives.
     pub said: Vec<Message>,
-    /// The number of the tick that counts, and when it is due.
+    /// The number of the current timer, and when it is due.
     tick: (u64, u64),
 }
 
-/// The world. Methods that run it return what was violated.
+/// The world. Methods that run it return the violated property.
 #[derive(Debug)]
 pub struct World {
     pub now_ms: u64,
@@ -88,10 +88,10 @@ pub struct World {
     epochs: BTreeMap<(usize, Incarnation, ClusterId), Epoch>,
 }
 
-/// How many times as many seeds as usual, for a long run by hand.
+/// Factor for the number of seeds, for a long run by hand.
 const SEEDS_VARIABLE: &str = "FARROW_SEEDS_TIMES";
 
-/// What that variable says, 1 if it is not set.
+/// Value of that variable, 1 if it is not set.
 pub fn seeds_times() -> u64 {
     std::env::var(SEEDS_VARIABLE).ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
@@ -105,7 +105,7 @@ pub fn name(node: usize) -> NodeName {
 }
 
 impl World {
-    /// So many nodes, none of them started. All found together, or the first alone.
+    /// Creates nodes without starting them. All found a cluster together, or the first one alone.
     pub fn new(count: usize, is_founded_alone: bool, seed: u64) -> Self {
         let mut random = seed;
         let seeds_of = |node: usize| match (is_founded_alone, node) {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Puts a fault into all nodes, also those that start later.
+    /// Injects a fault into all nodes, also those that start later.
     pub fn infect(&mut self, mutant: Option<Mutant>) {
         self.mutant = mutant;
         for process in self.nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
@@ -211,7 +211,7 @@ impl World {
         if !std::mem::take(&mut self.nodes[node].is_paused) {
             return Ok(());
         }
-        // A timer and a socket are ready; either may come first.
+        // A timer and a socket are ready; either may be first.
         let messages = std::mem::take(&mut self.nodes[node].inbox);
         if self.below(2) == 0 {
             self.call(node, |process, now_ms, out| process.tick(now_ms, out))?;
@@ -226,7 +226,7 @@ impl World {
         self.call(node, |process, now_ms, out| process.leave(now_ms, out))
     }
 
-    /// Hands a message to a node as if it came from the network.
+    /// Delivers a message to a node as if it arrived from the network.
     pub fn deliver(&mut self, node: usize, message: Message) -> Result<(), String> {
         self.call(node, |process, now_ms, out| process.handle(message, now_ms, out))
     }
@@ -263,7 +263,7 @@ impl World {
         self.check_leases()
     }
 
-    /// Runs until a condition holds, looked at each tenth of a lease; says when.
+    /// Runs until a condition holds, checked every tenth of a lease; returns the time.
     pub fn run_while(
         &mut self,
         leases_max: u64,
@@ -377,13 +377,13 @@ impl World {
         if said.len() < SAID_MAX {
             said.push(message.clone());
         } else {
-            // Any of them, in some order that hangs on nothing else.
+            // Any of them, in an order that depends on nothing else.
             let at = (self.messages.wrapping_mul(0x9e37_79b9) % SAID_MAX as u64) as usize;
             said[at] = message.clone();
         }
     }
 
-    /// A node sends again what it sent before.
+    /// Repeats an earlier message of a node.
     fn replay(&mut self, from: usize) {
         let percent = self.network.replay_percent;
         if percent == 0 || self.below(100) >= percent {
@@ -410,7 +410,8 @@ impl World {
         Ok(())
     }
 
-    /// No two nodes hold the lease while the view of one excludes the life of the other.
+    /// Checks that no two nodes hold the lease while the view of one excludes the life of the
+    /// other.
     pub fn check_leases(&self) -> Result<(), String> {
         let holders: Vec<(usize, &Membership, &View)> = (0..self.nodes.len())
             .filter_map(|node| {
@@ -433,7 +434,8 @@ impl World {
         Ok(())
     }
 
-    /// All that run have one view with just them in it, and the lease, and agree on no other.
+    /// Whether all running nodes have the lease and one view with exactly them, and accepted no
+    /// other.
     pub fn is_whole(&self) -> bool {
         let running = || self.nodes.iter().enumerate().filter(|(_, node)| node.process.is_some());
         let Some((_, first)) = running().next() else { return true };
@@ -441,7 +443,7 @@ impl World {
         view.members.len() == running().count()
             && running().all(|(place, node)| {
                 let process = node.process.as_ref().unwrap();
-                // What somebody accepted may yet exclude one that was silent at the time.
+                // An accepted value may yet exclude a node that was silent at the time.
                 let is_undecided = process.retained.accepted.is_some();
                 let has_lease = process.has_lease(self.clock_ms(place));
                 process.view() == Some(view) && has_lease && !is_undecided

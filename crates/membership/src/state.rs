@@ -1,4 +1,4 @@
-//! The state of one node, and what its owner calls.
+//! The state of one node, and the calls of its owner.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,34 +11,34 @@ use super::proposal::Proposal;
 use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
 use super::view::{JoinCandidate, View};
 
-/// Names told of a view within a lease; more wait for the next.
+/// Most names informed of a view within a quarter of a lease; further ones wait.
 const TOLD_MAX: usize = 256;
 
-/// What this node knows of another member.
+/// State of another member, as this node knows it.
 #[derive(Debug, Clone)]
 pub(super) struct PeerState {
     pub(super) name: NodeName,
     pub(super) incarnation: Incarnation,
     pub(super) address: String,
-    /// When the last message of this life came.
+    /// Time of the last message of this life.
     pub(super) heard_ms: u64,
-    /// When this node last vouched for one of its beats.
+    /// Time when this node last acknowledged one of its beats.
     pub(super) granted_ms: u64,
-    /// The beat that this node vouches for.
+    /// The beat that this node acknowledges.
     pub(super) vouched: Option<u64>,
-    /// When the last own beat was sent that it vouched for.
+    /// Time when the last own beat was sent that this member acknowledged.
     pub(super) acked_ms: Option<u64>,
-    /// When it last got a beat out of turn.
+    /// Time when it last received a beat out of turn.
     pub(super) urgent_ms: u64,
-    /// Somebody else hears it: not to be proposed for exclusion until then.
+    /// Another member hears it: no proposal excludes it before this time.
     pub(super) spared_until_ms: u64,
     pub(super) reach: Reachability,
     pub(super) has_left: bool,
-    /// Its life is over, whatever became of it here.
+    /// Its life is over, although it is still in the view.
     pub(super) is_gone: bool,
 }
 
-/// Faults that the tests put in, and that they must notice.
+/// Faults that the tests inject and must detect.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
@@ -49,15 +49,15 @@ pub(crate) enum Mutant {
     CountsOldVotes,
 }
 
-/// One node's part in the agreement on who is in the cluster. See the module.
+/// One node's part in the membership. See the crate documentation.
 #[derive(Debug)]
 pub struct Membership {
     pub(super) options: Options,
     pub(super) retained: PersistentState,
-    /// `retained` is not what was put out last.
+    /// `retained` differs from the last output.
     pub(super) is_unkept: bool,
     pub(super) now_ms: u64,
-    /// The last pause, as far as it was noticed: silence before it is this node's own.
+    /// Time of the last detected pause of this node: silence before it does not count.
     pub(super) woke_ms: u64,
     pub(super) installed_ms: u64,
     pub(super) random: u64,
@@ -65,7 +65,7 @@ pub struct Membership {
     pub(super) told_ms: BTreeMap<NodeName, u64>,
     pub(super) joining: Joining,
     pub(super) candidates: BTreeMap<NodeName, (JoinCandidate, u64)>,
-    /// Beats sent in this view, with the time.
+    /// Beats sent in this view, with their times.
     pub(super) sent: VecDeque<(u64, u64)>,
     pub(super) beat: u64,
     pub(super) next_beat_ms: u64,
@@ -79,7 +79,7 @@ pub struct Membership {
     pub(super) round_seen: u64,
     pub(super) next_try_ms: u64,
     pub(super) wish_since_ms: Option<u64>,
-    /// Somebody may have accepted a next view: vouch for nobody until it is decided.
+    /// Another node may have accepted a next view: acknowledge no beats until it is decided.
     pub(super) is_moving: bool,
     is_over: bool,
     clash_ms: Option<u64>,
@@ -89,12 +89,12 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A node that begins: anew, or, with what it retained, where it was killed. What it retained counts
-    /// only if name, address and info are the same; else it is a new life.
+    /// Creates a node, with `retained` where the last process stopped. The retained state counts
+    /// only if name, address and info are the same; otherwise a new life begins.
     ///
     /// # Errors
     ///
-    /// An option is out of its limits.
+    /// An option exceeds its limits.
     pub fn new(
         options: Options,
         retained: Option<PersistentState>,
@@ -159,8 +159,8 @@ impl Membership {
         Ok(membership)
     }
 
-    /// Goes on after [`Output::Outcast`] or [`Output::Left`] as a new life, at least one above the
-    /// last. Does nothing else.
+    /// Continues after [`Output::Outcast`] or [`Output::Left`] as a new life, with a higher
+    /// incarnation. Otherwise it does nothing.
     pub fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
         if !self.is_over {
             return;
@@ -174,7 +174,7 @@ impl Membership {
         self.joining.begin(self.now_ms);
     }
 
-    /// A message came.
+    /// Handles a received message.
     pub fn handle(&mut self, message: Message, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
         if !self.is_over && message.is_sound() {
@@ -183,7 +183,8 @@ impl Membership {
         self.finish(out);
     }
 
-    /// Time went by. Due at [`Self::next_deadline_ms`]; earlier and more often does no harm.
+    /// Handles the passage of time. Due at [`Self::next_deadline_ms`]; earlier or repeated calls do
+    /// no harm.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
         if !self.is_over {
@@ -196,8 +197,8 @@ impl Membership {
         self.finish(out);
     }
 
-    /// Says that the node wants to go. It gives up the lease at once; [`Output::Left`] follows
-    /// when the others have a view without it, so go on until then, or for as long as you like.
+    /// Starts to leave. The node gives up the lease at once. [`Output::Left`] follows when the
+    /// others have a view without it, so continue until then, or stop earlier.
     pub fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.enter(now_ms);
         if !self.is_over {
@@ -243,38 +244,38 @@ impl Membership {
         next_ms
     }
 
-    /// The view that this node is in.
+    /// The current view.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.retained.view.as_ref()
     }
 
-    /// This node's life; it grows at [`Self::rejoin`], and while it asks to be let in.
+    /// This node's incarnation; it grows at [`Self::rejoin`] and while the node asks for admission.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.retained.incarnation
     }
 
-    /// This node's number, in a view.
+    /// This node's number in the view.
     #[must_use]
     pub fn number(&self) -> Option<NodeNumber> {
         let view = self.retained.view.as_ref()?;
         view.number_of(&self.options.name, self.retained.incarnation)
     }
 
-    /// Whether no view without this node can be installed anywhere at this moment.
+    /// Whether no view without this node can be installed anywhere at `now_ms`.
     #[must_use]
     pub fn has_lease(&self, now_ms: u64) -> bool {
         self.retained.view.is_some() && !self.retained.is_leaving && now_ms < self.lease_until_ms
     }
 
-    /// How long [`Self::has_lease`] stays true without news.
+    /// How long [`Self::has_lease`] stays true without further messages.
     #[must_use]
     pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
         if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
     }
 
-    /// How well a node is reached; the own one is live.
+    /// Reachability of a node; the own node is live.
     #[must_use]
     pub fn reach(&self, number: NodeNumber) -> Reachability {
         match self.peers.get(&number) {
@@ -284,14 +285,14 @@ impl Membership {
         }
     }
 
-    /// Before all else: what became of the lease, and whether this node slept.
+    /// Runs before each call: checks the lease, and detects a pause of this node.
     fn enter(&mut self, now_ms: u64) {
         let now_ms = now_ms.max(self.now_ms);
         if self.had_lease && !self.has_lease(now_ms) {
             self.had_lease = false;
             self.has_lost_lease = true;
         }
-        // It is called each quarter of a lease at least.
+        // Without a pause, a call follows at least every quarter of a lease.
         if now_ms - self.now_ms >= self.options.lease_ms / 2 {
             self.woke_ms = now_ms;
             self.proposal = None;
@@ -373,7 +374,7 @@ impl Membership {
         }
     }
 
-    /// Begins with the members of a view, as of now.
+    /// Tracks the members of a new view from now on.
     fn meet_peers(&mut self, view: &View) {
         let mut old = std::mem::take(&mut self.peers);
         for member in view.members.iter().filter(|member| member.name != self.options.name) {
@@ -419,7 +420,7 @@ impl Membership {
         self.next_try_ms = self.now_ms;
     }
 
-    /// Ends this life; `view` is the one that it is not in.
+    /// Ends this life; `view` is a view without it.
     pub(super) fn end(&mut self, view: Option<&View>) {
         let old = self.retained.view.take();
         for member in old.iter().chain(view).flat_map(|view| &view.members) {
@@ -442,7 +443,7 @@ impl Membership {
         self.out.push(if has_left { Output::Left } else { Output::Outcast { epoch } });
     }
 
-    /// The peer that is just this life.
+    /// The peer with exactly this life.
     pub(super) fn peer_of(&self, from: &Sender) -> Option<NodeNumber> {
         let is_it =
             |peer: &PeerState| peer.name == from.name && peer.incarnation == from.incarnation;
@@ -462,14 +463,14 @@ impl Membership {
         self.out.push(Output::Send { address: address.to_owned(), message });
     }
 
-    /// Tells who asks to be let in that its lease is another one.
+    /// Informs a candidate that its lease differs from that of this node.
     pub fn refuse_lease(&mut self, from: &Sender, out: &mut Vec<Output>) {
         let lease_ms = self.options.lease_ms;
         self.send(&from.address, Body::Refused(Refusal::Lease { lease_ms }));
         out.append(&mut self.out);
     }
 
-    /// Says what it missed to somebody, at most four times in a lease.
+    /// Sends the current view to a node, at most four times in a lease.
     pub(super) fn tell(&mut self, to: &Sender) {
         let Some(view) = self.retained.view.clone() else { return };
         let quarter_ms = self.options.lease_ms / 4;
@@ -504,7 +505,7 @@ impl Membership {
 
 #[cfg(test)]
 impl Membership {
-    /// What it would keep now is what it put out last.
+    /// Whether the retained state equals the last output.
     pub(super) fn is_retained(&self) -> bool {
         !self.is_unkept
     }
@@ -514,7 +515,7 @@ impl Membership {
     }
 }
 
-/// Whether a node may go on with what it retained.
+/// Whether a node may continue with the retained state.
 fn is_usable(retained: &PersistentState, options: &Options, electorate: u64) -> bool {
     let is_same = retained.address == options.address && retained.info == options.info;
     let is_whole = match &retained.view {
@@ -526,14 +527,14 @@ fn is_usable(retained: &PersistentState, options: &Options, electorate: u64) -> 
     is_same && is_whole && !retained.is_over
 }
 
-/// The next of a row of random numbers (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-/// Number Generators", OOPSLA 2014).
+/// The next pseudorandom number (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+/// Generators", OOPSLA 2014).
 pub(super) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mix(*state)
 }
 
-/// Spreads a number over all bits; the same source.
+/// Mixes the bits of a number; from the same paper.
 pub(super) fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

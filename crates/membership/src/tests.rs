@@ -5,7 +5,7 @@ use super::simulator::{LEASE_MS, Network, World, seeds_times};
 use super::state::Mutant;
 use super::types::Epoch;
 
-/// What goes wrong in a run.
+/// The faults of a run.
 #[derive(Debug, Clone, Copy)]
 struct Faults {
     has_loss: bool,
@@ -30,7 +30,7 @@ impl Faults {
     }
 }
 
-/// Starts nodes one after the other, and waits until all are in.
+/// Starts nodes one after the other, and waits until all are members.
 pub(super) fn begin(count: usize, is_founded_alone: bool, seed: u64) -> Result<World, String> {
     let mut world = World::new(count, is_founded_alone, seed);
     for node in 0..count {
@@ -94,16 +94,17 @@ fn heal(world: &mut World) -> Result<(), String> {
     for node in 0..world.nodes.len() {
         world.resume(node)?;
         if world.nodes[node].process.is_none() {
-            // Who left comes back too: a first view takes most of those that are configured.
+            // A node that left returns too: a first view needs most of the configured nodes.
             let has_retained = !world.nodes[node].has_left;
             world.start(node, has_retained)?;
         }
     }
-    // What was on its way is there, and none that has just come looks silent.
+    // Messages in flight have arrived, and no new member looks silent.
     world.run_until(world.now_ms + LEASE_MS)
 }
 
-/// Faults for a while; then all must find each other; then one is killed, and must be out.
+/// Faults for a while; then all nodes must find each other; then one is killed, and must be
+/// excluded.
 fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
     let faults = Faults::of(seed);
     let mut world = begin(count, seed >> 5 & 1 == 1, seed)?;
@@ -141,8 +142,8 @@ fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Leases until all are together again, whatever happened: the longest way is to give up a
-/// cluster that cannot go on, to wait in vain for another, and to found again.
+/// Leases until all nodes are together again after any fault. The longest way is to abandon a
+/// cluster that cannot continue, to wait in vain for another, and to found a new one.
 const HEAL_LEASES: u64 = 20;
 
 fn seeds(count: usize, leases: u64, seeds: std::ops::Range<u64>) {
@@ -173,7 +174,7 @@ fn sixteen_nodes() {
     seeds(16, 4, 0..8);
 }
 
-/// Whether some seed notices what is wrong with a mutant; the same seeds pass without it.
+/// Whether some seed detects a mutant; the same seeds pass without it.
 fn is_noticed(
     mutant: Mutant,
     counts: &[usize],
@@ -193,15 +194,15 @@ fn is_noticed(
 
 type Outcome = Result<(), String>;
 
-/// Seeds within which each mutant has to be noticed.
+/// Seeds within which each mutant must be detected.
 const CANARY_SEEDS: u64 = 300;
 
-/// Two views of one epoch, or two leases apart: not a matter of how long something took.
+/// Two views of one epoch, or conflicting leases: not a matter of duration.
 fn is_violation(error: &str) -> bool {
     error.starts_with("two views") || error.contains("which has it too")
 }
 
-/// Faults of all kinds, harder on the members than [`run`]: nothing has to come of it.
+/// Faults of all kinds, harder on the members than [`run`]: no progress is required.
 fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
@@ -216,7 +217,7 @@ fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     Ok(())
 }
 
-/// One node is slow to hear what others vouch for, and is then cut off.
+/// One node receives acknowledgements late, and is then cut off.
 fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
@@ -224,14 +225,14 @@ fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     world.run_until(world.now_ms + 2 * LEASE_MS)?;
     let cut = world.below(count as u64) as usize;
     for other in (0..count).filter(|other| *other != cut) {
-        // The others hear nothing of it from now on; it hears them.
+        // From now on the others receive nothing from it; it receives their messages.
         world.network.cuts.push((cut, other));
     }
     world.run_until(world.now_ms + 4 * LEASE_MS)
 }
 
-/// A newcomer asks; the member that lets it in falls silent while it does, hearing who accepts;
-/// the others are killed and started again, and go on without it.
+/// A newcomer asks for admission. The member that admits it falls silent meanwhile, but hears the
+/// accepting voters. The others are killed and restarted, and continue without it.
 fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = World::new(count + 1, false, seed);
     for node in 0..count {
@@ -257,8 +258,8 @@ fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     world.run_until(world.now_ms + 4 * LEASE_MS)
 }
 
-/// The first node is cut off, but for one that sends it the votes that it cast in earlier epochs:
-/// they are for ballots with the same numbers.
+/// The first node is cut off, except from one that sends it votes of earlier epochs: they are for
+/// ballots with the same numbers.
 fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     for round in 0..4 {

@@ -1,4 +1,4 @@
-//! Names and numbers of nodes, checked where they are made.
+//! Names and numbers of nodes, checked on creation.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,15 @@ pub use crate::node_name::NodeName;
 /// Most members of a view: a set of them is one word.
 pub const MEMBERS_MAX: usize = 64;
 
-/// Longest address: a name of DNS is at most 253 bytes, which leaves too few for a port only in
-/// names that nobody has.
+/// Longest address: a DNS name has at most 253 bytes. Only unusually long names leave too little
+/// room for a port.
 pub const ADDRESS_BYTES_MAX: usize = 255;
 
-/// Most bytes that a member says about its region: 64 of them stay below 100 KiB.
+/// Most bytes of a member's information about its region: 64 of them stay below 100 KiB.
 pub const INFO_BYTES_MAX: usize = 1024;
 
-/// Number that a view gives to a node: 0 to 63, its own for as long as numbers last.
+/// Number of a node in a view: 0 to 63. A former member keeps its number while fresh
+/// ones remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct NodeNumber(u8);
@@ -63,30 +64,30 @@ impl NodeSet {
         self.0 >> number.0 & 1 == 1
     }
 
-    /// Puts a number in.
+    /// Adds a number.
     pub fn insert(&mut self, number: NodeNumber) {
         self.0 |= 1 << number.0;
     }
 
-    /// How many are in it.
+    /// The number of members of the set.
     #[must_use]
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether none is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those of both.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Those of this set that are not in the other.
+    /// The numbers of this set that are not in the other.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -123,28 +124,28 @@ impl FromIterator<NodeNumber> for NodeSet {
     }
 }
 
-/// Which life of a node: grows with each start that remembers nothing, and with each return
-/// after having been declared dead. No two lives of a name may share one.
+/// Number of a life of a node. It increases with each start without retained state, and with each
+/// return after the node was declared dead. No two lives of a name share a number.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Incarnation(pub u64);
 
-/// Place of a view in the chain of its cluster; the first is 1, 0 is before all.
+/// Position of a view in the chain of its cluster; the first is 1, 0 precedes all.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The one after it.
+    /// The next epoch.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }
 
-/// Random number of a cluster, drawn by who founds it.
+/// Random number of a cluster, drawn by its founder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub u64);
 
@@ -158,7 +159,8 @@ mod tests {
         assert_eq!(NodeNumber::all().count(), MEMBERS_MAX);
     }
 
-    /// All pairs of quorums of all electorates of 1 to 7 meet, and of two parts one goes on.
+    /// All pairs of quorums of all electorates of 1 to 7 meet, and of two parts exactly one is a
+    /// quorum.
     #[test]
     fn two_quorums_always_meet() {
         for electorate in (1..128).map(NodeSet) {

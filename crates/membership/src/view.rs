@@ -1,4 +1,4 @@
-//! A view: who is in the cluster, agreed by all that are.
+//! A view: the agreed members of the cluster at one epoch.
 
 use std::collections::BTreeSet;
 
@@ -17,53 +17,53 @@ pub struct Member {
     pub number: NodeNumber,
     /// Its name.
     pub name: NodeName,
-    /// Which of its lives.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Where it listens, at most 255 bytes.
+    /// Its address, at most 255 bytes.
     pub address: String,
-    /// How to map its region, for whoever does; at most 1,024 bytes.
+    /// How to map its region, opaque to this crate; at most 1,024 bytes.
     pub info: Vec<u8>,
 }
 
-/// A node that was in the cluster and is not now: its number is not given to another name while
-/// there are fresh ones, its old lives do not come back, and it is looked for.
+/// A node that was in the cluster and is not now. Its number is not given to another name while
+/// there are fresh ones, its earlier lives cannot return, and members probe it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
-    /// The number that it had, and gets back.
+    /// Its former number, which it gets again.
     pub number: NodeNumber,
     /// Its name.
     pub name: NodeName,
-    /// The last of its lives here.
+    /// Its last incarnation here.
     pub incarnation: Incarnation,
-    /// Where it listened.
+    /// Its last address.
     pub address: String,
     /// The first view without it.
     pub since: Epoch,
-    /// It went by itself, so it is looked for less often.
+    /// It left by itself, so it is probed less often.
     pub has_left: bool,
 }
 
-/// Who is in the cluster at one epoch.
+/// The members of the cluster at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Which cluster.
+    /// Its cluster.
     pub cluster: ClusterId,
-    /// Place in the chain of its views.
+    /// Its position in the chain of views.
     pub epoch: Epoch,
     /// 1 to 64 members, sorted by number.
     pub members: Vec<Member>,
-    /// Who was there before, sorted by number; no number is in both.
+    /// Former members, sorted by number; no number is in both lists.
     pub former: Vec<Former>,
 }
 
-/// Somebody who asks to be let in.
+/// A node that asks for admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinCandidate {
     /// Its name.
     pub name: NodeName,
-    /// The life that asks.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Where it listens.
+    /// Its address.
     pub address: String,
     /// See [`Member::info`].
     pub info: Vec<u8>,
@@ -88,20 +88,20 @@ impl View {
         self.members.iter().map(|member| member.number).collect()
     }
 
-    /// The member of that number.
+    /// The member with this number.
     #[must_use]
     pub fn member(&self, number: NodeNumber) -> Option<&Member> {
         let place = self.members.binary_search_by_key(&number, |member| member.number);
         place.ok().and_then(|place| self.members.get(place))
     }
 
-    /// The member of that name, whichever its life.
+    /// The member with this name, in any incarnation.
     #[must_use]
     pub fn named(&self, name: &NodeName) -> Option<&Member> {
         self.members.iter().find(|member| member.name == *name)
     }
 
-    /// The number of a life, if just that one is a member.
+    /// The number of a life, if exactly this life is a member.
     #[must_use]
     pub fn number_of(&self, name: &NodeName, incarnation: Incarnation) -> Option<NodeNumber> {
         let member = self.named(name).filter(|member| member.incarnation == incarnation);
@@ -112,7 +112,7 @@ impl View {
         self.number_of(&from.name, from.incarnation)
     }
 
-    /// The last life of a name that is or was a member.
+    /// The last incarnation of a name that is or was a member.
     #[must_use]
     pub fn last_life(&self, name: &NodeName) -> Option<Incarnation> {
         let former = self.former.iter().find(|former| former.name == *name);
@@ -120,7 +120,7 @@ impl View {
         member.or(former.map(|former| former.incarnation))
     }
 
-    /// Whether it is one that nodes could have agreed on.
+    /// Whether nodes could have agreed on this view.
     pub(super) fn is_sound(&self) -> bool {
         let members = self.members.iter();
         let sizes =
@@ -139,7 +139,7 @@ impl View {
             && self.former.iter().all(|former| is_address(&former.address))
     }
 
-    /// Whether `next` may come after this view: names keep their numbers, lives only grow.
+    /// Whether `next` may follow this view: names keep their numbers, incarnations only grow.
     pub(super) fn may_precede(&self, next: &Self) -> bool {
         next.is_sound()
             && next.cluster == self.cluster
@@ -150,7 +150,7 @@ impl View {
             })
     }
 
-    /// Those of this view whose life is not in the next.
+    /// The members of this view whose life is not in `next`.
     pub(super) fn dropped_by(&self, next: &Self) -> NodeSet {
         let members = self.members.iter();
         let dropped =
@@ -158,7 +158,8 @@ impl View {
         dropped.map(|member| member.number).collect()
     }
 
-    /// The view after this one: some go, some come. Who finds no number stays outside.
+    /// The next view, without some members and with new ones. A candidate without a free number
+    /// stays outside.
     pub(super) fn next(&self, without: NodeSet, left: NodeSet, joins: &[JoinCandidate]) -> Self {
         let epoch = self.epoch.next();
         let mut next =
@@ -199,7 +200,8 @@ impl View {
         });
     }
 
-    /// Its old one, else one that nobody had, else that of whoever is gone for longest.
+    /// The former number of the name, else a fresh one, else that of the node that is absent for
+    /// longest.
     fn number_for(&self, name: &NodeName) -> Option<NodeNumber> {
         if let Some(former) = self.former.iter().find(|former| former.name == *name) {
             return Some(former.number);

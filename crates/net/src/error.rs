@@ -1,4 +1,4 @@
-//! What can go wrong, with the numbers.
+//! Errors of this crate; variants carry the numbers.
 
 use std::io;
 use std::sync::Arc;
@@ -8,103 +8,103 @@ use farrow_memory::{AccessError, BoundsError, Length, Offset, Span};
 
 use crate::frame::{ErrorCode, Op};
 
-/// A frame that no honest peer sends. The connection is cut with this as its reason.
+/// A protocol violation of the peer, which ends the connection with this reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Not an op of this version.
+    /// The op is unknown in this version.
     #[error("unknown op {op}")]
     UnknownOp {
-        /// Its byte.
+        /// The op byte.
         op: u8,
     },
-    /// Other flags than this connection uses.
+    /// The flags differ from those of this connection.
     #[error("{op:?} with flags {flags:#x}, expected {expected:#x}")]
     Flags {
-        /// The frame.
+        /// Op of the frame.
         op: Op,
-        /// Flags and the reserved bytes behind them.
+        /// Flags and the reserved bytes after them.
         flags: u32,
-        /// What they must be.
+        /// The required value.
         expected: u32,
     },
-    /// A body too short or too long for its op.
+    /// The body is too short or too long for its op.
     #[error("{op:?} with a body of {length} B, expected {min} to {max}")]
     BodyLength {
-        /// The frame.
+        /// Op of the frame.
         op: Op,
-        /// The length it states.
+        /// Length in the header.
         length: u64,
-        /// Shortest.
+        /// Minimum length.
         min: u64,
-        /// Longest.
+        /// Maximum length.
         max: u64,
     },
-    /// The bytes are not those that were sent.
+    /// The checksum does not match.
     #[error("{op:?} of request {id}: checksum {found:#010x}, its bytes have {computed:#010x}")]
     Checksum {
-        /// The frame.
+        /// Op of the frame.
         op: Op,
-        /// Its request.
+        /// Request of the frame.
         id: u64,
-        /// In the frame.
+        /// Checksum in the frame.
         found: u32,
-        /// Of its bytes.
+        /// Checksum of the received bytes.
         computed: u32,
     },
-    /// Data that was not asked for, or came twice, or is shorter or longer than asked for.
+    /// Data was not requested, was received twice, or has another length than requested.
     #[error("data {found} for request {id}, expected {}", show_expected(*expected))]
     NotAsked {
         /// The request that the frame names.
         id: u64,
-        /// Where its bytes belong.
+        /// The range that the frame carries.
         found: Span,
-        /// The request and the range that come next, if any.
+        /// The expected request and range, if any.
         expected: Option<(u64, Span)>,
     },
-    /// A frame that has no place here.
+    /// The frame is not allowed in this state.
     #[error("{op:?} (id {id}) {place}")]
     Unexpected {
-        /// The frame.
+        /// Op of the frame.
         op: Op,
-        /// Its request.
+        /// Request of the frame.
         id: u64,
-        /// Where it came.
+        /// The state in which it arrived.
         place: &'static str,
     },
     /// The body of a frame is malformed.
     #[error("{what}: {error}")]
     Body {
-        /// Of which frame.
+        /// Kind of the body.
         what: &'static str,
-        /// What is wrong.
+        /// The problem.
         error: BodyError,
     },
-    /// Ranges of one request that share bytes.
+    /// Two ranges of one request share bytes.
     #[error("{a} and {b} overlap")]
     Overlap {
-        /// One of them.
+        /// One range.
         a: Span,
-        /// The next one.
+        /// The next range.
         b: Span,
     },
-    /// Bytes are to go outside of the map.
+    /// A destination exceeds the map.
     #[error(transparent)]
     Place(BoundsError),
-    /// The other side speaks another version.
+    /// The peer uses another protocol version.
     #[error("the peer speaks version {found} of the data path, this node {expected}")]
     Version {
-        /// Its version.
+        /// Version of the peer.
         found: u64,
-        /// Ours.
+        /// Version of this node.
         expected: u64,
     },
-    /// The data section is not as long as the mirror that was made for it.
+    /// The peer's data section does not have the configured length.
     #[error("the peer's data section has {found}, its mirror here {expected}")]
     SectionLength {
-        /// What the peer says.
+        /// Length that the peer reports.
         found: Length,
-        /// What was agreed on.
+        /// Configured length.
         expected: Length,
     },
 }
@@ -116,103 +116,103 @@ fn show_expected(expected: Option<(u64, Span)>) -> String {
     }
 }
 
-/// What is wrong with a body.
+/// A malformed body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// It ends early.
+    /// The body ends early.
     #[error("{asked} B expected, {left} B left")]
     Short {
-        /// Bytes that should follow.
+        /// Bytes expected.
         asked: u64,
-        /// Bytes that do.
+        /// Bytes left.
         left: u64,
     },
-    /// Bytes behind its end.
+    /// Bytes follow the end.
     #[error("{bytes} B behind the end")]
     Rest {
-        /// How many.
+        /// Number of extra bytes.
         bytes: u64,
     },
-    /// Not a count that is allowed.
+    /// A count is not allowed.
     #[error("{what} of {bytes} B, at most {max} and at least one whole")]
     Count {
-        /// Of what.
+        /// The counted items.
         what: &'static str,
         /// Bytes, or the count.
         bytes: u64,
         /// The largest count.
         max: u64,
     },
-    /// Longer than allowed.
+    /// A part is longer than allowed.
     #[error("{what}: {bytes}, at most {max}")]
     TooLong {
-        /// Which part.
+        /// The part.
         what: &'static str,
-        /// How long, or how many.
+        /// Its length or count.
         bytes: u64,
         /// The limit.
         max: u64,
     },
-    /// An empty range, or one whose end is over 64 bits.
+    /// A range is empty, or its end exceeds 64 bits.
     #[error("{length} at {offset} is no range")]
     Range {
-        /// Where it starts.
+        /// Start of the range.
         offset: Offset,
-        /// How long it is.
+        /// Length of the range.
         length: Length,
     },
     /// Two blocks of one object share bytes.
     #[error("blocks {a} and {b} overlap")]
     Overlap {
-        /// One.
+        /// One block.
         a: Span,
-        /// The other.
+        /// The other block.
         b: Span,
     },
-    /// Inline bytes are all of an object or none.
+    /// The inline bytes are neither all bytes of the object nor none.
     #[error("{inline} B inline of an object of {total} B")]
     Inline {
-        /// Bytes that came.
+        /// Inline bytes received.
         inline: u64,
-        /// Bytes that the blocks have.
+        /// Bytes of all blocks.
         total: u64,
     },
-    /// An unknown class of connection.
+    /// The class of the connection is unknown.
     #[error("class {class} in {bytes} B")]
     Class {
-        /// Its byte.
+        /// The class byte.
         class: u8,
         /// Bytes of the field.
         bytes: u64,
     },
 }
 
-/// Why a connection ended. Its first reason stays.
+/// The reason for the end of a connection. The first reason is retained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// The system's answer: refused, reset, unreachable.
+    /// A system error: refused, reset, unreachable.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side closed the connection.
+    /// The peer closed the connection.
     #[error("closed by the peer")]
     Closed,
-    /// No byte for so long.
+    /// No progress within the limit.
     #[error("no progress for {} ms", waited.as_millis())]
     Stalled {
         /// The limit.
         waited: Duration,
     },
-    /// Bytes come, but a frame takes too long.
+    /// A frame is not complete within its limit, although bytes arrive.
     #[error("a frame of {bytes} B was not whole after {} ms", waited.as_millis())]
     TooSlow {
-        /// Its length.
+        /// Length of the frame.
         bytes: u64,
         /// The limit.
         waited: Duration,
     },
-    /// A malformed frame or one that was not asked for.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// TLS failed.
@@ -224,7 +224,7 @@ pub enum ConnectionError {
     /// This side ended the connection.
     #[error("{0}")]
     Cut(String),
-    /// The mirror or the heap could not take the bytes.
+    /// Access to the mirror or the heap failed.
     #[error(transparent)]
     Memory(#[from] AccessError),
 }
@@ -235,99 +235,99 @@ impl From<BoundsError> for ConnectionError {
     }
 }
 
-/// Opening, fetching or pushing failed.
+/// A failure to open, fetch or push.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
-    /// The connection to the peer failed, or could not be made.
+    /// The connection to the peer failed, or could not be established.
     #[error("peer {peer}: {reason}")]
     Connection {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
-        /// Why.
+        /// The reason.
         reason: Arc<ConnectionError>,
     },
-    /// The peer is lost: nothing is asked of it any more.
+    /// The peer is lost, and receives no more requests.
     #[error("peer {peer} is lost: {reason}")]
     Lost {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
-        /// Why, as the membership says.
+        /// The reason given by the membership.
         reason: String,
     },
     /// The peer answered with an error.
     #[error("peer {peer}: {text} ({code:?})")]
     Refused {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
-        /// What kind of error.
+        /// The kind of error.
         code: ErrorCode,
-        /// Its text.
+        /// Text of the error.
         text: String,
     },
-    /// Not done by the caller's deadline.
+    /// The caller's deadline has passed.
     #[error("peer {peer}: {done} of {asked} after {} ms", waited.as_millis())]
     Deadline {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
-        /// Bytes that had arrived.
+        /// Bytes transferred before the deadline.
         done: Length,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Length,
-        /// The time that the caller gave.
+        /// The caller's time limit.
         waited: Duration,
     },
-    /// Too many requests wait for this peer.
+    /// Too many requests are waiting for this peer.
     #[error("peer {peer}: {waiting} requests wait, at most {max}")]
     Busy {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
-        /// How many.
+        /// Number of waiting requests.
         waiting: usize,
         /// The limit.
         max: usize,
     },
-    /// The request is beyond a limit of the data path.
+    /// The request exceeds a limit of the data path.
     #[error(transparent)]
     Request(#[from] FrameError),
-    /// The mirror has no room, or has other bytes there.
+    /// The mirror has no room, or another object at these offsets.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
 
-/// A mirror could not take an object, or bytes of it.
+/// A failure to add an object or its bytes to a mirror.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// More than the cache holds when it is empty.
+    /// The request exceeds the capacity of the cache.
     #[error("{asked} asked, the cache has {limit} in all")]
     TooLarge {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Length,
-        /// `--cache`.
+        /// Capacity, set by `--cache`.
         limit: Length,
     },
-    /// No room became free in time: what is there is held or arriving.
+    /// No room became free in time: all objects are held or arriving.
     #[error("{asked} asked, {used} of {limit} in use and held after {} ms", waited.as_millis())]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: Length,
         /// Bytes in use.
         used: Length,
-        /// `--cache`.
+        /// Capacity, set by `--cache`.
         limit: Length,
-        /// The time that the caller gave.
+        /// The caller's time limit.
         waited: Duration,
     },
-    /// Too many wait for room.
+    /// Too many requests are waiting for room.
     #[error("{waiting} requests wait for room in the cache, at most {max}")]
     TooManyWaiters {
-        /// How many.
+        /// Number of waiting requests.
         waiting: usize,
         /// The limit.
         max: usize,
     },
-    /// The range does not lie in the object's blocks.
+    /// The range is not within a block of the object.
     #[error("{range} does not lie in the blocks of object {object}")]
     NotInObject {
         /// The range.
@@ -335,32 +335,32 @@ pub enum CacheError {
         /// The object's key.
         object: u64,
     },
-    /// A block does not lie in the peer's data section.
+    /// A block exceeds the peer's data section.
     #[error(transparent)]
     Bounds(#[from] BoundsError),
-    /// Another object has these bytes in the mirror, and readers here hold it.
+    /// Another object has bytes at these offsets of the mirror, and is held or being fetched.
     #[error("{block} of object {object} overlaps object {other}, which is still held here")]
     Overlap {
         /// The block.
         block: Span,
-        /// Its object.
+        /// Key of its object.
         object: u64,
-        /// The object that is there.
+        /// Key of the other object.
         other: u64,
     },
-    /// The object is there with other blocks: ids are never used twice, so one of them is wrong.
+    /// The mirror has the object with other blocks. Ids are never reused, so one opening is wrong.
     #[error("object {object} was opened before with other blocks")]
     OtherBlocks {
-        /// Its key.
+        /// Key of the object.
         object: u64,
     },
     /// The object was deleted.
     #[error("object {object} was deleted")]
     Gone {
-        /// Its key.
+        /// Key of the object.
         object: u64,
     },
-    /// The file of the mirror failed.
+    /// Access to the mirror's file failed.
     #[error("mirror: {0}")]
     Memory(Arc<AccessError>),
 }

@@ -1,4 +1,4 @@
-//! A blocking TCP socket whose waits end: by progress, or by another thread that cuts it.
+//! A blocking TCP socket with bounded waits, which another thread can shut down.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,25 +10,26 @@ use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
 
 use crate::error::ConnectionError;
 
-/// Parts of the time without progress after which a blocked call looks at its limit.
+/// Wakeups of a blocked call within the stall limit, to check its limit and whether it is cut.
 const TICKS_PER_STALL: u32 = 4;
 
-/// Times the stall limit that one frame may take from its first byte to its last, and a write too:
-/// a peer that sends a byte now and then does not hold a thread for longer.
+/// Maximum time of one frame from first to last byte, and of one write, in stall limits: it bounds
+/// the time that a peer with slow progress blocks a thread.
 const STALLS_PER_FRAME: u32 = 8;
 
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// No byte for this long ends a connection that waits for one.
+    /// A blocked read or write without progress for this time ends the connection.
     pub stall: Duration,
-    /// `TCP_CONGESTION`, as in `net.ipv4.tcp_available_congestion_control`; `None` is the system's.
+    /// `TCP_CONGESTION`, a name in `net.ipv4.tcp_available_congestion_control`; `None` is the
+    /// system's default.
     pub congestion: Option<String>,
 }
 
 impl Default for SocketOptions {
-    /// Two seconds, two leases of a second each; cubic, which took two thirds of the CPU of bbr
-    /// inside a machine.
+    /// Two seconds, which is two leases. Cubic, which needs two thirds of the CPU of bbr within one
+    /// machine.
     fn default() -> Self {
         Self { stall: Duration::from_secs(2), congestion: Some("cubic".into()) }
     }
@@ -56,20 +57,21 @@ impl Socket {
         Ok(Arc::new(Self { stream, stall: options.stall, cut: Mutex::new(None) }))
     }
 
-    /// Without progress for longer than this, a connection ends.
+    /// Time without progress after which a connection ends.
     pub(crate) fn stall(&self) -> Duration {
         self.stall
     }
 
-    /// Longest time for one frame.
+    /// Maximum time for one frame.
     pub(crate) fn frame_time(&self) -> Duration {
         self.stall * STALLS_PER_FRAME
     }
 
-    /// Ends the connection in both directions. Every blocked call returns; the first reason stays.
+    /// Shuts the connection down in both directions. Every blocked call returns. The first reason
+    /// is retained.
     pub(crate) fn cut(&self, reason: impl Into<String>) {
         self.lock_cut().get_or_insert_with(|| reason.into());
-        // It fails where the connection has ended already.
+        // It fails if the connection has already ended.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -88,7 +90,7 @@ impl Socket {
         }
     }
 
-    /// At least one byte, within the patience.
+    /// Reads at least one byte, within `patience`.
     pub(crate) fn read(
         &self,
         into: &mut [u8],
@@ -97,7 +99,7 @@ impl Socket {
         self.wait_for(patience, || (&self.stream).read(into).map_err(ConnectionError::Io))
     }
 
-    /// At least one byte, into a file.
+    /// Receives at least one byte into a file.
     pub(crate) fn receive(&self, map: &FileMap, span: Span) -> Result<usize, ConnectionError> {
         self.wait_for(self.stall, || {
             map.receive(self.stream.as_fd(), span).map_err(|error| match error {
@@ -109,7 +111,7 @@ impl Socket {
         })
     }
 
-    /// The same by way of a pipe, into pages that do not exist yet.
+    /// Like [`Socket::receive`], but through a pipe, into pages that do not exist yet.
     pub(crate) fn receive_by_pipe(
         &self,
         pipe: &Pipe,
@@ -122,7 +124,7 @@ impl Socket {
             rustix::pipe::splice(&self.stream, None, &pipe.writing, None, length, flags)
                 .map_err(|errno| ConnectionError::Io(errno.into()))
         })?;
-        // All of it now: bytes left in the pipe would land in the next span.
+        // Drain the pipe: leftover bytes would be written to the next span.
         let (mut at, end) = (span.offset.0, span.offset.0 + received as u64);
         while at < end {
             let rest = Span::new(Offset(at), Length(end - at));
@@ -137,7 +139,7 @@ impl Socket {
         Ok(received)
     }
 
-    /// All of it.
+    /// Writes all bytes.
     pub(crate) fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let mut rest = bytes;
         let begin = Instant::now();
@@ -150,7 +152,7 @@ impl Socket {
         Ok(())
     }
 
-    /// All of a head and of a span behind it.
+    /// Sends all of a header and a span.
     pub(crate) fn send_all(
         &self,
         head: &[u8],
@@ -179,7 +181,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Fails if a frame that began then has taken too long.
+    /// Fails if a frame that began at `begin` takes too long, or the socket is cut.
     pub(crate) fn check_frame_time(
         &self,
         begin: Instant,
@@ -193,7 +195,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Calls until it makes progress, fails, or the patience ends.
+    /// Repeats `call` until it makes progress, fails, or `patience` ends.
     fn wait_for(
         &self,
         patience: Duration,
@@ -205,7 +207,7 @@ impl Socket {
                 Ok(0) => ConnectionError::Closed,
                 Ok(count) => return Ok(count),
                 Err(ConnectionError::Io(error)) if is_again(&error) => {
-                    // From the first tick that brought nothing, so that a busy socket reads no clock.
+                    // Starts at the first tick without data, so that a busy socket reads no clock.
                     let begin = *begin.get_or_insert_with(Instant::now);
                     let tick = self.stall / TICKS_PER_STALL;
                     if begin.elapsed() + tick < patience {
@@ -216,17 +218,17 @@ impl Socket {
                 }
                 Err(error) => error,
             };
-            // A cut socket says "closed"; the reason says more.
+            // A cut socket reports "closed"; the reason of the cut is more precise.
             self.check_cut()?;
             return Err(failed);
         }
     }
 }
 
-/// Bytes that a pipe holds: a piece and more, so that one is moved in a few calls.
+/// Capacity of a pipe: more than a piece, so that a few calls move one.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Between a socket and a file. Empty between two calls.
+/// A pipe between a socket and a file. It is empty between two calls.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     reading: OwnedFd,
@@ -250,7 +252,7 @@ fn is_again(error: &io::Error) -> bool {
     )
 }
 
-/// Is it about the socket, and not about the memory beside it?
+/// Whether an error concerns the socket, rather than the memory.
 fn is_of_socket(error: &io::Error) -> bool {
     error.raw_os_error() != Some(rustix::io::Errno::FAULT.raw_os_error())
 }

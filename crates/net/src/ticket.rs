@@ -1,21 +1,21 @@
-//! Tickets tie a connection to the life of a member.
+//! Tickets bind a connection to an incarnation of a member.
 //!
-//! A node asks a peer for a ticket over the control channel, where the peer knows its name and
-//! incarnation, and shows the ticket in the first frame of a connection. So a connection cannot
-//! outlive the incarnation that it was made in, and a plain connection is not open to strangers.
+//! A node requests a ticket from a peer over the control channel, where the peer knows its name and
+//! incarnation. The first frame of a connection carries the ticket. A connection therefore cannot
+//! outlive its incarnation, and plain connections admit only members.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use crate::source::MemberLife;
 
-/// Bytes of a ticket: too many to guess.
+/// Bytes of a ticket: infeasible to guess.
 pub const TICKET_BYTES: usize = 32;
 
-/// How long a ticket is valid: a round trip and a TLS handshake on a slow link.
+/// Validity of a ticket: a round trip and a TLS handshake on a slow link.
 pub const TICKET_MS: u64 = 10_000;
 
-/// Tickets of one member that wait to be used: its connections, several times over.
+/// Maximum unused tickets of one member: several times its number of connections.
 pub const TICKETS_PER_MEMBER_MAX: usize = 64;
 
 /// A ticket. Its bytes are a secret.
@@ -23,13 +23,13 @@ pub const TICKETS_PER_MEMBER_MAX: usize = 64;
 pub struct Ticket([u8; TICKET_BYTES]);
 
 impl Ticket {
-    /// From what was received.
+    /// A ticket from received bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; TICKET_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// To be sent.
+    /// The bytes to send.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; TICKET_BYTES] {
         &self.0
@@ -42,35 +42,35 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Why no ticket was issued, or one was not accepted.
+/// A ticket was not issued, or not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TicketError {
-    /// The member has enough of them.
+    /// The member has too many unused tickets.
     #[error("{waiting} tickets of {member} are unused, at most {TICKETS_PER_MEMBER_MAX}")]
     TooMany {
-        /// Whose.
+        /// The member.
         member: MemberLife,
-        /// How many.
+        /// Number of unused tickets.
         waiting: usize,
     },
-    /// Never issued, or used already.
+    /// The ticket was never issued, or is already used.
     #[error("the ticket is unknown or was used before")]
     Unknown,
-    /// Too old.
+    /// The ticket is too old.
     #[error("the ticket of {member} is {age_ms} ms old, at most {TICKET_MS}")]
     Expired {
-        /// Whose.
+        /// Member of the ticket.
         member: MemberLife,
-        /// Its age.
+        /// Age of the ticket.
         age_ms: u64,
     },
-    /// Shown by another node than it was issued to.
+    /// The ticket was presented by another node.
     #[error("the ticket is of {member}, the certificate of {certificate}")]
     OtherMember {
-        /// Whose it is.
+        /// Member of the ticket.
         member: MemberLife,
-        /// The member that showed it.
+        /// The member that presented the ticket.
         certificate: String,
     },
     /// The system has no random bytes.
@@ -85,7 +85,7 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// A ticket for one connection of a member.
+    /// Issues a ticket for one connection of a member.
     ///
     /// # Errors
     /// [`TicketError::TooMany`], [`TicketError::NoRandom`].
@@ -101,8 +101,8 @@ impl Tickets {
         Ok(Ticket(bytes))
     }
 
-    /// Uses a ticket up, whatever the answer is. With TLS, `certificate` is the member that the
-    /// certificate names.
+    /// Redeems a ticket, which becomes invalid even on failure. With TLS, `certificate` is the
+    /// member that the certificate names.
     ///
     /// # Errors
     /// [`TicketError::Unknown`], [`TicketError::Expired`], [`TicketError::OtherMember`].
@@ -125,7 +125,7 @@ impl Tickets {
         }
     }
 
-    /// The life of a member has ended: none of its tickets is accepted any more.
+    /// Revokes all tickets of an incarnation that has ended.
     pub fn revoke(&mut self, member: &MemberLife) {
         self.issued.retain(|_, (of, _)| of != member);
     }

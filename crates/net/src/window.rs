@@ -1,35 +1,37 @@
-//! How many bytes are asked for ahead of their arrival: twice bandwidth times round trip.
+//! The window of bytes that are requested ahead: twice bandwidth times round trip.
 //!
-//! One request at a time would move a request for each round trip. Twice the product keeps the link
-//! full while answers are late by as much again; more would only fill the socket buffers.
+//! A single outstanding request would limit throughput to one request per round trip. Twice the
+//! product keeps the link full even if round trips double. A larger window only fills the socket
+//! buffers.
 
 use std::time::Duration;
 
-/// Window of a new connection, and the smallest: some 100 us at 40 Gb/s, or 40 ms at 1 Gb/s.
+/// Initial and minimum window. Twice the product reaches it at 400 us and 40 Gb/s, or at 17 ms and
+/// 1 Gb/s.
 pub const WINDOW_BYTES_MIN: u64 = 4 << 20;
 
-/// The largest: 5 ms at 100 Gb/s.
+/// Maximum window. Twice the product reaches it at 2.7 ms and 100 Gb/s.
 pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
-/// Weight of the newest measurement of bandwidth, of 256.
+/// Weight of the newest bandwidth measurement, out of 256.
 const NEWEST_OF_256: u64 = 64;
 
 /// The measured link to one peer. Time is an argument.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimate {
     round_trip: Option<Duration>,
-    /// Of all connections together, while something arrives.
+    /// Total of all connections while data arrives.
     bytes_per_second: u64,
 }
 
 impl LinkEstimate {
-    /// A small request was answered after this time. The shortest counts: all others waited.
+    /// Records the round trip of a small request. The shortest counts: others include waiting.
     pub fn on_round_trip(&mut self, elapsed: Duration) {
         let shortest = self.round_trip.map_or(elapsed, |before| before.min(elapsed));
         self.round_trip = Some(shortest);
     }
 
-    /// Bytes arrived in a time without a pause.
+    /// Records the bytes that arrived in a period without a pause.
     pub fn on_bytes(&mut self, bytes: u64, elapsed: Duration) {
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
         let newest = bytes.saturating_mul(1_000_000) / micros;
@@ -43,7 +45,7 @@ impl LinkEstimate {
         };
     }
 
-    /// Bytes that may be on their way, in all connections together.
+    /// Maximum bytes in flight, over all connections.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         let micros = self.round_trip.unwrap_or_default().as_micros();
@@ -51,13 +53,13 @@ impl LinkEstimate {
         u64::try_from(twice).unwrap_or(u64::MAX).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
     }
 
-    /// Shortest round trip of a small request so far.
+    /// Shortest measured round trip of a small request.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// Bytes that arrive in a second; zero before the first.
+    /// Measured bandwidth; zero before the first measurement.
     #[must_use]
     pub fn bytes_per_second(&self) -> u64 {
         self.bytes_per_second

@@ -1,4 +1,4 @@
-//! What holds over every record layer: source, mirror and pushes over real sockets.
+//! The contract of every record layer: source, mirror and pushes over real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -25,7 +25,7 @@ use farrow_net::source::{GrantId, HoldId};
 const SECTION: u64 = 64 << 20;
 const STALL: Duration = Duration::from_secs(10);
 
-/// A home and a reader over each record layer.
+/// Runs a test with a home and a reader over each record layer.
 fn over_each(test: impl Fn(&Home, &Reader)) {
     let authority = Authority::new();
     let tls = ["home", "reader"].map(|name| authority.credentials(name));
@@ -47,7 +47,7 @@ fn ranges_arrive_where_they_belong_and_once() {
         assert_eq!(opened.opened.inline, [0; 0]);
         let columns = [span(1 << 20, 2 << 20), span(15 << 20, 1), span(30 << 20, 100)];
         let report = reader.peer.fetch(&held, opened.hold, &columns, LONG).unwrap();
-        // Two whole MiB, and the chunk around each of the others.
+        // Two whole MiB, and the chunks around the other ranges.
         let chunk_of_15 = CHUNK_BYTES;
         assert_eq!(report.fetched, Length((2 << 20) + chunk_of_15 + CHUNK_BYTES));
         reader.assert_pattern(&columns);
@@ -83,12 +83,12 @@ fn ranges_go_to_the_places_that_were_chosen() {
         for Piece { from, to } in &pieces {
             let found = map.sealed(Span::new(*to, from.length)).unwrap();
             assert!(found == pattern(*from), "{from}");
-            // Nothing before it and nothing behind it.
+            // The bytes before and after are unchanged.
             let behind = span(to.0 + from.length.0, 4096);
             assert_eq!(map.sealed(behind).unwrap(), [0; 4096]);
         }
         assert_eq!(map.sealed(span(0, 4096)).unwrap(), [0; 4096]);
-        // What the object does not have is refused, small and large.
+        // Ranges outside the object are refused, small and large.
         for length in [1, 1 << 20] {
             let piece = Piece { from: span(40 << 20, length), to: span(0, 0).offset };
             let placement = Placement::new(Arc::clone(&map), vec![piece]).unwrap();
@@ -107,7 +107,7 @@ fn neighbours_in_a_chunk_are_neither_fetched_nor_overwritten() {
         for (key, block) in (1..).zip(spans) {
             home.add(key, &[block]);
         }
-        // The last first, so that the chunk that two share is written twice.
+        // In reverse order, so that the chunk that two objects share is written twice.
         for (key, block) in [1, 2, 3].into_iter().zip(spans).rev() {
             let (opened, held) = reader.open(key);
             if opened.opened.inline.is_empty() {
@@ -140,7 +140,7 @@ fn two_fetchers_move_the_bytes_once() {
         .map(|number| {
             let (reader, held, start) = (Arc::clone(&reader), held.clone(), Arc::clone(&start));
             std::thread::spawn(move || {
-                // Each has its own beginning, and all overlap.
+                // Each range has its own start, and all overlap.
                 let skip = number * 100_000;
                 let range = Span::new(span(1000 + skip, 0).offset, Length((40 << 20) - skip));
                 start.wait();
@@ -153,7 +153,7 @@ fn two_fetchers_move_the_bytes_once() {
     let fetched: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     assert_eq!(fetched, 40 << 20);
     let moved = proxy.to_reader() - before;
-    // Headers: one of 32 bytes for 256 KiB or less, and a welcome for each connection.
+    // Overhead: a header of 32 bytes for at most 256 KiB, and a welcome for each connection.
     assert!(moved >= fetched && moved < fetched + (fetched >> 10), "{moved} for {fetched}");
 }
 
@@ -172,7 +172,7 @@ fn a_refusal_ends_the_request_and_not_the_connection() {
         assert!(matches!(reader.peer.open(&[0; 5000]), Err(NetError::Request(_))));
         let (first, _) = reader.open(1);
         let (second, held) = reader.open(2);
-        // By the hold of another object, a hold of nobody, small and large.
+        // With the hold of another object, and with an unknown hold; small and large.
         for (hold, length) in [(first.hold, 1 << 20), (HoldId(99), 1), (first.hold, 1)] {
             let refused = reader.peer.fetch(&held, hold, &[span(1 << 20, length)], LONG);
             let is_not_held =
@@ -265,7 +265,7 @@ fn what_is_evicted_comes_again() {
     assert!(reader.cache.stats().evicted_objects >= 12);
 }
 
-/// A huge page is memory for as long as any part of it is there.
+/// A huge page stays allocated while any part of it is in use.
 #[test]
 fn huge_pages_stay_within_the_limit() {
     if !mount::can_mount_huge() {
@@ -277,7 +277,7 @@ fn huge_pages_stay_within_the_limit() {
     let (file, at) = fabric.write_fd(Section::Data).unwrap();
     let file = file.try_clone_to_owned().unwrap();
     let map = Arc::new(FileMap::new(file, at, Length(SECTION), true).unwrap());
-    // The fabric allocates memory for a region; a mirror begins with none.
+    // The fabric allocates memory for a region; a mirror starts without any.
     map.punch(span(0, SECTION)).unwrap();
 
     let home = Home::start(SECTION, Credentials::Plain, STALL);
@@ -334,7 +334,7 @@ fn certificates_and_tickets_have_to_agree() {
     let home = Home::start(SECTION, authority.credentials("home"), STALL);
     home.add(1, &[span(0, 100)]);
     let cases = [
-        // A certificate of another authority, none at all, and of another member than the ticket's.
+        // A certificate of another authority, no certificate, and one of another member.
         (stranger.credentials("reader"), "reader"),
         (Credentials::Plain, "reader"),
         (authority.credentials("other"), "reader"),
@@ -344,7 +344,7 @@ fn certificates_and_tickets_have_to_agree() {
         let refused = reader.peer.open(&want(1));
         assert!(matches!(refused, Err(NetError::Connection { .. })), "{refused:?}");
     }
-    // A home that is not the one that was called.
+    // A home other than the requested one.
     let reader = Reader::start(
         &home,
         "reader",

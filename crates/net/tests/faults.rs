@@ -1,4 +1,4 @@
-//! What networks do: a proxy that delays, cuts, stalls, doubles and flips.
+//! Network faults: a proxy delays, cuts, stalls, duplicates and flips bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -32,7 +32,7 @@ fn over_each(test: impl Fn(&Home, &Reader, &Proxy)) {
     }
 }
 
-/// The bytes are right, whatever happened to the connections that brought them.
+/// Fetched bytes are right, whatever the faults of the connections.
 #[test]
 fn connections_that_break_are_made_again() {
     let faults = [
@@ -67,7 +67,7 @@ fn a_slow_link_is_slow_and_no_error() {
     });
 }
 
-/// Each limit, not a time, ends the call: the test only bounds that it ends.
+/// Each limit ends the call. The test checks that it ends, not when.
 #[test]
 fn a_home_that_is_silent_for_good_is_an_error() {
     for fault in [Fault::StallAfter(0), Fault::StallAfter(9000), Fault::CutAfter(9000)] {
@@ -85,7 +85,7 @@ fn a_home_that_is_silent_for_good_is_an_error() {
             }
             assert!(begin.elapsed() < LONG);
             assert!(!held.is_complete(&[span(77, 20 * MIB)]).unwrap());
-            // Nothing stays claimed: when the link is back, everything arrives.
+            // Nothing stays claimed: after the link recovers, everything arrives.
             proxy.set_fault(Fault::None);
             let block = span(77, 20 * MIB);
             reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
@@ -110,7 +110,7 @@ fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
         }
         drop(held);
         proxy.set_fault(Fault::None);
-        // What arrives late is written before its bytes are given back, never after.
+        // Late data is written before its memory is freed, never after.
         reader.mirror.remove(1);
         until("the late bytes", || reader.cache.stats().used == 0);
         assert_eq!(reader.mirror.map().committed().unwrap().0, 0);
@@ -139,7 +139,7 @@ fn after_a_read_that_failed_nothing_more_arrives() {
                 if outcome.is_ok() {
                     assert!(map.sealed(place).unwrap() == pattern(from));
                 }
-                // Its memory is another's from here on.
+                // From here on, the caller may reuse the memory.
                 let zeros = vec![0; from.length.as_usize()];
                 map.write(piece.to, &zeros).unwrap();
                 proxy.set_fault(Fault::None);
@@ -162,7 +162,7 @@ fn a_home_that_ends_is_an_error_within_the_limit() {
                 let fetching = scope
                     .spawn(move || peer.fetch(&held, opened.hold, &[span(77, 20 * MIB)], LONG));
                 until("some bytes", || proxy.to_reader() > 3 * MIB);
-                // As the supervisor's kill does: every connection ends, and nobody listens.
+                // Like a kill by the supervisor: every connection ends, and the listener is closed.
                 *reader.control.is_expelled.lock().unwrap() = true;
                 home.server.cut(&member("reader"), LONG).unwrap();
                 fetching.join().unwrap()
@@ -181,7 +181,7 @@ fn a_push_that_is_cut_commits_nothing() {
         home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
         let map = Arc::clone(reader.mirror.map());
         map.write(span(0, 0).offset, &pattern(span(0, 20 * MIB))).unwrap();
-        // A connection that was welcomed before the fault.
+        // A connection that was established before the fault.
         reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
         let acknowledged = home.source.written(GrantId(1)).len();
         proxy.set_fault(fault);
@@ -195,7 +195,7 @@ fn a_push_that_is_cut_commits_nothing() {
     }
 }
 
-/// An open whose answer is lost leaves no hold behind.
+/// An open whose answer is lost leaves no hold.
 #[test]
 fn lost_answers_leave_no_holds() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);

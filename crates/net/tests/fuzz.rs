@@ -1,5 +1,5 @@
-//! Arbitrary, forged and damaged frames, from seeds that repeat. `FARROW_FUZZ_ROUNDS` multiplies the
-//! runs; the fuzzers themselves (`crates/net/fuzz`) take other inputs for the same functions.
+//! Arbitrary, forged and damaged frames, from fixed seeds. `FARROW_FUZZ_ROUNDS` multiplies the
+//! runs. The fuzzers (`crates/net/fuzz`) call the same functions with other inputs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -16,7 +16,7 @@ fn rounds() -> u64 {
     rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 
-/// Bytes of a run, by its number alone.
+/// Bytes of a run, determined by its number.
 fn bytes_of(run: u64, length: usize) -> Vec<u8> {
     let mut state = run.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
     let mut next = || {
@@ -40,7 +40,7 @@ fn decoders_take_anything() {
         let bytes = bytes_of(run, 16 + run as usize % 64);
         fuzzed::decode(&bytes);
         let frame = Dice(&bytes).frame(&[]);
-        // Whole frames to the header's decoder, bodies to those of bodies.
+        // Whole frames for the header's decoder, bodies for the decoders of bodies.
         fuzzed::decode(&frame);
         fuzzed::decode(frame.get(HEADER_BYTES..).unwrap_or_default());
         frames += 1;
@@ -50,7 +50,7 @@ fn decoders_take_anything() {
         }
     }
     report("decoders", 3 * runs, begin);
-    // Else the checksum would keep everything from the code behind it.
+    // Otherwise the checksum would reject all frames, and the code after it would not run.
     assert!(right > frames / 4 && right < frames, "{right} of {frames} frames are right");
 }
 

@@ -1,4 +1,5 @@
-//! Peers that lie. Each is cut off, with a reason that says what it did, and harms nobody else.
+//! Malicious peers. Each is disconnected with a reason that names its violation, and affects no
+//! other peer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -40,12 +41,12 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<(FrameHeader, Vec<u8>)> {
 
 type Lie = fn(&mut TcpStream, u64, &[Span]) -> std::io::Result<()>;
 
-/// A home that answers reads by `lie`, and all else as it should.
+/// A home that answers reads with `lie`, and all other requests correctly.
 fn lying_home(lie: Lie) -> SocketAddr {
     opening_home(vec![span(0, 4 << 20)], lie)
 }
 
-/// The same, whose objects have these blocks.
+/// Like [`lying_home`], with objects of these blocks.
 fn opening_home(blocks: Vec<Span>, lie: Lie) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +105,7 @@ fn a_home_that_lies_is_cut_with_a_reason() {
             },
             "1",
         ),
-        // Beyond the mirror.
+        // Beyond the end of the mirror.
         (|s, id, _| send(s, Op::Data, id, SECTION, &[0; 1000]), "expected"),
         (
             |s, id, r| {
@@ -132,13 +133,13 @@ fn a_home_that_lies_is_cut_with_a_reason() {
         (|s, _, _| s.write_all(&[0xEE; 64]), "unknown op 238"),
     ];
     for (number, (lie, expected)) in lies.into_iter().enumerate() {
-        // It only issues tickets, as many as may be unused.
+        // This home only issues tickets, and one home would reach its limit of unused tickets.
         let home = Home::start(SECTION, Credentials::Plain, STALL);
         let reader = Reader::plain(&home, lying_home(lie), STALL);
         for range in [span(0, 4 << 20), span(70_000, 10)] {
             let (opened, held) = reader.open(1);
             let failed = reader.peer.fetch(&held, opened.hold, &[range], LONG);
-            // One piece is all of a small read, so what comes after it is found by the next.
+            // A small read is one piece, so only the next read detects data after it.
             if number == 4 && range.length.0 == 10 {
                 continue;
             }
@@ -172,10 +173,10 @@ fn welcomed(home: &Home, class: ConnectionClass) -> TcpStream {
     stream
 }
 
-/// Reads until the home ends the connection.
+/// Checks that the home ends the connection.
 fn assert_ended(mut stream: TcpStream) {
     let mut rest = Vec::new();
-    // A reset ends it as well.
+    // A reset is also an end.
     let ended = stream.read_to_end(&mut rest);
     assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
 }
@@ -217,7 +218,7 @@ fn clients_that_lie_are_cut_and_others_are_served() {
     assert_eq!(receive(&mut small).unwrap().0.op, Op::Opened);
     let again = send(&mut small, Op::Open, 2, 1, &want(1)).and_then(|()| receive(&mut small));
     assert_eq!(again.unwrap().0.op, Op::Error, "a hold that is in use");
-    // The hold of another member has the same number.
+    // Another member has a hold of the same number.
     for (hold, range) in [(opened.hold.0 + 1000, span(0, 1)), (1, span(4 << 20, 1))] {
         send(&mut small, Op::Read, 3, hold, &encode_ranges(&[range])).unwrap();
         let (header, _) = receive(&mut small).unwrap();
@@ -228,7 +229,7 @@ fn clients_that_lie_are_cut_and_others_are_served() {
 
     let mut idle = connect(&home);
     idle.write_all(&[Op::Hello as u8]).unwrap();
-    // Half a header, and silence.
+    // Half a header, then no more bytes.
     assert_ended(idle);
 
     honest.peer.fetch(&held, opened.hold, &[span(0, 4 << 20)], LONG).unwrap();
@@ -244,7 +245,7 @@ fn clients_that_lie_are_cut_and_others_are_served() {
     assert_eq!(home.source.holds(), 1);
 }
 
-/// One byte at a time is progress, but a frame has its time.
+/// Single bytes are progress, but a frame has a time limit.
 #[test]
 fn a_frame_that_trickles_in_is_given_up() {
     let home = Home::start(SECTION, Credentials::Plain, Duration::from_millis(50));
@@ -276,7 +277,7 @@ fn connections_are_limited() {
     drop(Arc::new(welcomed(&home, ConnectionClass::Push)));
 }
 
-/// The grant of a sender that died is given back; nothing of its push was acknowledged or retained busy.
+/// The grant of a dead sender is released; its push is not acknowledged, and no guard remains.
 #[test]
 fn a_push_that_ends_half_way_commits_nothing() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);
@@ -298,7 +299,7 @@ fn a_push_that_ends_half_way_commits_nothing() {
         until("the push ends", || home.source.guards() == 0);
         assert_eq!(home.source.written(grant), []);
     }
-    // Data that was announced elsewhere is not taken.
+    // Data that another connection announced is rejected.
     let mut sender = welcomed(&home, ConnectionClass::Push);
     send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
     send(&mut sender, Op::Data, 1, 1 << 20, &bytes).unwrap();

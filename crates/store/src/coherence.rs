@@ -1,5 +1,5 @@
-//! What a client of another node does with lines of a node-local region, beside what
-//! [`crate::Reader`], [`crate::HoldTable`] and [`crate::EntryTable`] do by themselves.
+//! Cache maintenance for clients on other nodes of a node-local region, beyond the calls that
+//! [`crate::Reader`], [`crate::HoldTable`] and [`crate::EntryTable`] make themselves.
 //!
 //! The rules are in `docs/coherence.md`. On a coherent region nothing here costs more than a fence.
 
@@ -7,13 +7,13 @@ use farrow_memory::{Region, Span};
 
 use crate::error::StoreError;
 
-/// An entry that was read in parts of different age is read anew so often. Each time all its lines
-/// are fetched again, so a second look that fails has met another change.
+/// Attempts to read an entry whose lines are of different age. Each attempt fetches all lines
+/// again, so each further failure is due to another change.
 pub(crate) const TORN_MAX: u32 = 16;
 
-/// Leaves no dirty line of `spans` in the caches of this node: brings them to memory and drops
-/// them. For ranges that go back to the home, be it by the client that wrote them, or for one that
-/// is dead by any process of its node. Nobody on this node may write there from before the call on.
+/// Write back and drop all cache lines of `spans` on this node. For ranges that return to the home:
+/// the client that wrote them calls this, or, if that client is dead, any process of its node. No
+/// process on this node may write to `spans` after this call starts.
 ///
 /// # Errors
 /// [`StoreError::Access`] for a span outside of the region.

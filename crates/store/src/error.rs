@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it, with the numbers.
+//! Errors of the store, grouped by the caller's possible reaction, with the numbers.
 
 use farrow_memory::{AccessError, BoundsError, Length, MapError, Span};
 
@@ -12,10 +12,10 @@ pub enum FormatError {
     /// No region starts here.
     #[error("not a region: the first word is {found:#018x}")]
     BadMagic {
-        /// What lies where the magic should.
+        /// The word in place of the magic.
         found: u64,
     },
-    /// Its maker was killed: nothing was ever in it.
+    /// Its creator was killed, so it never had any content.
     #[error("the making of the region was never finished")]
     Unfinished,
     /// A region of another version of the format.
@@ -23,23 +23,23 @@ pub enum FormatError {
     OtherVersion {
         /// Version of the region.
         found: u32,
-        /// The one version this program knows.
+        /// The version this program supports.
         known: u32,
     },
-    /// The region ends before something its header tells of.
+    /// The region ends before a part that its header describes.
     #[error("region is truncated: {needed} needed, {found} there")]
     Truncated {
         /// Bytes that the header needs.
         needed: Length,
-        /// Bytes of the mapped region.
+        /// Length of the mapped region.
         found: Length,
     },
-    /// The header was changed or is torn.
+    /// The header was modified or is torn.
     #[error("header checksum is {computed:#010x}, the header says {stored:#010x}")]
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         stored: u64,
-        /// What its bytes give.
+        /// The checksum of the header's bytes.
         computed: u64,
     },
     /// Two parts of the region claim the same bytes.
@@ -47,60 +47,60 @@ pub enum FormatError {
     Overlap {
         /// One part.
         first: &'static str,
-        /// Where it lies.
+        /// Its range.
         first_span: Span,
         /// The other part.
         second: &'static str,
-        /// Where that lies.
+        /// Its range.
         second_span: Span,
     },
-    /// A part lies in the wrong section, unaligned, or with a length other than its counts give.
+    /// A part is in the wrong section, unaligned, or of a length that contradicts its counts.
     #[error("{table} ({span}) is misplaced: {reason}")]
     Misplaced {
-        /// Which part.
+        /// The part.
         table: &'static str,
-        /// Where the header says it lies.
+        /// Its range according to the header.
         span: Span,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
     /// A number in the header or in the options is out of range.
     #[error("{what} is {value}, must be in {min}..={max}")]
     OutOfRange {
-        /// Which number.
+        /// The number.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// Least value.
+        /// The minimum.
         min: u64,
-        /// Greatest value.
+        /// The maximum.
         max: u64,
     },
-    /// The region was made on a machine with other pages.
+    /// The region was created on a machine with another page size.
     #[error("region has pages of {region} B, this machine of {machine} B")]
     PageBytes {
         /// Page size of the region.
         region: u64,
-        /// Page size here.
+        /// Page size of this machine.
         machine: u64,
     },
-    /// Bytes of the header cannot be reached.
+    /// Bytes of the header are not accessible.
     #[error("header: {0}")]
     Access(String),
 }
 
-/// An operation of the store failed. Unless said otherwise nothing has changed.
+/// An operation of the store failed. Unless noted otherwise, nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No free range is long enough.
     #[error("out of memory: asked {asked}, {free} free, longest range {largest}")]
     OutOfMemory {
-        /// Bytes asked for, at least.
+        /// Minimum bytes requested.
         asked: Length,
         /// All free bytes.
         free: Length,
-        /// The longest range that could be granted.
+        /// The longest range that can be granted.
         largest: Length,
     },
     /// Every directory slot is in use.
@@ -127,13 +127,13 @@ pub enum StoreError {
         /// `hold_blocks_max` of the region.
         max: u32,
     },
-    /// Every page for entries of clients has an owner.
+    /// Every page for client entries has an owner.
     #[error("entry pages exhausted: the region has {max}")]
     EntryPagesExhausted {
         /// `entry_pages_max` of the region.
         max: u32,
     },
-    /// All hold slots of this client are in use; ask the daemon for one more block.
+    /// All hold slots of this client are in use; the client can request another block.
     #[error("holds exhausted: {slots} slots in {blocks} blocks are all in use")]
     HoldsExhausted {
         /// Blocks this client has.
@@ -141,7 +141,7 @@ pub enum StoreError {
         /// Slots in them.
         slots: u64,
     },
-    /// No room for the bytes of one more name.
+    /// No room for the bytes of another name.
     #[error(
         "out of memory for names: asked {asked}, {free} free, longest free run {largest}, \
          {used} in use"
@@ -151,9 +151,9 @@ pub enum StoreError {
         asked: Length,
         /// Free bytes in the name heap.
         free: Length,
-        /// The longest free piece of it.
+        /// The longest free run in it.
         largest: Length,
-        /// Bytes that names take.
+        /// Bytes in use by names.
         used: Length,
     },
     /// Another object, or an object in creation, has this name.
@@ -162,15 +162,15 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// A name must be 1 to 255 bytes with no NUL; less in a namespace that has a name.
+    /// A name is not 1 to 255 bytes without NUL; in a named namespace the maximum is lower.
     #[error("name of {bytes} B refused: must be 1 to {max} B of UTF-8 without NUL")]
     NameInvalid {
         /// Bytes of the name.
         bytes: u64,
-        /// Most that are left beside the name of its namespace.
+        /// The maximum, given the name of its namespace.
         max: u64,
     },
-    /// A namespace cannot be called this.
+    /// The name of a namespace is not valid.
     #[error(
         "namespace name of {bytes} B refused: must be 1 to {NAMESPACE_NAME_BYTES_MAX} B of UTF-8 \
          without NUL"
@@ -179,22 +179,22 @@ pub enum StoreError {
         /// Bytes of the name.
         bytes: u64,
     },
-    /// There is no such namespace.
+    /// There is no namespace of this name.
     #[error("no namespace {name:?}; there are {known:?}")]
     NoSuchNamespace {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Those that there are, besides the default one.
+        /// The namespaces that exist, except the default one.
         known: Vec<String>,
     },
-    /// A namespace cannot be dropped: something or somebody is in it.
+    /// A namespace cannot be dropped while objects, memory or clients belong to it.
     #[error("namespace {name:?} is in use: {objects} objects, {bytes}, {clients} clients")]
     NamespaceInUse {
         /// Its name.
         name: String,
         /// Sealed objects in it.
         objects: u32,
-        /// Bytes of grants and objects, of those too that are deleted and still held.
+        /// Bytes of grants and objects in it, including deleted objects that are still held.
         bytes: Length,
         /// Clients in it.
         clients: u32,
@@ -205,10 +205,10 @@ pub enum StoreError {
         /// `namespaces_max` of the region.
         max: u32,
     },
-    /// More users than a namespace can name.
+    /// More writers than a namespace record can list.
     #[error("{found} writers of a namespace: it names {max} at most")]
     TooManyWriters {
-        /// How many there were.
+        /// Number of writers requested.
         found: usize,
         /// The limit.
         max: usize,
@@ -219,7 +219,7 @@ pub enum StoreError {
         /// The id or name.
         what: String,
     },
-    /// There is no such client, or it is another one by now.
+    /// There is no such client, or its slot belongs to another client now.
     #[error("no client in slot {slot}, or not the one that asks")]
     NoSuchClient {
         /// The client slot.
@@ -233,42 +233,42 @@ pub enum StoreError {
         /// The client slot.
         client: u32,
     },
-    /// A range of a request is unaligned, empty, outside of the heap or overlaps another.
+    /// A range of a request is unaligned, empty, outside of the heap or overlaps another one.
     #[error("bad range {span}: {reason}")]
     BadSpan {
         /// The range.
         span: Span,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
-    /// A request contradicts itself or the bytes it tells of.
+    /// A request contradicts itself or the bytes it describes.
     #[error("bad request: {reason}")]
     BadRequest {
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
-    /// The directory entry of an object cannot be right.
+    /// The directory entry of an object is invalid.
     #[error("directory slot {}: {reason}", slot.0)]
     Corrupt {
         /// The slot.
         slot: Slot,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
-    /// The list of extra blocks of an object is not the one that was sealed.
+    /// The list of extra blocks of an object differs from the one that was sealed.
     #[error("block list of object {id} is damaged: checksum {computed:#010x}, not {stored:#010x}")]
     BlockListDamaged {
         /// The object.
         id: ObjectId,
-        /// What the directory says.
+        /// The checksum in the directory.
         stored: u32,
-        /// What its bytes give.
+        /// The checksum of the list.
         computed: u32,
     },
-    /// The home's own books contradict the region. The home must be opened again.
+    /// The home's private state contradicts the region. The home must be opened again.
     #[error("books and region disagree: {0}")]
     Inconsistent(String),
-    /// Not a region, or not one this program can use.
+    /// The bytes are not a region, or not one that this program supports.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// Memory could not be mapped.
@@ -277,13 +277,13 @@ pub enum StoreError {
     /// Memory could not be read or written.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// A place outside of the region.
+    /// An offset outside of the region.
     #[error(transparent)]
     Bounds(#[from] BoundsError),
 }
 
 impl StoreError {
-    /// A word that could not be reached although its place was checked before.
+    /// A word that is not accessible although its offset was checked before.
     pub(crate) fn unreachable_word(what: &'static str, index: u64) -> Self {
         Self::Inconsistent(format!("word {index} of {what} cannot be reached"))
     }

@@ -1,16 +1,16 @@
-//! Named places where a test may kill: one between any two stores that change shared state.
+//! Named points where a test may kill: one between any two stores that change shared state.
 //!
-//! Compiled only under `cfg(test)` or the feature `failpoints`; elsewhere `failpoint!` is nothing.
-//! A test sets a hook that is called with the name of each place passed. The hook panics (to be
-//! caught, after which the home must be thrown away and the region adopted) or aborts the process, as
-//! [`arm`] has it do.
+//! Compiled only under `cfg(test)` or the feature `failpoints`; otherwise `failpoint!` expands to
+//! nothing. A test sets a hook that receives the name of each point passed. The hook either panics
+//! or aborts the process, as [`arm`] does. After a caught panic the home must be dropped and the
+//! region adopted.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 
-/// Every name, so that a test can walk all of them and see that it reached each.
+/// Every name, so that a test can visit all of them and check that it reached each.
 pub const ALL: &[&str] = &[
     "create.making",
     "create.tables",
@@ -85,18 +85,18 @@ pub const ALL: &[&str] = &[
     "index.turned",
 ];
 
-/// Places that clients pass, by stores of their own. Hooks of a thread are not called there: who
-/// catches a panic there could not throw the client's books away.
+/// Points in clients' own stores. Thread-local hooks do not run there: a panic caught there would
+/// not discard the client's private state.
 pub const OF_CLIENTS: &[&str] =
     &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
 
-/// Deliberate faults: a test that lasts over days of calls shows by them that it finds something.
+/// Deliberate faults. A long-running test uses them to show that it can find a bug.
 pub const FAULTS: &[&str] = &["names.blind"];
 
-/// Where [`is_faulty`] looks: the name of one of [`FAULTS`].
+/// Environment variable that [`is_faulty`] reads: the name of one of [`FAULTS`].
 pub const FAULT_VARIABLE: &str = "FARROW_FAULT";
 
-/// Where [`arm`] looks: `seal.words:3` is the third time that this place is passed.
+/// Environment variable that [`arm`] reads: `seal.words:3` is the third pass of that point.
 pub const VARIABLE: &str = "FARROW_FAILPOINT";
 
 type LocalHook = Box<dyn FnMut(&'static str)>;
@@ -107,19 +107,19 @@ thread_local! {
 }
 static GLOBAL: OnceLock<GlobalHook> = OnceLock::new();
 
-/// Call `hook` at every failpoint this thread passes, until another one is set.
+/// Call `hook` at every failpoint this thread passes, until another hook is set.
 pub fn set_local(hook: Option<LocalHook>) {
     LOCAL.with(|local| *local.borrow_mut() = hook);
 }
 
-/// Call `hook` at every failpoint any thread passes. For a whole process, and only once: false if
-/// there was one already.
+/// Call `hook` at every failpoint any thread of the process passes. It can be set only once:
+/// returns false if there is a hook already.
 pub fn set_global(hook: GlobalHook) -> bool {
     GLOBAL.set(hook).is_ok()
 }
 
-/// Have this process die, as by `kill -9`, at the place that [`VARIABLE`] names, if it is set. False
-/// if it names none.
+/// Make this process abort, as by `kill -9`, at the point that [`VARIABLE`] names, if it is set.
+/// Returns false if the value names no point.
 #[must_use]
 pub fn arm() -> bool {
     let Ok(said) = std::env::var(VARIABLE) else {
@@ -140,7 +140,7 @@ pub fn arm() -> bool {
     }))
 }
 
-/// Whether this process has this one of [`FAULTS`].
+/// Whether `fault`, one of [`FAULTS`], is enabled in this process.
 #[must_use]
 pub fn is_faulty(fault: &str) -> bool {
     static FAULT: OnceLock<Option<String>> = OnceLock::new();
@@ -148,7 +148,7 @@ pub fn is_faulty(fault: &str) -> bool {
     said.as_deref().is_some_and(|said| said == fault && FAULTS.contains(&said))
 }
 
-/// Pass the place `name` of a client.
+/// Pass the point `name` of a client.
 #[doc(hidden)]
 pub fn hit_by_client(name: &'static str) {
     if let Some(hook) = GLOBAL.get() {
@@ -156,11 +156,11 @@ pub fn hit_by_client(name: &'static str) {
     }
 }
 
-/// Pass the place `name`.
+/// Pass the point `name`.
 #[doc(hidden)]
 pub fn hit(name: &'static str) {
     hit_by_client(name);
-    // The hook is out of its place while it runs: it may panic, or pass failpoints itself.
+    // The slot is empty while the hook runs: the hook may panic or pass failpoints itself.
     if let Some(mut hook) = LOCAL.with(|local| local.borrow_mut().take()) {
         hook(name);
         LOCAL.with(|local| {

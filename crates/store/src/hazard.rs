@@ -1,33 +1,33 @@
-//! Hold against free: the order of hazard pointers, once for readers and once for the home.
+//! Hold against free: the hazard-pointer protocol, shared by readers and the home.
 //!
-//! A reader claims, fences, and looks whether the object is still there. The home says that it
-//! goes, fences, and looks for claims. All such fences have one order: if the reader's is first,
-//! the home sees the claim; if the home's is first, the reader sees the object going. Both may see
-//! the other: then the reader gives up.
+//! A reader claims, fences, and checks that the object is still there. The home marks the object as
+//! leaving, fences, and scans for claims. All these fences have one total order: if the reader's is
+//! first, the home sees the claim; if the home's is first, the reader sees the mark. If both see
+//! each other, the reader gives up.
 //!
-//! Written over two small traits, so that a model checker can stand in for mapped memory.
+//! Generic over two small traits, so that a model checker can replace mapped memory.
 
 use farrow_memory::sync::{Ordering, fence};
 
-/// A reader's words.
+/// A reader's view of one claim word and one life word.
 pub(crate) trait Claim {
     type Error;
     /// Store the claim, or 0 for none.
     fn store(&self, claim: u64) -> Result<(), Self::Error>;
-    /// The word that says whether the object is there (acquire).
+    /// Load the word that shows whether the object is there (acquire).
     fn life(&self) -> Result<u64, Self::Error>;
-    /// Sequentially consistent.
+    /// A sequentially consistent fence.
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
-    /// After claims were stored: where the home sees them only once they are published.
+    /// Called after claims are stored, for memory where the home sees them only once published.
     fn bring_out(_: &[ClaimRequest<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
     {
         Ok(())
     }
-    /// Before looks, and after the fence: where a look has to be at memory.
+    /// Called after the fence and before the loads, for memory where a load must bypass the cache.
     fn bring_in(_: &[ClaimRequest<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
@@ -36,7 +36,8 @@ pub(crate) trait Claim {
     }
 }
 
-/// Claim what is there while its word is `expected`. False: it is not, and there is no claim.
+/// Claim an object whose word is `expected`. If the word differs, returns false and leaves no
+/// claim.
 pub(crate) fn claim<C: Claim>(reader: C, claim: u64, expected: u64) -> Result<bool, C::Error> {
     let mut wish = [ClaimRequest { reader, claim, expected, is_there: false }];
     claim_many(&mut wish)?;
@@ -47,15 +48,15 @@ pub(crate) fn claim<C: Claim>(reader: C, claim: u64, expected: u64) -> Result<bo
 /// One of several claims.
 pub(crate) struct ClaimRequest<C> {
     pub(crate) reader: C,
-    /// What is stored.
+    /// The claim to store.
     pub(crate) claim: u64,
-    /// The word of what is there.
+    /// The expected word of the object.
     pub(crate) expected: u64,
-    /// Whether it was there: else there is no claim.
+    /// Whether the object was there. If not, there is no claim.
     pub(crate) is_there: bool,
 }
 
-/// As [`claim`] for several: one fence, after all claims and before all looks.
+/// Like [`claim`] for several objects: one fence, after all claims and before all loads.
 pub(crate) fn claim_many<C: Claim>(wishes: &mut [ClaimRequest<C>]) -> Result<(), C::Error> {
     let Some(first) = wishes.first() else {
         return Ok(());
@@ -76,26 +77,26 @@ pub(crate) fn claim_many<C: Claim>(wishes: &mut [ClaimRequest<C>]) -> Result<(),
     Ok(())
 }
 
-/// What the home looks at, once it has said that an object goes.
+/// The home's view of the claims, once an object is marked as leaving.
 pub(crate) trait Claims {
     type Error;
-    /// What is claimed.
+    /// The result of a scan.
     type Found;
-    /// Look at the claims of all readers (acquire).
+    /// Load the claims of all readers (acquire).
     fn scan(&self) -> Result<Self::Found, Self::Error>;
-    /// Sequentially consistent.
+    /// A sequentially consistent fence.
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
 }
 
-/// The claims that count against freeing what was said to go before this call.
+/// The claims that prevent freeing the objects that were marked before this call.
 pub(crate) fn claims_left<C: Claims>(home: &C) -> Result<C::Found, C::Error> {
     home.fence();
     home.scan()
 }
 
-/// A look at the claims, as a function.
+/// A [`Claims`] made from a function.
 pub(crate) struct Scan<F>(pub(crate) F);
 
 impl<T, E, F: Fn() -> Result<T, E>> Claims for Scan<F> {

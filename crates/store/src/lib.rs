@@ -1,9 +1,10 @@
-//! Objects in a region: space, directory, names, holds.
+//! Objects in a region: allocation, directory, names and holds.
 //!
-//! A *region* is memory that one process, its *home*, lends to many. [`Home`] is the home's side:
-//! it grants ranges to clients, seals what they wrote into objects, deletes, and reclaims.
-//! [`Reader`] and [`HoldTable`] are a client's side: find an object, hold it, read it in place,
-//! all by loads and stores of mapped memory. The bytes are laid out in `docs/formats/region.md`.
+//! A *region* is memory that one process, its *home*, shares with clients. [`Home`] is the home's
+//! side: it grants ranges to clients, seals written ranges into objects, deletes and reclaims.
+//! [`Reader`] and [`HoldTable`] are a client's side: they find an object, hold it and read it in
+//! place, all by loads and stores of mapped memory. `docs/formats/region.md` specifies the byte
+//! layout.
 //!
 //! This crate has no socket, no thread, no clock, and knows nothing of Arrow. The daemon
 //! (`farrow-cluster`) owns a [`Home`]; the client (`farrow`) owns a [`Reader`].
@@ -57,7 +58,7 @@ pub use home::{
     Reclaimed, ReplicaSeal, ReplicasFirst, Room, SealRequest, SpillPlan, StoreStats, Unfinished,
 };
 
-/// Pass a named place where a test may kill. Nothing outside of tests.
+/// Call the test hook of a named point where a test may kill. Expands to nothing outside of tests.
 macro_rules! failpoint {
     ($name:literal) => {
         #[cfg(any(test, feature = "failpoints"))]

@@ -1,9 +1,9 @@
-//! Publish against lookup: a record of several words with a number in the first.
+//! Publish against lookup: a record of several words with a sequence number in the first.
 //!
-//! The writer changes the first word, writes the others, and stores the first word again; a
-//! reader copies the record out between two loads of the first word. Nobody waits for anybody.
+//! The writer changes the first word, writes the others, and stores the first word again. A reader
+//! copies the record out between two loads of the first word. Neither waits for the other.
 //!
-//! Written over two small traits, so that a model checker can stand in for mapped memory.
+//! Generic over two small traits, so that a model checker can replace mapped memory.
 
 use farrow_memory::sync::{Ordering, fence};
 
@@ -12,41 +12,41 @@ pub(crate) trait RecordWriter {
     type Error;
     /// Store the first word, after everything stored before (release).
     fn store_first(&self, word: u64) -> Result<(), Self::Error>;
-    /// Store all words but the first, in no order.
+    /// Store all words but the first, in any order.
     fn store_rest(&self, words: &[u64]) -> Result<(), Self::Error>;
-    /// Stores before are seen before stores after (release).
+    /// Orders earlier stores before later ones (release).
     fn fence(&self) {
         fence(Ordering::Release);
     }
 }
 
-/// Store that the record is being written, and all words of it but the first.
+/// Mark the record as being written, and store all its words but the first.
 pub(crate) fn fill<W: RecordWriter>(record: &W, opened: u64, rest: &[u64]) -> Result<(), W::Error> {
     record.store_first(opened)?;
     record.fence();
     record.store_rest(rest)
 }
 
-/// A reader of a record. `None`: its memory cannot be reached.
+/// A reader of a record. `None`: its memory is not accessible.
 pub(crate) trait RecordReader {
-    /// Load the first word; acquire, or relaxed where a fence came before.
+    /// Load the first word: with acquire, or relaxed after a fence.
     fn first(&self, order: Ordering) -> Option<u64>;
     /// Load another word, relaxed.
     fn word(&self, index: usize) -> Option<u64>;
-    /// Loads before are done before loads after (acquire).
+    /// Orders earlier loads before later ones (acquire).
     fn fence(&self) {
         fence(Ordering::Acquire);
     }
 }
 
-/// What a copy is worth.
+/// The result of a copy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Copied<const WORDS: usize> {
-    /// The first word is not one that is wanted.
+    /// The first word is not a wanted one.
     Other,
-    /// It changed while it was copied.
+    /// The record changed during the copy.
     Changed,
-    /// All words, as they were at one moment.
+    /// All words, as of one moment.
     Words([u64; WORDS]),
 }
 
@@ -66,8 +66,8 @@ pub(crate) fn copy<const WORDS: usize>(
     Some(if is_still(record, first)? { Copied::Words(words) } else { Copied::Changed })
 }
 
-/// Copy a record of one life, which somebody else than its writer ends. The life is looked at
-/// behind the fence of the copy, as the words of the next one are stored only when it is over.
+/// Copy a record of one life that another process than its writer ends. `is_open` is checked after
+/// the fence of the copy, because the words of the next life are stored only after this one ends.
 pub(crate) fn copy_in_life<const WORDS: usize>(
     record: &impl RecordReader,
     first: u64,
@@ -79,7 +79,7 @@ pub(crate) fn copy_in_life<const WORDS: usize>(
     }
 }
 
-/// Whether the first word is what it was before everything that was loaded since.
+/// Whether the first word is unchanged since before all loads up to here.
 pub(crate) fn is_still(record: &impl RecordReader, first: u64) -> Option<bool> {
     record.fence();
     Some(record.first(Ordering::Relaxed)? == first)

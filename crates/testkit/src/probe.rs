@@ -1,4 +1,4 @@
-//! What only unsafe code can try. The one place for it in this crate.
+//! Probes that need unsafe code, which is allowed only in this module of the crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,15 +22,15 @@ pub enum End {
 const CHILD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Starts a child over this process's memory that stores a byte to the address and exits with 0 if
-/// that worked. A forked child would not do: it inherits regions read-only, or not at all.
+/// that worked. A forked child is no substitute: it inherits regions read-only, or not at all.
 ///
 /// # Errors
 /// If no child can be made, or it hangs.
 pub fn store_in_child(address: Address) -> io::Result<End> {
     in_child(|| {
         let target = std::ptr::with_exposed_provenance_mut::<u8>(address.0);
-        // SAFETY: whatever happens, happens to the child alone: a private process with nothing
-        // left to do. That the store may fault is what the caller asks about.
+        // SAFETY: a fault affects the child alone, a private process with nothing left to do.
+        // Whether the store faults is the purpose of the probe.
         unsafe { target.write_volatile(0xA5) };
     })
 }
@@ -53,8 +53,8 @@ const CHILD_STACK_BYTES: usize = 64 << 10;
 fn in_child<F: FnMut()>(mut act: F) -> io::Result<End> {
     extern "C" fn run<F: FnMut()>(act: *mut libc::c_void) -> libc::c_int {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: plain system calls on values of this frame; no core file is wanted, and limits and
-        // handlers are the child's own. `act` is that of `in_child`, which waits for the child.
+        // SAFETY: plain system calls on values of this frame; no core file is wanted, and limits
+        // and handlers are the child's own. `act` is that of `in_child`, which waits for the child.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -65,8 +65,9 @@ fn in_child<F: FnMut()>(mut act: F) -> io::Result<End> {
     }
     let mut stack = vec![0u128; CHILD_STACK_BYTES / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: the child shares this memory and has a stack of its own; this thread waits until it has
-    // ended (CLONE_VFORK), so stack and `act` outlive it. It makes only plain system calls and `act`.
+    // SAFETY: the child shares this memory and has its own stack; this thread waits until the child
+    // ends (CLONE_VFORK), so stack and `act` outlive it. It only makes plain system calls and runs
+    // `act`.
     let child = unsafe {
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         libc::clone(run::<F>, top, flags, (&raw mut act).cast())
@@ -105,11 +106,11 @@ fn wait(child: libc::pid_t) -> io::Result<End> {
 /// Tries to make mapped pages writable by `mprotect`. Puts them back read-only if it worked.
 ///
 /// # Errors
-/// The system's answer; `EACCES` where the mapping is read-only by construction.
+/// The system's error; `EACCES` if the mapping is read-only by construction.
 pub fn try_make_writable(address: Address, length: Length) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address.0);
     let both = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: the pages stay readable throughout, and nobody writes them in between.
+    // SAFETY: the pages stay readable throughout, and no thread writes them in between.
     unsafe {
         mprotect(start, length.as_usize(), both)?;
         mprotect(start, length.as_usize(), MprotectFlags::READ)?;
@@ -117,8 +118,8 @@ pub fn try_make_writable(address: Address, length: Length) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `act` in a thread with mounts of its own, which vanish with it. `None`, and a message, if
-/// this process may not do that.
+/// Runs `act` in a thread with private mounts, which vanish with the thread. `None`, and a message,
+/// if this process lacks the permission.
 pub fn with_private_mounts<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -149,17 +150,17 @@ fn leave_mounts() -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Mounts a file system of memory (`tmpfs`, `ramfs`) over a directory. For use inside
+/// Mounts an in-memory file system (`tmpfs`, `ramfs`) over a directory. For use inside
 /// [`with_private_mounts`].
 ///
 /// # Errors
-/// The system's answer.
+/// The system's error.
 pub fn mount(kind: &str, dir: &Path, options: &str) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let text = |bytes: &[u8]| std::ffi::CString::new(bytes).map_err(|_| Errno::INVAL);
     let (kind, dir) = (text(kind.as_bytes())?, text(dir.as_os_str().as_bytes())?);
     let options = text(options.as_bytes())?;
-    // SAFETY: strings that end with zero and live through the call.
+    // SAFETY: strings that end with zero and outlive the call.
     let answer = unsafe {
         libc::mount(kind.as_ptr(), dir.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
     };

@@ -1,5 +1,5 @@
-//! Every back end keeps every contract of a fabric, with home and clients in one process and with
-//! each in a process of its own.
+//! Every back end satisfies every contract of a fabric, with home and clients in one process and
+//! with each in its own process.
 
 mod shm_files {
     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::SHM_FILES);
@@ -33,7 +33,7 @@ mod passed_memfd {
     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::PASSED_MEMFD);
 }
 
-// Other processes get a memory file in no other way.
+// Other processes can get a memory file only in this way.
 mod passed_memfd_in_processes {
     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::PASSED_MEMFD, in processes);
 }
@@ -62,7 +62,7 @@ mod incoherent_128_in_processes {
     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::INCOHERENT_128, in processes);
 }
 
-/// The canary: what goes wrong in another process does so here.
+/// The canary: a failure in another process is a failure here.
 mod canary {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
@@ -71,7 +71,7 @@ mod canary {
     use farrow_testkit::fabric::world::Role::{Client, Home};
     use farrow_testkit::fabric::{SHM_FILES, World};
 
-    /// Set in the environment of a process that is to be killed with one of its own.
+    /// Environment variable of a process that is to be killed while it has a process of its own.
     const MIDDLE: &str = "FARROW_TEST_CONTRACT_MIDDLE";
 
     fn world(test: &str) -> World {
@@ -104,7 +104,7 @@ mod canary {
         world.finish();
     }
 
-    /// Whatever it is doing: what was started ends with the process that started it.
+    /// A started process ends with the process that started it, even during an act.
     #[test]
     fn a_process_ends_with_the_first() {
         let name = "a_process_ends_with_the_first";
@@ -140,7 +140,7 @@ mod canary {
         }
     }
 
-    /// One that has ended and was not waited for does not.
+    /// Whether a process is running. A zombie is not.
     fn is_running(id: u32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

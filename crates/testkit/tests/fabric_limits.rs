@@ -1,4 +1,4 @@
-//! What a fabric refuses, with which numbers, and what it leaves behind.
+//! The limits of a fabric: its errors, their numbers, and the files left behind.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -58,7 +58,7 @@ fn a_full_tmpfs_is_an_error_with_numbers() {
         assert_eq!(path, dir.path());
         assert!(entries(dir.path()).is_empty());
 
-        // All of it works, and every byte of it can be stored to.
+        // All of it is usable, and every byte of it can be stored to.
         let fabric = ShmFabric::create(dir.path(), "exact", fits(31)).unwrap();
         let region = Arc::new(Region::map(Arc::new(fabric), Access::Home, None).unwrap());
         let data = region.geometry().span_of(Section::Data);
@@ -77,7 +77,7 @@ fn a_sparse_region_on_a_full_tmpfs_is_refused_when_opened() {
     let page = page_bytes();
     probe::with_private_mounts(|| {
         probe::mount("tmpfs", dir.path(), &format!("size={}", 16 * page)).unwrap();
-        // As a copy by a tool that makes holes: long enough, with nothing behind it.
+        // As copied by a tool that makes holes: the right length, with no pages allocated.
         for (section, pages) in [("control", 1), ("data", 64)] {
             let path = dir.path().join(format!("sparse.{section}"));
             File::create_new(&path).unwrap().set_len(pages * page).unwrap();
@@ -108,7 +108,7 @@ fn a_file_system_without_fallocate_gets_zeros() {
         let span = data_pages(2, 1);
         region.alias(span).unwrap().write(span.offset, b"kept").unwrap();
         drop((bytes, region));
-        // Opening commits again, and that must not write over what is there.
+        // Opening allocates again, and must not overwrite existing bytes.
         let fabric = ShmFabric::open(dir.path(), "zeros").unwrap();
         let region = Region::map(Arc::new(fabric), Access::Home, None).unwrap();
         let mut back = [0; 4];
@@ -174,7 +174,8 @@ fn a_region_is_created_adopted_and_removed() {
     assert!(matches!(ShmFabric::open(dir.path(), "life"), Err(FabricError::NotFound { .. })));
 }
 
-/// A killed home's clients keep their descriptors and maps; the next home must still get its lock.
+/// A killed home's clients retain their descriptors and maps; the next home must still get its
+/// lock.
 #[test]
 fn a_region_is_adopted_while_clients_live() {
     let dir = shared_dir();
@@ -287,7 +288,7 @@ fn the_length_of_a_character_device_is_the_callers() {
     let region = Region::map(Arc::new(fabric), Access::Client, None).unwrap();
     let words = region.words(Span::new(Offset(0), Length(8))).unwrap();
     assert_eq!(words.load(0, farrow_memory::sync::Ordering::Relaxed), Some(0));
-    // This one cannot be mapped, and says so when opened and not later.
+    // This one cannot be mapped, and opening it reports that.
     let error = open("/dev/null").unwrap_err();
     assert!(matches!(error, FabricError::NotMappable { .. }), "{error}");
 }
@@ -393,8 +394,8 @@ fn nobody_can_shorten_a_memory_region() {
     assert!(pass(&fabric, CoherenceClass::Coherent).is_ok());
 }
 
-/// A file of a mounted tmpfs takes no seals, so a process of the same user can cut it. Loads from
-/// the map would then end in SIGBUS; calls are errors.
+/// A file of a mounted tmpfs takes no seals, so a process of the same user can truncate it. Loads
+/// from the map would then end in SIGBUS; system calls return errors.
 #[test]
 fn a_region_cut_short_is_an_error_by_call() {
     let dir = shared_dir();
@@ -426,7 +427,7 @@ fn a_fresh_write_by_several_threads_is_whole_and_in_bounds() {
     let home = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
     let data = Span::new(Offset(geometry.control.0), geometry.data);
     let alias = home.alias(data).unwrap();
-    // Neither the start nor the length falls on the parts that threads take.
+    // Neither the start nor the length is a multiple of the parts that threads copy.
     let source: Vec<u8> = (0..(9_usize << 20) + 77).map(|at| (at * 7 + at / 251) as u8).collect();
     let at = Offset(data.offset.0 + 12_345);
     alias.write_fresh(at, &source).unwrap();

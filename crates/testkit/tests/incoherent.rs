@@ -1,4 +1,4 @@
-//! What the simulated nodes do, and must not do: a fabric that hid a mistake would be no test.
+//! The behaviour of the simulated nodes: a fabric that hid a mistake would be useless as a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ fn word_at(region: &Region, offset: Offset) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Without a demon, nothing moves but by publish and refresh.
+/// Without a demon, only publish and refresh move lines.
 #[test]
 fn nothing_arrives_unless_both_sides_act() {
     for line_bytes in [64, 128] {
@@ -40,7 +40,7 @@ fn nothing_arrives_unless_both_sides_act() {
     }
 }
 
-/// Lines move as a whole: who writes a line that another node writes takes it all.
+/// Lines move as a whole: of two nodes that write one line, the later overwrites all of it.
 #[test]
 fn two_writers_of_one_line_lose() {
     for (line_bytes, distance, is_lost) in
@@ -61,8 +61,8 @@ fn two_writers_of_one_line_lose() {
     }
 }
 
-/// A node that stores what memory has already, over an older copy of its own, is clean once it has
-/// published: it was not, and its line came back over what another wrote there later.
+/// A node that stores the value already in memory, over an older copy of its own, is clean after
+/// publish. It once was not, and its line later overwrote that of another node.
 #[test]
 fn what_is_published_is_clean() {
     let cluster = cluster(64, 0);
@@ -81,8 +81,8 @@ fn what_is_published_is_clean() {
     assert_eq!(cluster.memory(at), [u64::from_le_bytes([3; 8])]);
 }
 
-/// The hazard that quarantine is for: a line that its writer forgot comes back over what another
-/// wrote there since.
+/// The hazard that quarantine prevents: a line that its writer forgot is written back over later
+/// bytes of another node.
 #[test]
 fn the_demon_writes_back_what_was_forgotten() {
     let cluster = cluster(64, 0);
@@ -99,7 +99,7 @@ fn the_demon_writes_back_what_was_forgotten() {
         rounds += 1;
         assert!(rounds < 10_000, "the demon never struck");
     }
-    // And it fetched the line anew for the second, which did not write it since.
+    // It also fetched the line for the second node, which did not write it since.
     while word_at(&second, at.offset) != u64::from_le_bytes([1; 8]) {
         cluster.disturb(1000);
         rounds += 1;
@@ -107,7 +107,7 @@ fn the_demon_writes_back_what_was_forgotten() {
     }
 }
 
-/// A machine that stops has nothing of its own left.
+/// After a power loss a node has only the bytes in memory.
 #[test]
 fn a_power_cut_loses_what_was_not_written_back() {
     let cluster = cluster(64, 0);
@@ -124,7 +124,7 @@ fn a_power_cut_loses_what_was_not_written_back() {
     assert!(retained.contains(&3) && retained.contains(&0), "some lines survive, some do not");
 }
 
-/// What a mutant leaves out does not happen.
+/// A call that a mutant omits has no effect.
 #[test]
 fn a_watch_can_leave_calls_out() {
     let cluster = cluster(64, 0);
@@ -167,7 +167,7 @@ fn stores_beside_the_demon_are_retained() {
 
 const CHILD_DIR: &str = "FARROW_TEST_INCOHERENT_DIR";
 
-/// A node in another process sees and is seen by publish and refresh alone.
+/// A node in another process exchanges bytes only by publish and refresh.
 #[test]
 fn nodes_in_two_processes_share_memory() {
     let settings = Settings { acts: 4, ..Settings::default() };

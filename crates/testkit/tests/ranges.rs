@@ -7,7 +7,7 @@ use farrow_memory::{Access, Length, Offset, Region, Span, page_bytes};
 use farrow_testkit::fabric::{data_pages, geometry};
 use farrow_testkit::incoherent::{Cluster, Settings, Upkeep, Watch};
 
-/// Where a range begins in a page, and its bytes: at lines and across their edges, of 64 and 128 B.
+/// Ranges within a page: aligned to lines of 64 and 128 B, and across their edges.
 fn ranges() -> Vec<Span> {
     let page = data_pages(3, 1).offset.0;
     let ranges = [
@@ -40,10 +40,10 @@ enum Way {
     Several,
 }
 
-/// Writes a whole page again and again, publishes and refreshes a range of it each time, and compares
-/// memory and what another node sees with what they should be.
+/// Repeatedly writes a whole page, publishes and refreshes a range of it, and compares memory and
+/// the view of another node with the expected bytes.
 fn check(line: u32, way: Way, watch: Option<Watch>) -> Result<(), String> {
-    // Without a demon, which writes back and fetches lines that nobody asked for.
+    // Without a demon, which would write back and fetch other lines.
     let cluster = Cluster::new(geometry(), 3, Settings { line_bytes: line, acts: 0, seed: 7 });
     if let Some(watch) = watch {
         cluster.watch(&watch);
@@ -82,7 +82,7 @@ fn lines_around(line: u32, range: Span) -> usize {
 
 /// Returns how many lines there are to act on.
 fn act(region: &Region, what: Upkeep, range: Span, way: Way) -> usize {
-    // Both halves, which meet between two lines or inside of one: that one is twice.
+    // Two halves that meet between two lines or inside of one, which is then in both.
     let half = range.length.0 / 2;
     let parts = [
         Span::new(range.offset, Length(half)),
@@ -112,7 +112,7 @@ fn of_region(region: &Region, span: Span) -> Vec<u8> {
     bytes
 }
 
-/// The value of each line, which has the same in all its bytes.
+/// The value of each line; all its bytes are equal.
 fn lines_of(line: u32, bytes: &[u8]) -> Vec<u8> {
     let lines = bytes.chunks(line as usize);
     lines.inspect(|line| assert!(line.iter().all(|byte| *byte == line[0]))).map(|l| l[0]).collect()
@@ -134,7 +134,7 @@ fn the_lines_around_a_range_move_and_no_other() {
     }
 }
 
-/// The canary: each of both calls left out is seen, in the first range of the page.
+/// The canary: omitting either call is detected, in the first range of the page.
 #[test]
 fn a_mutant_that_leaves_one_out_is_seen() {
     let leave_out = |what| -> Watch { Arc::new(move |call| call.what != what) };
@@ -146,7 +146,7 @@ fn a_mutant_that_leaves_one_out_is_seen() {
     }
 }
 
-/// One that does not lie in the region, and nothing of the others is done.
+/// If one range is outside the region, none of the others is moved.
 #[test]
 fn of_several_ranges_all_or_none_move() {
     let cluster = Cluster::new(geometry(), 2, Settings { acts: 0, ..Settings::default() });

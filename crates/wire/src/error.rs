@@ -1,8 +1,8 @@
-//! Why the daemon says no.
+//! Errors that the daemon returns.
 
 use serde::{Deserialize, Serialize};
 
-/// Why not, in terms of what the caller can do.
+/// Why the daemon refused a request, in terms of how the caller can react.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum WireError {
     /// No run of free memory is long enough.
@@ -18,7 +18,7 @@ pub enum WireError {
         free: u64,
         /// Longest run.
         largest: u64,
-        /// Requests that wait for memory and come first.
+        /// Requests that wait for memory ahead of this one.
         waiting: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
@@ -26,7 +26,7 @@ pub enum WireError {
     /// A table of the region is full.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
-        /// Of what.
+        /// Contents of the table.
         what: String,
         /// Limit.
         max: u64,
@@ -43,10 +43,10 @@ pub enum WireError {
         /// Id or name.
         what: String,
     },
-    /// The request makes no sense.
+    /// The request is not valid.
     #[error("{0}")]
     Invalid(String),
-    /// Not allowed.
+    /// The client lacks permission.
     #[error("{0}")]
     Denied(String),
     /// The client speaks another version.
@@ -57,21 +57,21 @@ pub enum WireError {
         /// Of the daemon.
         ours: u32,
     },
-    /// The region that the client knew is gone.
+    /// The region that the client knew no longer exists.
     #[error("the node lost its region {old:#018x} and serves {new:#018x} now")]
     OtherRegion {
-        /// What the client had.
+        /// Uid of the region that the client knew.
         old: u64,
-        /// What is served.
+        /// Uid of the region that the node serves.
         new: u64,
     },
-    /// The daemon is ending.
+    /// The daemon is shutting down.
     #[error("the node is shutting down")]
     Closing,
-    /// Something is wrong with the region itself.
+    /// The region itself is damaged.
     #[error("the region is damaged: {0}")]
     Damaged(String),
-    /// More than the region could ever hold.
+    /// The request exceeds the capacity of the region.
     #[error("{asked} B asked of a region of {capacity} B")]
     TooLarge {
         /// Bytes asked.
@@ -79,24 +79,24 @@ pub enum WireError {
         /// Bytes of the heap.
         capacity: u64,
     },
-    /// A client may not have more.
+    /// The quota of the client is exhausted.
     #[error(
         "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
         before(*waiting),
         after(*waited_ms)
     )]
     QuotaExceeded {
-        /// Of whom.
+        /// Owner of the quota.
         whose: String,
         /// `bytes` or `objects`.
         what: String,
-        /// How many were asked.
+        /// Number requested.
         asked: u64,
-        /// How many it has.
+        /// Number in use.
         used: u64,
-        /// How many it may have.
+        /// Largest allowed number.
         limit: u64,
-        /// Requests that wait for objects of this quota and come first.
+        /// Requests that wait for objects of this quota ahead of this one.
         waiting: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
@@ -106,7 +106,7 @@ pub enum WireError {
     NoNamespace {
         /// The name asked for.
         name: String,
-        /// Some of those that there are, besides the default one.
+        /// Some of the existing namespaces, without the default one.
         known: Vec<String>,
     },
     /// A namespace is not empty.
@@ -116,25 +116,25 @@ pub enum WireError {
         name: String,
         /// Sealed objects in it.
         objects: u64,
-        /// Bytes granted to its clients, and those of objects not yet gone.
+        /// Bytes granted to its clients, and of objects that still occupy memory.
         bytes: u64,
         /// Clients in it.
         clients: u64,
     },
-    /// The node whose memory is meant cannot be reached.
+    /// The node that owns the memory cannot be reached.
     #[error("node {node:?} is lost: {reason}")]
     NodeLost {
         /// Its name.
         node: String,
-        /// What is known.
+        /// Known cause.
         reason: String,
     },
-    /// The connection to the node broke before it answered: it may be there. Ask again.
+    /// The connection to the node broke before it answered. The node may be alive: retry.
     #[error("node {node:?} did not answer: {reason}")]
     NoRemoteSession {
         /// Its name.
         node: String,
-        /// What is known.
+        /// Known cause.
         reason: String,
     },
     /// No such node.
@@ -142,48 +142,48 @@ pub enum WireError {
     NoNode {
         /// The name asked for.
         name: String,
-        /// Those that there are.
+        /// Names of the existing nodes.
         known: Vec<String>,
     },
-    /// Not all parties of a barrier will come.
+    /// Not every party will arrive at the barrier.
     #[error("barrier {name:?} is broken by {who}: {reason}")]
     BarrierBroken {
         /// Its name.
         name: String,
-        /// Who does not come, or gave up.
+        /// The party that does not arrive or gave up.
         who: String,
         /// Why.
         reason: String,
     },
-    /// This node does not reach most of the cluster, so it cannot say what names are free.
+    /// This node does not reach most of the cluster, so it cannot decide which names are free.
     #[error("node {node:?} is cut off from the cluster: {reason}")]
     CutOff {
         /// The node that was asked.
         node: String,
-        /// What is known.
+        /// Known cause.
         reason: String,
     },
-    /// The rules for the client's node do not let it.
+    /// The rules for the client's node do not permit the request.
     #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
     NotGranted {
         /// The client's node.
         node: String,
         /// The namespace; empty: the default one.
         namespace: String,
-        /// What it lacks: `read`, `write` or `delete`.
+        /// The missing right: `read`, `write` or `delete`.
         right: String,
     },
-    /// A spilled object cannot be brought back; it stays spilled.
+    /// A spilled object cannot be restored; it stays spilled.
     #[error("object {what} cannot be restored from {file}: {reason}")]
     NotRestored {
         /// Its id.
         what: String,
         /// Its file.
         file: String,
-        /// What is wrong with the file.
+        /// Defect of the file.
         reason: String,
     },
-    /// The node lives, and its memory cannot be mapped by the one that says so.
+    /// The node is alive, but the reporting node cannot map its memory.
     #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
     NodeUnreachable {
         /// Its name.
@@ -193,7 +193,7 @@ pub enum WireError {
         /// Why its memory cannot be mapped.
         reason: String,
     },
-    /// There is memory, and something else of which there is only so much is taken.
+    /// Memory is free, but another limited resource is exhausted.
     #[error(
         "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
          {used} B in use{}{}",
@@ -201,7 +201,7 @@ pub enum WireError {
         after(*waited_ms)
     )]
     NoRoom {
-        /// For what.
+        /// The exhausted resource.
         what: String,
         /// Bytes asked.
         asked: u64,
@@ -209,14 +209,14 @@ pub enum WireError {
         free: u64,
         /// Longest run.
         largest: u64,
-        /// Bytes taken.
+        /// Bytes in use.
         used: u64,
-        /// Requests that wait for memory and come first.
+        /// Requests that wait for memory ahead of this one.
         waiting: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
     },
-    /// Memory is full, and objects cannot leave it for files.
+    /// Memory is full, and objects cannot be spilled to files.
     #[error(
         "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
          object of {bytes} B cannot be spilled to {folder}: {reason}",
@@ -231,11 +231,11 @@ pub enum WireError {
         largest: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
-        /// Where files go.
+        /// Directory of the spill files.
         folder: String,
         /// Bytes of the file that could not be written.
         bytes: u64,
-        /// What the system says.
+        /// Error of the system.
         reason: String,
     },
     /// The client cancelled the request while it waited.
@@ -243,7 +243,7 @@ pub enum WireError {
     Cancelled,
 }
 
-/// What an error says of those who come first.
+/// The part of an error message about requests ahead of this one.
 pub fn before(waiting: u64) -> String {
     match waiting {
         0 => String::new(),
@@ -252,7 +252,7 @@ pub fn before(waiting: u64) -> String {
     }
 }
 
-/// What an error says of a wait.
+/// The part of an error message about the time waited.
 pub fn after(waited_ms: u64) -> String {
     if waited_ms == 0 { String::new() } else { format!(", after waiting {waited_ms} ms") }
 }

@@ -1,11 +1,10 @@
-//! Ends the waits of a thread before their time: for a signal handler that raises, or for another
-//! thread that cancels.
+//! Ends the waits of a thread early: for a signal handler that raises, or for another thread that
+//! cancels.
 //!
-//! A binding runs a call inside [`scope`], or has one check for [all threads](check_on_all_threads).
-//! While the call waits, the waiting thread asks the
-//! check of the scope some twenty times a second, with no lock held. A check may therefore run
-//! code of the user, even code that calls the same client. Code that waits while it holds a lock
-//! does so under [`suspend`].
+//! A binding runs a call inside [`scope`], or sets one check for [all
+//! threads](check_on_all_threads). While the call waits, its thread runs the check about twenty
+//! times a second, with no lock held. A check may therefore run user code, even code that calls the
+//! same client. Code that waits while it holds a lock does so under [`suspend`].
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -13,14 +12,14 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A check is asked at most this often: a check of Python takes the GIL, about a microsecond when
-/// no other thread wants it.
+/// Shortest interval between two checks. A check of Python takes the GIL, which costs about a
+/// microsecond without contention.
 const CHECK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A pause is cut into pieces of this length, with a check after each.
+/// A pause is divided into pieces of this length, with a check after each.
 const PAUSE_PIECE: Duration = Duration::from_millis(20);
 
-/// Says whether a call is to end.
+/// Decides whether a call ends early.
 #[derive(Clone)]
 pub struct Interrupt {
     check: Check,
@@ -60,7 +59,7 @@ impl Interrupt {
         self.ends_on_signal
     }
 
-    /// Asks the check. Once the call is to end, every further wait of the scope ends at once.
+    /// Runs the check. Once it returned true, every further wait of the scope ends at once.
     pub fn is_up(&self) -> bool {
         match &self.check {
             Check::OfAll(check) => return check(),
@@ -75,9 +74,9 @@ impl Interrupt {
     }
 }
 
-/// What ends the waits of a thread.
+/// The interrupt of a thread.
 enum Current {
-    /// What was set for all threads, if anything.
+    /// The check for all threads, if one is set.
     OfAll,
     Nothing,
     OfScope(Interrupt),
@@ -87,15 +86,15 @@ static OF_ALL: OnceLock<fn() -> bool> = OnceLock::new();
 
 thread_local! {
     static CURRENT: RefCell<Current> = const { RefCell::new(Current::OfAll) };
-    /// The call of the innermost scope is to end.
+    /// Whether the call of the innermost scope is to end.
     static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Puts back what was current before.
+/// Restores the previous interrupt of the thread.
 struct RestoreGuard {
     earlier: Current,
     had_ended: bool,
-    /// It belongs to its thread.
+    /// The guard must stay on its thread.
     _thread: PhantomData<Rc<()>>,
 }
 
@@ -113,22 +112,24 @@ impl Drop for RestoreGuard {
     }
 }
 
-/// Runs `body`, whose waits end early when `interrupt` says so.
+/// Runs `body`; its waits end early when `interrupt` requires it.
 pub fn scope<T>(interrupt: Interrupt, body: impl FnOnce() -> T) -> T {
     let _restore = RestoreGuard::replace(Current::OfScope(interrupt));
     body()
 }
 
-/// Until it is dropped, no wait of this thread asks a check.
+/// While this value exists, no wait of this thread runs a check.
 pub struct Suspended(#[expect(dead_code, reason = "held for its end")] RestoreGuard);
 
-/// For code that waits while it holds a lock, or whose outcome nobody could tell afterwards.
+/// Suspends checks: for code that waits while it holds a lock, or whose outcome would be unknown
+/// after an interrupt.
 pub fn suspend() -> Suspended {
     Suspended(RestoreGuard::replace(Current::Nothing))
 }
 
-/// Ends waits on all threads outside of scopes, at the cost of no scope a call. The check says true from
-/// then on until its thread's call has ended. Only the first one counts.
+/// Ends waits outside of scopes on all threads, without the cost of a scope for each call. Once the
+/// check returned true, it must return true until the call of its thread has ended. Only the first
+/// check is set.
 pub fn check_on_all_threads(check: fn() -> bool) {
     let _ = OF_ALL.set(check);
 }
@@ -145,7 +146,7 @@ pub fn current() -> Option<Interrupt> {
     })
 }
 
-/// Sleeps. Returns false if the scope of this thread ended before.
+/// Sleeps. Returns false if an interrupt ended the sleep.
 pub fn pause(length: Duration) -> bool {
     let Some(interrupt) = current() else {
         std::thread::sleep(length);
@@ -169,8 +170,8 @@ pub fn pause(length: Duration) -> bool {
     }
 }
 
-/// Sleeps. Returns false if a signal handler ran: `poll` ends then, even where other system calls
-/// are restarted.
+/// Sleeps. Returns false if a signal handler ran: it ends `poll` even where it restarts other
+/// system calls.
 pub(crate) fn sleep_until_signal(length: Duration) -> bool {
     let nanoseconds = i64::from(length.subsec_nanos());
     let seconds = i64::try_from(length.as_secs()).unwrap_or(i64::MAX);
@@ -178,7 +179,7 @@ pub(crate) fn sleep_until_signal(length: Duration) -> bool {
     rustix::event::poll(&mut [], Some(&timeout)) != Err(rustix::io::Errno::INTR)
 }
 
-/// When the check is due.
+/// The time of the last check.
 pub(crate) struct Pace(Instant);
 
 impl Pace {
@@ -186,7 +187,7 @@ impl Pace {
         Self(Instant::now())
     }
 
-    /// True at most once per pause, so that a thread that is woken often asks no more often.
+    /// Returns true at most once per interval, however often the thread wakes.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.0.elapsed() >= CHECK_PAUSE;
         if is_due {

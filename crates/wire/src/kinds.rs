@@ -1,9 +1,9 @@
-//! Names of the requests, for spans and numbers.
+//! Names of the requests, for spans and statistics.
 
 use crate::RequestBody;
 
 impl RequestBody {
-    /// What is asked, as a word.
+    /// The kind of request, as a word.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Hello(_) => "hello",

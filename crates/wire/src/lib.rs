@@ -1,17 +1,17 @@
-//! The protocol between a client and its daemon over a Unix socket: all that a client needs of the
-//! daemon. It decides nothing, and it knows neither Arrow nor what a node does with a request.
+//! The protocol between a client and its daemon over a Unix socket. It decides nothing, and it
+//! knows neither Arrow nor how a node serves a request.
 //!
-//! | To | |
+//! | Task | Module |
 //! | --- | --- |
-//! | ask and be answered | [`link`], with [`Request`] and [`Reply`] |
+//! | send a request and receive the reply | [`link`], with [`Request`] and [`Reply`] |
 //! | wait for events | [`listener`] |
 //! | find the socket of a node | [`paths`] |
 //! | end a wait early | [`interrupt`] |
-//! | say what a node may do in a namespace | [`rights`] |
+//! | define the rights of a node in a namespace | [`rights`] |
 //!
-//! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded
-//! [`Request`] or [`Reply`]. Descriptors of files travel only with the reply to `Hello`.
-//! Everything here is input: lengths are limited before anything is allocated.
+//! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded [`Request`] or
+//! [`Reply`]. File descriptors travel only with the replies to `Hello` and `Handover`. All input is
+//! untrusted: lengths are limited before anything is allocated.
 
 #![forbid(unsafe_code)]
 
@@ -57,14 +57,14 @@ pub const PART_COLUMNS_MAX: usize = 8192;
 /// Most bytes of the names of a part's columns.
 pub const PART_NAME_BYTES_MAX: usize = 256 << 10;
 
-/// Most ranges of one request for memory: whether they fit beside each other is tried out.
+/// Most ranges of one request for memory: the node tries whether they all fit.
 pub const ROOM_RANGES_MAX: usize = 64;
 
-/// Longest wait in milliseconds that one message may ask for; a client asks again.
+/// Longest wait in milliseconds that one message may request; a client then asks again.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 
-/// After a request either side looks for the next message for so long before it sleeps: waking a
-/// core that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.
+/// After a request, each side polls for the next message for this long before it sleeps. Waking a
+/// sleeping core takes 50 to 100 us on a virtual machine, ten times the cost of a request.
 pub const SPIN: Duration = Duration::from_micros(50);
 
 /// Exit code of a node that found another one serving at its socket.
@@ -73,16 +73,16 @@ pub const ALREADY_SERVING_CODE: i32 = 3;
 /// (offset, length) in bytes from the start of the region.
 pub type WireSpan = (u64, u64);
 
-/// Why bytes are not a message.
+/// Why bytes cannot be encoded or decoded as a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
     /// The announced length is over the limit.
     #[error("a frame of {bytes} B was announced, the limit is {max} B")]
     TooLong {
-        /// Announced.
+        /// Announced length.
         bytes: usize,
-        /// Limit.
+        /// Largest allowed length.
         max: usize,
     },
     /// The bytes do not decode.
@@ -90,7 +90,7 @@ pub enum MessageError {
     Garbled {
         /// Length.
         bytes: usize,
-        /// Decoder's words.
+        /// Message of the decoder.
         reason: String,
     },
 }
@@ -114,9 +114,9 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), Messag
     Ok(())
 }
 
-/// Takes one message off the front of `buffer`; `None` while it is not whole.
+/// Takes one message off the front of `buffer`; `None` while it is incomplete.
 ///
-/// Returns the message and how many bytes it took.
+/// Returns the message and the number of bytes it took.
 pub fn decode<T: for<'a> Deserialize<'a>>(
     buffer: &[u8],
 ) -> Result<Option<(T, usize)>, MessageError> {

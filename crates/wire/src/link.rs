@@ -1,7 +1,7 @@
-//! The client's end of the socket: many threads ask, each gets its own answer.
+//! The client's end of the socket: many threads send requests, and each receives its own reply.
 //!
-//! Whoever waits reads: one thread takes the part of the reader and hands out what comes for
-//! the others, so a call costs one write and one read and needs no thread of its own.
+//! One of the waiting threads reads, and distributes the replies to the others. A call therefore
+//! costs one write and one read, and needs no thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSliceMut, Read};
@@ -30,85 +30,86 @@ mod undo;
 
 use undo::Undo;
 
-/// A read or write returns after this time at the latest, to look at the deadline.
+/// A read or write returns after this time at the latest, to check the deadline.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Bytes read at once: most replies are short, and clearing more for each would cost as much as
+/// Bytes read at once. Most replies are short, and clearing a larger buffer would cost as much as
 /// the read itself (64 KiB: 1.5 us).
 const READ_BYTES: usize = 8 << 10;
 
-/// A queue that grew beyond this is not retained.
+/// A queue whose capacity exceeds this is freed once it is empty.
 const RETAINED_BYTES_MAX: usize = 64 << 10;
 
-/// A cancelled call waits this long for the daemon to say that the request is withdrawn: a hundred
-/// round trips, and with the slice before it less than the tenth of a second that a person notices.
+/// Time that a cancelled call waits for the reply to its request. It is a hundred round trips; with
+/// the slice before it, less than the tenth of a second that a person notices.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(40);
 
-/// A thread that waits for another one to read looks for signals this often, where signals end its
-/// wait.
+/// Interval at which a thread that waits for the reading thread checks for signals, if signals end
+/// its wait.
 const SIGNAL_PIECE: Duration = Duration::from_millis(10);
 
-/// Requests whose late answers are to be undone: more than a client can have waiting at a node.
+/// Most requests with late replies to undo: more than a client can have in flight at a node.
 const ABANDONED_MAX: usize = 8192;
 
-/// Requests that a stopped daemon has not taken yet are retained up to this many bytes.
+/// Most bytes of requests queued for a daemon that does not read.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 
-/// Why a call has no answer.
+/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// Nobody listens, or the daemon has gone.
+    /// No daemon listens, or the connection is closed.
     #[error("no node at {}: {reason}", socket.display())]
     Closed {
-        /// Where it should be.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What happened.
+        /// Cause.
         reason: String,
     },
-    /// The daemon has gone, and this request did not go out as a whole: it may be asked of the next.
+    /// The connection is closed, and the request was not sent completely: it may be sent to the
+    /// next daemon.
     #[error("no node at {}: {reason}", socket.display())]
     Unsent {
-        /// Where it should be.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What happened.
+        /// Cause.
         reason: String,
         /// The request.
         body: Box<RequestBody>,
     },
-    /// The connection was made, and ended before `Hello` was answered: the daemon that took it
-    /// has ended or handed over, and another try tells which.
+    /// The connection ended before the reply to `Hello`: the daemon that accepted it has ended or
+    /// handed over. Another attempt shows which.
     #[error("the node at {} ended the connection: {reason}", socket.display())]
     Unwelcome {
-        /// Where it is.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What happened.
+        /// Cause.
         reason: String,
     },
-    /// The time is over.
+    /// The deadline passed.
     #[error("the node at {} did not answer within {waited_ms} ms", socket.display())]
     Timeout {
-        /// Where it is.
+        /// Path of the socket.
         socket: PathBuf,
-        /// How long it had.
+        /// Milliseconds until the deadline.
         waited_ms: u64,
     },
-    /// The thread was told not to wait any more, and the request was withdrawn.
+    /// An interrupt ended the wait, and the request was withdrawn.
     #[error("interrupted after {waited_ms} ms")]
     Interrupted {
-        /// How long it had waited.
+        /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error(transparent)]
     Refused(#[from] WireError),
-    /// The request is too long.
+    /// A message cannot be encoded or decoded.
     #[error(transparent)]
     Frame(#[from] MessageError),
-    /// The daemon answered something else.
+    /// The reply does not fit the request.
     #[error("the node answered {what} out of turn")]
     Confused {
-        /// The answer.
+        /// The start of the reply.
         what: String,
     },
 }
@@ -122,15 +123,16 @@ pub struct Link {
     receiving: Mutex<Receiving>,
     arrived: Condvar,
     next_seq: sync::AtomicU64,
-    /// The process whose handle ends the connection; 0: none does.
+    /// The process whose handle ends the connection; 0: no process.
     process: sync::AtomicU64,
 }
 
 impl Drop for Link {
-    /// Forked children have the socket, too: without this the daemon would see no end of it.
+    /// Shuts the socket down. Forked children share it, so closing it alone would not end the
+    /// connection for the daemon.
     fn drop(&mut self) {
         if self.process.load(sync::Ordering::Relaxed) == process_number() {
-            // One that is gone already needs no end.
+            // A closed connection needs no shutdown.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
     }
@@ -143,9 +145,9 @@ struct Receiving {
     has_reader: bool,
     input: Vec<u8>,
     dead: Option<String>,
-    /// Requests that nobody waits for any more, and how to undo what a late answer brings.
+    /// Requests whose callers have stopped waiting, and how to undo their late replies.
     abandoned: BTreeMap<u64, Undo>,
-    /// What to tell the daemon to undo late answers that came.
+    /// Requests that undo late replies.
     undoing: Vec<RequestBody>,
 }
 
@@ -163,12 +165,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Connects and says hello. Returns the place in the region and its descriptors, in the
-    /// order control (read), data (read), data (write).
+    /// Connects and says hello. Returns the client's slot and the file descriptors of the region,
+    /// in the order control (read), data (read), data (write).
     ///
     /// # Errors
     ///
-    /// Nobody there, no answer by `deadline`, or a refusal.
+    /// No daemon listens, no reply arrives by `deadline`, or the daemon refuses.
     pub fn connect(
         socket: &Path,
         hello: Hello,
@@ -182,8 +184,8 @@ impl Link {
         }
     }
 
-    /// Connects and asks the daemon to hand over the region. Returns the connection, what the
-    /// daemon knows beyond the region, and its descriptors: listening socket, lock.
+    /// Connects and asks the daemon to hand over the region. Returns the connection, the daemon's
+    /// state outside the region, and its descriptors: listening socket, lock.
     ///
     /// # Errors
     ///
@@ -199,7 +201,7 @@ impl Link {
             ReplyBody::HandedOver(inheritance) => {
                 let stream = link.stream.try_clone();
                 let stream = stream.map_err(|error| link.die(&error.to_string()))?;
-                // It goes on in the clone.
+                // The connection continues in the clone.
                 link.process.store(0, sync::Ordering::Relaxed);
                 Ok((stream, inheritance, descriptors))
             }
@@ -207,7 +209,7 @@ impl Link {
         }
     }
 
-    /// The first question of a connection, and its answer.
+    /// Sends the first request of a connection and receives its reply.
     fn introduce(
         socket: &Path,
         body: RequestBody,
@@ -220,7 +222,7 @@ impl Link {
         let stream = UnixStream::connect(socket).map_err(closed)?;
         stream.set_read_timeout(Some(SLICE)).map_err(closed)?;
         stream.set_write_timeout(Some(SLICE)).map_err(closed)?;
-        // A first place that is not waited for would be this process's until it ends.
+        // A new slot whose reply is not awaited would belong to this process until it ends.
         let is_first_hello = matches!(&body, RequestBody::Hello(hello) if hello.resume.is_none());
         let link = Self {
             socket: socket.to_owned(),
@@ -248,7 +250,7 @@ impl Link {
         Ok((link, reply.body?, descriptors))
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
     ///
@@ -257,12 +259,12 @@ impl Link {
         self.call_unless(None, body, deadline)
     }
 
-    /// As [`Self::call`], unless the thread is told not to wait any more. Then the request is
-    /// withdrawn: if its answer was on the way, what it brought is given back.
+    /// Like [`Self::call`], but an interrupt ends the wait. The request is then withdrawn, and the
+    /// resources of a reply that was already on its way are given back.
     ///
     /// # Errors
     ///
-    /// As [`Self::call`]; [`LinkError::Interrupted`].
+    /// As [`Self::call`], and [`LinkError::Interrupted`].
     pub fn call_unless(
         &self,
         interrupt: Option<&Interrupt>,
@@ -278,7 +280,7 @@ impl Link {
             Err(error) => {
                 let mut state = lock(&self.receiving);
                 if matches!(error, LinkError::Timeout { .. }) {
-                    // A part of it went out, and the rest will.
+                    // A part of the request may be sent; the rest follows with the next one.
                     state.abandon(seq, undo);
                 }
                 state.waiting.remove(&seq);
@@ -287,19 +289,19 @@ impl Link {
         }
     }
 
-    /// Tells and does not wait; the answer is dropped when it comes. False when the daemon has
-    /// gone and was not told.
+    /// Sends a request without waiting; its reply is dropped. Returns false if the connection is
+    /// closed and the request was not sent.
     pub fn tell(&self, body: RequestBody) -> bool {
         !matches!(self.send(0, body, Instant::now() + SLICE), Err(LinkError::Unsent { .. }))
     }
 
-    /// True once the daemon has gone.
+    /// True once the connection is closed.
     pub fn is_dead(&self) -> bool {
         lock(&self.receiving).dead.is_some()
     }
 
-    /// Appends the request to what is still unsent and writes as much as the deadline allows.
-    /// A request that was cut off stays queued, so that the stream never loses its place.
+    /// Appends the request to the unsent bytes and writes as much as the deadline allows. A partly
+    /// sent request stays queued, so that the stream keeps its frame boundaries.
     fn send(&self, seq: u64, body: RequestBody, deadline: Instant) -> Result<(), LinkError> {
         let started = Instant::now();
         let mut bytes = lock(&self.sending);
@@ -320,7 +322,7 @@ impl Link {
                 Err(error) => {
                     let socket = self.socket.clone();
                     let reason = self.mark_dead(&io::Error::from(error).to_string());
-                    // A part of a frame is as good as nothing: it is never served.
+                    // A partial frame is never served.
                     break Err(LinkError::Unsent { socket, reason, body: Box::new(request.body) });
                 }
             }
@@ -366,7 +368,7 @@ impl Link {
             let Some(interrupt) = interrupt.filter(|_| had_signal || pace.is_due()) else {
                 continue;
             };
-            // The check runs code of the user, so not under the lock.
+            // The check runs user code, so the lock is released.
             drop(state);
             if (had_signal && ends_on_signal) || interrupt.is_up() {
                 interrupt.end();
@@ -376,7 +378,7 @@ impl Link {
         }
     }
 
-    /// Takes the part of the reader once. True: a signal ended the read.
+    /// Reads once on behalf of all waiting threads. Returns true if a signal ended the read.
     fn read_for_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, Receiving>,
@@ -404,13 +406,14 @@ impl Link {
         (state, had_signal)
     }
 
-    /// Withdraws a request, and waits a moment to hear that nothing came of it.
+    /// Withdraws a request, and waits briefly for its reply.
     fn cancel(&self, call: Call<'_>) -> LinkError {
         let Call { seq, started, ref undo, .. } = call;
         self.tell(RequestBody::Cancel { seq });
         let undo = undo.clone();
         let deadline = Instant::now() + CANCEL_PATIENCE;
-        // One that does not answer in this time is abandoned, and its answer undone when it comes.
+        // Without a reply in this time the request is abandoned, and its reply is undone on
+        // arrival.
         if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call })
             && let Some(body) = undo.after(reply)
         {
@@ -419,8 +422,8 @@ impl Link {
         LinkError::Interrupted { waited_ms: millis_since(started) }
     }
 
-    /// Reads once, for at most [`SLICE`]. True: a signal ended it. The error is a reason to call the
-    /// link dead.
+    /// Reads once, for at most [`SLICE`]. Returns true if a signal ended the read. An error is the
+    /// reason why the link is dead.
     fn read_some(&self, input: &mut Vec<u8>) -> Result<bool, String> {
         let mut bytes = [0; READ_BYTES];
         let read = match self.read_at_once(&mut bytes) {
@@ -438,7 +441,7 @@ impl Link {
         }
     }
 
-    /// Reads what comes within [`SPIN`], without sleeping: most answers do.
+    /// Reads input that arrives within [`SPIN`], without sleeping: most replies do.
     fn read_at_once(&self, bytes: &mut [u8]) -> Option<io::Result<usize>> {
         let until = Instant::now() + SPIN;
         loop {
@@ -450,12 +453,12 @@ impl Link {
             if Instant::now() >= until {
                 return None;
             }
-            // The daemon may want this very core.
+            // The daemon may need this very core.
             std::thread::yield_now();
         }
     }
 
-    /// The first reply, with which the descriptors come.
+    /// Receives the first reply, together with the descriptors.
     fn receive_first(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
         let started = Instant::now();
         let interrupt = interrupt::current();
@@ -486,7 +489,7 @@ impl Link {
                 Ok(message) if message.bytes == 0 => {
                     return Err(self.die("the node went away before it answered"));
                 }
-                // The kernel drops those for which this process has no room.
+                // The kernel drops descriptors that exceed the limit of this process.
                 Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
                     let what = "open files of this process".to_owned();
                     return Err(WireError::TooMany { what, max: open_files_max() }.into());
@@ -518,7 +521,7 @@ impl Link {
         LinkError::Closed { socket: self.socket.clone(), reason: self.mark_dead(reason) }
     }
 
-    /// Returns why it died: this reason, or an earlier one.
+    /// Marks the link as dead. Returns the first reason.
     fn mark_dead(&self, reason: &str) -> String {
         let mut state = lock(&self.receiving);
         let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
@@ -532,7 +535,7 @@ impl Link {
 }
 
 impl Receiving {
-    /// Nobody waits for this answer any more.
+    /// Registers that no caller waits for this reply any more.
     fn abandon(&mut self, seq: u64, undo: Undo) {
         self.waiting.remove(&seq);
         if undo.is_needed() && self.abandoned.len() < ABANDONED_MAX {
@@ -541,7 +544,7 @@ impl Receiving {
     }
 }
 
-/// How many files this process may have open.
+/// Limit of open files of this process.
 fn open_files_max() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -550,7 +553,7 @@ fn millis_since(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Gives each whole reply to the one who waits for it.
+/// Stores each complete reply for its caller.
 fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
     let mut used = 0;
     let result = loop {
@@ -573,7 +576,7 @@ fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
     result
 }
 
-/// The error for an answer that does not fit the question.
+/// The error for a reply that does not fit the request.
 pub fn confused(reply: &ReplyBody) -> LinkError {
     let mut what = format!("{reply:?}");
     if let Some((cut, _)) = what.char_indices().nth(80) {

@@ -1,7 +1,7 @@
-//! A client's further connection, on which it only waits for events.
+//! A further connection of a client, which only waits for events.
 //!
-//! Apart from the [`Link`](crate::link::Link), so that a thread that waits for an event never
-//! stands between another one and its answer, and so that an event loop can wait for the socket.
+//! It is separate from the [`Link`](crate::link::Link): a thread that waits for an event never
+//! delays the reply to another thread, and an event loop can wait for the socket.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -17,21 +17,21 @@ use rustix::io::Errno;
 use crate::link::{LinkError, confused};
 use crate::{Listen, Reply, ReplyBody, Request, RequestBody, Watch};
 
-/// Bytes read at once; an answer has some twenty.
+/// Bytes read at once; a reply takes about twenty.
 const READ_BYTES: usize = 512;
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
-    /// There is something to read, or the waker was used.
+    /// Input is available, or the waker was used.
     Ready,
-    /// The time is over.
+    /// The timeout elapsed.
     TimedOut,
-    /// By a signal.
+    /// A signal interrupted the wait.
     Interrupted,
 }
 
-/// Ends a wait of another thread, once and for all.
+/// Ends the waits of other threads. It cannot be reset.
 #[derive(Debug)]
 pub struct Waker {
     event: OwnedFd,
@@ -39,7 +39,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker that was not used.
+    /// Creates an unused waker.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -48,15 +48,16 @@ impl Waker {
         Ok(Self { event, process: process_number() })
     }
 
-    /// Ends every wait from here on. In a forked child nothing: the waits are its parent's.
+    /// Ends every wait from here on. It does nothing in a forked child: the waits belong to the
+    /// parent.
     pub fn wake(&self) {
         if self.process == process_number() {
-            // It can only fail when it is full, and then it was used.
+            // The write fails only when the counter is full, and then the waker was already used.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// Waits until it is used.
+    /// Waits until the waker is used.
     ///
     /// # Errors
     /// The system refuses to wait.
@@ -72,7 +73,7 @@ pub struct Listener {
     stream: UnixStream,
     input: Vec<u8>,
     next_seq: u64,
-    /// The question that was not answered yet.
+    /// The request that has no reply yet.
     asked: Option<u64>,
     process: u64,
 }
@@ -85,17 +86,17 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Forked children have the socket, too.
+        // Forked children share the socket.
         self.hang_up();
     }
 }
 
 impl Listener {
-    /// Connects and says whose connection it is.
+    /// Connects and identifies the client of the connection.
     ///
     /// # Errors
     ///
-    /// Nobody there, no answer by `deadline`, or a refusal.
+    /// No daemon listens, no reply arrives by `deadline`, or the daemon refuses.
     pub fn connect(socket: &Path, listen: Listen, deadline: Instant) -> Result<Self, LinkError> {
         let started = Instant::now();
         let stream = UnixStream::connect(socket).map_err(|error| closed(socket, &error))?;
@@ -119,25 +120,25 @@ impl Listener {
         }
     }
 
-    /// Ends the connection for the daemon; the socket stays open for whoever waits on it. In a forked
-    /// child nothing: the connection is its parent's.
+    /// Ends the connection for the daemon; the socket stays open for threads that wait on it. It
+    /// does nothing in a forked child: the connection belongs to the parent.
     pub fn hang_up(&self) {
         if self.process == process_number() {
-            // One that is gone already needs no end.
+            // A closed connection needs no shutdown.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// True while a question was not answered.
+    /// True while a request has no reply.
     pub fn is_watching(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Asks to be told; the answer comes by [`Self::answer`]. One question at a time.
+    /// Requests a notification; [`Self::answer`] returns the reply. Only one request at a time.
     ///
     /// # Errors
     ///
-    /// The daemon has gone.
+    /// The connection to the daemon is closed.
     pub fn watch(&mut self, watch: Watch) -> Result<(), LinkError> {
         if self.asked.is_none() {
             self.send(RequestBody::Watch(watch))?;
@@ -145,11 +146,11 @@ impl Listener {
         Ok(())
     }
 
-    /// The number of the next event to look at, if the answer is there. Does not wait.
+    /// The number of the next event to look at, if the reply has arrived. It does not wait.
     ///
     /// # Errors
     ///
-    /// The daemon has gone, or it said no.
+    /// The connection to the daemon is closed, or the daemon refused the request.
     pub fn answer(&mut self) -> Result<Option<u64>, LinkError> {
         match self.receive()? {
             Some(ReplyBody::Watched { next }) => Ok(Some(next)),
@@ -158,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// Waits until an answer may be there.
+    /// Waits until a reply may be available.
     ///
     /// # Errors
     ///
@@ -174,8 +175,8 @@ impl Listener {
         waited.map_err(|error| closed(&self.socket, &error))
     }
 
-    /// A request is far smaller than what an empty socket takes, and there is never a second one
-    /// under way, so one that does not fit means a daemon that is gone.
+    /// Sends one request. An empty socket takes far more than one request, and there is never a
+    /// second one in flight. A request that does not fit therefore means that the daemon is dead.
     fn send(&mut self, body: RequestBody) -> Result<(), LinkError> {
         let seq = self.next_seq;
         let mut bytes = Vec::new();
@@ -216,7 +217,7 @@ fn closed(socket: &Path, error: &io::Error) -> LinkError {
 }
 
 fn wait_for(what: &mut [PollFd<'_>], timeout: Duration) -> io::Result<Waited> {
-    // A timeout that does not fit is one without end.
+    // A timeout that does not fit is unlimited.
     let timeout = Timespec::try_from(timeout).ok();
     match poll(what, timeout.as_ref()) {
         Ok(0) => Ok(Waited::TimedOut),

@@ -1,20 +1,20 @@
-//! The nodes of a cluster, as a daemon tells its clients of them.
+//! The membership list of a cluster, as a daemon publishes it to its clients.
 
 use serde::{Deserialize, Serialize};
 
-/// How a node stands with the one that tells of it.
+/// State of a node, as the reporting node sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reach {
-    /// It was heard of within a lease.
+    /// A message arrived from it within a lease.
     #[default]
     Live,
-    /// It was not; whether it is still there is being settled.
+    /// No message arrived within a lease; the cluster has not decided yet.
     Suspect,
-    /// The others go on without it.
+    /// The cluster continues without it.
     Lost,
-    /// It left in order.
+    /// It left the cluster in order.
     Left,
-    /// It was to be joined, and never was a member as far as this node knows.
+    /// It is configured to join, but this node never knew it as a member.
     NotJoined,
 }
 
@@ -38,24 +38,24 @@ pub struct MemberInfo {
     pub number: u8,
     /// Its name.
     pub name: String,
-    /// Where other nodes reach it.
+    /// Address for other nodes.
     pub address: String,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: u64,
-    /// Whether it is there.
+    /// Its state.
     pub reach: Reach,
-    /// The node that tells.
+    /// Whether this is the reporting node.
     pub is_own: bool,
     /// Uid of its region; 0: unknown.
     pub region_uid: u64,
-    /// How its memory is reached: `shm` or `device` where it is mapped, `net` or `net+TLS` where its
-    /// objects are brought by network; empty: not at all.
+    /// Access to its memory: `shm` or `device` if the memory is mapped, `net` or `net+TLS` if its
+    /// objects are fetched over the network; empty: none.
     pub fabric: String,
-    /// `coherent` or `node-local`; empty where the memory is not reached.
+    /// `coherent` or `node-local`; empty if the memory is not reachable.
     pub coherence: String,
-    /// Why its memory is not mapped; empty where it is.
+    /// Why its memory is not mapped; empty if it is.
     pub why_not: String,
-    /// Heap bytes that it lends.
+    /// Heap bytes that it provides.
     pub capacity: u64,
 }
 
@@ -70,22 +70,22 @@ impl MemberInfo {
         self.is_member() && !self.fabric.is_empty() && !self.fabric.starts_with("net")
     }
 
-    /// True when its objects are brought by network.
+    /// True when its objects are fetched over the network.
     pub fn is_by_net(&self) -> bool {
         self.is_member() && self.fabric.starts_with("net")
     }
 }
 
-/// All nodes. Told to clients in the region of their own node, so that they look without asking.
+/// All nodes. A node publishes the list in its region, so its clients read it without a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// Random number of the cluster; 0: this node is in none.
     pub cluster: u64,
-    /// How often the set of nodes changed.
+    /// Number of changes of the membership.
     pub epoch: u64,
-    /// True while the node that tells hears from most others: only then it makes names.
+    /// True while the reporting node hears from most other nodes: only then does it create names.
     pub has_lease: bool,
-    /// By number; those that are lost, for as long as they are remembered, too.
+    /// Sorted by number. Lost nodes remain in the list for as long as the cluster remembers them.
     pub nodes: Vec<MemberInfo>,
 }
 
@@ -100,13 +100,13 @@ impl Members {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Bytes as they are told to clients.
+    /// Encodes the list as published to clients.
     pub fn encode(&self) -> Vec<u8> {
-        // Nothing in it can fail to be written to memory.
+        // Serialization to memory cannot fail here.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// The opposite of [`Self::encode`]; `None` for other bytes.
+    /// Decodes the bytes of [`Self::encode`]; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }

@@ -1,4 +1,4 @@
-//! Where a node is found: socket, lock and memory of a user.
+//! Paths of a node: the socket, the lock and the memory of a user.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,12 +10,12 @@ use farrow_membership::fnv::{BASIS, fnv};
 
 /// Names the socket of the node to use.
 pub const SOCKET_VARIABLE: &str = "FARROW_SOCKET";
-/// Size of the memory that a private node lends.
+/// Size of the memory of a private node.
 pub const MEMORY_VARIABLE: &str = "FARROW_MEMORY";
-/// Directory (a tmpfs) in which a node's memory lies.
+/// Directory (a tmpfs) that contains the memory of a node.
 pub const MEMORY_DIR_VARIABLE: &str = "FARROW_MEMORY_DIR";
 
-/// `$FARROW_SOCKET`, else the place where this user's node listens.
+/// `$FARROW_SOCKET`, else the default socket of this user's node.
 pub fn default_socket() -> PathBuf {
     match std::env::var_os(SOCKET_VARIABLE) {
         Some(path) if !path.is_empty() => PathBuf::from(path),
@@ -33,7 +33,7 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// The tmpfs that each Linux has.
+/// The tmpfs of every Linux system.
 pub const SHM_DIR: &str = "/dev/shm";
 
 /// `$FARROW_MEMORY_DIR`, if it is set.
@@ -47,11 +47,12 @@ pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Makes the folder of a socket, and refuses one in which others could put theirs.
+/// Creates the directory of a socket, and refuses one in which another user could create a socket.
 ///
 /// # Errors
 ///
-/// The folder cannot be made, or [`runtime_dir`] belongs to somebody else or is open to others.
+/// The directory cannot be created, or [`runtime_dir`] belongs to another user or is writable by
+/// others.
 pub fn prepare_socket_dir(socket: &Path) -> io::Result<()> {
     let Some(dir) = socket.parent().filter(|dir| !dir.as_os_str().is_empty()) else {
         return Ok(());
@@ -60,12 +61,12 @@ pub fn prepare_socket_dir(socket: &Path) -> io::Result<()> {
     check_runtime_dir(socket)
 }
 
-/// Lets others pass through this user's default folder to the socket, but not look around there or
-/// write. Other folders are left as they are: who chose one knows whom it is for.
+/// Lets other users reach the socket in this user's default directory, but not list the directory
+/// or write in it. Other directories stay unchanged: their mode is the choice of the administrator.
 ///
 /// # Errors
 ///
-/// The mode of the folder cannot be changed.
+/// The mode of the directory cannot be changed.
 pub fn open_runtime_dir(socket: &Path) -> io::Result<()> {
     let dir = runtime_dir();
     if socket.parent() != Some(&dir) {
@@ -74,11 +75,11 @@ pub fn open_runtime_dir(socket: &Path) -> io::Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o711))
 }
 
-/// Refuses a socket in this user's default folder when somebody else could have made it.
+/// Refuses a socket in this user's default directory if another user could have created it.
 ///
 /// # Errors
 ///
-/// The folder belongs to another user or others may write in it.
+/// The directory belongs to another user, or others may write in it.
 pub fn check_runtime_dir(socket: &Path) -> io::Result<()> {
     let dir = runtime_dir();
     if socket.parent() != Some(&dir) {
@@ -104,18 +105,18 @@ pub fn check_runtime_dir(socket: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The lock that says a node serves `socket`.
+/// The lock that the node serving `socket` holds.
 pub fn lock_of(socket: &Path) -> PathBuf {
     with_suffix(socket, ".lock")
 }
 
-/// Where the node at `socket` mounts a tmpfs of its own: found by the next one there.
+/// Mount point of the tmpfs of the node at `socket`; the next node at this socket finds it there.
 pub fn memory_mount_of(socket: &Path) -> PathBuf {
     let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
     with_suffix(&absolute, ".memory")
 }
 
-/// The name of the memory of the node at `socket`: the same after a restart.
+/// Name of the memory of the node at `socket`; it stays the same after a restart.
 pub fn region_name(socket: &Path) -> String {
     let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
     let hash = fnv(BASIS, absolute.as_os_str().as_encoded_bytes());
@@ -128,7 +129,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Longest path of a Unix socket in bytes, the closing zero left out (unix(7)).
+/// Longest path of a Unix socket in bytes, without the terminating NUL (unix(7)).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 #[cfg(test)]

@@ -1,45 +1,45 @@
-//! What the daemon answers.
+//! Replies of the daemon.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Members, Rule, WireError, WireSpan};
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
-    /// That of the request.
+    /// Number of the request.
     pub seq: u64,
-    /// The answer.
+    /// The result.
     pub body: Result<ReplyBody, WireError>,
 }
 
-/// The answers.
+/// The result of a request, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyBody {
-    /// To `Hello`; three file descriptors come with it.
+    /// To `Hello`, with three file descriptors.
     Welcome(Welcome),
     /// To `Grant`.
     Granted(WireSpan),
-    /// Done, nothing to say.
+    /// The request succeeded and has no result.
     Done,
-    /// To `Seal`: one result an item.
+    /// To `Seal`: one result per item.
     Sealed(Vec<Result<(u64, u64), WireError>>),
-    /// To `Delete`: one result a target.
+    /// To `Delete`: one result per target.
     Deleted(Vec<Result<(), WireError>>),
-    /// To `Wait`: which are sealed. To `Renew`: which are reserved.
+    /// To `Wait`: whether each target is sealed. To `Renew`: whether each name is reserved.
     Ready(Vec<bool>),
     /// To `HoldBlock`.
     HoldBlock(WireSpan),
     /// To `Stats`.
     Stats(Box<NodeStats>),
-    /// To `Handover`, with two descriptors: the listening socket, then the lock.
+    /// To `Handover`, with two file descriptors: the listening socket, then the lock.
     HandedOver(Inheritance),
-    /// To `Watch`: no event before this number is of interest.
+    /// To `Watch`: no event before this number matches.
     Watched {
         /// Number of the next event to look at.
         next: u64,
     },
-    /// To `Pin`: one result a target.
+    /// To `Pin`: one result per target.
     Pinned(Vec<Result<(), WireError>>),
     /// To `Evict`.
     Evicted(EvictedReport),
@@ -53,35 +53,36 @@ pub enum ReplyBody {
     FoundLost(Option<String>),
     /// To `Sync`, about flags.
     Flags {
-        /// All flags of that name.
+        /// All flags of this name.
         value: u64,
-        /// False: what was waited for did not come in time.
+        /// False: the time limit passed before the condition was met.
         is_met: bool,
     },
     /// To `Nodes`.
     Nodes(Members),
     /// To `Rules`.
     Rules(Vec<Rule>),
-    /// To `Room`: one range a size.
+    /// To `Room`: one range per size.
     Room(Vec<WireSpan>),
-    /// To `Fetch`: the id of a replica in the client's own node. None: the object is nowhere.
+    /// To `Fetch`: the id of a replica in the client's own node; `None`: the object does not exist.
     Fetched(Option<(u64, u64)>),
-    /// To `Fetch`: it is on its way.
+    /// To `Fetch`: the transfer is in progress.
     Fetching,
-    /// To `Fetch` of a part: the id of an object in the client's own node that is that part alone.
+    /// To `Fetch` of a part: the id of an object in the client's own node that contains only this
+    /// part.
     FetchedPart((u64, u64)),
     /// To `ListAt`.
     Listing(Listing),
-    /// To `Fetch` of metadata: it, encoded, of an object of which there is no replica.
+    /// To `Fetch` of metadata: the encoded metadata of an object that has no replica.
     Metadata(Vec<u8>),
 }
 
 /// A page of a list of objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// The objects, in no order.
+    /// The objects, in no particular order.
     pub items: Vec<ListedItem>,
-    /// Position at which the next page begins; `None`: this is the last.
+    /// Position at which the next page begins; `None`: this page is the last.
     pub next: Option<u64>,
 }
 
@@ -98,32 +99,33 @@ pub struct ListedItem {
     pub bytes: u64,
     /// Nanoseconds since 1970 at its seal.
     pub sealed_at_ns: u64,
-    /// Process that made it.
+    /// Process that created it.
     pub creator_pid: u32,
     /// Its metadata, encoded.
     pub metadata: Vec<u8>,
-    /// Whether it is never evicted.
+    /// Whether it is exempt from eviction.
     pub is_pinned: bool,
     /// Nanoseconds since 1970 at its last use.
     pub last_use_ns: u64,
-    /// Whether it is out of memory.
+    /// Whether it is spilled.
     pub is_spilled: bool,
     /// Whether its name in memory was overwritten.
     pub is_name_damaged: bool,
 }
 
-/// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.
+/// State of a daemon outside its region, at most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX)
+/// entries of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inheritance {
-    /// Names of objects in creation, each with the place of its client.
+    /// Names of objects in creation, each with the slot of its client.
     pub reserved: Vec<(u32, String)>,
-    /// Objects that their creators have not held yet: place, and the two halves of the id.
+    /// Objects that their creators do not hold yet: slot, and the two halves of the id.
     pub retained: Vec<(u32, u64, u64)>,
-    /// Promised objects, by the place of the client.
+    /// Number of reserved objects, by the slot of the client.
     pub promised: Vec<(u32, u32)>,
 }
 
-/// The client's place in the region.
+/// The client's slot in the region, and how to map the region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the daemon.
@@ -144,48 +146,48 @@ pub struct Welcome {
     pub data_file_offset: u64,
     /// Address at which every process should map the region.
     pub base: u64,
-    /// Place in the client table.
+    /// Slot in the client table.
     pub slot: u32,
-    /// Proves the place when the client comes back.
+    /// Proves the ownership of the slot when the client reconnects.
     pub nonce: u64,
     /// Hold pages of this client.
     pub hold_blocks: Vec<WireSpan>,
-    /// Its pages for entries of objects that it seals by itself, neighbours as one.
+    /// Its pages for entries of objects that it seals by itself; adjacent pages form one span.
     pub entry_pages: Vec<WireSpan>,
-    /// What the daemon believes is granted to this client.
+    /// The ranges granted to this client, as the daemon knows them.
     pub grants: Vec<WireSpan>,
     /// Process id of the daemon.
     pub pid: u32,
-    /// Path or name of the memory, for people.
+    /// Path or name of the memory, for display.
     pub memory: String,
     /// Number of the client's namespace.
     pub namespace: u16,
-    /// Events before this one are not of that namespace.
+    /// Events before this one belong to other namespaces.
     pub events_from: u64,
-    /// Objects are counted: who is about to create some asks for a reservation.
+    /// Whether objects are limited: a client then needs a reservation before it creates some.
     pub are_objects_limited: bool,
 }
 
-/// A namespace, and what is in it.
+/// A namespace and its usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceReport {
-    /// Its name; that of the default one is empty.
+    /// Its name; the default namespace has an empty name.
     pub name: String,
     /// Bytes granted to its clients, and those of its objects.
     pub bytes: u64,
-    /// Most of them; `None`: no limit.
+    /// Limit of `bytes`; `None`: no limit.
     pub bytes_max: Option<u64>,
     /// Sealed objects.
     pub objects: u64,
-    /// Most of them; `None`: no limit.
+    /// Limit of `objects`; `None`: no limit.
     pub objects_max: Option<u64>,
-    /// User ids of those that may write; `None`: all that may connect.
+    /// User ids with write permission; `None`: all users that may connect.
     pub writers: Option<Vec<u32>>,
     /// Clients in it.
     pub clients: u64,
 }
 
-/// Who is there, and the heap from its start to its end.
+/// All clients, and the heap from its start to its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// All clients.
@@ -197,41 +199,41 @@ pub struct Overview {
 /// One client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientOverview {
-    /// Its place.
+    /// Its slot.
     pub slot: u32,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
     /// Bytes granted and not sealed.
     pub granted: u64,
     /// Objects that it holds.
     pub holds: u64,
-    /// False when it has not come back since its connection or the daemon ended.
+    /// False if it has not reconnected since its connection or the daemon ended.
     pub is_connected: bool,
 }
 
 /// Bytes of a part of the heap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellOverview {
-    /// Free.
+    /// Free bytes.
     pub free: u64,
-    /// Granted and not sealed.
+    /// Bytes granted and not sealed.
     pub granted: u64,
-    /// Of objects that somebody holds.
+    /// Bytes of held objects.
     pub held: u64,
-    /// Of other objects.
+    /// Bytes of other objects.
     pub used: u64,
 }
 
-/// Numbers of a node; bytes unless said otherwise.
+/// Statistics of a node, in bytes unless stated otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStats {
-    /// Heap bytes lent.
+    /// Heap bytes provided.
     pub capacity: u64,
-    /// Bytes of live objects, rounded to lines.
+    /// Bytes of live objects, rounded up to cache lines.
     pub used: u64,
-    /// Bytes that can be granted or lie between objects.
+    /// Bytes that can be granted, or between objects.
     pub free: u64,
     /// Longest free run of whole pages.
     pub largest_free: u64,
@@ -239,19 +241,19 @@ pub struct NodeStats {
     pub granted: u64,
     /// Free bytes in pages that also hold objects.
     pub fragmented: u64,
-    /// Bytes that a client of another machine could write and went without cleaning.
+    /// Bytes that a client on another machine could write when it ended without cleanup.
     pub quarantine: u64,
-    /// Bytes of deleted objects that somebody still holds.
+    /// Bytes of deleted objects that a client still holds.
     pub retiring: u64,
     /// Sealed objects.
     pub objects: u64,
-    /// Most objects.
+    /// Largest number of objects.
     pub objects_max: u64,
-    /// Deleted objects that somebody still holds.
+    /// Deleted objects that a client still holds.
     pub objects_retiring: u64,
-    /// Clients that have a place.
+    /// Clients with a slot.
     pub clients: u64,
-    /// Most clients.
+    /// Largest number of clients.
     pub clients_max: u64,
     /// Objects held, summed over clients.
     pub holds: u64,
@@ -261,15 +263,15 @@ pub struct NodeStats {
     pub pid: u32,
     /// Milliseconds since the daemon started.
     pub uptime_ms: u64,
-    /// Objects adopted at start from an earlier life.
+    /// Objects adopted at start from an earlier incarnation.
     pub adopted: u64,
-    /// Bytes of the heap whose pages are ready.
+    /// Bytes of the heap with prepared pages.
     pub prepared: u64,
     /// `shm` or `device`.
     pub fabric: String,
     /// `coherent` or `node-local`.
     pub coherence: String,
-    /// Where the memory lies, for people.
+    /// Path or name of the memory, for display.
     pub memory: String,
     /// Size of the huge pages that the memory offers; 0: none.
     pub huge_page_bytes: u64,
@@ -281,13 +283,13 @@ pub struct NodeStats {
     pub deleted_total: u64,
     /// Requests that wait for memory.
     pub waiting: u64,
-    /// Bytes that they wait for.
+    /// Bytes requested by them.
     pub waiting_bytes: u64,
-    /// Times the event loop woke since start; none while nothing happens.
+    /// Wake-ups of the event loop since start; an idle loop does not wake.
     pub turns_total: u64,
-    /// How objects are chosen for eviction: `lru` or `none`.
+    /// Eviction policy: `lru` or `none`.
     pub eviction: String,
-    /// Bytes of sealed objects that somebody holds.
+    /// Bytes of held sealed objects.
     pub held: u64,
     /// Bytes of pinned objects, held or not.
     pub pinned: u64,
@@ -297,43 +299,43 @@ pub struct NodeStats {
     pub evictable: u64,
     /// Objects evicted since start.
     pub evicted_total: u64,
-    /// Bytes that became free with them.
+    /// Bytes freed by these evictions.
     pub evicted_bytes_total: u64,
     /// Bytes of the region's tables that objects take.
     pub records: u64,
-    /// Objects that clients sealed by themselves, those deleted and held included.
+    /// Objects that clients sealed by themselves, including deleted ones that are still held.
     pub client_objects: u64,
-    /// Most of them.
+    /// Largest number of such objects.
     pub client_objects_max: u64,
-    /// Objects that are out of memory.
+    /// Objects that are spilled.
     pub objects_spilled: u64,
-    /// Bytes that their users see.
+    /// Bytes of their contents.
     pub spilled: u64,
-    /// Objects written to files since start, those that came back included.
+    /// Objects written to files since start, including restored ones.
     pub spilled_total: u64,
-    /// Objects that came back since start.
+    /// Objects restored since start.
     pub restored_total: u64,
     /// Files that could not be written or read since start.
     pub spill_failures_total: u64,
-    /// Memory of the daemon that requests, replies and waits of clients and other nodes take.
+    /// Memory of the daemon in use for requests, replies and waits of clients and other nodes.
     pub buffers: u64,
-    /// Most of it.
+    /// Limit of `buffers`.
     pub buffers_max: u64,
 }
 
-/// What an eviction did, and what stood in the way of more.
+/// The result of an eviction, and the memory that it could not free.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictedReport {
-    /// Objects that went.
+    /// Evicted objects.
     pub objects: u64,
-    /// Bytes that became free with them.
+    /// Bytes freed by these evictions.
     pub bytes: u64,
-    /// Bytes of objects that somebody holds.
+    /// Bytes of held objects.
     pub held: u64,
     /// Bytes of pinned objects.
     pub pinned: u64,
     /// Bytes granted to clients and not sealed.
     pub granted: u64,
-    /// Bytes of deleted objects that somebody holds.
+    /// Bytes of deleted objects that a client still holds.
     pub retiring: u64,
 }

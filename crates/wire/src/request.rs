@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Requests of clients.
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use serde::{Deserialize, Serialize};
 use super::{WAIT_MS_MAX, WireSpan};
 pub use crate::rights::{Rights, Rule};
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the client, returned in the reply.
+    /// Chosen by the client, repeated in the reply.
     pub seq: u64,
-    /// The question.
+    /// The content.
     pub body: RequestBody,
 }
 
-/// The questions.
+/// The content of a request, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestBody {
-    /// First message of a connection.
+    /// Opens a session; the first message of a connection.
     Hello(Hello),
-    /// Memory to write in: at least `min` bytes, `want` if there is as much. When there is not,
-    /// the answer may take up to `wait_ms`.
+    /// Requests memory to write in: at least `min` bytes, and up to `want`. If memory is short, the
+    /// reply may take up to `wait_ms`.
     Grant {
-        /// Least number of bytes that helps.
+        /// Smallest usable number of bytes.
         min: u64,
-        /// Number of bytes wished for.
+        /// Preferred number of bytes.
         want: u64,
-        /// How long to wait for room, in milliseconds; 0: not at all.
+        /// Longest wait for memory in milliseconds; 0: no wait.
         wait_ms: u64,
     },
-    /// Gives back parts of granted memory that hold nothing.
+    /// Gives back unused parts of granted memory.
     Release {
-        /// What to give back.
+        /// The ranges.
         spans: Vec<WireSpan>,
     },
-    /// Takes names for objects that are being written: all of them, or none.
+    /// Reserves names for objects in creation: all of them, or none.
     Reserve {
         /// 1 to 255 bytes of UTF-8 each.
         names: Vec<String>,
@@ -47,171 +47,175 @@ pub enum RequestBody {
         /// The names.
         names: Vec<String>,
     },
-    /// Makes written memory into objects: none if a name of them is taken.
+    /// Turns written memory into objects: none if one of the names is taken.
     Seal {
-        /// One an object.
+        /// One item per object.
         items: Vec<SealItem>,
     },
-    /// The client holds these objects of its own now.
+    /// Reports that the client now holds these objects, which it created.
     Confirm {
         /// The two halves of each id.
         ids: Vec<(u64, u64)>,
     },
-    /// The client holds all objects that it sealed before it came back, and still uses.
+    /// Reports that the client holds every object that it sealed before it reconnected and still
+    /// uses.
     ConfirmEarlier,
-    /// Deletes objects; space comes back when nobody holds them.
+    /// Deletes objects; their space becomes free when no client holds them.
     Delete {
-        /// Which.
+        /// The objects.
         targets: Vec<WireTarget>,
     },
-    /// Answers when `count` of the targets are sealed or the time is over.
+    /// The reply arrives when `count` of the targets are sealed or the timeout elapses.
     Wait {
-        /// What is waited for.
+        /// The objects to wait for.
         targets: Vec<WireTarget>,
-        /// How many of them are enough.
+        /// Number of sealed targets that ends the wait.
         count: u32,
         /// Time limit in milliseconds.
         timeout_ms: u64,
     },
-    /// One more page for holds.
+    /// Requests one more page for holds.
     HoldBlock,
-    /// The client let go of an object that is being deleted: look again.
+    /// Reports that the client released an object that is being deleted, so that the node looks
+    /// again.
     Reclaim,
-    /// Numbers.
+    /// Requests the statistics of the node.
     Stats,
-    /// The client needs nothing any more: its place may be cleared although it lives on.
+    /// Ends the session: the slot may be cleared although the process is alive.
     Goodbye,
-    /// Ends the daemon.
+    /// Stops the daemon.
     Shutdown,
-    /// Asked instead of `Hello` by a daemon that is to follow this one: finish what has arrived,
-    /// let go of the region, and pass on the listening socket and the lock.
+    /// Sent instead of `Hello` by the successor of a daemon: the daemon finishes received requests,
+    /// releases the region, and passes on the listening socket and the lock.
     Handover {
-        /// The region that the asker is ready to adopt.
+        /// The region that the successor is ready to adopt.
         region_uid: u64,
     },
-    /// First words of a client that came back: the names that it still needs for objects in
-    /// creation. Those that the last daemon passed on need no new reservation.
+    /// Sent first by a client that reconnected: the names that it still needs for objects in
+    /// creation. Names that the last daemon passed on need no new reservation.
     Renew {
         /// 1 to 255 bytes of UTF-8 each.
         names: Vec<String>,
-        /// Every other name of this client is given back.
+        /// True: every other name of this client is given back.
         are_all: bool,
     },
-    /// Keeps room in the quotas for objects that the client is about to create: for all, or none.
-    /// When there is none, the answer may take up to `wait_ms`.
+    /// Reserves quota for objects that the client is about to create: for all, or none. If quota is
+    /// short, the reply may take up to `wait_ms`.
     Reservation {
-        /// How many.
+        /// Number of objects.
         objects: u32,
-        /// How long to wait for room, in milliseconds; 0: not at all.
+        /// Longest wait for quota in milliseconds; 0: no wait.
         wait_ms: u64,
     },
     /// Gives reservations back.
     Unpromise {
-        /// How many.
+        /// Number of objects.
         objects: u32,
     },
-    /// Among the first words of a client that came back: so many of its objects in creation were
-    /// promised. What there is no room for any more is no reservation from here on.
+    /// Sent by a client after it reconnected: the number of its objects in creation that had a
+    /// reservation. Reservations that exceed the quota now lapse.
     Promised {
-        /// How many.
+        /// Number of objects.
         objects: u32,
     },
-    /// First message of a further connection of a client, on which it only waits for events.
+    /// First message of a further connection of a client, which only waits for events.
     Listen(Listen),
-    /// Answers as soon as there is an event that is meant, or the time is over. The events
-    /// themselves are read in the region.
+    /// The reply arrives when there is a matching event or the timeout elapses. The client reads
+    /// the events themselves in the region.
     Watch(Watch),
-    /// Pins objects, so that they are never evicted, or lets them go.
+    /// Pins objects, which exempts them from eviction, or unpins them.
     Pin {
-        /// Which.
+        /// The objects.
         targets: Vec<WireTarget>,
-        /// False: they may be evicted again.
+        /// False: unpin.
         is_pinned: bool,
     },
-    /// Evicts what was used least recently, so many bytes or more.
+    /// Evicts the least recently used objects, at least this many bytes.
     Evict {
-        /// Bytes that are to become free.
+        /// Bytes to free.
         bytes: u64,
     },
-    /// Answers when the object can be held; brings it back into memory if need be.
+    /// The reply arrives when the object can be held; a spilled object is restored.
     Restore {
         /// The two halves of its id.
         id: (u64, u64),
     },
-    /// Who is there and what the heap looks like.
+    /// Requests the list of clients and the state of the heap.
     Overview {
-        /// Parts of the heap, at most [`farrow_store::HEAP_CELLS_MAX`].
+        /// Number of equal parts of the heap to report, at most [`farrow_store::HEAP_CELLS_MAX`].
         cells: u32,
     },
-    /// Pages in a row for entries of objects that the client seals by itself.
+    /// Requests consecutive pages for entries of objects that the client seals by itself.
     EntryPages {
-        /// Most that are wished for; at least one is given.
+        /// Largest useful number of pages; at least one is given.
         count: u32,
     },
-    /// Makes a namespace.
+    /// Creates a namespace.
     CreateNamespace(NamespaceSpec),
-    /// Drops a namespace in which nothing is.
+    /// Drops an empty namespace.
     DropNamespace {
         /// Its name.
         name: String,
     },
-    /// Which namespaces there are, and what is in them.
+    /// Lists the namespaces and their usage.
     Namespaces,
-    /// A barrier, or flags.
+    /// Operates on a barrier or on flags.
     Sync {
-        /// One in the cluster for each namespace; 1 to 255 bytes.
+        /// Name of the barrier or the flags, unique in the cluster for each namespace; 1 to 255
+        /// bytes.
         name: String,
-        /// What is to be done.
+        /// The operation.
         ask: SyncAsk,
     },
-    /// Which other node has an object of this name: one that the client could not reach.
+    /// Finds the node, unreachable for the client, that has an object of this name.
     FindLost {
         /// The name.
         name: String,
     },
-    /// Which nodes the cluster has.
+    /// Lists the nodes of the cluster.
     Nodes,
-    /// What a node may do in a namespace, from now on.
+    /// Sets the rights of a node in a namespace.
     SetRule(Rule),
-    /// Takes such a rule out: the next closest one holds.
+    /// Removes a rule; the next most specific rule applies.
     RemoveRule {
         /// As in the rule.
         namespace: String,
         /// As in the rule.
         node: String,
     },
-    /// All such rules.
+    /// Lists all rules.
     Rules,
-    /// The processes of a lost node have ended for certain: what they hold comes back.
+    /// Confirms that the processes of a lost node have ended; everything that they hold is
+    /// reclaimed.
     Forget {
         /// Its name.
         node: String,
     },
-    /// Memory to write in, all of it or none.
+    /// Requests memory to write in, all of it or none.
     Room(RoomAsk),
     /// Ends the wait of an earlier request of this connection. If that request still waits, its
-    /// answer is [`WireError::Cancelled`](super::WireError::Cancelled) and nothing has changed.
-    /// If it was answered before, nothing happens.
+    /// reply is [`WireError::Cancelled`](super::WireError::Cancelled) and nothing has changed. If
+    /// it was already answered, nothing happens.
     Cancel {
         /// The number of that request.
         seq: u64,
     },
-    /// Bring an object, which is in no memory that is mapped, into that of the client's own node.
+    /// Copies an object from unmapped memory to the memory of the client's own node.
     Fetch {
-        /// Which.
+        /// The object.
         target: WireTarget,
-        /// How much of it.
+        /// The requested extent.
         extent: Extent,
-        /// After so long the answer is that it is still on its way.
+        /// Time in milliseconds after which the reply is that the transfer is in progress.
         wait_ms: u64,
     },
-    /// A page of the list of objects at a node whose memory is not mapped.
+    /// Requests a page of the list of objects at a node whose memory is not mapped.
     ListAt {
         /// The node.
         node: String,
-        /// Only objects whose names begin like this; empty: all.
+        /// Prefix of the names; empty: all objects.
         prefix: String,
-        /// Position at which the page begins; 0: the first.
+        /// Position at which the page begins; 0: the first page.
         from: u64,
     },
     /// Brings an object that the client has sealed in memory that this node cannot map, and makes it
@@ -226,19 +230,19 @@ pub enum RequestBody {
     },
 }
 
-/// How much of an object is brought.
+/// The extent of an object that is fetched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Extent {
     /// All of it.
     Whole,
     /// Some columns and rows.
     Part(PartSpec),
-    /// Its metadata, and so whether it exists.
+    /// Only its metadata, which also shows whether it exists.
     Metadata,
 }
 
 impl Extent {
-    /// The part, unless it is something else.
+    /// The part, if the extent is one.
     pub fn part(&self) -> Option<&PartSpec> {
         match self {
             Self::Part(part) => Some(part),
@@ -255,51 +259,54 @@ pub struct PartSpec {
     pub columns: Option<Vec<String>>,
     /// The first row, from the end if negative; `None`: row 0.
     pub start: Option<i64>,
-    /// The first row behind the part, from the end if negative; `None`: the end.
+    /// The first row after the part, from the end if negative; `None`: the end.
     pub stop: Option<i64>,
 }
 
-/// Memory for an operation that knows how much it needs. The node decides about all of it at once,
-/// so an operation that cannot have it costs no other object.
+/// Memory for an operation that knows its need. The node decides about all of it at once, so an
+/// operation that cannot have it evicts no object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomAsk {
-    /// A range of so many bytes each, at most [`ROOM_RANGES_MAX`](super::ROOM_RANGES_MAX); none: slots and names alone.
+    /// Bytes of each range, at most [`ROOM_RANGES_MAX`](super::ROOM_RANGES_MAX) ranges; empty: only
+    /// slots and names.
     pub sizes: Vec<u64>,
-    /// Bytes wished for, where there is one range; 0: no more than needed.
+    /// Preferred number of bytes, if there is one range; 0: no more than needed.
     pub want: u64,
-    /// How long to wait for room, in milliseconds; 0: not at all.
+    /// Longest wait for memory in milliseconds; 0: no wait.
     pub wait_ms: u64,
-    /// What it is for. `None`: nobody knows yet whether anything comes of it, so it is taken from
-    /// what is free and no object goes for it.
+    /// The purpose. `None`: it is not certain that an object results, so the node grants only free
+    /// memory and evicts no object.
     pub purpose: Option<Purpose>,
 }
 
-/// What memory is for: where there is no room for this, no object goes for the memory either.
+/// The purpose of memory: if there is no room for these objects, no object is evicted for the
+/// memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purpose {
-    /// Objects that are to be sealed.
+    /// Number of objects to seal.
     pub objects: u32,
-    /// Bytes of each of their names, as the client calls them.
+    /// Bytes of each of their names in the client's namespace.
     pub names: Vec<u32>,
 }
 
-/// Who speaks.
+/// Identifies a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
-    /// Set when the client had a place before: (region uid, slot, nonce).
+    /// Set when the client had a slot before: (region uid, slot, nonce).
     pub resume: Option<(u64, u32, u64)>,
-    /// The namespace to be in; empty: the default one. One that comes back stays where it was.
+    /// Namespace of the session; empty: the default one. A client that resumes stays in its
+    /// namespace.
     pub namespace: String,
-    /// The node whose memory is to be used; empty: that of the daemon that is asked. Messages to
-    /// another node go through the daemon of the client's own.
+    /// Node whose memory the client uses; empty: the node of this daemon. Messages to another node
+    /// pass through the daemon of the client's own node.
     pub node: String,
     /// False: the connection is for requests alone. No memory is mapped and no descriptors follow.
     pub maps_memory: bool,
 }
 
-/// What a namespace is to be.
+/// Name and limits of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceSpec {
     /// 1 to 63 bytes of UTF-8 without NUL.
@@ -308,32 +315,32 @@ pub struct NamespaceSpec {
     pub bytes_max: Option<u64>,
     /// Most objects; `None`: no limit.
     pub objects_max: Option<u64>,
-    /// User ids of those that may write, at most 8; `None`: all that may connect.
+    /// User ids with write permission, at most 8; `None`: all users that may connect.
     pub writers: Option<Vec<u32>>,
 }
 
-/// Whose further connection this is.
+/// Identifies the client of a further connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
     /// Uid of the region.
     pub region_uid: u64,
-    /// The client's place.
+    /// The client's slot.
     pub slot: u32,
-    /// What proves it.
+    /// Proves the ownership of the slot.
     pub nonce: u64,
-    /// The node at which it has that place; empty: that of the daemon that is asked, through which
-    /// messages to another one go.
+    /// Node of the slot; empty: the node of this daemon, which also forwards messages to other
+    /// nodes.
     pub node: String,
 }
 
-/// Which events are meant.
+/// Selects events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watch {
-    /// Number of the first event of interest: those before were seen.
+    /// Number of the first event of interest: the client has seen all earlier ones.
     pub after: u64,
-    /// Only objects whose names begin like this; empty: all.
+    /// Prefix of the names; empty: all objects.
     pub prefix: String,
     /// Set of kinds: bit n for `EventKind` number n.
     pub kinds: u8,
@@ -354,9 +361,9 @@ pub struct SealItem {
     pub descriptor_crc: u32,
     /// Further blocks.
     pub extra: Vec<WireSpan>,
-    /// CRC-32C of the list of further blocks as it lies in memory.
+    /// CRC-32C of the list of further blocks as stored in memory.
     pub extra_crc: u32,
-    /// Bytes the user sees.
+    /// Bytes visible to the user.
     pub size: u64,
     /// Bytes of metadata at the end of the primary block.
     pub metadata_bytes: u32,
@@ -364,12 +371,12 @@ pub struct SealItem {
     pub metadata_crc: u32,
     /// Name, if it has one.
     pub name: Option<String>,
-    /// True when the name was reserved by this client before.
+    /// True when this client reserved the name before.
     pub is_reserved: bool,
-    /// True when a reservation of this client keeps room for it.
+    /// True when a reservation of this client covers the object.
     pub is_promised: bool,
-    /// True when the client goes on using the memory and will hold the object: until it says
-    /// so, nobody's delete frees it.
+    /// True when the client continues to use the memory and will hold the object: until it confirms
+    /// the hold, no delete frees the object.
     pub is_held_by_creator: bool,
     /// True when the object exists only to be brought to another node: it is deleted when the client
     /// ends.
@@ -377,7 +384,7 @@ pub struct SealItem {
 }
 
 impl SealItem {
-    /// Plain bytes without a name: the first `size` of `primary`.
+    /// Plain bytes without a name: the first `size` bytes of `primary`.
     pub fn bytes(primary: WireSpan, size: u64) -> Self {
         Self {
             kind: ObjectKind::Bytes.as_u8(),
@@ -416,34 +423,34 @@ impl fmt::Display for WireTarget {
     }
 }
 
-/// What a client wants done to a barrier or to flags.
+/// An operation on a barrier or on flags.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyncAsk {
-    /// Come to a barrier.
+    /// Arrives at a barrier.
     Arrive {
-        /// How many come.
+        /// Number of parties of the barrier.
         parties: u32,
-        /// Time limit.
+        /// Time limit in milliseconds.
         timeout_ms: u64,
     },
-    /// Set and clear flags.
+    /// Clears flags, then sets flags.
     SetFlags {
-        /// Bits to set, after
+        /// Bits to set after the bits of `clear` are cleared.
         set: u64,
-        /// these were cleared.
+        /// Bits to clear.
         clear: u64,
     },
-    /// Wait until all these are set.
+    /// Waits until all flags of the mask are set.
     WaitFlags {
         /// Bits.
         mask: u64,
-        /// Time limit.
+        /// Time limit in milliseconds.
         timeout_ms: u64,
     },
 }
 
 impl SyncAsk {
-    /// The same with the time that is left.
+    /// The same operation with the remaining time as its limit.
     #[must_use]
     pub fn within(&self, left_ms: u64) -> Self {
         let mut ask = self.clone();

@@ -1,4 +1,4 @@
-//! What a node may do in a namespace of another one: a rule, and its words.
+//! Rights of a node in a namespace of another node, and the rules that grant them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use farrow_store::NAMESPACE_NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// All namespaces, or all nodes.
+/// Stands for all namespaces, or all nodes.
 pub const ANY: &str = "*";
 
 /// A set of rights.
@@ -16,38 +16,38 @@ pub const ANY: &str = "*";
 #[serde(try_from = "u8", into = "u8")]
 pub struct Rights(u8);
 
-/// The words for each, in the order of their bits.
+/// Each right with its word, in the order of the bits.
 const WORDS: [(Rights, &str); 3] =
     [(Rights::READ, "read"), (Rights::WRITE, "write"), (Rights::DELETE, "delete")];
 
 impl Rights {
-    /// None.
+    /// No right.
     pub const NONE: Self = Self(0);
-    /// Wait for objects and events, bring spilled ones back.
+    /// Wait for objects and events, restore spilled objects.
     pub const READ: Self = Self(1);
-    /// Get memory, take names, seal, pin, come to barriers, set flags.
+    /// Get memory, reserve names, seal, pin, arrive at barriers, set flags.
     pub const WRITE: Self = Self(2);
     /// Delete, evict, unpin.
     pub const DELETE: Self = Self(4);
-    /// All three.
+    /// All three rights.
     pub const ALL: Self = Self(7);
 
-    /// Whether all of `other` are in it.
+    /// Whether the set contains every right of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// The union of both sets.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether it is none.
+    /// Whether the set is empty.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// Each by its word.
+    /// The word of each right in the set.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         WORDS.into_iter().filter(move |(right, _)| self.has(*right)).map(|(_, word)| word)
     }
@@ -71,7 +71,7 @@ impl TryFrom<u8> for Rights {
 }
 
 impl fmt::Display for Rights {
-    /// `read,write,delete`, or `none`.
+    /// Writes `read,write,delete`, or `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
             return f.write_str("none");
@@ -83,7 +83,7 @@ impl fmt::Display for Rights {
 impl FromStr for Rights {
     type Err = RuleError;
 
-    /// Words with commas between them; `all`; `none`.
+    /// Reads words separated by commas; `all`; `none`.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut rights = Self::NONE;
         for word in text.split(',').map(str::trim) {
@@ -100,61 +100,61 @@ impl FromStr for Rights {
     }
 }
 
-/// Why a rule is none.
+/// Why a rule is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// Not of the form.
+    /// The text does not have the form of a rule.
     #[error("{text:?} is not NAMESPACE:NODE:RIGHTS")]
     Form {
-        /// What it is.
+        /// The text.
         text: String,
     },
-    /// A right that there is not.
+    /// No right has this word.
     #[error("there is no right {word:?}: read, write, delete, all, none")]
     NoRight {
-        /// What was asked for.
+        /// The word.
         word: String,
     },
-    /// No node can have this name.
+    /// The name is not valid for a node.
     #[error("{name:?} is neither the name of a node nor \"*\"")]
     NoNode {
         /// The name.
         name: String,
     },
-    /// No namespace can have this name.
+    /// The name is not valid for a namespace.
     #[error("a namespace has a name of at most {max} B without NUL, not {bytes} B")]
     NoNamespace {
         /// Bytes of the name.
         bytes: usize,
-        /// Most bytes.
+        /// Largest allowed number of bytes.
         max: u64,
     },
     /// The table is full.
     #[error("{max} rules are taken")]
     TooMany {
-        /// Most rules.
+        /// Largest number of rules.
         max: usize,
     },
 }
 
-/// A rule.
+/// The rights of a node in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Name of the namespace; empty: the default one; [`ANY`]: all.
     pub namespace: String,
     /// Name of the node; [`ANY`]: all.
     pub node: String,
-    /// What it may do.
+    /// Rights of the node.
     pub rights: Rights,
 }
 
 impl Rule {
-    /// Whether there can be such a namespace and such a node.
+    /// Checks that both names are valid.
     ///
     /// # Errors
     ///
-    /// What there cannot be.
+    /// The name that is not valid.
     pub fn check(&self) -> Result<(), RuleError> {
         let (bytes, max) = (self.namespace.len(), NAMESPACE_NAME_BYTES_MAX);
         if bytes as u64 > max || self.namespace.contains('\0') {
@@ -170,7 +170,7 @@ impl Rule {
 impl FromStr for Rule {
     type Err = RuleError;
 
-    /// `NAMESPACE:NODE:RIGHTS`; the name of the namespace may have colons in it.
+    /// Reads `NAMESPACE:NODE:RIGHTS`; the name of the namespace may contain colons.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut parts = text.rsplitn(3, ':');
         let (Some(rights), Some(node), Some(namespace)) =

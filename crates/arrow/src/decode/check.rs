@@ -1,4 +1,4 @@
-//! Checks of one node: structure (constant time), and contents (all the data).
+//! Checks of one node: its structure (constant time), and its contents (all the data).
 
 use super::rebuild::{alignment_of, element_bytes, inconsistent};
 use crate::error::InvalidDescriptor;
@@ -8,7 +8,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-/// A node about to become an array.
+/// A node that is checked before it becomes an array.
 pub(super) struct Checked<'a> {
     pub data_type: &'a DataType,
     pub layout: ArrayLayout,
@@ -25,7 +25,7 @@ impl Checked<'_> {
         self.length.checked_add(self.offset)
     }
 
-    /// arrow-rs panics on a misaligned buffer when a typed array is made of it.
+    /// Checks alignment: arrow-rs panics when it builds a typed array over a misaligned buffer.
     pub fn alignment(&self, buffers: &[Buffer]) -> Result<(), InvalidDescriptor> {
         for (index, buffer) in buffers.iter().enumerate() {
             let alignment = alignment_of(self.layout, index);
@@ -37,8 +37,8 @@ impl Checked<'_> {
         Ok(())
     }
 
-    /// Every buffer holds offset + length elements. An empty array needs none; where it
-    /// lacks the one offset that consumers look at, it gets a zero.
+    /// Checks that every buffer holds offset + length elements. The offsets of an empty array
+    /// are replaced by a single zero, which consumers read.
     pub fn sizes(&self, buffers: &mut [Buffer]) -> Result<(), InvalidDescriptor> {
         let total = self.total();
         let one_more = total.and_then(|total| total.checked_add(1));
@@ -72,8 +72,8 @@ impl Checked<'_> {
         }
     }
 
-    /// A buffer of so many elements. What lies behind them is cut off: arrow-rs panics on
-    /// buffers that are not a multiple of their element.
+    /// Checks that a buffer holds `count` elements, and cuts off the rest: arrow-rs panics if
+    /// the length of a buffer is not a multiple of its element size.
     fn elements(
         &self,
         buffers: &mut [Buffer],
@@ -101,7 +101,7 @@ impl Checked<'_> {
         if found >= needed { Ok(()) } else { Err(self.error("a buffer", needed, found)) }
     }
 
-    /// Children are long enough for what refers to them; first and last offsets are in order.
+    /// Checks that children are long enough, and that first and last offsets are in order.
     pub fn children(
         &self,
         buffers: &[Buffer],
@@ -160,7 +160,7 @@ impl Checked<'_> {
         Ok(())
     }
 
-    /// Run ends and values come in pairs, and the last run reaches the end of the array.
+    /// Checks that each run has a value, and that the last run reaches the end of the array.
     fn runs(&self, bytes: usize, children: &[ArrayData]) -> Result<(), InvalidDescriptor> {
         let [ends, values] = children else {
             return Err(self.error("children", 2, children.len()));
@@ -191,14 +191,14 @@ impl Checked<'_> {
     }
 }
 
-/// Checks all contents: arrow-rs's own full validation, and the null counts.
+/// Checks all contents: the null counts, and the full validation of arrow-rs.
 pub(crate) fn check_contents(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     check_null_counts(data)?;
     check_expansion(data)?;
     data.validate_full().map_err(|error| InvalidDescriptor::Data { reason: error.to_string() })
 }
 
-/// Kernels allocate by the null count and then write by the bitmap.
+/// Checks null counts: kernels allocate by the count, and then write by the bitmap.
 fn check_null_counts(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     if let Some(nulls) = data.nulls() {
         let valid = nulls.inner().count_set_bits();
@@ -211,12 +211,12 @@ fn check_null_counts(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     data.child_data().iter().try_for_each(check_null_counts)
 }
 
-/// What arrow-rs's validation may allocate for one fixed-size list, besides its data.
+/// Bytes that arrow-rs's validation may allocate for one fixed-size list, beyond its data.
 const EXPANSION_BYTES_MAX: usize = 1 << 20;
 
-/// arrow-rs's validation of a fixed-size list repeats each bit of its validity once for each
-/// item. Items may take no bytes (nulls, empty structs), so a few bytes of bitmap could ask
-/// for any amount of memory.
+/// Limits the memory that arrow-rs allocates for the validation of a fixed-size list: it repeats
+/// each validity bit for each item. Items may have no bytes (nulls, empty structs), so a few
+/// bytes of bitmap could require any amount of memory.
 fn check_expansion(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     if let (DataType::FixedSizeList(_, items), Some(child)) =
         (data.data_type(), data.child_data().first())

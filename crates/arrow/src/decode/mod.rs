@@ -1,5 +1,5 @@
-//! Reading descriptors: [`Decoded::parse`] checks the bytes, [`Decoded::rebuild`] checks every
-//! range against the object and makes arrays over it.
+//! Reading descriptors: [`Decoded::parse`] checks the bytes. [`Decoded::rebuild`] checks every
+//! range against the object and builds arrays over it.
 
 mod check;
 mod parse;
@@ -18,17 +18,17 @@ pub(crate) use check::check_contents;
 pub(crate) use parse::{ArrayNode, Range, Validity};
 pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 
-/// Turns (region offset, length) into a buffer over those bytes, or `None` if they do not lie
-/// within the object. The buffer must be exactly that long.
+/// Maps (region offset, length) to a buffer of exactly that length; `None` if the range exceeds
+/// the object.
 pub type Resolve<'a> = &'a dyn Fn(u64, u64) -> Option<Buffer>;
 
-/// What a descriptor may ask for. A descriptor may never have more nodes than bytes, so what
-/// it makes a reader allocate is bounded by its own length.
+/// Limits for a descriptor. A descriptor may never have more nodes than bytes, so its own length
+/// bounds the memory that a reader allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How deep types may nest; at most 64.
+    /// Maximum nesting depth of types; at most 64.
     pub depth_max: usize,
-    /// How many array nodes there may be, references to dictionaries expanded.
+    /// Maximum number of array nodes, with references to dictionaries expanded.
     pub nodes_max: u64,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// A descriptor whose bytes make sense; whether its ranges do is for [`Decoded::rebuild`].
+/// A parsed descriptor. [`Decoded::rebuild`] checks its ranges.
 #[derive(Debug)]
 pub struct Decoded {
     kind: Kind,
@@ -53,7 +53,7 @@ pub(crate) enum Content {
     Arrow(Tree),
 }
 
-/// Nodes of all batches, each parent before its children, batch after batch.
+/// Nodes of all batches, in order of batches, parents before their children.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub schema: Arc<SchemaNode>,
@@ -61,7 +61,7 @@ pub(crate) struct Tree {
     pub ranges: Vec<Range>,
     /// Rows of each batch.
     pub batches: Vec<u64>,
-    /// Node at which each dictionary that can be referred to begins.
+    /// First node of each dictionary, by the number that references use.
     pub dictionaries: Vec<u32>,
 }
 
@@ -86,15 +86,15 @@ pub struct ArrowObject {
 }
 
 impl Decoded {
-    /// Reads a descriptor. Nothing in it is trusted; nothing outside it is touched.
+    /// Reads a descriptor. Nothing in it is trusted, and no other memory is read.
     ///
     /// # Errors
-    /// [`InvalidDescriptor`], with what is wrong and where.
+    /// [`InvalidDescriptor`], with the problem and its position.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDescriptor> {
         parse::parse(bytes, limits)
     }
 
-    /// What the object is.
+    /// Kind of the object.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -120,8 +120,8 @@ impl Decoded {
         }
     }
 
-    /// Every range of bytes (region offset, length) that the object refers to; not checked, in
-    /// no order, with repetitions.
+    /// Every range of bytes (region offset, length) that the object refers to: unchecked,
+    /// unsorted, with repetitions.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let (nodes, ranges, data): (&[ArrayNode], &[Range], _) = match &self.content {
             Content::Arrow(tree) => (&tree.nodes, &tree.ranges, None),
@@ -132,16 +132,16 @@ impl Decoded {
         all.filter(|range| range.length > 0).map(|range| (range.offset, range.length))
     }
 
-    /// Makes the object over memory.
+    /// Rebuilds the object over memory.
     ///
-    /// This takes time in proportion to the number of buffers, not of rows, and touches only
-    /// first and last offsets and last run ends. It guarantees that every view lies within
-    /// the object, is aligned, and is long enough for its array. It believes the *contents*:
-    /// offsets between the first and the last, views, dictionary indices, type codes, union
-    /// offsets, run ends, the null count, and that text is UTF-8. Arrow kernels, which check
-    /// none of these either, may read out of bounds if the writer of the object broke them.
-    /// So use it for objects of writers that are trusted to hand over well-formed arrays,
-    /// else [`Decoded::rebuild_checked`]. See `docs/formats/descriptor.md`, "What is checked".
+    /// The time is proportional to the number of buffers, not of rows. Reads are limited to first
+    /// and last offsets, last run ends, and bitmaps that are small or lack a null count. Every
+    /// view is within the object, aligned, and long enough. The *contents* are not checked: other
+    /// offsets, views, dictionary indices, type codes, union offsets, run ends, the null counts
+    /// of large bitmaps, and UTF-8. Arrow kernels do not check them either, and may read out of
+    /// bounds if they are wrong. Use this method only if the writer is trusted to write
+    /// well-formed arrays, else [`Decoded::rebuild_checked`]. See `docs/formats/descriptor.md`,
+    /// "What is checked".
     ///
     /// # Errors
     /// [`InvalidDescriptor`] for any range, count or length that does not fit.
@@ -158,9 +158,9 @@ impl Decoded {
         }
     }
 
-    /// Like [`Decoded::rebuild`], and then checks all contents, which reads all the data once.
-    /// What comes back is as safe to compute on as arrays built by arrow-rs itself, as long
-    /// as nobody changes the bytes.
+    /// Like [`Decoded::rebuild`], and then checks all contents, which reads all the data. The
+    /// result is as safe to compute on as arrays built by arrow-rs, while the bytes do not
+    /// change.
     ///
     /// # Errors
     /// As [`Decoded::rebuild`], and [`InvalidDescriptor::Data`].
@@ -176,11 +176,11 @@ impl Decoded {
 }
 
 impl ArrowObject {
-    /// The batches as arrow-rs record batches; an array becomes a batch of one column. What
-    /// arrow-rs cannot hold of the schema is lost, see [`SchemaNode::to_field`].
+    /// The batches as arrow-rs record batches; an array becomes a batch of one column.
+    /// [`SchemaNode::to_field`] lists the losses in the schema.
     ///
     /// # Errors
-    /// Whatever arrow-rs says, for example of nulls in a field that must have none.
+    /// Any error of arrow-rs, for example for nulls in a field that is not nullable.
     pub fn record_batches(&self) -> Result<Vec<RecordBatch>, ArrowError> {
         let schema = match self.schema.to_schema() {
             Some(schema) if self.kind.is_tabular() => schema,
@@ -195,7 +195,7 @@ impl ArrowObject {
         batches.collect()
     }
 
-    /// Rows of all batches together.
+    /// Total number of rows.
     pub fn rows(&self) -> u64 {
         self.batches.iter().fold(0, |sum, batch| sum.saturating_add(batch.rows as u64))
     }

@@ -27,7 +27,7 @@ pub(crate) struct Range {
 /// Validity of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Validity {
-    /// `None`: count when rebuilding.
+    /// `None`: the rebuild counts the nulls.
     pub null_count: Option<u64>,
     pub bit_offset: u64,
     pub range: Range,
@@ -39,10 +39,10 @@ pub(crate) struct ArrayNode {
     pub length: u64,
     pub offset: u64,
     pub validity: Option<Validity>,
-    /// First of its ranges, and how many it has.
+    /// Index of the node's first range.
     pub first_range: u32,
     pub range_count: u32,
-    /// Number of the dictionary it shares, instead of a child of its own.
+    /// Number of the dictionary that the node shares; `None` if it has its own.
     pub dictionary: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ fn arrow(
     total: usize,
 ) -> Result<Content, InvalidDescriptor> {
     let depth_max = limits.depth_max.min(DEPTH_MAX);
-    // The root of a table is no array itself, so its columns may nest one level deeper.
+    // The root of a table is not an array, so its columns may nest one level deeper.
     let schema = read_schema(reader, 0, depth_max + usize::from(kind.is_tabular()))?;
     let is_struct = matches!(schema.data_type(), DataType::Struct(_));
     if kind.is_tabular() && !is_struct {

@@ -1,5 +1,5 @@
-//! From nodes to arrays over memory. Every check that decides which bytes a view covers is
-//! made here, before the view exists.
+//! From nodes to arrays over memory. The bytes that a view covers are checked here, before the
+//! view exists.
 
 use super::{ArrayNode, Range, Resolve, Tree};
 use crate::BatchData;
@@ -12,11 +12,11 @@ use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-/// Bitmaps up to this size are counted, in well under a microsecond; the null count of a larger
-/// one is believed, since counting would fault its pages in.
+/// Maximum size of a bitmap whose nulls are counted, in well under a microsecond. The null count
+/// of a larger one is trusted, since counting would fault its pages in.
 const COUNTED_BITMAP_BYTES_MAX: usize = 4096;
 
-/// Makes all batches of a tree.
+/// Builds all batches of a tree.
 pub(crate) fn rebuild_batches(
     kind: Kind,
     tree: &Tree,
@@ -38,7 +38,7 @@ pub(crate) fn rebuild_batches(
     Ok(batches)
 }
 
-/// Makes arrays of the given types from a tree whose dictionaries are already known.
+/// Builds arrays of the given types from a tree whose dictionaries are already known.
 pub(crate) fn rebuild_columns<'a>(
     tree: &Tree,
     resolve: Resolve<'_>,
@@ -86,7 +86,7 @@ struct Rebuilder<'a> {
     resolve: Resolve<'a>,
     next: usize,
     dictionaries: Vec<Option<ArrayData>>,
-    /// Dictionaries are numbered in the order in which they are completed.
+    /// Number of completed dictionaries. Dictionaries are numbered in order of completion.
     completed: usize,
 }
 
@@ -99,7 +99,7 @@ impl Rebuilder<'_> {
         let no_layout = || inconsistent(data_type, "the layout", 1, 0);
         let layout = ArrayLayout::of(data_type).ok_or_else(no_layout)?;
         let length = to_usize(node.length, "length")?;
-        // An array of no elements keeps no offset: consumers look at buffers[offset].
+        // The offset of an empty array is dropped: consumers read buffers[offset].
         let is_trivial = length == 0 && !matches!(layout, ArrayLayout::RunEnd { .. });
         let offset = if is_trivial { 0 } else { to_usize(node.offset, "offset")? };
         let nulls = self.nulls(node, data_type, length)?;
@@ -115,9 +115,9 @@ impl Rebuilder<'_> {
             .nulls(nulls)
             .buffers(buffers)
             .child_data(children);
-        // SAFETY: `Checked` and `nulls` have established that every buffer and child is there,
-        // aligned and long enough. That the contents are well-formed is the promise of the
-        // object's writer, or is checked by `rebuild_checked`.
+        // SAFETY: `Checked` and `nulls` have established that every buffer and child is present,
+        // aligned and long enough. The object's writer guarantees well-formed contents, or
+        // `rebuild_checked` checks them.
         Ok(unsafe { builder.build_unchecked() })
     }
 
@@ -150,8 +150,8 @@ impl Rebuilder<'_> {
             }
             return Ok(Some(nulls));
         }
-        // SAFETY: the count is the writer's promise (see `Decoded::rebuild`); counting would
-        // fault a large bitmap in. It was checked not to exceed the length.
+        // SAFETY: the writer guarantees the count (see `Decoded::rebuild`), and it does not exceed
+        // the length (checked by the parser). Counting would fault a large bitmap in.
         Ok(Some(unsafe { NullBuffer::new_unchecked(bits, count as usize) }))
     }
 

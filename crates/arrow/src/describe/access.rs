@@ -11,7 +11,7 @@ pub(super) struct Window {
     pub first: usize,
     /// Number of elements.
     pub length: usize,
-    /// Elements retained before the first one; below eight.
+    /// Elements retained before the first one: below eight, except for run-end encoded arrays.
     pub lead: usize,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn check_range(
     Err(malformed(data, "a buffer is too short", end, buffer.len()))
 }
 
-/// Buffer, first byte and number of bytes of the window's elements (and `extra` more).
+/// Buffer, first byte and number of bytes of the window's elements plus `extra` elements.
 pub(super) fn element_range(
     data: &ArrayData,
     index: usize,

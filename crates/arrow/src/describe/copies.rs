@@ -1,25 +1,25 @@
-//! What a plan copies, and the rewriting of offsets and views on the way.
+//! The copies of a plan, and the rewriting of offsets and views in them.
 
 use super::trim::Rewrite;
 use arrow_buffer::Buffer;
 
-/// One copy that the owner of the destination has to make.
+/// One copy, which the owner of the destination performs.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyOut<'a> {
     /// Offset within the copied area, a multiple of [`crate::COPY_ALIGNMENT`].
     pub offset: u64,
     /// Bytes to write there.
     pub length: u64,
-    /// Where they come from.
+    /// Source of the bytes.
     pub source: CopySource<'a>,
 }
 
-/// Where copied bytes come from.
+/// Source of copied bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum CopySource<'a> {
-    /// They are these.
+    /// The bytes themselves.
     Bytes(&'a [u8]),
-    /// They must be computed, by [`CopyOut::fill`]: the offsets or views of a slice.
+    /// Bytes that [`CopyOut::fill`] computes, such as the offsets or views of a slice.
     Rewritten(Rewritten<'a>),
 }
 
@@ -28,8 +28,8 @@ pub enum CopySource<'a> {
 pub struct Rewritten<'a>(pub(super) &'a CopyItem);
 
 impl CopyOut<'_> {
-    /// Writes the bytes to `into`, whose length should be [`CopyOut::length`]; of a shorter
-    /// one, as much as fits.
+    /// Writes the bytes to `into`, whose length should be [`CopyOut::length`]. A shorter slice
+    /// receives the bytes that fit.
     pub fn fill(&self, into: &mut [u8]) {
         match self.source {
             CopySource::Bytes(from) => {
@@ -49,11 +49,11 @@ impl CopyOut<'_> {
     }
 }
 
-/// A copy as the plan keeps it.
+/// A copy as stored in the plan.
 #[derive(Debug)]
 pub(crate) struct CopyItem {
     pub offset: u64,
-    /// What to copy, or what to rewrite.
+    /// Bytes to copy or to rewrite.
     pub bytes: Buffer,
     pub length: u64,
     pub(super) rewrite: Option<Rewrite>,

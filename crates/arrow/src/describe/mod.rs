@@ -1,5 +1,5 @@
-//! Describing arrays: [`Plan`] walks them once, decides buffer by buffer what stays in place
-//! and what must be copied, and encodes the descriptor.
+//! Describing arrays: [`Plan`] walks them once, decides for each buffer whether it stays in
+//! place or is copied, and encodes the descriptor.
 
 mod access;
 mod copies;
@@ -28,17 +28,16 @@ use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 
-/// Tells where bytes already lie: the region offset of `[pointer, pointer + length)` if the
-/// object may refer to them in place, else `None` (they will be copied). Never called with a
-/// length of zero.
+/// Returns the region offset of `[pointer, pointer + length)` if the object may refer to these
+/// bytes in place; `None` if they must be copied. The length is never zero.
 pub type Locate<'a> = &'a mut dyn FnMut(*const u8, usize) -> Option<u64>;
 
-/// One batch of columns. A batch of no columns still has rows.
+/// One batch of columns. A batch without columns still has rows.
 #[derive(Debug, Clone, Default)]
 pub struct BatchData {
     /// Number of rows.
     pub rows: usize,
-    /// One array for each column, each of that length.
+    /// One array for each column, each of `rows` elements.
     pub columns: Vec<ArrayData>,
 }
 
@@ -49,7 +48,7 @@ impl From<&RecordBatch> for BatchData {
     }
 }
 
-/// What goes into the header of a descriptor besides its content.
+/// Values in the header of a descriptor that do not depend on its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DescriptorStamp {
     /// Uid of the region that the offsets are relative to.
@@ -58,10 +57,11 @@ pub struct DescriptorStamp {
     pub epoch: u64,
 }
 
-/// A described object that is not yet written: the descriptor, and what must be copied.
+/// A described object that is not yet written: the descriptor, and the necessary copies.
 ///
-/// Making a plan copies nothing and looks only at offsets, views and type codes, and at those
-/// only where a slice has to be cut out. The plan keeps the buffers it will copy alive.
+/// Creating a plan copies nothing. It reads offsets, views, type codes and run ends where it
+/// needs the used part of an array, and validity bitmaps to count nulls. The plan keeps alive
+/// the buffers that it copies.
 #[derive(Debug)]
 pub struct Plan {
     kind: Kind,
@@ -86,7 +86,7 @@ impl Plan {
         Self::chunks(Kind::Array, field, std::slice::from_ref(array), locate)
     }
 
-    /// Describes arrays of one type as one chunked array, which may have no chunk at all.
+    /// Describes arrays of one type as one chunked array, which may have no chunks.
     ///
     /// # Errors
     /// As [`Plan::array`].
@@ -110,7 +110,7 @@ impl Plan {
         Self::batches(Kind::RecordBatch, schema, std::slice::from_ref(batch), locate)
     }
 
-    /// Describes record batches of one schema as one table, which may have no batch at all.
+    /// Describes record batches of one schema as one table, which may have no batches.
     ///
     /// # Errors
     /// As [`Plan::record_batch`].
@@ -212,23 +212,23 @@ impl Plan {
         finish(kind, writer, placer)
     }
 
-    /// What the object is.
+    /// Kind of the object.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Bytes of the area that the copied buffers need; it must begin at a multiple of
+    /// Size in bytes of the copied area, which must begin at a multiple of
     /// [`crate::COPY_ALIGNMENT`] in the region.
     pub fn copy_bytes(&self) -> u64 {
         self.copy_bytes
     }
 
-    /// Exact length of the descriptor; it does not depend on where things will lie.
+    /// Exact length of the descriptor, which does not depend on the base.
     pub fn descriptor_bytes(&self) -> u64 {
         self.descriptor.len() as u64
     }
 
-    /// Bytes of all buffers as the user sees them, each shared buffer counted once.
+    /// Bytes of all buffers, each shared buffer counted once.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
@@ -244,12 +244,12 @@ impl Plan {
         &self.in_place
     }
 
-    /// What must be copied, in order of ascending offset within the copied area.
+    /// The necessary copies, by ascending offset within the copied area.
     pub fn copies(&self) -> impl ExactSizeIterator<Item = CopyOut<'_>> {
         self.copies.iter().map(CopyItem::copy_out)
     }
 
-    /// Copies everything into `area`, which stands for the copied area from its first byte.
+    /// Writes all copies into `area`, which is the copied area from its first byte.
     ///
     /// # Errors
     /// [`DescribeError::AreaTooSmall`] if `area` is shorter than [`Plan::copy_bytes`].
@@ -307,7 +307,7 @@ fn check_type(column: usize, field: &SchemaNode, array: &ArrayData) -> Result<()
     })
 }
 
-/// Starts a descriptor: the header, with zeros for what is known later.
+/// Starts a descriptor: the header, with zeros for the fields that are not yet known.
 pub(crate) fn begin(kind: Kind, capacity: usize) -> DescriptorWriter {
     let mut writer = DescriptorWriter { bytes: Vec::with_capacity(HEADER_BYTES + capacity) };
     writer.fixed(&MAGIC);

@@ -1,9 +1,8 @@
-//! The walk over arrays. Each node is cut to the window that is used, and written.
+//! The walk over arrays. Each node is cut to its used window, and written.
 //!
-//! In a descriptor, a window over an array with a bitmap keeps up to seven elements before its
-//! first one, so that it begins at a whole byte of the bitmap: no bitmap is shifted, and one
-//! offset below eight serves all buffers of a node, which is what the C Data Interface asks
-//! for.
+//! In a descriptor, a window over an array with a bitmap retains up to seven elements before
+//! its first one, so that it begins at a whole byte of the bitmap. No bitmap is shifted, and
+//! all buffers of a node share one offset below eight, as the C Data Interface requires.
 
 use super::access::{Window, buffer, check_range, child, element_range, malformed, overflow};
 use super::place::{Placer, Reference};
@@ -16,21 +15,21 @@ use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use std::ops::Range;
 
-/// A dictionary that was written already and may be referred to.
+/// A dictionary that is already written; later nodes may refer to it.
 struct WrittenDictionary {
     values: ArrayData,
     nodes: u64,
     number: u64,
 }
 
-/// Hands nodes to a sink and places their buffers.
+/// Passes nodes to a sink and places their buffers.
 pub(crate) struct Walker<'l, S> {
     sink: S,
     placer: Placer<'l>,
-    /// Nodes that a reader will build, references expanded.
+    /// Number of nodes that a reader builds, with references expanded.
     nodes: u64,
     dictionaries: u64,
-    /// The last dictionary at each place of the schema, in order of the walk.
+    /// The last dictionary at each position of the schema, in order of the walk.
     latest: Vec<Option<WrittenDictionary>>,
     place: usize,
 }
@@ -81,7 +80,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         };
         let lead = match layout {
             _ if S::IS_NORMALISED => 0,
-            // Run ends count from the start of the array, so this offset must stay.
+            // Run ends count from the start of the array, so the offset is retained.
             ArrayLayout::RunEnd { .. } => first,
             ArrayLayout::Bits => first % 8,
             _ if nulls.is_some() => first % 8,
@@ -103,7 +102,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         self.dictionary(data, layout, reused, depth)
     }
 
-    /// An array of no elements: no offset, no validity, no buffers; children likewise.
+    /// Writes an empty array: no offset, no validity, empty buffers; children likewise.
     fn empty_node(
         &mut self,
         data: &ArrayData,
@@ -146,7 +145,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         self.placer.rewritten(bits.inner().clone(), bytes, rewrite)
     }
 
-    /// Buffers and children of a node that has elements.
+    /// Writes buffers and children of a node that has elements.
     fn body(
         &mut self,
         data: &ArrayData,
@@ -194,7 +193,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         }
     }
 
-    /// Run ends that count from the first element of the window.
+    /// Writes run ends that count from the first element of the window.
     fn normalised_run_ends(
         &mut self,
         data: &ArrayData,
@@ -242,7 +241,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         Ok(())
     }
 
-    /// The elements of a buffer that the window covers.
+    /// Writes the elements of a buffer that the window covers.
     fn elements(
         &mut self,
         data: &ArrayData,
@@ -300,7 +299,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         Ok(self.placer.is_in_place(bytes, alignment::<S>(width.bytes())))
     }
 
-    /// The offsets of the window, `first` taken off each.
+    /// Writes the offsets of the window, each minus `first`.
     fn offsets(
         &mut self,
         data: &ArrayData,
@@ -408,20 +407,20 @@ impl<'l, S: Sink> Walker<'l, S> {
         Ok(())
     }
 
-    /// Number of the dictionary that was written last at this place of the schema, if it is
-    /// the very same one.
+    /// Number and node count of the last dictionary written at this position of the schema, if
+    /// it is the same array.
     fn reusable_dictionary(&mut self, data: &ArrayData, layout: ArrayLayout) -> Option<(u64, u64)> {
         if S::IS_NORMALISED || !is_dictionary(layout) {
             return None;
         }
         let written = self.latest.get(self.place)?.as_ref()?;
         let same = written.values.ptr_eq(data.child_data().first()?);
-        // Readers allow a descriptor no more nodes than it has bytes.
+        // Readers reject a descriptor with more nodes than bytes.
         let fits = self.nodes + written.nodes < self.sink.bytes();
         (same && fits).then_some((written.number, written.nodes))
     }
 
-    /// The values of a dictionary: by number if they were written before, else in full.
+    /// Writes the values of a dictionary: its number if already written, else in full.
     fn dictionary(
         &mut self,
         data: &ArrayData,
@@ -437,7 +436,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         if let Some((number, nodes)) = reused {
             self.nodes += nodes;
             self.sink.shared_dictionary(number);
-            // Dictionaries inside this one keep their places.
+            // Skip the positions of nested dictionaries.
             self.place += nested_dictionaries(child(data, 0)?);
             return Ok(());
         }
@@ -457,7 +456,7 @@ impl<'l, S: Sink> Walker<'l, S> {
     }
 }
 
-/// Alignment that a buffer needs: IPC wants 8 bytes at least.
+/// Alignment that a buffer needs: IPC requires at least 8 bytes.
 fn alignment<S: Sink>(needed: usize) -> usize {
     if S::IS_NORMALISED { needed.max(8) } else { needed }
 }
@@ -471,7 +470,7 @@ fn is_dictionary(layout: ArrayLayout) -> bool {
     matches!(layout, ArrayLayout::Fixed { is_dictionary: true, .. })
 }
 
-/// Validity of the window, `None` if nothing in it is null.
+/// Validity of the window; `None` if it has no nulls.
 fn window_nulls(
     data: &ArrayData,
     nulls: &NullBuffer,

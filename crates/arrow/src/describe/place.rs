@@ -1,4 +1,4 @@
-//! Where each buffer goes: it stays in place, or gets a place in the copied area.
+//! Placement of buffers: each one stays in place, or is assigned an offset in the copied area.
 
 use super::Locate;
 use super::copies::CopyItem;
@@ -10,7 +10,7 @@ use arrow_buffer::Buffer;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A range of bytes, as the descriptor says it.
+/// A range of bytes, as stored in the descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
     /// No bytes.
@@ -21,8 +21,8 @@ pub(crate) enum Reference {
     Copied(u64, u64),
 }
 
-/// Writes a reference: the length, then (unless that is zero) twice the offset, plus one if
-/// the offset counts from the start of the region.
+/// Writes a reference: the length, then (unless the length is zero) twice the offset, plus one
+/// if the offset counts from the start of the region.
 pub(super) fn write_reference(writer: &mut DescriptorWriter, reference: Reference) {
     match reference {
         Reference::Empty => writer.number(0),
@@ -37,7 +37,7 @@ pub(super) fn write_reference(writer: &mut DescriptorWriter, reference: Referenc
     }
 }
 
-/// What a placer found.
+/// The result of a placer.
 pub(crate) struct Placed {
     pub copies: Vec<CopyItem>,
     pub copy_bytes: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Placed {
     pub in_place_bytes: u64,
 }
 
-/// Decides where buffers go, once for each.
+/// Decides the placement of buffers, once for each.
 pub(crate) struct Placer<'l> {
     locate: Locate<'l>,
     copies: Vec<CopyItem>,
@@ -68,14 +68,14 @@ impl<'l> Placer<'l> {
         }
     }
 
-    /// Region offset of bytes that may stay where they are: they lie in the region, and are
-    /// aligned as their type needs.
+    /// Region offset of bytes that may stay in place: bytes in the region, aligned as their type
+    /// needs.
     pub fn locate(&mut self, bytes: &[u8], alignment: usize) -> Option<u64> {
         if bytes.is_empty() || !bytes.as_ptr().addr().is_multiple_of(alignment.max(1)) {
             return None;
         }
         let offset = (self.locate)(bytes.as_ptr(), bytes.len())?;
-        // The descriptor keeps one bit of an offset for itself.
+        // The encoding of a reference needs one bit of the offset.
         (offset < 1 << 62 && offset.is_multiple_of(alignment.max(1) as u64)).then_some(offset)
     }
 
@@ -89,7 +89,7 @@ impl<'l> Placer<'l> {
         self.range(buffer, 0, buffer.len(), alignment)
     }
 
-    /// Places a part of a buffer that the caller has checked to lie in it.
+    /// Places a part of a buffer.
     pub fn range(
         &mut self,
         buffer: &Buffer,
@@ -180,8 +180,8 @@ fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// A fast hash for (address, length) pairs; nobody else chooses addresses, so nobody can
-/// make them collide on purpose.
+/// A fast hash for (address, length) pairs. The process's own allocator chooses the addresses,
+/// so an attacker cannot force collisions.
 #[derive(Debug, Default)]
 pub(super) struct AddressHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Where the walk puts what it finds: into a descriptor, or into an IPC message.
+//! The output of the walk: a descriptor, or an IPC message.
 
 use super::place::{Reference, write_reference};
 use crate::layout::ArrayLayout;
@@ -11,12 +11,12 @@ pub(crate) const NULL_COUNT_UNKNOWN: u8 = 1 << 2;
 pub(crate) const DICTIONARY_REFERENCE: u8 = 1 << 3;
 pub(crate) const NODE_FLAGS_KNOWN: u8 = 15;
 
-/// What is known of a node before its buffers.
+/// Attributes of a node that precede its buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeHead {
     pub layout: ArrayLayout,
     pub length: usize,
-    /// Elements in front of the first; at most the node's offset.
+    /// Elements before the first one.
     pub offset: usize,
     pub null_count: Option<usize>,
     pub shares_dictionary: bool,
@@ -24,20 +24,20 @@ pub(crate) struct NodeHead {
 
 /// Receives nodes, parents before children, each followed by its buffers.
 pub(crate) trait Sink {
-    /// Whether nodes must begin at their first element: no offsets, buffers aligned to 8
-    /// bytes, dictionaries apart. That is what IPC asks for.
+    /// Whether nodes must begin at their first element, with no offsets, buffers aligned to 8
+    /// bytes, and separate dictionaries, as IPC requires.
     const IS_NORMALISED: bool;
 
     fn batch(&mut self, rows: u64);
     fn node(&mut self, head: NodeHead);
     /// Validity, for nodes that have a null count.
     fn validity(&mut self, bit_offset: usize, bits: Reference);
-    /// Number of data buffers, before the buffers of a view array.
+    /// Number of data buffers; precedes the buffers of a view array.
     fn data_buffers(&mut self, count: usize);
     fn buffer(&mut self, bytes: Reference);
-    /// Number of a dictionary that was written before.
+    /// Number of a dictionary that is already written.
     fn shared_dictionary(&mut self, number: u64);
-    /// Bytes that bound the number of nodes.
+    /// Number of bytes written, which limits the number of nodes.
     fn bytes(&self) -> u64;
 }
 

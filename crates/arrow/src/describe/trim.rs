@@ -1,5 +1,5 @@
-//! Which part of a child or of a data buffer a window uses, and how its offsets or views read
-//! once only that part is copied.
+//! The parts of children and data buffers that a window uses, and the offsets and views that
+//! match copies of only these parts.
 
 use super::access::{Window, buffer, child, element_range, malformed, overflow};
 use super::place::Placer;
@@ -11,31 +11,31 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 use std::ops::Range;
 
-/// Longest value that a view holds in itself (Arrow columnar format).
+/// Length of the longest value stored inline in a view (Arrow columnar format).
 const VIEW_INLINE_BYTES: u32 = 12;
 /// Type codes of a union are 0..=127.
 const UNION_CODES: usize = 128;
 
-/// How copied bytes differ from the bytes they are copied from.
+/// The computation of copied bytes from their source.
 #[derive(Debug)]
 pub(super) enum Rewrite {
-    /// A bitmap shifted so that it has `lead` bits before its first.
+    /// A bitmap shifted to begin after `lead` zero bits.
     Bits { bits: BooleanBuffer, lead: usize },
-    /// Run ends with `first` taken off, none beyond `last`.
+    /// Run ends minus `first`, none beyond `last`.
     RunEnds { bytes: usize, first: u64, last: u64 },
-    /// Offsets with `first` taken off; smaller ones (before the window) become zero.
+    /// Offsets minus `first`; smaller ones (before the window) become zero.
     Offsets { width: OffsetWidth, first: u64 },
-    /// List-view offsets with `first` taken off, retained within `0..=extent`.
+    /// List-view offsets minus `first`, clamped to `0..=extent`.
     ListViewOffsets { width: OffsetWidth, first: u64, extent: u64 },
-    /// Dense-union offsets, each less what its child lost in front.
+    /// Dense-union offsets, each minus the start of its child's used part.
     UnionOffsets { codes: Buffer, spans: UnionSpans, lead: usize },
-    /// Views into data buffers that were trimmed or dropped. The window begins `skip`
-    /// elements behind the start of `nulls`.
+    /// Views into data buffers that were trimmed or dropped. The window begins `skip` elements
+    /// after the start of `nulls`.
     Views { used: UsedByViews, nulls: Option<NullBuffer>, lead: usize, skip: usize },
 }
 
 impl Rewrite {
-    /// Writes what becomes of `from`.
+    /// Computes `into` from `from`.
     pub fn fill(&self, from: &[u8], into: &mut [u8]) {
         match self {
             Rewrite::Bits { bits, lead } => {
@@ -92,7 +92,7 @@ fn shift_offsets(width: OffsetWidth, from: &[u8], into: &mut [u8], shift: impl F
         OffsetWidth::Four => {
             for (to, from) in into.chunks_exact_mut(4).zip(from.chunks_exact(4)) {
                 let offset = from.try_into().map_or(0, i32::from_ne_bytes).max(0);
-                // A shifted offset is no larger than the offset was, so it fits.
+                // A shifted offset is no larger than the original, so it fits.
                 to.copy_from_slice(&(shift(offset as u64) as i32).to_ne_bytes());
             }
         }
@@ -129,7 +129,7 @@ pub(super) fn offset_span(
     Ok((first, last))
 }
 
-/// Whether no buffer of an array, as far as its window can reach, needs a copy.
+/// Whether no buffer that a window of an array can use needs a copy.
 pub(super) fn all_in_place(
     data: &ArrayData,
     placer: &mut Placer<'_>,
@@ -194,7 +194,7 @@ pub(super) fn list_view_span(
     if span.start >= span.end {
         span = 0..0;
     }
-    // Offsets that stay as they are must stay within the values, those of empty lists too.
+    // Unshifted offsets must be within the values, even those of empty lists.
     Ok(if span.start == 0 { 0..span.end.max(last_offset) } else { span })
 }
 
@@ -219,7 +219,7 @@ pub(super) fn run_window(
         let end = end.and_then(|end| usize::try_from(end).ok());
         end.ok_or_else(|| malformed(data, "a run end is negative", 0, 0))
     };
-    // The first run that ends behind `element`, by bisection.
+    // The first run that ends after `element`, by bisection.
     let run_of = |element: usize| -> Result<usize, DescribeError> {
         let (mut low, mut high) = (0, runs);
         while low < high {
@@ -308,7 +308,7 @@ pub(super) fn union_spans(data: &ArrayData, window: Window) -> Result<UnionSpans
     Ok(UnionSpans { children, child_of })
 }
 
-/// What becomes of one data buffer of a view array.
+/// The used range of one data buffer of a view array, and its new index.
 #[derive(Debug, Clone)]
 struct UsedBuffer {
     range: Range<u32>,
@@ -344,7 +344,7 @@ impl UsedByViews {
     }
 }
 
-/// Buffer index and byte range that a view refers to; `None` if the value is in the view.
+/// Buffer index and byte range that a view refers to; `None` if the value is inline.
 /// A view is four 32-bit words: length, prefix, buffer index, offset.
 fn referenced(view: [u8; VIEW_BYTES]) -> Option<(u32, Range<u64>)> {
     let word = |at: usize| {
@@ -358,8 +358,8 @@ fn referenced(view: [u8; VIEW_BYTES]) -> Option<(u32, Range<u64>)> {
     Some((index, u64::from(offset)..u64::from(offset) + u64::from(length)))
 }
 
-/// Finds the parts of data buffers in use; `None` if that is (nearly) everything, so that
-/// views may stay as they are.
+/// Finds the used parts of data buffers; `None` if the views may stay as they are, since all
+/// bytes are used or a range cannot be rewritten.
 pub(super) fn used_by_views(
     data: &ArrayData,
     window: Window,
@@ -397,7 +397,7 @@ pub(super) fn used_by_views(
     let mut buffers = Vec::with_capacity(ranges.len());
     for range in ranges {
         let is_used = range.start < range.end;
-        // Views hold 32-bit offsets, so no used byte lies beyond 8 GiB; wider ranges stay whole.
+        // Views hold 32-bit offsets. A range with a larger bound cannot be rewritten.
         let start = u32::try_from(range.start).ok();
         let end = u32::try_from(range.end).ok();
         let range = match (is_used, start, end) {

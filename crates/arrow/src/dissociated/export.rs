@@ -11,12 +11,12 @@ use arrow_ipc as ipc;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use arrow_schema::{DataType, Schema};
 
-/// An object on its way to Dissociated IPC: what must be copied into the region first, and
-/// then the messages.
+/// An object for Dissociated IPC: the copies to perform into the region first, and then the
+/// messages.
 #[derive(Debug)]
 pub struct Export {
     schema: Vec<u8>,
-    /// Dictionaries and record of each batch.
+    /// Dictionaries and record batch message of each batch.
     batches: Vec<(Vec<BatchMessage>, BatchMessage)>,
     copies: Vec<CopyItem>,
     copy_bytes: u64,
@@ -24,8 +24,9 @@ pub struct Export {
 }
 
 impl Export {
-    /// Walks an object. Metadata of dictionary *values*, and all but the last of metadata with
-    /// one key, do not travel: IPC as arrow-rs writes it has no place for them. `locate` tells what lies in the region, as for [`crate::Plan`].
+    /// Walks an object. `locate` returns region offsets, as for [`crate::Plan`]. Metadata of
+    /// dictionary *values* and earlier values of a repeated metadata key are lost: arrow-rs does
+    /// not write them to IPC.
     ///
     /// # Errors
     /// [`ExportError`], for what IPC cannot express (dictionaries of dictionaries, text that is
@@ -53,23 +54,24 @@ impl Export {
         Ok(Export { schema, batches, copies, copy_bytes, in_place: placed.in_place })
     }
 
-    /// Bytes of the area that the copied buffers need.
+    /// Size in bytes of the copied area.
     pub fn copy_bytes(&self) -> u64 {
         self.copy_bytes
     }
 
-    /// What must be copied, as for [`crate::Plan::copies`].
+    /// The necessary copies, as for [`crate::Plan::copies`].
     pub fn copies(&self) -> impl ExactSizeIterator<Item = CopyOut<'_>> {
         self.copies.iter().map(CopyItem::copy_out)
     }
 
-    /// Ranges (region offset, length) that the messages refer to in place; merged.
+    /// Ranges (region offset, length) that the messages refer to in place: sorted, disjoint,
+    /// touching ranges merged.
     pub fn in_place(&self) -> &[(u64, u64)] {
         &self.in_place
     }
 
-    /// The messages. Copied buffers begin at region offset `base`; `region_bytes` is the
-    /// length of the region, which stands for the body of every message.
+    /// The messages. The copied area begins at region offset `base`. `region_bytes` is the length
+    /// of the region, which is the body of every message.
     pub fn messages(&self, base: u64, region_bytes: u64) -> Messages {
         let message = |record: &BatchMessage| record.message(base, region_bytes);
         let batches = self.batches.iter().map(|(dictionaries, record)| BatchMessages {
@@ -80,8 +82,8 @@ impl Export {
     }
 }
 
-/// IPC has one dictionary for each field, so none of its values can be dictionary-encoded. Its
-/// text is UTF-8.
+/// Checks that IPC can represent a schema: it has one dictionary for each field, so dictionary
+/// values cannot be dictionaries themselves, and its text is UTF-8.
 fn expressible(node: &SchemaNode) -> Result<(), ExportError> {
     let metadata = node.metadata().flat_map(|(key, value)| [key, value]);
     if metadata.chain(node.name()).any(|text| std::str::from_utf8(text).is_err()) {
@@ -98,7 +100,7 @@ fn expressible(node: &SchemaNode) -> Result<(), ExportError> {
     node.children().iter().try_for_each(expressible)
 }
 
-/// Dictionary ids of a field and of the fields below it.
+/// Dictionary ids of a field and of its descendants.
 #[derive(Debug, Default)]
 struct ExportedDictionaryIds {
     own: Option<i64>,
@@ -128,9 +130,9 @@ fn schema_message(schema: &Schema) -> Result<(Vec<u8>, Vec<ExportedDictionaryIds
 }
 
 struct Exporter<'l> {
-    /// Lent to the walker of one record at a time.
+    /// `None` while the walker of a record batch uses it.
     placer: Option<Placer<'l>>,
-    /// The last dictionary that was written for each id.
+    /// The last dictionary written for each id.
     latest: Vec<(i64, ArrayData)>,
 }
 
@@ -150,7 +152,7 @@ impl Exporter<'_> {
         Ok(record)
     }
 
-    /// Records for the dictionaries of a column that changed, inner ones first.
+    /// Appends messages for the changed dictionaries of a column, inner ones first.
     fn dictionaries(
         &mut self,
         data: &ArrayData,

@@ -1,5 +1,5 @@
-//! From messages to arrays. Everything in a message is checked as in a descriptor: the same
-//! code makes the views.
+//! From messages to arrays. A message is checked as strictly as a descriptor: the same code
+//! creates the views.
 
 use super::Messages;
 use super::message::{batch_of, open};
@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Reads the messages of one object, in order, over a region.
 ///
-/// Like [`crate::Decoded::rebuild`], this looks at structure only, unless it is told to check
-/// contents too.
+/// Like [`crate::Decoded::rebuild`], it checks only the structure, unless `is_checked` asks for
+/// checks of the contents.
 #[derive(Debug)]
 pub struct Importer {
     schema: Arc<SchemaNode>,
@@ -30,12 +30,12 @@ pub struct Importer {
     is_checked: bool,
 }
 
-/// A dictionary, once it was read.
+/// A dictionary of the schema; `values` is set when its message is read.
 #[derive(Debug)]
 struct ImportedDictionary {
     id: i64,
     values_type: DataType,
-    /// The fields below the values, for dictionaries inside of them.
+    /// Dictionary ids of the fields below the values.
     below: Vec<ImportedDictionaryIds>,
     values: Option<ArrayData>,
 }
@@ -46,11 +46,11 @@ struct ImportedDictionaryIds {
     children: Vec<ImportedDictionaryIds>,
 }
 
-/// Reads all messages of an object; the result is a table. With `is_checked`, all contents
-/// are checked, which reads all the data.
+/// Reads all messages of an object; the result is a table. `is_checked` enables checks of all
+/// contents, which read all the data.
 ///
 /// # Errors
-/// [`InvalidDescriptor`] for anything that does not fit.
+/// [`InvalidDescriptor`] if a message is invalid.
 pub fn import(
     messages: &Messages,
     resolve: Resolve<'_>,
@@ -72,10 +72,10 @@ fn bad(reason: impl Into<String>) -> InvalidDescriptor {
 }
 
 impl Importer {
-    /// Begins with the schema message.
+    /// Creates an importer from the schema message.
     ///
     /// # Errors
-    /// [`InvalidDescriptor`] if it is not a schema message, or its types are unknown.
+    /// [`InvalidDescriptor`] if the message holds no schema, or its types are unknown.
     pub fn new(message: &[u8], is_checked: bool) -> Result<Importer, InvalidDescriptor> {
         let opened = open(message)?;
         let header = opened.header_as_schema().ok_or_else(|| bad("it holds no schema"))?;
@@ -83,7 +83,8 @@ impl Importer {
             return Err(InvalidDescriptor::Unsupported { what: "big-endian data" });
         }
         let schema = ipc::convert::try_fb_to_schema(header).map_err(|e| bad(e.to_string()))?;
-        // arrow-rs accepts sizes below zero and the like; the descriptor's reader does not.
+        // The descriptor's reader rejects invalid types, such as negative sizes, that arrow-rs
+        // accepts.
         let mut writer = DescriptorWriter::default();
         write_schema(&mut writer, &SchemaNode::try_from(&schema)?);
         let schema = read_schema(&mut DescriptorReader::new(&writer.bytes), 0, DEPTH_MAX)?;
@@ -101,11 +102,11 @@ impl Importer {
         &self.schema
     }
 
-    /// Takes a dictionary in. It replaces an earlier one of its id; a delta is appended to it
-    /// (which copies, and checks the contents of both).
+    /// Reads a dictionary batch. It replaces the earlier dictionary of its id. A delta is appended
+    /// to the earlier one instead, which copies both and checks their contents.
     ///
     /// # Errors
-    /// [`InvalidDescriptor`] for anything that does not fit.
+    /// [`InvalidDescriptor`] if the message is invalid.
     pub fn dictionary(
         &mut self,
         message: &[u8],
@@ -138,7 +139,7 @@ impl Importer {
     /// Reads a record batch.
     ///
     /// # Errors
-    /// [`InvalidDescriptor`] for anything that does not fit.
+    /// [`InvalidDescriptor`] if the message is invalid.
     pub fn record_batch(
         &self,
         message: &[u8],
@@ -155,7 +156,7 @@ impl Importer {
         Ok(BatchData { rows, columns })
     }
 
-    /// Arrays of the given types, as a record batch lists them.
+    /// Builds arrays of the given types from the nodes of a record batch.
     fn columns(
         &self,
         batch: &ipc::RecordBatch<'_>,
@@ -217,7 +218,7 @@ impl Importer {
 }
 
 fn append(before: &ArrayData, delta: &ArrayData) -> Result<ArrayData, InvalidDescriptor> {
-    // Concatenation follows offsets, so they must be right.
+    // Concatenation follows offsets, so they must be valid.
     check_contents(before)?;
     check_contents(delta)?;
     let parts = [make_array(before.clone()), make_array(delta.clone())];
@@ -232,7 +233,7 @@ fn ids_of(field: ipc::Field<'_>) -> ImportedDictionaryIds {
     }
 }
 
-/// Lists the dictionaries of a field. Fields may share one if their values have one type.
+/// Lists the dictionaries of a field. Fields may share one if their values have the same type.
 fn collect(
     ids: &ImportedDictionaryIds,
     data_type: &DataType,

@@ -1,4 +1,4 @@
-//! IPC messages: from records to bytes and back.
+//! IPC messages: from record batches to bytes and back.
 
 use crate::describe::{NodeHead, Reference, Sink};
 use crate::error::InvalidDescriptor;
@@ -6,12 +6,12 @@ use crate::layout::ArrayLayout;
 use arrow_ipc as ipc;
 use flatbuffers::FlatBufferBuilder;
 
-/// Begins every encapsulated message since Arrow 0.15.
+/// First bytes of every encapsulated message since Arrow 0.15.
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Continuation and metadata length.
+/// Bytes of the continuation marker and the metadata length.
 const PREFIX_BYTES: usize = 8;
 
-/// A record batch or dictionary batch whose copied buffers have no place yet.
+/// A record batch or dictionary batch whose copied area has no region offset yet.
 #[derive(Debug, Default)]
 pub(super) struct BatchMessage {
     /// Id of a dictionary batch.
@@ -61,12 +61,12 @@ impl Sink for BatchMessage {
 }
 
 impl BatchMessage {
-    /// An empty record batch, or dictionary batch if there is an id.
+    /// An empty record batch, or an empty dictionary batch if an id is given.
     pub fn new(dictionary: Option<i64>) -> Self {
         BatchMessage { dictionary, ..BatchMessage::default() }
     }
 
-    /// The encapsulated message. Copied buffers begin at region offset `base`.
+    /// The encapsulated message. The copied area begins at region offset `base`.
     pub fn message(&self, base: u64, region_bytes: u64) -> Vec<u8> {
         let mut builder = FlatBufferBuilder::new();
         let nodes = self.nodes.iter();
@@ -113,7 +113,7 @@ impl BatchMessage {
     }
 }
 
-/// Puts the prefix before a flatbuffer and pads it to 8 bytes.
+/// Adds the prefix to a flatbuffer, and pads it to 8 bytes.
 pub(super) fn encapsulate(metadata: &[u8]) -> Vec<u8> {
     let padded = metadata.len().next_multiple_of(8);
     let mut message = Vec::with_capacity(PREFIX_BYTES + padded);
@@ -145,7 +145,7 @@ pub(super) fn open(message: &[u8]) -> Result<ipc::Message<'_>, InvalidDescriptor
     Ok(opened)
 }
 
-/// The record batch in a message, and the id and delta flag if it is a dictionary's.
+/// The record batch in a message, and the id and delta flag of a dictionary batch.
 pub(super) fn batch_of<'a>(
     message: &ipc::Message<'a>,
 ) -> Result<(ipc::RecordBatch<'a>, Option<(i64, bool)>), InvalidDescriptor> {
@@ -161,12 +161,11 @@ pub(super) fn batch_of<'a>(
     Ok((batch, dictionary))
 }
 
-/// The dissociated body that goes with a record batch or dictionary message: total bytes,
-/// number of buffers, then offset (relative to the region) and length of each; all 64-bit,
-/// little-endian.
+/// The dissociated body of a record batch or dictionary message: total bytes, number of
+/// buffers, then offset (relative to the region) and length of each; all 64-bit, little-endian.
 ///
 /// # Errors
-/// [`InvalidDescriptor`] if the message is none of these.
+/// [`InvalidDescriptor`] if the message is neither.
 pub fn body_of(message: &[u8]) -> Result<Vec<u8>, InvalidDescriptor> {
     let opened = open(message)?;
     let (batch, _) = batch_of(&opened)?;

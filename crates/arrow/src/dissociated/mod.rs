@@ -1,13 +1,13 @@
-//! Export and import as Arrow's Dissociated IPC protocol: metadata messages apart from bodies.
+//! Export and import for Arrow's Dissociated IPC protocol: metadata messages separate from bodies.
 //!
 //! Every message is an encapsulated IPC message without its body. Its buffer offsets count
-//! from the start of the region, so that a stock IPC reader which is given the whole region
-//! as the message's body reads the data in place. IPC has no offset within an array, so
-//! slices that do not begin at a whole byte of their bitmaps, or at a multiple of 8 bytes, are
-//! normalised by a copy ([`Export::copies`]).
+//! from the start of the region. A stock IPC reader that receives the whole region as the body
+//! of the message reads the data in place. IPC has no offset within an array, so slices that do
+//! not begin at a whole byte of their bitmaps, or at a multiple of 8 bytes, are normalised by a
+//! copy ([`Export::copies`]).
 //!
-//! A batch lists the dictionaries that a reader must take in before it, in order: all of them
-//! for the first batch, later those that changed (IPC calls that replacement).
+//! A batch lists the dictionaries that must be read before it, in order: all of them for the
+//! first batch, later those that changed (replacement in IPC terms).
 //!
 //! Source: <https://arrow.apache.org/docs/format/DissociatedIPC.html>,
 //! <https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format>
@@ -20,7 +20,7 @@ pub use export::Export;
 pub use import::{Importer, import};
 pub use message::body_of;
 
-/// Messages that stand for an object.
+/// Messages of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Messages {
     /// The schema message.
@@ -29,7 +29,7 @@ pub struct Messages {
     pub batches: Vec<BatchMessages>,
 }
 
-/// Messages that stand for one record batch.
+/// Messages of one record batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BatchMessages {
     /// Dictionary batches to read first, in this order.

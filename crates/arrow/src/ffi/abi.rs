@@ -1,5 +1,5 @@
-//! The structures of the Arrow C Data Interface with their fields visible. arrow-rs keeps
-//! them private and reads them with functions that panic on bad input and lose metadata.
+//! The structures of the Arrow C Data Interface with accessible fields. In arrow-rs the fields
+//! are private, and its accessors panic on bad input and lose metadata.
 //! Source: <https://arrow.apache.org/docs/format/CDataInterface.html#structure-definitions>
 
 use arrow_data::ffi::FFI_ArrowArray;
@@ -42,29 +42,29 @@ const _: () = assert!(align_of::<CArray>() == align_of::<FFI_ArrowArray>());
 
 /// The fields of a schema.
 pub(super) fn schema_fields(schema: &FFI_ArrowSchema) -> &CSchema {
-    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes for ever.
+    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes.
     unsafe { &*std::ptr::from_ref(schema).cast::<CSchema>() }
 }
 
 /// The fields of an array.
 pub(super) fn array_fields(array: &FFI_ArrowArray) -> &CArray {
-    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes for ever.
+    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes.
     unsafe { &*std::ptr::from_ref(array).cast::<CArray>() }
 }
 
-/// Says "unknown" (-1) for every null count above 0 in an array that was just made here.
+/// Sets every null count above 0 to "unknown" (-1) in an array that was just exported.
 pub(super) fn forget_null_counts(array: &mut FFI_ArrowArray) {
-    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes for ever.
+    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes.
     let fields = unsafe { &mut *std::ptr::from_mut(array).cast::<CArray>() };
     if fields.null_count > 0 {
         fields.null_count = -1;
     }
     let children = usize::try_from(fields.n_children).unwrap_or(0);
     for child in 0..children {
-        // SAFETY: arrow-rs has made an array of that many pointers to arrays that it owns.
+        // SAFETY: arrow-rs has built an array of `n_children` pointers to arrays that it owns.
         forget_null_counts(unsafe { &mut **fields.children.add(child) });
     }
-    // SAFETY: null, or an array that arrow-rs has made and owns.
+    // SAFETY: null, or an array that arrow-rs has built and owns.
     if let Some(dictionary) = unsafe { fields.dictionary.as_mut() } {
         forget_null_counts(dictionary);
     }

@@ -12,20 +12,20 @@ use arrow_schema::DataType;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Takes over an array of the type that `schema` says.
+/// Imports an array of the type of `schema`, and takes ownership of it.
 ///
 /// # Safety
-/// `array` must keep the contract of the C Data Interface, and be of that type: its pointers
-/// are valid, its buffers are as long as its length and offset ask for.
+/// `array` must satisfy the contract of the C Data Interface and have that type: its pointers
+/// are valid, and its buffers are as long as its length and offset require.
 ///
 /// # Errors
-/// [`ImportError`] if it was released already, or its counts do not fit the type.
+/// [`ImportError`] if it is already released, or its counts do not fit the type.
 pub unsafe fn import_array(
     array: FFI_ArrowArray,
     schema: &SchemaNode,
 ) -> Result<ArrayData, ImportError> {
     let owner = Arc::new(array);
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: guaranteed by the caller.
     let mut data = unsafe { import(&owner, &owner, schema.data_type(), 0) }?;
     data.align_buffers();
     Ok(data)
@@ -64,10 +64,10 @@ unsafe fn import(
     if length.checked_add(offset).is_none_or(|end| end > isize::MAX as usize) {
         return Err(count(data_type, "length and offset", i64::MAX, fields.length));
     }
-    // An array of no elements needs no offset, and its buffers may be missing.
+    // An empty array needs no offset, and its buffers may be missing.
     let offset = if length == 0 { 0 } else { offset };
     let import = Import { owner, fields, data_type, layout, length, offset };
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { import.array(depth) }
 }
 
@@ -83,8 +83,8 @@ impl Import<'_> {
     /// # Safety
     /// As [`import_array`].
     unsafe fn array(&self, depth: usize) -> Result<ArrayData, ImportError> {
-        // The buffers first: a length that no memory has is found before its nulls are counted.
-        // SAFETY: the caller's promise is passed on.
+        // The buffers first: an impossible length is detected before nulls are counted.
+        // SAFETY: guaranteed by the caller.
         let buffers = unsafe { self.buffers() }?;
         // SAFETY: likewise.
         let nulls = unsafe { self.nulls() }?;
@@ -96,13 +96,13 @@ impl Import<'_> {
             .nulls(nulls)
             .buffers(buffers)
             .child_data(children);
-        // SAFETY: the producer promises well-formed arrays; the buffers have the lengths that
-        // the C Data Interface implies.
+        // SAFETY: the producer guarantees well-formed arrays, and the buffers have the lengths
+        // that the C Data Interface implies.
         Ok(unsafe { builder.build_unchecked() })
     }
 
-    /// Number of buffers in front of those that `ArrayData` has: the validity bitmap. Unions
-    /// of Arrow before 1.0 had one as well; it is passed over.
+    /// Number of buffers before those that `ArrayData` has: the validity bitmap. Unions of Arrow
+    /// before 1.0 also have one, which is ignored.
     fn leading_buffers(&self) -> Result<usize, ImportError> {
         let found = usize::try_from(self.fields.n_buffers).unwrap_or(0);
         let own = self.layout.buffers();
@@ -137,7 +137,7 @@ impl Import<'_> {
         if length == 0 {
             return Ok(foreign::empty());
         }
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: guaranteed by the caller.
         let pointer = unsafe { self.pointer(index) };
         let pointer = pointer.ok_or(ImportError::Null { what: "a buffer of an ArrowArray" })?;
         let owner = Arc::clone(self.owner);
@@ -164,7 +164,7 @@ impl Import<'_> {
         let bits = unsafe { self.buffer(0, self.total().div_ceil(8)) }?;
         let bits = BooleanBuffer::new(bits, self.offset, self.length);
         Ok(Some(match usize::try_from(self.fields.null_count) {
-            // SAFETY: the producer promises the count, -1 if it did not count.
+            // SAFETY: the producer guarantees the count; it is -1 if unknown.
             Ok(nulls) if nulls <= self.length => unsafe { NullBuffer::new_unchecked(bits, nulls) },
             _ => NullBuffer::new(bits),
         }))
@@ -218,17 +218,17 @@ impl Import<'_> {
     /// As [`import_array`].
     unsafe fn offsets(&self, index: usize, width: OffsetWidth) -> Result<Buffer, ImportError> {
         if self.length == 0 {
-            // Producers may give no offsets, or none that can be read, for an empty array.
+            // Producers may omit the offsets of an empty array, or pass an unreadable pointer.
             return Ok(foreign::zeros().slice_with_length(0, width.bytes()));
         }
         let count = self.total() + 1;
         let bytes = count.checked_mul(width.bytes()).filter(|bytes| *bytes <= isize::MAX as usize);
         let bytes = bytes.ok_or_else(|| count_error(self, count))?;
-        // SAFETY: there is one offset more than elements.
+        // SAFETY: there is one more offset than elements.
         unsafe { self.buffer(index, bytes) }
     }
 
-    /// Views, then the data buffers; their lengths are in the last buffer of the structure.
+    /// Views, then the data buffers; the last buffer of the structure holds the lengths.
     ///
     /// # Safety
     /// As [`import_array`].
@@ -263,7 +263,7 @@ impl Import<'_> {
             let dictionary = unsafe { self.fields.dictionary.as_ref() };
             let dictionary =
                 dictionary.ok_or(ImportError::Null { what: "the dictionary of an ArrowArray" })?;
-            // SAFETY: the caller's promise covers the dictionary.
+            // SAFETY: the caller's guarantee covers the dictionary.
             return Ok(vec![unsafe { import(self.owner, dictionary, values, depth + 1) }?]);
         }
         let needed = child_count(self.data_type);
@@ -280,7 +280,7 @@ impl Import<'_> {
             // SAFETY: there are `n_children` pointers, each null or to an array, by contract.
             let child = unsafe { (*self.fields.children.add(index)).as_ref() };
             let child = child.ok_or(ImportError::Null { what: "a child of an ArrowArray" })?;
-            // SAFETY: the caller's promise covers the children.
+            // SAFETY: the caller's guarantee covers the children.
             children.push(unsafe { import(self.owner, child, data_type, depth + 1) }?);
         }
         Ok(children)

@@ -1,9 +1,9 @@
-//! To and from the Arrow C Data Interface, with everything that pyarrow and others put into
-//! it: metadata of any bytes, dictionary order, dictionaries of dictionaries, unions of
-//! nothing, empty arrays without offsets.
+//! Export and import over the Arrow C Data Interface, including the rare cases that pyarrow and
+//! others produce: metadata of any bytes, dictionary order, dictionaries of dictionaries, unions
+//! without types, empty arrays without offsets.
 //!
-//! Exporting never copies data. Importing copies only buffers that are aligned below what
-//! arrow-rs needs for their type.
+//! Exporting never copies data. Importing copies only buffers that are not aligned as arrow-rs
+//! requires for their type.
 
 mod abi;
 mod array;
@@ -25,27 +25,27 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of a callback, which must not unwind into its caller. `None`: it panicked, and the
-/// panic hook has told of it.
+/// Runs the body of a callback, which must not unwind into its caller. `None`: the body
+/// panicked, and the panic hook has reported the panic.
 fn contained<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// Exports one array; its buffers are not copied and stay alive until the consumer releases
-/// the structure. Null counts above 0 are left for the consumer to count when it needs them: it
-/// would believe one that came with a descriptor, and allocate by it.
+/// Exports one array. Its buffers are not copied, and stay alive until the consumer releases the
+/// structure. Null counts above 0 are exported as unknown: a descriptor's count may be wrong, and
+/// the consumer would allocate by it.
 pub fn export_array(array: &ArrayData) -> FFI_ArrowArray {
     let mut exported = FFI_ArrowArray::new(array);
     abi::forget_null_counts(&mut exported);
     exported
 }
 
-/// Exports one batch as the struct array that stands for a record batch.
+/// Exports one batch as the struct array of a record batch.
 pub fn export_batch(schema: &SchemaNode, batch: &BatchData) -> FFI_ArrowArray {
     export_array(&struct_of_batch(schema, batch))
 }
 
-/// A batch as a struct array without nulls, for consumers that want one array.
+/// A batch as a struct array without nulls, for consumers that need one array.
 pub fn struct_of_batch(schema: &SchemaNode, batch: &BatchData) -> ArrayData {
     let builder = ArrayData::builder(schema.data_type().clone())
         .len(batch.rows)
@@ -54,10 +54,10 @@ pub fn struct_of_batch(schema: &SchemaNode, batch: &BatchData) -> ArrayData {
     unsafe { builder.build_unchecked() }
 }
 
-/// The columns of a struct array that stands for a record batch.
+/// The columns of the struct array of a record batch.
 ///
 /// # Errors
-/// [`ImportError::NotAStruct`], or [`ImportError::Count`] if rows are null or columns short.
+/// [`ImportError::NotAStruct`]; [`ImportError::Count`] if rows are null or columns too short.
 pub fn batch_of_struct(array: ArrayData) -> Result<BatchData, ImportError> {
     if !matches!(array.data_type(), DataType::Struct(_)) {
         return Err(ImportError::NotAStruct { data_type: array.data_type().to_string() });

@@ -8,15 +8,15 @@ use arrow_schema::ffi::FFI_ArrowSchema;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
-/// Reads a schema. The structure is only borrowed, not released.
+/// Reads a schema. The structure is borrowed, not released.
 ///
 /// # Safety
-/// `schema` must keep the contract of the C Data Interface: its pointers are valid.
+/// `schema` must satisfy the contract of the C Data Interface: its pointers are valid.
 ///
 /// # Errors
-/// [`ImportError`] if it was released, or names a type that does not exist.
+/// [`ImportError`] if it is already released, or its type does not exist.
 pub unsafe fn import_schema(schema: &FFI_ArrowSchema) -> Result<SchemaNode, ImportError> {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { import(schema, 0) }
 }
 
@@ -52,12 +52,12 @@ unsafe fn import(schema: &FFI_ArrowSchema, depth: usize) -> Result<SchemaNode, I
         // SAFETY: there are `n_children` pointers, each null or to a schema, by contract.
         let child = unsafe { (*fields.children.add(index)).as_ref() };
         let child = child.ok_or(ImportError::Null { what: "a child of an ArrowSchema" })?;
-        // SAFETY: the caller's promise covers the children.
+        // SAFETY: the caller's guarantee covers the children.
         parts.children.push(unsafe { import(child, depth + 1) }?);
     }
     // SAFETY: the dictionary is null or a schema, by contract.
     if let Some(dictionary) = unsafe { fields.dictionary.as_ref() } {
-        // SAFETY: the caller's promise covers the dictionary.
+        // SAFETY: the caller's guarantee covers the dictionary.
         parts.dictionary = Some(Box::new(unsafe { import(dictionary, depth + 1) }?));
     }
     Ok(SchemaNode::new(parts)?)
@@ -71,7 +71,7 @@ unsafe fn import_metadata(metadata: *const c_char) -> Result<Pairs, ImportError>
         return Ok(pairs);
     }
     let mut at = metadata.cast::<u8>();
-    // SAFETY: by contract a count comes first, then so many keys and values.
+    // SAFETY: by contract, the encoding is a count, then that number of keys and values.
     for _ in 0..unsafe { take_number(&mut at) }? {
         // SAFETY: likewise.
         pairs.push(unsafe { (take_text(&mut at)?, take_text(&mut at)?) });
@@ -82,26 +82,26 @@ unsafe fn import_metadata(metadata: *const c_char) -> Result<Pairs, ImportError>
 /// # Safety
 /// Four readable bytes must follow.
 unsafe fn take_number(at: &mut *const u8) -> Result<usize, ImportError> {
-    // SAFETY: the caller's promise; the bytes need no alignment.
+    // SAFETY: guaranteed by the caller; the bytes need no alignment.
     let value = unsafe { at.cast::<i32>().read_unaligned() };
-    // SAFETY: the end of the four bytes lies in, or just behind, the same allocation.
+    // SAFETY: the end of the four bytes is within, or just after, the same allocation.
     *at = unsafe { at.add(4) };
     usize::try_from(value).map_err(|_| SchemaError::BadText { what: "metadata" }.into())
 }
 
 /// # Safety
-/// A length and so many bytes must follow.
+/// A length and that number of bytes must follow.
 unsafe fn take_text(at: &mut *const u8) -> Result<Box<[u8]>, ImportError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let length = unsafe { take_number(at) }?;
     // SAFETY: likewise.
     let text = unsafe { std::slice::from_raw_parts(*at, length) };
-    // SAFETY: the end of the text lies in, or just behind, the same allocation.
+    // SAFETY: the end of the text is within, or just after, the same allocation.
     *at = unsafe { at.add(length) };
     Ok(text.into())
 }
 
-/// What an exported schema owns.
+/// Private data of an exported schema.
 struct Owned {
     format: CString,
     name: CString,
@@ -114,7 +114,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         for child in self.children.drain(..).chain([self.dictionary]) {
             if !child.is_null() {
-                // SAFETY: made by `Box::into_raw` in `export_schema`, and dropped only here. A
+                // SAFETY: from `Box::into_raw` in `export_schema`, and dropped only here. A
                 // child that the consumer moved away has no release callback and frees nothing.
                 drop(unsafe { Box::from_raw(child) });
             }
@@ -182,15 +182,15 @@ fn export_metadata(node: &SchemaNode) -> Result<Vec<u8>, SchemaError> {
 /// Release callback of exported schemas.
 ///
 /// # Safety
-/// Called by the consumer with a structure made by `export_schema`, once.
+/// The consumer calls this once, with a structure from `export_schema`.
 unsafe extern "C" fn release(schema: *mut FFI_ArrowSchema) {
     // SAFETY: by contract the pointer is the structure, or null.
     let Some(fields) = (unsafe { schema.cast::<CSchema>().as_mut() }) else { return };
     if fields.release.take().is_none() {
         return;
     }
-    // SAFETY: `private_data` came from `Box::into_raw` in `export_schema`; `release` was not
-    // yet null, so this is the first and only time.
+    // SAFETY: `private_data` is from `Box::into_raw` in `export_schema`. `release` was not yet
+    // null, so this is the first and only call.
     contained(|| drop(unsafe { Box::from_raw(fields.private_data.cast::<Owned>()) }));
     fields.private_data = ptr::null_mut();
 }
@@ -202,8 +202,8 @@ mod tests {
     use crate::{ArrowObject, ExportError, Kind};
     use arrow_schema::Field;
 
-    /// Story: arrow-rs drops the metadata and order of dictionary values, and refuses
-    /// metadata that is not UTF-8; pyarrow has both.
+    /// Story: arrow-rs drops the metadata and order of dictionary values, and rejects metadata
+    /// that is not UTF-8. pyarrow produces both.
     #[test]
     fn everything_survives_the_round_trip() {
         let leaf = |name: &str, dictionary: Option<SchemaNode>| {
@@ -225,7 +225,7 @@ mod tests {
         // SAFETY: just exported by this module.
         let back = unsafe { import_schema(&exported) }.unwrap();
         assert_eq!(node, back);
-        // IPC has UTF-8 text only: it is refused rather than changed.
+        // IPC supports only UTF-8 text: the metadata is rejected rather than changed.
         let object =
             ArrowObject { kind: Kind::ChunkedArray, schema: back.clone().into(), batches: vec![] };
         let error = Export::new(&object, &mut |_, _| None).unwrap_err();

@@ -12,13 +12,13 @@ use arrow_schema::ffi::FFI_ArrowSchema;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
-/// `EINVAL` of Linux and of every other system in use.
+/// `EINVAL`, which is 22 on all common systems.
 const EINVAL: c_int = 22;
 
-/// What a consumer is told when a callback panicked.
+/// The error message for the consumer if a callback panics.
 const PANICKED: &str = "a defect of Farrow: panic while an array was exported";
 
-/// What an exported stream owns.
+/// Private data of an exported stream.
 struct ExportedStream {
     schema: Arc<SchemaNode>,
     arrays: std::vec::IntoIter<ArrayData>,
@@ -29,7 +29,7 @@ struct ExportedStream {
 /// arrays of the field's type otherwise.
 ///
 /// # Errors
-/// [`SchemaError`] if the schema cannot be exported, so that this is known at once.
+/// [`SchemaError`] if the schema cannot be exported, rather than a failure in the consumer.
 pub fn export_stream(object: &ArrowObject) -> Result<FFI_ArrowArrayStream, SchemaError> {
     export_schema(&object.schema)?;
     let arrays: Vec<ArrayData> = match object.kind.is_tabular() {
@@ -42,8 +42,8 @@ pub fn export_stream(object: &ArrowObject) -> Result<FFI_ArrowArrayStream, Schem
         last_error: None,
     });
     let private_data = Box::into_raw(stream).cast();
-    // SAFETY: the callbacks below keep the contract; `private_data` is a `Stream` that only
-    // `release` frees.
+    // SAFETY: the callbacks below satisfy the contract. `private_data` is an `ExportedStream`
+    // that only `release` frees.
     Ok(unsafe {
         FFI_ArrowArrayStream::new_unchecked(
             Some(get_schema),
@@ -56,14 +56,14 @@ pub fn export_stream(object: &ArrowObject) -> Result<FFI_ArrowArrayStream, Schem
 }
 
 /// # Safety
-/// `stream` must be null or made by `export_stream` and not released.
+/// `stream` must be null, or from `export_stream` and not released.
 unsafe fn state<'a>(stream: *mut FFI_ArrowArrayStream) -> Option<&'a mut ExportedStream> {
-    // SAFETY: the caller's promise; the C Stream Interface forbids concurrent calls.
+    // SAFETY: guaranteed by the caller; the C Stream Interface forbids concurrent calls.
     unsafe { stream.as_ref()?.private_data().cast::<ExportedStream>().as_mut() }
 }
 
 /// # Safety
-/// Called by the consumer according to the C Stream Interface.
+/// The consumer calls this according to the C Stream Interface.
 unsafe extern "C" fn get_schema(
     stream: *mut FFI_ArrowArrayStream,
     out: *mut FFI_ArrowSchema,
@@ -73,7 +73,7 @@ unsafe extern "C" fn get_schema(
     let exported = contained(|| export_schema(&state.schema).map_err(|error| error.to_string()));
     match exported.unwrap_or_else(|| Err(PANICKED.to_owned())) {
         Ok(schema) => {
-            // SAFETY: the consumer passes a place for a schema, uninitialized.
+            // SAFETY: the consumer passes writable, uninitialized memory for a schema.
             unsafe { out.write(schema) };
             0
         }
@@ -85,7 +85,7 @@ unsafe extern "C" fn get_schema(
 }
 
 /// # Safety
-/// Called by the consumer according to the C Stream Interface.
+/// The consumer calls this according to the C Stream Interface.
 unsafe extern "C" fn get_next(
     stream: *mut FFI_ArrowArrayStream,
     out: *mut FFI_ArrowArray,
@@ -100,13 +100,13 @@ unsafe extern "C" fn get_next(
         state.last_error = CString::new(PANICKED).ok();
         return EINVAL;
     };
-    // SAFETY: the consumer passes a place for an array, uninitialized.
+    // SAFETY: the consumer passes writable, uninitialized memory for an array.
     unsafe { out.write(next) };
     0
 }
 
 /// # Safety
-/// Called by the consumer according to the C Stream Interface.
+/// The consumer calls this according to the C Stream Interface.
 unsafe extern "C" fn get_last_error(stream: *mut FFI_ArrowArrayStream) -> *const c_char {
     // SAFETY: the consumer passes the stream.
     let error = unsafe { state(stream) }.and_then(|state| state.last_error.as_deref());
@@ -114,17 +114,17 @@ unsafe extern "C" fn get_last_error(stream: *mut FFI_ArrowArrayStream) -> *const
 }
 
 /// # Safety
-/// Called by the consumer according to the C Stream Interface, once.
+/// The consumer calls this once, according to the C Stream Interface.
 unsafe extern "C" fn release(stream: *mut FFI_ArrowArrayStream) {
     // SAFETY: the consumer passes the stream.
     let Some(stream) = (unsafe { stream.as_mut() }) else { return };
-    // SAFETY: the callback and its private data are taken away together.
+    // SAFETY: the callback and its private data are cleared together.
     let private = unsafe {
         stream.set_release(None);
         stream.set_private_data(std::ptr::null_mut())
     };
     if !private.is_null() {
-        // SAFETY: it came from `Box::into_raw` in `export_stream`, and is freed only here.
+        // SAFETY: from `Box::into_raw` in `export_stream`, and freed only here.
         contained(|| drop(unsafe { Box::from_raw(private.cast::<ExportedStream>()) }));
     }
 }
@@ -133,10 +133,11 @@ unsafe extern "C" fn release(stream: *mut FFI_ArrowArrayStream) {
 /// [`super::batch_of_struct`]).
 ///
 /// # Safety
-/// `stream` and everything it yields must keep the contract of the C interfaces.
+/// `stream` and all its schemas and arrays must satisfy the contract of the C interfaces.
 ///
 /// # Errors
-/// [`ImportError::Stream`] if the producer fails, else as for schemas and arrays.
+/// [`ImportError::Stream`] if the producer fails; other [`ImportError`]s as for schemas and
+/// arrays.
 pub unsafe fn import_stream(
     mut stream: FFI_ArrowArrayStream,
 ) -> Result<(SchemaNode, Vec<ArrayData>), ImportError> {
@@ -149,10 +150,10 @@ pub unsafe fn import_stream(
     // SAFETY: the producer's callback is called with the producer's stream.
     let code = unsafe { get_schema(&raw mut stream, &raw mut schema) };
     if code != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return Err(unsafe { producer_error(&mut stream, code) });
     }
-    // SAFETY: the producer promises a valid schema.
+    // SAFETY: the producer guarantees a valid schema.
     let schema = unsafe { import_schema(&schema) }?;
     let mut arrays = Vec::new();
     loop {
@@ -160,13 +161,13 @@ pub unsafe fn import_stream(
         // SAFETY: as above.
         let code = unsafe { get_next(&raw mut stream, &raw mut array) };
         if code != 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return Err(unsafe { producer_error(&mut stream, code) });
         }
         if array.is_released() {
             return Ok((schema, arrays));
         }
-        // SAFETY: the producer promises arrays of its schema.
+        // SAFETY: the producer guarantees arrays of its schema.
         arrays.push(unsafe { import_array(array, &schema) }?);
     }
 }

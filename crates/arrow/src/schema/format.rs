@@ -156,7 +156,7 @@ fn decimal(format: &str, parameter: &str) -> Result<DataType, SchemaError> {
 }
 
 /// Entries of a map: a struct of key and value. Producers differ in the nullable flags of the
-/// entries and the key; arrow-rs insists on "not nullable", so its type always says so.
+/// entries and the key. arrow-rs requires "not nullable", so the arrow-rs type always uses it.
 fn map_entries(format: &str, entries: FieldRef) -> Result<FieldRef, SchemaError> {
     let DataType::Struct(fields) = entries.data_type() else {
         return Err(bad_child(format, "the child of a map must be a struct"));

@@ -1,8 +1,8 @@
 //! The schema of an object as a tree of C Data Interface nodes.
 //!
-//! arrow-rs types cannot hold everything that the C Data Interface can: the metadata and
-//! ordered flag of dictionary values, metadata that is not UTF-8, missing names. So this tree
-//! is the truth that travels, and each of its nodes also carries the arrow-rs type.
+//! arrow-rs types cannot represent some schemas of the C Data Interface: metadata and ordered
+//! flag of dictionary values, metadata that is not UTF-8, missing names. The descriptor
+//! therefore stores this tree, and each node also holds the arrow-rs type.
 
 mod format;
 mod wire;
@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How deep types may nest; Arrow C++ allows 64 in IPC.
+/// Maximum nesting depth of types; Arrow C++ allows 64 in IPC.
 pub(crate) const DEPTH_MAX: usize = 64;
 
 /// Flags of the C Data Interface.
@@ -27,7 +27,7 @@ pub(crate) const FLAGS_KNOWN: u8 = 7;
 /// Key and value bytes of metadata.
 pub(crate) type Pairs = Vec<(Box<[u8]>, Box<[u8]>)>;
 
-/// One field or type, with everything the C Data Interface says about it.
+/// One field or type, with all its attributes in the C Data Interface.
 ///
 /// The root of a table's schema is a struct node whose children are the columns and whose
 /// metadata is the schema's.
@@ -42,7 +42,7 @@ pub struct SchemaNode {
     data_type: DataType,
 }
 
-/// What a node is made from.
+/// The parts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct SchemaParts {
     pub format: Box<str>,
@@ -54,7 +54,7 @@ pub(crate) struct SchemaParts {
 }
 
 impl SchemaNode {
-    /// Checks that the parts name an Arrow type and makes the node.
+    /// Checks that the parts name an Arrow type, and builds the node.
     pub(crate) fn new(parts: SchemaParts) -> Result<Self, SchemaError> {
         let SchemaParts { format, name, flags, metadata, children, dictionary } = parts;
         let keys_sorted = flags & FLAG_MAP_KEYS_SORTED != 0;
@@ -118,9 +118,9 @@ impl SchemaNode {
         self.dictionary.as_deref()
     }
 
-    /// This node as an arrow-rs field. Text that is not UTF-8 is replaced, repeated metadata
-    /// keys keep the last value, and what belongs to dictionary values is dropped: arrow-rs
-    /// has no place for it.
+    /// This node as an arrow-rs field. Invalid UTF-8 is replaced, and only the last value of a
+    /// repeated metadata key is retained. Name, flags and metadata of dictionary values are
+    /// dropped, since arrow-rs cannot represent them.
     pub fn to_field(&self) -> Field {
         let field = Field::new(self.name_text(), self.data_type.clone(), self.is_nullable());
         let field = field.with_dict_is_ordered(self.flags & FLAG_DICTIONARY_ORDERED != 0);
@@ -128,7 +128,7 @@ impl SchemaNode {
     }
 
     /// This node as an arrow-rs schema: its children are the fields. `None` unless it is a
-    /// struct. See [`SchemaNode::to_field`] for what arrow-rs cannot hold.
+    /// struct. [`SchemaNode::to_field`] lists the losses.
     pub fn to_schema(&self) -> Option<Schema> {
         match &self.data_type {
             DataType::Struct(fields) => {
@@ -241,7 +241,7 @@ impl TryFrom<&Schema> for SchemaNode {
 }
 
 impl PartialEq for SchemaNode {
-    /// Equal as Arrow means it: metadata in any order, a missing name equal to an empty one.
+    /// Arrow's equality: metadata in any order, a missing name equals an empty one.
     fn eq(&self, other: &Self) -> bool {
         let sorted = |node: &SchemaNode| {
             let mut pairs = node.metadata.clone();
@@ -260,7 +260,7 @@ impl PartialEq for SchemaNode {
 
 impl Eq for SchemaNode {}
 
-/// Fields made of nodes, for a parent's arrow-rs type.
+/// arrow-rs fields of the nodes, for the type of their parent.
 pub(crate) fn fields_of(children: &[SchemaNode]) -> Fields {
     children.iter().map(|child| Arc::new(child.to_field())).collect()
 }

@@ -47,7 +47,7 @@ pub(crate) fn write_schema(writer: &mut DescriptorWriter, node: &SchemaNode) {
     }
 }
 
-/// Reads a tree. `depth` is how many levels lie above it.
+/// Reads a tree. `depth` is the number of levels above it.
 pub(crate) fn read_schema(
     reader: &mut DescriptorReader<'_>,
     depth: usize,
@@ -87,7 +87,7 @@ pub(crate) fn read_schema(
     Ok(SchemaNode::new(parts)?)
 }
 
-/// Text that will have to be a C string.
+/// Checks text that an export turns into a C string.
 fn c_text<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], SchemaError> {
     if bytes.contains(&0) { Err(SchemaError::BadText { what }) } else { Ok(bytes) }
 }

@@ -1,12 +1,12 @@
-//! A piece of memory that plays the part of a region: 64-byte aligned, offsets from its
-//! start, buffers in it found in place.
+//! Memory that simulates a region: 64-byte aligned, with offsets from its start. Buffers in it
+//! are in place.
 
 use super::Random;
 use crate::{CopyOut, DescribeError, DescriptorStamp, Locate, Plan};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
 
-/// Bytes that stand for a region.
+/// Bytes that simulate a region.
 #[derive(Debug, Clone)]
 pub struct Arena {
     bytes: Buffer,
@@ -30,7 +30,7 @@ impl Arena {
         &self.bytes
     }
 
-    /// The bytes `offset..offset + length`, if they lie in the arena.
+    /// The bytes `offset..offset + length`; `None` if they exceed the arena.
     pub fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let start = usize::try_from(offset).ok()?;
         let length = usize::try_from(length).ok()?;
@@ -38,7 +38,7 @@ impl Arena {
         (end <= self.bytes.len()).then(|| self.bytes.slice_with_length(start, length))
     }
 
-    /// Where bytes lie, if they lie in the arena.
+    /// Offset of bytes; `None` if they are outside the arena.
     pub fn locate(&self, pointer: *const u8, length: usize) -> Option<u64> {
         let start = pointer.addr().checked_sub(self.bytes.as_ptr().addr())?;
         (start.checked_add(length)? <= self.bytes.len()).then_some(start as u64)
@@ -56,8 +56,8 @@ impl Arena {
         Arena::new(&bytes)
     }
 
-    /// Appends 64-byte aligned space and fills it; returns its offset. Buffers made from the
-    /// arena before keep the old bytes.
+    /// Appends 64-byte aligned space, fills it, and returns its offset. Earlier buffers of the
+    /// arena retain the old bytes.
     pub fn append(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> u64 {
         let start = self.used.next_multiple_of(64);
         let mut bytes = MutableBuffer::from_len_zeroed(start + length);
@@ -68,7 +68,7 @@ impl Arena {
         start as u64
     }
 
-    /// Writes what a plan copies, and returns its descriptor.
+    /// Performs the copies of a plan, and returns its descriptor.
     pub fn write(&mut self, plan: &Plan) -> Result<Vec<u8>, DescribeError> {
         let mut result = Ok(());
         let base = self.append(plan.copy_bytes() as usize, |area| {
@@ -80,8 +80,8 @@ impl Arena {
         Ok(plan.descriptor(DescriptorStamp { region: 0x1234, epoch: 5 }, base))
     }
 
-    /// Equal arrays whose buffers lie in the arena: all of them, or those that `choose` picks.
-    /// Arrays adopted before do not lie in the arena any more, since it moves as it grows.
+    /// Equal arrays whose buffers are in the arena: all buffers, or those that `choose` selects.
+    /// Earlier adopted arrays are no longer in the arena, since it moves as it grows.
     pub fn adopt_all(
         &mut self,
         arrays: &[ArrayData],
@@ -131,7 +131,7 @@ impl Arena {
         |pointer, length| self.locate(pointer, length)
     }
 
-    /// Describes with this arena as the region.
+    /// Calls `make` with this arena as the region.
     pub fn plan<T>(&self, make: impl FnOnce(Locate<'_>) -> T) -> T {
         make(&mut self.locating())
     }

@@ -1,4 +1,4 @@
-//! Values: well-formed arrays of a given type, with nulls and with offsets where arrays have
+//! Values: well-formed arrays of a given type, with nulls and offsets where the type allows
 //! them.
 
 use crate::layout::{ArrayLayout, OffsetWidth, child_count, child_type};
@@ -8,12 +8,12 @@ use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-/// A small, fast, repeatable generator (SplitMix64; Steele, Lea, Flood 2014).
+/// A small, fast, deterministic generator (SplitMix64; Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that always gives the same numbers for the same seed.
+    /// A generator that yields the same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
@@ -27,12 +27,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`; 0 if that is 0.
+    /// A number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if limit == 0 { 0 } else { (self.next_u64() % limit as u64) as usize }
     }
 
-    /// True once in `times`.
+    /// True with probability 1/`times`.
     pub fn chance(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -66,7 +66,7 @@ pub fn random_array(
 ) -> ArrayData {
     let lead = if random.chance(3) { random.below(11) } else { 0 };
     let array = unsliced(random, data_type, lead + length, nullable);
-    // A union of no types has no elements, whatever was asked for.
+    // A union without types has no elements, whatever the requested length.
     if lead == 0 || array.is_empty() { array } else { array.slice(lead, length) }
 }
 
@@ -229,7 +229,7 @@ fn list_view(
 fn union(random: &mut Random, data_type: &DataType, length: usize) -> ArrayData {
     let DataType::Union(fields, _) = data_type else { unreachable!("only called for unions") };
     let is_dense = ArrayLayout::of(data_type) == Some(ArrayLayout::DenseUnion);
-    // A union of no types has no elements.
+    // A union without types has no elements.
     let length = if fields.is_empty() { 0 } else { length };
     let codes: Vec<i8> = fields.iter().map(|(code, _)| code).collect();
     let mut used = vec![0usize; codes.len()];

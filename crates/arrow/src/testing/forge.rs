@@ -1,5 +1,5 @@
-//! Forged descriptors: how to make them, and what must hold for each. The fuzz target and
-//! the test for CI run the same code.
+//! Forged descriptors: their generation, and the properties that must hold for each. The fuzz
+//! target and the test for CI run the same code.
 
 use super::{Arena, Random, random_array, sample_types};
 use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
@@ -8,24 +8,24 @@ use arrow_array::make_array;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema};
 
-/// How far a descriptor got.
+/// The result of a forged descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Its bytes make no sense.
+    /// The bytes do not parse.
     Refused,
-    /// Its ranges do not fit.
+    /// The ranges or sizes do not fit.
     Unfit,
-    /// It was rebuilt, but its contents are not well-formed.
+    /// The object was rebuilt, but its contents are not well-formed.
     Malformed,
-    /// It is a good object.
+    /// The object is valid.
     Good,
 }
 
-/// Arrays of no bytes may be of any length; walking over them would take for ever.
+/// Arrays without bytes may have any length, so a walk over them needs a limit.
 const LENGTH_TO_WALK_MAX: usize = 1 << 16;
 
-/// Parses, rebuilds, checks and uses a descriptor over an arena. Panics, and only panics, if
-/// one of Farrow's promises is broken.
+/// Parses, rebuilds, checks and uses a descriptor over an arena. Panics if, and only if, a
+/// guarantee of Farrow is violated.
 pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
     let Ok(decoded) = Decoded::parse(descriptor, &Limits::default()) else {
         return Outcome::Refused;
@@ -43,9 +43,9 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
     for column in object.batches.iter().flat_map(|batch| &batch.columns) {
         assert_inside(arena, column);
     }
-    // Typed arrays can be made of it, even if their contents would mislead a kernel.
+    // Typed arrays can be built, even if their contents would mislead a kernel.
     drop(object.record_batches());
-    // Describing broken contents is an error or a descriptor, never a panic.
+    // Describing invalid contents yields an error or a descriptor, never a panic.
     describe_again(&object, arena);
     if decoded.rebuild_checked(&resolve).is_err() {
         return Outcome::Malformed;
@@ -61,8 +61,8 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
     Outcome::Good
 }
 
-/// A part of any descriptor that parses is a descriptor that parses, of bounded length; no view of it
-/// leaves the arena.
+/// Checks that a part of a descriptor that parses has a descriptor of bounded length that parses,
+/// and that its views stay within the arena.
 fn select_parts(decoded: &Decoded, length: usize, arena: &Arena) {
     let names: Vec<String> = match decoded.schema() {
         Some(schema) => schema.children().iter().map(|one| one.name_text().into_owned()).collect(),
@@ -84,7 +84,7 @@ fn select_parts(decoded: &Decoded, length: usize, arena: &Arena) {
     }
 }
 
-/// No view leaves the arena.
+/// Checks that all views stay within the arena.
 pub(super) fn assert_inside(arena: &Arena, array: &ArrayData) {
     let nulls = array.nulls().map(|nulls| nulls.buffer());
     for buffer in array.buffers().iter().chain(nulls) {
@@ -132,12 +132,13 @@ fn use_array(column: &ArrayData, object: &ArrowObject) {
     assert_eq!(back.expect("our own array").len(), column.len());
 }
 
-/// Comparing floats by value, as arrow-rs does inside some types, makes NaN differ.
+/// Whether an array may hold a NaN. arrow-rs compares floats by value inside some types, so a NaN
+/// differs from itself.
 fn has_nan(array: &ArrayData) -> bool {
     array.data_type().is_floating() || array.child_data().iter().any(has_nan)
 }
 
-/// A real descriptor and its arena, of one type of the sample or of a table of several.
+/// A valid descriptor and its arena, of one sample type or of a table of several.
 pub fn seed(number: usize) -> (Vec<u8>, Arena) {
     let types = sample_types();
     let mut random = Random::new(number as u64);
@@ -169,8 +170,8 @@ pub fn seed(number: usize) -> (Vec<u8>, Arena) {
     (descriptor, arena)
 }
 
-/// Changes a descriptor at random: flips, new values, cuts, insertions, copies of parts. The
-/// header mostly stays plausible, so that changes reach what lies behind it.
+/// Mutates a descriptor at random: flips, new values, cuts, insertions, copies of parts. The
+/// header mostly stays plausible, so that mutations reach the code after it.
 pub fn mutate(random: &mut Random, descriptor: &[u8]) -> Vec<u8> {
     let mut bytes = descriptor.to_vec();
     let changes = if random.chance(2) { 1 } else { random.below(4) };
@@ -204,7 +205,7 @@ pub fn mutate(random: &mut Random, descriptor: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes magic, version and length right.
+/// Corrects magic, version and length.
 fn patch_header(bytes: &mut [u8]) {
     let length = (bytes.len() as u64).to_le_bytes();
     if bytes.len() >= HEADER_BYTES {
@@ -215,8 +216,8 @@ fn patch_header(bytes: &mut [u8]) {
     }
 }
 
-/// Splits what a fuzzer gives into a descriptor (its header made plausible) and an arena: two
-/// bytes of length, the descriptor, the arena.
+/// Splits a fuzzer's input into a descriptor (with a corrected header) and an arena: two bytes
+/// of length, the descriptor, the arena.
 pub fn split_input(input: &[u8]) -> Option<(Vec<u8>, Arena)> {
     let (length, rest) = input.split_first_chunk()?;
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());

@@ -1,4 +1,4 @@
-//! Forged Dissociated IPC messages, as `forge` for descriptors.
+//! Forged Dissociated IPC messages, like `forge` for descriptors.
 
 use super::forge::{Outcome, assert_inside};
 use super::{Arena, Random, random_array, sample_types};
@@ -7,8 +7,8 @@ use crate::{ArrowObject, BatchData, CopyOut, Kind, SchemaNode};
 use arrow_schema::{Field, Schema};
 use std::sync::Arc;
 
-/// Imports messages over an arena, without and with the check of contents. Panics, and only
-/// panics, if one of Farrow's promises is broken.
+/// Imports messages over an arena, without and with the check of contents. Panics if, and only
+/// if, a guarantee of Farrow is violated.
 pub fn exercise_messages(messages: &Messages, arena: &Arena) -> Outcome {
     let resolve = |offset: u64, length: u64| arena.resolve(offset, length);
     for batch in &messages.batches {
@@ -25,7 +25,7 @@ pub fn exercise_messages(messages: &Messages, arena: &Arena) -> Outcome {
     }
 }
 
-/// Real messages of one sample type, and their arena. `None` for types that IPC has not.
+/// Valid messages of one sample type, and their arena. `None` for types that IPC lacks.
 pub fn message_seed(number: usize) -> Option<(Messages, Arena)> {
     let data_type = sample_types().get(number)?.clone();
     let mut random = Random::new(number as u64);
@@ -47,7 +47,7 @@ pub fn message_seed(number: usize) -> Option<(Messages, Arena)> {
 }
 
 /// Messages and arena as one input for a fuzzer: three 16-bit lengths (schema, dictionary,
-/// record batch), then these, then the arena.
+/// record batch), the messages, the arena.
 pub fn join_messages(messages: &Messages, arena: &Arena) -> Option<Vec<u8>> {
     let batch = messages.batches.first()?;
     let none = Vec::new();
@@ -62,7 +62,7 @@ pub fn join_messages(messages: &Messages, arena: &Arena) -> Option<Vec<u8>> {
     Some(input)
 }
 
-/// The reverse of [`join_messages`]; prefixes are made right.
+/// The inverse of [`join_messages`]; prefixes are corrected.
 pub fn split_messages(input: &[u8]) -> Option<(Messages, Arena)> {
     let (lengths, mut rest) = input.split_first_chunk::<6>()?;
     let mut parts = lengths.chunks_exact(2).map(|length| {

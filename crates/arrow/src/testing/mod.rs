@@ -1,7 +1,7 @@
 //! Random schemas and arrays of every Arrow type, for property tests (feature `testing`).
 //!
-//! Types come from proptest strategies, so that failures shrink to small types; values come
-//! from a seeded generator, so that a failure repeats.
+//! Types are drawn from proptest strategies, so that failures shrink to small types. Values are
+//! drawn from a seeded generator, so that failures repeat.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "it is for tests")]
 
@@ -31,7 +31,7 @@ pub fn any_array() -> impl Strategy<Value = ArrayData> {
     })
 }
 
-/// Any field and some arrays of its type, as chunks.
+/// Any field, and chunks of its type.
 pub fn any_chunks() -> impl Strategy<Value = (Field, Vec<ArrayData>)> {
     let lengths = prop::collection::vec(0..30usize, 0..5);
     (any_type(), lengths, any::<u64>()).prop_map(|(data_type, lengths, seed)| {
@@ -43,8 +43,8 @@ pub fn any_chunks() -> impl Strategy<Value = (Field, Vec<ArrayData>)> {
     })
 }
 
-/// Any schema and some batches of it; there may be no columns, no rows and no batches. Some
-/// batches are slices of one array, so that dictionaries and buffers are shared.
+/// Any schema and batches of it, possibly without columns, rows or batches. Some batches are
+/// slices of one array, so that dictionaries and buffers are shared.
 pub fn any_table() -> impl Strategy<Value = (Schema, Vec<BatchData>)> {
     let types = prop::collection::vec(any_type(), 0..4);
     let lengths = prop::collection::vec(0..20usize, 0..4);
@@ -86,7 +86,7 @@ fn random_metadata(random: &mut Random) -> HashMap<String, String> {
     (0..pairs).map(|index| (format!("key {index}"), "v\u{e4}lue".repeat(index))).collect()
 }
 
-/// An array of `length` elements that was cut out of a longer one, or not.
+/// An array of `length` elements, possibly a slice of a longer one.
 fn random_slice(random: &mut Random, field: &Field, length: usize) -> ArrayData {
     let (before, after) = match random.below(3) {
         0 => (0, 0),

@@ -125,7 +125,7 @@ pub fn sample_types() -> Vec<DataType> {
 
 /// Any type, nested up to four levels.
 pub fn any_type() -> impl Strategy<Value = DataType> {
-    // Keys of maps must not be null; other types have nulls that no bitmap shows.
+    // Map keys must not be null; the other types can hold nulls without a bitmap.
     let map_keys: Vec<DataType> =
         leaf_types().into_iter().filter(|t| *t != DataType::Null).collect();
     let leaf = prop::sample::select(leaf_types());

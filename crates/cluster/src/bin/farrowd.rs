@@ -1,4 +1,4 @@
-//! The daemon as a program of its own.
+//! The daemon as a separate program.
 
 fn main() {
     #[cfg(feature = "failpoints")]

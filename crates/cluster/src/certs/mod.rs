@@ -1,9 +1,9 @@
 //! Certificates of a cluster: its own authority, and one certificate for each node.
 //!
 //! The authority is a folder with `ca.pem` and `ca.key`. A node needs `ca.pem`, `NAME.pem` and
-//! `NAME.key`; `ca.key` stays where the certificates are made. A node is known by the name
-//! `NAME.farrow.internal` in its certificate ([`CERTIFICATE_DOMAIN`]), wherever it runs. The
-//! names and addresses of its host are there too, for those who call it without knowing its name.
+//! `NAME.key`; `ca.key` stays where certificates are created. The name `NAME.farrow.internal` in
+//! its certificate ([`CERTIFICATE_DOMAIN`]) identifies a node, wherever it runs. The certificate
+//! also contains the names and addresses of its host, for callers that do not know its name.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,78 +35,78 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 pub use farrow_membership::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeName, NodeNameError};
 
-/// Longest time for which something is certified: 20 years.
+/// Longest validity of a certificate: 20 years.
 pub const VALIDITY_MAX: Duration = Duration::from_secs(20 * 366 * 86_400);
 
-/// Most hosts in one certificate: a certificate is sent with each connection.
+/// Limit on hosts in one certificate, which is sent with each connection.
 pub const HOSTS_MAX: usize = 64;
 
-/// Certificates are good from a while before they were made: clocks of machines differ.
+/// Certificates are valid from this long before their creation, since clocks of machines differ.
 const CLOCKS_DIFFER: time::Duration = time::Duration::minutes(5);
 
-/// The subject of each authority. What tells them apart is the key.
+/// The subject of each authority. Authorities differ by key.
 const AUTHORITY: &str = "Farrow cluster authority";
 
-/// Why certificates were not made.
+/// Why certificates were not created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertsError {
-    /// The file is there already, and is not written over.
+    /// The file exists already, and is not overwritten.
     #[error("{} is there already", .0.display())]
     Exists(PathBuf),
     /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// The name is not one of a node.
+    /// The name is not a valid node name.
     #[error(transparent)]
     Name(#[from] NodeNameError),
-    /// Neither an address nor a name of a host, or a name that stands for a node.
+    /// Neither an address nor a host name, or a name that stands for a node.
     #[error("{0:?} is neither an address nor a DNS name of a host")]
     Host(String),
     /// Too many hosts.
     #[error("{count} hosts, at most {HOSTS_MAX} go into one certificate")]
     TooManyHosts {
-        /// How many there were.
+        /// Their number.
         count: usize,
     },
-    /// Not a time to certify something for.
+    /// The validity is out of range.
     #[error("valid for {seconds} s: 1 s to {} s can be had", VALIDITY_MAX.as_secs())]
     Validity {
-        /// What was asked for.
+        /// The requested validity.
         seconds: u64,
     },
-    /// The files of the authority are damaged, or not made by [`init`], or no pair.
+    /// The files of the authority are damaged, not created by [`init`], or do not match.
     #[error("{}: no authority made by `farrow certs init`: {reason}", path.display())]
     Authority {
-        /// The file that cannot be used.
+        /// The rejected file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// No key or certificate could be made.
+    /// A key or certificate could not be created.
     #[error("making a certificate: {0}")]
     Make(String),
 }
 
-/// What a node needs beside the certificate of the authority.
+/// The files that a node needs in addition to the certificate of the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFiles {
     /// Its certificate, in PEM.
     pub certificate: PathBuf,
-    /// Its key, in PEM (PKCS #8), for its owner only.
+    /// Its key, in PEM (PKCS #8), readable by its owner only.
     pub key: PathBuf,
 }
 
-/// Makes an authority in a folder: `ca.pem`, and `ca.key` with mode 0600.
+/// Creates an authority in a folder: `ca.pem`, and `ca.key` with mode 0600.
 ///
 /// # Errors
 ///
-/// One of the files is there or cannot be written, or the time is no good.
+/// One of the files exists or cannot be written, or the validity is out of range.
 pub fn init(dir: &Path, validity: Duration) -> Result<(), CertsError> {
     let (begin, end) = period(validity)?;
     let made = |error: rcgen::Error| CertsError::Make(error.to_string());
@@ -124,12 +124,12 @@ pub fn init(dir: &Path, validity: Duration) -> Result<(), CertsError> {
 
 /// Certifies a node by the authority in a folder: `NAME.pem`, and `NAME.key` with mode 0600.
 ///
-/// `hosts` are addresses and DNS names at which it is called by those who do not know its name.
+/// `hosts` are addresses and DNS names at which peers reach the node without knowing its name.
 ///
 /// # Errors
 ///
-/// One of the files is there or cannot be written, the authority cannot be read, or the name, a
-/// host or the time is no good.
+/// One of the files exists or cannot be written, the authority cannot be read, or the name, a host
+/// or the validity is invalid.
 pub fn issue(
     dir: &Path,
     node_name: &str,
@@ -152,7 +152,7 @@ pub fn issue(
     Ok(files)
 }
 
-/// A key and its certificate, for any time.
+/// Creates a key and its certificate, for any period.
 pub(crate) fn sign(
     dir: &Path,
     name: &NodeName,
@@ -202,7 +202,8 @@ fn period(validity: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertsE
     now.checked_add(validity).map(|end| (now - CLOCKS_DIFFER, end)).ok_or_else(wrong)
 }
 
-/// An address, or a name that stands for no node: who may name a host may not name another node.
+/// Whether this is an address or a host name outside the domain of nodes. A certificate for a host
+/// must not name another node.
 fn is_host(host: &str) -> bool {
     let is_node = || host.to_ascii_lowercase().trim_end_matches('.').ends_with(CERTIFICATE_DOMAIN);
     host.parse::<IpAddr>().is_ok() || (ServerName::try_from(host).is_ok() && !is_node())
@@ -218,7 +219,7 @@ fn no_authority(path: &Path, reason: impl ToString) -> CertsError {
     CertsError::Authority { path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// That a node that knows the authority will let the new one in.
+/// Checks that a node that trusts the authority admits the new node.
 fn check_chain(ca: &Path, certificate: &CertificateDer<'_>) -> Result<(), CertsError> {
     let root = CertificateDer::from_pem_file(ca).map_err(|error| no_authority(ca, error))?;
     let anchor = anchor_from_trusted_cert(&root).map_err(|error| no_authority(ca, error))?;
@@ -235,7 +236,7 @@ fn check_chain(ca: &Path, certificate: &CertificateDer<'_>) -> Result<(), CertsE
         .map_err(|error| no_authority(ca, error))
 }
 
-/// Both files or none.
+/// Writes both files or none.
 fn write_pair(
     certificate: &Path,
     certificate_pem: &str,
@@ -291,7 +292,7 @@ mod tests {
         assert!(matches!(issue(dir.path(), "a", &[], DAY), Err(CertsError::Exists(_))));
         assert!(matches!(issue(dir.path(), "ca", &[], DAY), Err(CertsError::Exists(_))));
         assert_eq!(fs::read(dir.path().join("ca.key")).unwrap(), before);
-        // A certificate whose key was taken away is not given a second one.
+        // A certificate is not replaced, even if its key was removed.
         fs::remove_file(&files.key).unwrap();
         assert!(matches!(issue(dir.path(), "a", &[], DAY), Err(CertsError::Exists(_))));
         assert!(!files.key.exists());

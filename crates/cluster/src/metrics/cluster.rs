@@ -1,4 +1,4 @@
-//! What a node tells of its cluster: who is there, how it is reached, what went to and came from it.
+//! Metrics of a node's cluster: its members, the routes to them, and the traffic with them.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use farrow_wire::{MemberInfo, Reach};
 use super::text::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
 
-/// Nodes of which traffic is counted: those of a view, and as many that went.
+/// Limit on nodes with traffic counts: the members of a view, and as many former ones.
 const NODES_MAX: usize = 128;
 
-/// What a message between two nodes is.
+/// The kind of a message between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PeerMessageKind {
-    /// Of the membership.
+    /// A message of the membership protocol.
     Message,
-    /// Of the daemons.
+    /// A request between daemons.
     Question,
-    /// Of clients, on their remote sessions.
+    /// A message of a client on a remote session.
     RemoteSession,
 }
 
-/// Which way it went.
+/// The direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Direction {
     In,
@@ -49,19 +49,19 @@ impl Direction {
 
 #[derive(Debug, Default, Clone)]
 struct PeerCounts {
-    /// Messages, and their bytes.
+    /// Number of messages, and their bytes.
     sent: BTreeMap<(PeerMessageKind, Direction), (u64, u64)>,
     failures: u64,
 }
 
-/// What went between this node and each other one.
+/// Traffic between this node and each other node.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     nodes: BTreeMap<String, PeerCounts>,
 }
 
 impl Traffic {
-    /// A message of so many bytes went to a node of the cluster, or came from it.
+    /// Counts a message of this length to or from a node of the cluster.
     pub(crate) fn add(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
         self.with(node, |counts| {
             let (messages, sum) = counts.sent.entry((kind, way)).or_default();
@@ -70,7 +70,7 @@ impl Traffic {
         });
     }
 
-    /// Something that was asked of a node was not answered, or a remote session at it broke.
+    /// Counts a request without a response, or a broken remote session.
     pub(crate) fn fail(&mut self, node: &str) {
         self.with(node, |counts| counts.failures += 1);
     }
@@ -80,14 +80,14 @@ impl Traffic {
             return change(counts);
         }
         if self.nodes.len() >= NODES_MAX {
-            // Of a node that went, most likely: which of them goes is of no matter.
+            // The removed node is most likely a former one. Which one does not matter.
             self.nodes.pop_first();
         }
         change(self.nodes.entry(node.to_owned()).or_default());
     }
 }
 
-/// All of it, in the text format.
+/// Writes all metrics of the cluster in the text format.
 pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffic) {
     let ClusterNumbers { members, lease_left_ms, lines, fetched } = numbers;
     let mut single = |name, help, value: f64| {

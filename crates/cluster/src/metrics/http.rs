@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 (RFC 9112) as a scraper needs: one request a connection, no body.
+//! The subset of HTTP/1.1 (RFC 9112) that a scraper needs: one request per connection, no body.
 
 /// A request with longer headers is refused.
 pub(crate) const HEADER_BYTES_MAX: usize = 8 << 10;
@@ -9,22 +9,22 @@ const HEADERS_MAX: usize = 64;
 /// The exposition format that `text` writes.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What was asked.
+/// A parsed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpRequest {
-    /// Not all of it has come.
+    /// The request is incomplete.
     More,
-    /// The numbers.
+    /// The metrics.
     Metrics,
-    /// Whether the node is alive: whether there is an answer.
+    /// Whether the node is alive. Any response shows that.
     Liveness,
     /// Whether the node serves clients.
     Readiness,
-    /// Something else, with the status that answers it.
+    /// Any other request, with the status of its response.
     Wrong(u16, &'static str),
 }
 
-/// Reads as much of a request as has come.
+/// Parses the part of a request that has arrived.
 pub(crate) fn read(input: &[u8]) -> HttpRequest {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -48,12 +48,12 @@ pub(crate) fn read(input: &[u8]) -> HttpRequest {
     }
 }
 
-/// The answer with the numbers.
+/// The response with the metrics.
 pub(crate) fn numbers(body: &str) -> Vec<u8> {
     answer(200, "OK", CONTENT_TYPE, body)
 }
 
-/// The answer to a health check: 200, or 503 with the cause.
+/// The response to a health check: 200, or 503 with the cause.
 pub(crate) fn health(state: Result<(), String>) -> Vec<u8> {
     let content_type = "text/plain; charset=utf-8";
     match state {
@@ -62,7 +62,7 @@ pub(crate) fn health(state: Result<(), String>) -> Vec<u8> {
     }
 }
 
-/// The answer to something wrong.
+/// The response to an invalid request.
 pub(crate) fn refusal(status: u16, reason: &str) -> Vec<u8> {
     let body = format!("{status} {reason}: GET /metrics, /livez and /readyz are served\n");
     answer(status, reason, "text/plain; charset=utf-8", &body)

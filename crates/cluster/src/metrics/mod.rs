@@ -1,7 +1,7 @@
-//! Numbers of a node for Prometheus, and where they are asked for.
+//! Metrics of a node for Prometheus, and the address where they are served.
 //!
-//! Nothing here knows sockets: `http` reads a request and makes an answer, `text` writes the
-//! numbers, `Latencies` counts. The event loop in `server/` does the rest.
+//! This module uses no sockets: `http` parses requests and builds responses, `text` writes the
+//! metrics, and `Latencies` counts. The event loop in `server/` does the rest.
 
 pub(crate) mod cluster;
 pub(crate) mod http;
@@ -12,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a node tells its numbers.
+/// Where a node serves its metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAddress {
-    /// A Unix socket beside that of the node.
+    /// A Unix socket next to that of the node.
     Beside,
     /// A Unix socket.
     Unix(PathBuf),
@@ -24,13 +24,13 @@ pub enum MetricsAddress {
 }
 
 impl MetricsAddress {
-    /// Reads `unix:PATH`, `127.0.0.1:9464`, `[::1]:9464`, `localhost:9464`, `9464`; nothing is a
-    /// Unix socket beside the node's. Who may read them is not asked, so other addresses than
-    /// loopback are refused.
+    /// Parses `unix:PATH`, `127.0.0.1:9464`, `[::1]:9464`, `localhost:9464` or `9464`. An empty
+    /// text is a Unix socket next to the node's. Readers are not authenticated, so addresses other
+    /// than loopback are refused.
     ///
     /// # Errors
     ///
-    /// A sentence that names the text.
+    /// A message that quotes the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self::Beside);
@@ -57,7 +57,7 @@ impl MetricsAddress {
         Ok(Self::Tcp(address))
     }
 
-    /// The path of a Unix socket, for the node at `socket`.
+    /// The path of the Unix socket for the node at `socket`.
     pub(crate) fn path(&self, socket: &Path) -> Option<PathBuf> {
         match self {
             Self::Beside => {
@@ -71,7 +71,7 @@ impl MetricsAddress {
     }
 }
 
-/// Upper ends of the buckets in nanoseconds: a request takes from 1 us (a grant) to seconds (a
+/// Upper bounds of the buckets in nanoseconds: a request takes from 1 us (a grant) to seconds (a
 /// batch of 8192 on a busy machine).
 const BUCKETS_NS: [u64; 19] = [
     1_000,
@@ -95,10 +95,10 @@ const BUCKETS_NS: [u64; 19] = [
     10_000_000_000,
 ];
 
-/// How long something took, how often.
+/// A histogram of durations.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Histogram {
-    /// One count a bucket, and one for all that is longer.
+    /// One count per bucket, and one for longer durations.
     counts: [u64; BUCKETS_NS.len() + 1],
     sum_ns: u64,
 }
@@ -113,7 +113,8 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// Upper end in seconds and number of all up to there, for each bucket but the last.
+    /// For each bucket but the last: its upper bound in seconds, and the number of durations up to
+    /// it.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         BUCKETS_NS.iter().zip(&self.counts).scan(0, |sum, (end, count)| {
             *sum += count;
@@ -130,7 +131,7 @@ impl Histogram {
     }
 }
 
-/// The time that each kind of request took the event loop; waits for others are not in it.
+/// The time the event loop spends on each kind of request, without waits for other processes.
 pub(crate) type Latencies = BTreeMap<&'static str, Histogram>;
 
 #[cfg(test)]

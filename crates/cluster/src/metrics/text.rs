@@ -11,7 +11,7 @@ use crate::protocol::cluster::ClusterNumbers;
 /// A family of one sample without labels: name, type, help, value.
 type Single = (&'static str, &'static str, &'static str, f64);
 
-/// All numbers of a node, and of its cluster if it is in one.
+/// Writes all metrics of a node, and of its cluster if it has one.
 pub(crate) fn write(
     stats: &NodeStats,
     latencies: &Latencies,
@@ -43,7 +43,7 @@ pub(crate) fn write(
     out
 }
 
-// Written out, so that a number added to the node is not forgotten here.
+// Destructured, so that the compiler rejects a forgotten metric.
 fn singles(stats: &NodeStats) -> Vec<Single> {
     let NodeStats {
         capacity,
@@ -143,7 +143,7 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
     ]
 }
 
-/// What is no number goes to the labels of one that is always 1.
+/// Non-numeric values are labels of a metric that is always 1.
 fn info(out: &mut String, stats: &NodeStats) {
     head(out, "farrow_node_info", "gauge", "What the node is.");
     let labels = [
@@ -168,7 +168,7 @@ pub(super) fn line(out: &mut String, name: &str, labels: &str, value: f64) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 
-/// A label's value: a path may hold anything.
+/// The value of a label, escaped: a path may contain any character.
 pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

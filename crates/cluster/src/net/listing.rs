@@ -3,17 +3,17 @@
 use farrow_store::{DirectoryItem, Metadata, Reader, StoreError};
 use farrow_wire::{ListedItem, Listing};
 
-/// A page ends after so many bytes of names and metadata, or so many objects.
+/// A page ends after this many bytes of names and metadata, or this many objects.
 const PAGE_BYTES: usize = 512 << 10;
 const PAGE_OBJECTS: usize = 2048;
 
-/// A page visits at most so many positions of the directory: that takes some milliseconds.
+/// A page visits at most this many positions of the directory, which takes some milliseconds.
 const PAGE_STEPS: u64 = 1 << 16;
 
-/// Bytes of an item besides its name and metadata, at most.
+/// Upper bound on the bytes of an item besides its name and metadata.
 const ITEM_BYTES: usize = 96;
 
-/// The page that begins at a position.
+/// The page that starts at this position.
 pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, StoreError> {
     let mut items = Vec::new();
     let mut bytes = 0;
@@ -25,7 +25,7 @@ pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, 
                     ITEM_BYTES + item.metadata.len() + item.name.as_deref().map_or(0, str::len);
                 items.push(item);
             }
-            // It went meanwhile.
+            // The object was removed meanwhile.
             Ok(None) => {}
             Err(error) => failed = Some(error),
         }
@@ -55,7 +55,7 @@ fn item(reader: &Reader, listed: &DirectoryItem) -> Result<Option<ListedItem>, S
     }))
 }
 
-/// A page that another node sent.
+/// Decodes a page that another node sent.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Listing, String> {
     postcard::from_bytes(bytes).map_err(|error| format!("a list of {} B: {error}", bytes.len()))
 }

@@ -1,8 +1,8 @@
-//! The network fabric of a node: what it lends to nodes that cannot map its memory, and what it reads from
-//! those whose memory it cannot map.
+//! The network fabric of a node: lends objects to nodes that cannot map its memory, and reads
+//! objects of nodes whose memory it cannot map.
 //!
-//! The event loop decides ([`crate::protocol::replicas`]); calls that block run on threads of this module,
-//! and what becomes of them comes back as [`NetEvent`].
+//! The event loop decides ([`crate::protocol::replicas`]). Blocking calls run on threads of this
+//! module, and their results return as [`NetEvent`].
 
 pub(crate) mod listing;
 mod part;
@@ -34,37 +34,37 @@ use crate::endpoint;
 use source::RegionSource;
 pub(crate) use source::{Interests, Rules};
 
-/// Threads that open objects and end connections, and threads that load. Each has one object in hand.
+/// Threads that open objects and end connections. Each works on one object at a time.
 const QUICK_THREADS: usize = 4;
 const LOADING_THREADS: usize = 4;
 
-/// Longest time in which an object is brought: a terabyte at 300 MB/s. It ends much sooner where nothing
-/// arrives.
+/// Time limit for the transfer of an object: a terabyte at 300 MB/s. A transfer without progress
+/// fails much sooner.
 const LOAD_MAX: Duration = Duration::from_secs(3600);
 
-/// A connection waits so long for a ticket: the peer is asked for it.
+/// Time limit for a ticket, which the peer issues on request.
 const TICKET_MAX: Duration = Duration::from_secs(3);
 
-/// The connections of a member that is lost end within this time, or nothing that it read is given away.
+/// Time limit for ending the connections of a lost member. After a timeout its holds stay.
 const CUT_MAX: Duration = Duration::from_secs(20);
 
-/// Events taken in one turn of the event loop.
+/// Events handled in one turn of the event loop.
 const EVENTS_PER_TURN: usize = 64;
 
-/// Why another node did not do what it was asked.
+/// Why another node did not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetFault {
-    /// It has no such object.
+    /// The node has no such object.
     NotFound,
-    /// It does not allow it.
+    /// The node does not allow it.
     Denied(String),
-    /// It is at a limit, or the object is on its way back into its memory.
+    /// The node is at a limit, or is restoring the object into its memory.
     Busy(String),
-    /// It cannot be reached, or ended.
+    /// The node is unreachable or has ended.
     Lost(String),
-    /// What was asked for is not possible of this object.
+    /// The request is not possible for this object.
     Invalid(String),
-    /// Something else.
+    /// Any other failure.
     Other(String),
 }
 
@@ -80,119 +80,120 @@ impl From<NetError> for NetFault {
     }
 }
 
-/// What is to be done. Offsets of pieces are those of the peer's data section, and of this region.
+/// An action of the network fabric. Offsets of pieces are those of the peer's data section, and of
+/// this region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetAction {
-    /// A node can be reached.
+    /// A node has become reachable.
     Connect {
-        /// Which.
+        /// The node.
         node: String,
-        /// Where its data server listens.
+        /// The address of its data server.
         address: String,
-        /// Bytes of its data section.
+        /// Length of its data section in bytes.
         section: u64,
     },
-    /// A life of a node has ended: its connections to this node end, and those of this node to it.
+    /// An incarnation of a node has ended, so the connections in both directions end.
     Cut {
-        /// Which.
+        /// The node.
         node: String,
-        /// Which life.
+        /// The incarnation.
         incarnation: u64,
-        /// Whether it can not be reached any more.
+        /// Whether the node is unreachable now.
         is_lost: bool,
     },
-    /// Find an object, and hold it where it is.
+    /// Find an object and hold it in its home.
     Open {
-        /// Names the request.
+        /// The request.
         token: u64,
-        /// Where.
+        /// The node.
         node: String,
-        /// Which: an encoded wish.
+        /// The object, as an encoded query.
         want: Vec<u8>,
-        /// Only this part of it is to be brought; `None`: all.
+        /// The part to transfer; `None`: the whole object.
         part: Option<PartSpec>,
     },
-    /// Bring the bytes of an opened object.
+    /// Transfer the bytes of an opened object.
     Load {
         /// The object.
         origin: ObjectId,
-        /// Where it is.
+        /// Its node.
         node: String,
-        /// By which hold.
+        /// The hold on it.
         hold: u64,
-        /// What goes where.
+        /// Source and destination of each piece.
         pieces: Vec<(Span, Offset)>,
     },
-    /// An opened object is needed no more.
+    /// Release an opened object.
     Release {
-        /// Where.
+        /// Its node.
         node: String,
-        /// By which hold.
+        /// The hold on it.
         hold: u64,
     },
-    /// A ticket came for a connection of this node, or why none did.
+    /// The ticket for a connection of this node, or the reason for its absence.
     Ticket {
-        /// Names the request.
+        /// The request.
         number: u64,
-        /// It.
+        /// The ticket.
         result: Result<[u8; 32], String>,
     },
-    /// A member asks for a ticket: [`crate::protocol::NodeState::ticket_issued`] is called.
+    /// A member requests a ticket. The event loop answers it.
     IssueTicket {
-        /// Names the question.
+        /// The request.
         token: u64,
-        /// Who asks.
+        /// The member.
         node: String,
-        /// In which life as a member.
+        /// Its incarnation as a member.
         incarnation: u64,
-        /// By which of its daemons.
+        /// The life of its daemon.
         life: u64,
     },
 }
 
-/// What became of something, or what a thread needs.
+/// The result of an action, or a request of a thread.
 #[derive(Debug)]
 pub enum NetEvent {
-    /// An object was opened, or not.
+    /// The result of opening an object.
     Opened {
-        /// Names the request.
+        /// The request.
         token: u64,
-        /// Where.
+        /// The node.
         node: String,
-        /// By which hold; what the node told.
+        /// The hold, and the node's description of the object.
         result: Result<(u64, Opened), NetFault>,
     },
-    /// The bytes of an object are in place, or not. Nobody writes there any more.
+    /// The result of loading an object. No thread writes to its memory any more.
     Loaded {
         /// The object.
         origin: ObjectId,
-        /// Whether they are.
+        /// Whether its bytes are complete.
         result: Result<(), NetFault>,
     },
     /// A connection to a node needs a ticket.
     TicketWanted {
-        /// Which.
+        /// The node.
         node: String,
-        /// Names the request.
+        /// The request.
         number: u64,
     },
-    /// The name of a data server was looked up.
+    /// The name of a data server was resolved.
     Resolved {
-        /// Of which node.
+        /// The node.
         node: String,
-        /// Where it is.
+        /// The address of its data server.
         at: SocketAddr,
-        /// Bytes of the node's data section.
+        /// Length of its data section in bytes.
         section: u64,
     },
-    /// Somebody wants an object that is out of memory.
+    /// Another node wants a spilled object.
     Restore {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
 }
 
-/// Where threads leave what the event loop is to hear.
+/// Queue through which threads send events to the event loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Teller {
     sender: Sender<NetEvent>,
@@ -202,23 +203,23 @@ pub(crate) struct Teller {
 impl Teller {
     fn tell(&self, event: NetEvent) {
         if self.sender.send(event).is_ok() {
-            // A full pipe has told already.
+            // If the pipe is full, the event loop wakes anyway.
             let _ = (&*self.wake).write(&[1]);
         }
     }
 }
 
-/// Requests of a peer's threads.
+/// Requests that the threads of a peer make to the daemon.
 struct PeerControl {
     node: String,
     teller: Teller,
     tickets: Arc<TicketWaits>,
 }
 
-/// How a thread gets its ticket, or hears why there is none.
+/// Delivers a ticket, or the reason for its absence, to the waiting thread.
 type TicketSender = SyncSender<Result<Ticket, String>>;
 
-/// Threads that wait for tickets, by number, and the last number.
+/// Threads that wait for tickets, by request number, and the last number.
 #[derive(Default)]
 struct TicketWaits {
     next: Mutex<(u64, BTreeMap<u64, TicketSender>)>,
@@ -242,7 +243,7 @@ impl DaemonControl for PeerControl {
     }
 
     fn gone(&self, notice: u64, object: u64) {
-        // Daemons say so over their control channel, which they have anyway.
+        // Daemons send such notices over their control channel instead.
         tracing::debug!(node = self.node, notice, object, "a notice that no daemon sends");
     }
 }
@@ -255,7 +256,7 @@ enum NetJob {
     Resolve { node: String, address: String, section: u64 },
 }
 
-/// What threads share.
+/// State shared by the threads.
 struct NetShared {
     region: Arc<Region>,
     map: Arc<FileMap>,
@@ -264,17 +265,17 @@ struct NetShared {
     teller: Teller,
 }
 
-/// The event loop's end.
+/// The event loop's handle on the network fabric.
 pub(crate) struct Net {
     shared: Arc<NetShared>,
     credentials: Credentials,
-    /// With their addresses.
+    /// Peers by name, with their addresses.
     peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
-    /// For quick ones, and for those that take long.
+    /// Queues for quick jobs and for loads.
     jobs: Option<[Sender<NetJob>; 2]>,
     events: Receiver<NetEvent>,
-    /// Can be read when there are events.
+    /// Readable when there are events.
     pub(crate) wake: UnixStream,
     threads: Vec<JoinHandle<()>>,
 }
@@ -284,7 +285,7 @@ fn words(error: impl Display) -> String {
 }
 
 impl Net {
-    /// Serves a region at an address, of which port 0 is any.
+    /// Serves a region at an address. Port 0 means any port.
     pub(crate) fn start(
         region: &Arc<Region>,
         listen: SocketAddr,
@@ -337,7 +338,7 @@ impl Net {
         })
     }
 
-    /// Where its data server listens.
+    /// The address of this node's data server.
     pub(crate) fn address(&self) -> Result<SocketAddr, String> {
         self.shared.server.address().map_err(words)
     }
@@ -347,7 +348,7 @@ impl Net {
         self.credentials.as_str()
     }
 
-    /// Some of what happened since, and whether there may be more.
+    /// A limited number of events, and whether there may be more.
     pub(crate) fn events(&self) -> (Vec<NetEvent>, bool) {
         let mut bytes = [0; 64];
         while io::Read::read(&mut &self.wake, &mut bytes).is_ok_and(|count| count > 0) {}
@@ -361,24 +362,24 @@ impl Net {
         self.shared.source.is_ready()
     }
 
-    /// The hold block of the client that stands for other nodes.
+    /// Sets the hold block of the client slot that other nodes share.
     pub(crate) fn hold_by(&self, block: Span) -> Result<(), String> {
         self.shared.source.hold_by(block)
     }
 
-    /// Who may have replicas of this node's objects.
+    /// The members that may have replicas of this node's objects.
     pub(crate) fn interests(&self) -> Arc<dyn Interests> {
         Arc::clone(&self.shared.source) as _
     }
 
-    /// A ticket for a connection of a member. `life`: of its daemon.
+    /// Issues a ticket for a connection of a member, whose daemon has this life.
     pub(crate) fn issue_ticket(&self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
         self.shared.source.hear_of_life(member, life);
         let ticket = self.shared.server.issue_ticket(member).map_err(words)?;
         Ok(*ticket.as_bytes())
     }
 
-    /// Does what the state wants done, or has it done.
+    /// Performs an action or queues it for a thread.
     pub(crate) fn perform(&mut self, action: NetAction) {
         match action {
             NetAction::Connect { node, address, section } => {
@@ -413,7 +414,7 @@ impl Net {
             },
             NetAction::Release { node, hold } => {
                 if let Some((_, peer)) = self.peers.get(&node) {
-                    // Sent by whoever connects next, if it cannot be sent now.
+                    // If it cannot be sent now, the next connection sends it.
                     peer.release(HoldId(hold));
                 }
             }
@@ -423,7 +424,7 @@ impl Net {
                     let _ = waiting.try_send(result.map(Ticket::from_bytes));
                 }
             }
-            // Needs the state: see the event loop.
+            // Handled by the event loop, which has the state.
             NetAction::IssueTicket { .. } => {}
         }
     }
@@ -433,7 +434,7 @@ impl Net {
             return Ok(());
         }
         let Ok(at) = address.parse::<SocketAddr>() else {
-            // To look a name up takes time.
+            // Name resolution may block.
             let (node, address) = (node.to_owned(), address.to_owned());
             self.push(NetJob::Resolve { node, address, section });
             return Ok(());
@@ -447,7 +448,7 @@ impl Net {
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
         let peer = (address.to_owned(), Arc::new(peer));
         if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
-            // Its threads end in a thread of their own: they may wait for the network.
+            // A worker ends the old peer's threads, since they may wait for the network.
             self.push(NetJob::Lose { peer: earlier });
         }
         Ok(())
@@ -468,7 +469,7 @@ impl Net {
 }
 
 impl Drop for Net {
-    /// Nothing touches the region afterwards.
+    /// After this, no thread accesses the region.
     fn drop(&mut self) {
         for (_, peer) in self.peers.values() {
             peer.lose("this node ends");

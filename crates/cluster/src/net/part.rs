@@ -1,8 +1,7 @@
-//! Parts of objects: of an object that was opened at its home, only the bytes of some columns and rows are
-//! transferred.
+//! Parts of objects: only the bytes of some columns and rows of an opened object are transferred.
 //!
-//! The part gets a descriptor of its own, in which all offsets are those of the whole object. The ranges of
-//! bytes that it needs become its blocks, so it is stored like any relocated object.
+//! The part has a descriptor of its own, in which all offsets are those of the whole object. The
+//! byte ranges that it needs become its blocks, so it is stored like any relocated object.
 
 use farrow_arrow::{Decoded, Limits, RowSlice, SelectError};
 use farrow_memory::{Length, Offset, Span};
@@ -16,13 +15,13 @@ use super::query::Brought;
 /// Blocks begin and end at multiples of this, so a part's buffers keep their alignment.
 const ALIGNMENT: u64 = BLOCK_BYTES;
 
-/// A gap of so many bytes is transferred too: that costs less than one more range.
+/// Gaps up to this size are transferred too, since that costs less than another range.
 const GAP_BYTES: u64 = 4096;
 
-/// Most blocks of a part. Where there would be more, larger gaps are transferred too.
+/// Limit on the blocks of a part. To stay below it, larger gaps are transferred too.
 const BLOCKS_MAX: usize = 1024;
 
-/// The part of an opened object: an opened object itself, with fewer blocks.
+/// The part of an opened object, as an opened object with fewer blocks.
 pub(super) fn part_of(opened: &Opened, spec: &PartSpec) -> Result<Opened, NetFault> {
     let (brought, head) = Brought::decode(&opened.entry).map_err(NetFault::Other)?;
     let lengths = |spans: &[Span]| spans.iter().map(|span| span.length).collect::<Vec<_>>();
@@ -68,11 +67,11 @@ pub(super) fn part_of(opened: &Opened, spec: &PartSpec) -> Result<Opened, NetFau
 /// A block of the whole object, or a piece of one.
 #[derive(Clone, Copy)]
 struct TransferPiece {
-    /// Where it lay at seal: offsets of the descriptor count from there.
+    /// Its span when the object was sealed. Offsets in the descriptor refer to it.
     origin: Span,
-    /// Where it lies in its home's data section.
+    /// Its span in its home's data section.
     block: Span,
-    /// Where its bytes begin in those that came with the answer.
+    /// Offset of its bytes in the inline bytes of the answer.
     inline: u64,
 }
 
@@ -81,7 +80,7 @@ impl TransferPiece {
         self.origin.offset.0.saturating_add(self.origin.length.0)
     }
 
-    /// A part of it, by bounds within its origin.
+    /// A part of this piece, given by bounds within its origin.
     fn cut(&self, start: u64, end: u64) -> Self {
         let skipped = start - self.origin.offset.0;
         Self {
@@ -92,9 +91,9 @@ impl TransferPiece {
     }
 }
 
-/// The object of which a part is taken.
+/// The object from which a part is taken.
 struct Whole<'a> {
-    /// Its blocks in the order of their origins.
+    /// Its blocks, ordered by origin.
     blocks: Vec<TransferPiece>,
     inline: &'a [u8],
 }
@@ -112,11 +111,11 @@ impl<'a> Whole<'a> {
         Self { blocks, inline: &opened.inline }
     }
 
-    /// The pieces that hold these ranges, and how many bytes the ranges have together.
+    /// The pieces that cover these ranges, and the total length of the ranges.
     fn pieces(&self, ranges: &[(u64, u64)]) -> Result<(Vec<TransferPiece>, u64), NetFault> {
         let mut sorted = ranges.to_vec();
         sorted.sort_unstable();
-        // Bounds (start, end), and the number of the block in which they lie.
+        // Bounds (start, end), and the index of their block.
         let mut bounds: Vec<(u64, u64, usize)> = Vec::with_capacity(sorted.len());
         let mut size = 0u64;
         let mut counted_to = 0;
@@ -146,7 +145,7 @@ impl<'a> Whole<'a> {
                 }
                 is_near
             });
-            // With large gaps there is one piece a block, which is as many as the object has.
+            // Gaps grow until at most one piece per block remains.
             if bounds.len() <= BLOCKS_MAX.max(self.blocks.len()) {
                 break;
             }
@@ -157,7 +156,7 @@ impl<'a> Whole<'a> {
         };
         let mut pieces: Vec<TransferPiece> = bounds.into_iter().filter_map(cut).collect();
         if pieces.is_empty() {
-            // An object has a block, also if it refers to no bytes.
+            // An object has a block even if it refers to no bytes.
             let first = self.blocks.first().ok_or_else(|| NetFault::Other("no blocks".into()))?;
             let start = first.origin.offset.0;
             pieces.push(first.cut(start, start + first.origin.length.0.min(ALIGNMENT)));

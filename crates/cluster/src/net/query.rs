@@ -1,11 +1,11 @@
-//! What one node says to another in an open and its answer.
+//! Messages between nodes: the request to open an object, and its answer.
 
 use std::fmt;
 
 use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, SpillHead};
 use serde::{Deserialize, Serialize};
 
-/// Which object is meant.
+/// The object of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum NetQuery {
     /// By its full name.
@@ -15,9 +15,9 @@ pub(crate) enum NetQuery {
     /// No object: a page of the list of a namespace's objects.
     List {
         namespace: String,
-        /// Only objects whose names begin like this.
+        /// Restricts the list to names with this prefix.
         prefix: String,
-        /// Position at which the page begins.
+        /// Position at which the page starts.
         from: u64,
     },
 }
@@ -34,7 +34,7 @@ impl fmt::Display for NetQuery {
 
 impl NetQuery {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Nothing in it can fail to be written to memory.
+        // Encoding these types into memory cannot fail.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
@@ -57,10 +57,10 @@ impl NetQuery {
     }
 }
 
-/// What is told of an object that was opened, beside its blocks.
+/// The description of an opened object, without its blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Brought {
-    /// As in a spill file.
+    /// The head, as in a spill file.
     pub(crate) head: Vec<u8>,
     /// Its name in its namespace.
     pub(crate) name: Option<String>,
@@ -76,7 +76,7 @@ impl Brought {
         postcard::to_allocvec(self).map_err(|error| error.to_string())
     }
 
-    /// With its head, both checked as far as they can be by themselves.
+    /// Decodes a description and its head, and checks both without the region.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, SpillHead), String> {
         let brought: Self = postcard::from_bytes(bytes)
             .map_err(|error| format!("an entry of {} B: {error}", bytes.len()))?;

@@ -1,12 +1,12 @@
-//! What other nodes may read over the network: objects of this node's region, held while they do.
+//! Reads of this node's objects by other nodes over the network. An object is held during its read.
 //!
-//! Threads of the data server look objects up and hold them by loads, as a client of this node does. So no
-//! request of another node waits for the event loop.
+//! Threads of the data server look up objects and hold them by loads, as a client of this node
+//! does. So no request of another node waits for the event loop.
 //!
-//! **Interest.** Whoever opens an object may keep a replica of it, until it hears that it has to drop it.
-//! The member is noted before the object is held. A delete closes the object first, which takes who is
-//! noted: whoever comes later is busy until the delete is over. So no member holds what the delete does
-//! not know of.
+//! **Interest.** A member that opens an object may keep a replica of it until it receives an
+//! invalidation. It is recorded before the object is held. A delete first closes the object, which
+//! returns the recorded members. Later opens fail as busy until the delete is done. So the delete
+//! knows every member that holds a replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -27,35 +27,36 @@ use crate::protocol::cluster::node_key;
 use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights};
 
-/// A spilled object is waited for so long: less than its connection may stall.
+/// Time limit on the wait for a spilled object, shorter than a connection may stall.
 const RESTORE_MAX: Duration = Duration::from_millis(1_500);
 
-/// Pause between two looks at it.
+/// Pause between two checks for it.
 const RESTORE_PAUSE: Duration = Duration::from_millis(2);
 
-/// Objects that one member may hold at a time.
+/// Limit on the objects that one member holds.
 const HOLDS_PER_MEMBER_MAX: usize = 256;
 
-/// Who may read what, as the event loop told last.
+/// The access rules that the event loop set last.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) rights: RightsTable,
-    /// Names of namespaces by their numbers.
+    /// Names of namespaces by number.
     pub(crate) namespaces: BTreeMap<u16, String>,
 }
 
-/// Who may have replicas of this node's objects.
+/// The members that may have replicas of this node's objects.
 pub(crate) trait Interests: Send + Sync {
-    /// Who may have one. They are not noted any more.
+    /// Returns the members that may have a replica, and forgets them.
     fn take(&self, object: ObjectId) -> BTreeSet<MemberLife>;
 
-    /// Lets nobody open an object until it is opened as often as it was closed; who may have one.
+    /// Prevents opens of an object until each close is undone. Returns the members that may have a
+    /// replica.
     fn close(&self, object: ObjectId) -> BTreeSet<MemberLife>;
 
-    /// Ends a [`Interests::close`].
+    /// Undoes a [`Interests::close`].
     fn reopen(&self, object: ObjectId);
 
-    /// Whether somebody may have one.
+    /// Whether any member may have a replica.
     fn is_any(&self, object: ObjectId) -> bool;
 }
 
@@ -88,22 +89,22 @@ impl Interests for RegionSource {
 /// An object that a member reads.
 struct Reading {
     _held: Held,
-    /// Where its blocks lie in the data section.
+    /// Its blocks in the data section.
     blocks: Vec<Span>,
 }
 
 #[derive(Default)]
 struct ServedState {
     readings: BTreeMap<(MemberLife, HoldId), Arc<Reading>>,
-    /// Who may have a replica, by the low half of the object's id.
+    /// Members that may have a replica, by the low half of the object's id.
     interests: BTreeMap<u64, BTreeSet<MemberLife>>,
-    /// Objects that are being deleted, and by how many deletes.
+    /// Objects that are being deleted, with the number of deletes.
     closed: BTreeMap<u64, usize>,
-    /// The daemon of each member that asked last.
+    /// The life of each member's daemon, from its last request.
     lives: BTreeMap<MemberLife, u64>,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct RegionSource {
     map: Arc<FileMap>,
     region: Arc<Region>,
@@ -141,19 +142,19 @@ impl RegionSource {
         }))
     }
 
-    /// Whether it can hold objects: it needs a place among the clients of its node.
+    /// Whether it can hold objects, which requires a client slot of its node.
     pub(super) fn is_ready(&self) -> bool {
         lock(&self.holds).is_some()
     }
 
-    /// It holds objects by this block from now on.
+    /// Sets the block with which it holds objects.
     pub(super) fn hold_by(&self, block: Span) -> Result<(), String> {
         let table = HoldTable::new(Arc::clone(&self.region), &[block]);
         *lock(&self.holds) = Some(Arc::new(table.map_err(|error| error.to_string())?));
         Ok(())
     }
 
-    /// A daemon of a member is there: what an earlier one read is read no more.
+    /// Records a member's daemon and ends the reads of an earlier one.
     pub(super) fn hear_of_life(&self, member: &MemberLife, life: u64) {
         let mut state = lock(&self.state);
         if state.lives.insert(member.clone(), life).is_some_and(|earlier| earlier != life) {
@@ -161,7 +162,7 @@ impl RegionSource {
         }
     }
 
-    /// The life of a member has ended, and no thread reads for it any more.
+    /// Removes a member whose incarnation has ended. No thread reads for it any more.
     pub(super) fn forget(&self, member: &MemberLife) {
         let mut state = lock(&self.state);
         state.lives.remove(member);
@@ -172,7 +173,7 @@ impl RegionSource {
         });
     }
 
-    /// False: it is being deleted.
+    /// Records a member's interest. Returns false if the object is being deleted.
     fn note(&self, member: &MemberLife, object: u64) -> bool {
         let mut state = lock(&self.state);
         let is_open = !state.closed.contains_key(&object);
@@ -217,7 +218,7 @@ impl RegionSource {
             }
         };
         let page = match number {
-            // This node has no such namespace, so nothing is in it.
+            // A namespace that this node does not have is empty.
             None => Listing::default(),
             Some(number) => {
                 let reader = self.reader.clone().in_namespace(number, namespace);
@@ -228,7 +229,7 @@ impl RegionSource {
         Ok(Opened { blocks: Vec::new(), entry, inline: Vec::new() })
     }
 
-    /// The object that is meant, held; the member is noted.
+    /// Records the member and holds the requested object.
     fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
         let holds = lock(&self.holds).clone();
         let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
@@ -241,7 +242,7 @@ impl RegionSource {
             NetQuery::Name(full) => {
                 let namespace = namespace_in(full);
                 self.check_rights(member, namespace)?;
-                // The number plays no part in looking for a name.
+                // A lookup by name does not use the number.
                 let (number, _) = self.reader.namespace();
                 self.reader.clone().in_namespace(number, namespace)
             }
@@ -271,12 +272,12 @@ impl RegionSource {
             }
             let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
             self.check_rights(member, &namespace)?;
-            // It stays whatever comes of the open: another one of this member may count on it.
+            // The record stays even if the open fails: another open of this member may rely on it.
             if !self.note(member, entry.id.lo) {
                 return Err(busy(format!("object {wish} is being deleted")));
             }
             match reader.hold(&holds, Target::Id(entry.id)) {
-                // Taken over by its home since: it has another id.
+                // A different id means that its home has replaced it meanwhile.
                 Ok(Some(held)) if held.entry().id == entry.id => return Ok(held),
                 Ok(_) => {}
                 Err(error) => {
@@ -289,7 +290,7 @@ impl RegionSource {
         }
     }
 
-    /// Where a part of the region lies in its data section.
+    /// A span of the region as a span of its data section.
     fn in_section(&self, span: Span) -> Option<Span> {
         let start = span.offset.0.checked_sub(self.region.geometry().control.0)?;
         Some(Span::new(Offset(start), span.length))
@@ -302,13 +303,13 @@ impl RegionSource {
         Ok(bytes)
     }
 
-    /// What the member is told of a held object.
+    /// The description of a held object that the member receives.
     fn describe(&self, held: &Held) -> Result<(Opened, Vec<Span>), SourceRefusal> {
         let other = |text: String| SourceRefusal::new(ErrorCode::Other, text);
         let damaged = |error: farrow_store::StoreError| other(error.to_string());
         let entry = held.entry();
         let places = self.reader.places(entry).map_err(damaged)?;
-        // As they were at seal: what a return into memory added is no part of the object.
+        // The lengths at seal: padding from a restore is not part of the object.
         let blocks: Vec<Span> =
             places.iter().map(|one| Span::new(one.block.offset, one.origin.length)).collect();
         for block in &blocks {

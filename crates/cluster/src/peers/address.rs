@@ -1,23 +1,22 @@
-//! Where peers listen, and the numbers that calls and remote sessions are known by.
+//! Addresses of peers, and the numbers that identify calls and remote sessions.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::certs::NodeName;
 
-/// Where a peer listens and, if it is known, who it has to be: `[NAME@]HOST:PORT`.
+/// Where a peer listens and, if known, its expected name: `[NAME@]HOST:PORT`.
 ///
-/// With certificates a peer without a name has to be certified for HOST, one with a name for that
-/// name.
+/// With certificates, a peer is certified for NAME, or without one for HOST.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerAddress {
     pub(crate) name: Option<NodeName>,
-    /// An address or a DNS name, an IPv6 address without brackets.
+    /// An IP address or a DNS name. An IPv6 address is without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// A text that is no address of a peer.
+/// A text that is not the address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address of a node: [NAME@]HOST:PORT")]
 pub(crate) struct PeerAddressError(String);
@@ -56,14 +55,15 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// One remote session, on this node. Remote sessions that others take here have the uppermost bit.
+/// The id of a remote session on this node. Sessions opened by other nodes have the uppermost bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RemoteSessionId(u64);
 
 impl RemoteSessionId {
     const INCOMING: u64 = 1 << 63;
 
-    /// A remote session on another node, by a number that the caller chooses; the uppermost bit is ignored.
+    /// The id of a remote session at another node. The caller chooses the number; the uppermost bit
+    /// is ignored.
     pub(crate) const fn outgoing(number: u64) -> Self {
         Self(number & !Self::INCOMING)
     }
@@ -72,13 +72,13 @@ impl RemoteSessionId {
         Self(number | Self::INCOMING)
     }
 
-    /// Whether another node's client uses memory here.
+    /// Whether a client of another node uses memory here.
     pub(crate) const fn is_incoming(self) -> bool {
         self.0 & Self::INCOMING != 0
     }
 }
 
-/// A question of another node that waits for its answer.
+/// A request of another node, which waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AskedToken(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! What the transport's thread leaves for the event loop, and the descriptor that tells of it.
+//! Events from the transport's thread for the event loop, and the descriptor that signals them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,50 +15,50 @@ use super::address::{AskedToken, RemoteSessionId};
 use super::limits::Permit;
 use super::outbox::Outbox;
 
-/// An event with what the event loop's end keeps of it.
+/// An event, with the state that the event loop's side stores for it.
 #[derive(Debug)]
 pub(super) enum Left {
     Event(PeerEvent),
-    /// A question, and where its answer goes.
+    /// A request, and the channel for its answer.
     Asked(PeerEvent, AskedToken, oneshot::Sender<Bytes>),
-    /// Nobody waits for the answer any more.
+    /// The caller no longer waits for the answer.
     AskGone(AskedToken),
-    /// Somebody took a remote session here.
+    /// Another node opened a remote session here.
     Opened(PeerEvent, RemoteSessionId, Arc<Outbox>),
 }
 
-/// Messages that the event loop takes in one turn. Each is looked at in some 10 us.
+/// Messages that one turn of the event loop takes. Each needs about 10 us.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Questions that it takes in one turn: one may have 4 MiB of names.
+/// Requests that one turn takes. One may contain 4 MiB of names.
 const QUESTIONS_PER_TURN: usize = 8;
 
-/// Of everything else that is not of a remote session: answers to what this node asked.
+/// Other events that one turn takes, except those of remote sessions: mostly answers.
 const ANSWERS_PER_TURN: usize = 64;
 
-/// Events of remote sessions that it takes in one turn, of each remote session one after the other.
+/// Events of remote sessions that one turn takes, in turn from each session.
 const REMOTE_SESSION_EVENTS_PER_TURN: usize = 64;
 
-/// Places within limits that an event keeps until it is taken.
+/// Permits that an event keeps until it is taken.
 pub(super) type Permits = Vec<Permit>;
 
 pub(super) type Taken = Vec<(Left, Permits)>;
 
 type QueueLane = VecDeque<(Left, Permits)>;
 
-/// What waits, by kind: so a flood of one kind, or of one remote session, is never ahead of a sign of life or
-/// of another remote session. Within a lane the order is that of arrival.
+/// Waiting events by kind, so a flood of one kind or of one remote session delays neither
+/// heartbeats nor other sessions. Each queue is in order of arrival.
 #[derive(Debug, Default)]
 struct Backlog {
     messages: QueueLane,
     questions: QueueLane,
     answers: QueueLane,
     remote_sessions: BTreeMap<RemoteSessionId, QueueLane>,
-    /// The last remote session of which something was taken.
+    /// The remote session from which the last event was taken.
     last_remote_session: Option<RemoteSessionId>,
 }
 
-/// Written by tasks, emptied by the event loop. Each kind of event has a limit of its own.
+/// Filled by tasks, emptied by the event loop. Each kind of event has a limit of its own.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     waiting: Mutex<Backlog>,
@@ -75,7 +75,7 @@ impl EventQueue {
         })
     }
 
-    /// A second descriptor of the wake.
+    /// Another descriptor of the wake.
     pub(super) fn wake(&self) -> io::Result<OwnedFd> {
         self.wake.as_fd().try_clone_to_owned()
     }
@@ -84,7 +84,7 @@ impl EventQueue {
         self.push_with(left, Vec::new());
     }
 
-    /// The places are given back when the event is taken.
+    /// Queues an event. The permits are released when it is taken.
     pub(super) fn push_with(&self, left: Left, places: Permits) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.is_empty();
@@ -95,8 +95,8 @@ impl EventQueue {
         }
     }
 
-    /// As much as one turn has room for. Clears the wake first: what comes meanwhile, or is left,
-    /// sets it again.
+    /// Takes as many events as one turn handles. Clears the wake first. Later and remaining events
+    /// set it again.
     pub(super) fn take(&self) -> Taken {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl EventQueue {
     }
 
     fn tell(&self) {
-        // Can only fail when it is full, and then it has told already.
+        // Fails only if the counter is full, and then the event loop wakes anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -166,7 +166,7 @@ impl Backlog {
         taken
     }
 
-    /// The remote session behind the last one that has something, or the first.
+    /// The next remote session with events after the last one, or the first.
     fn next_remote_session(&self) -> Option<RemoteSessionId> {
         let after = self.last_remote_session.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.remote_sessions.range((after, Bound::Unbounded)).next();
@@ -197,8 +197,8 @@ mod tests {
         told
     }
 
-    /// A peer that filled the queue with frames of one remote session had all of them looked at before the next
-    /// sign of life, and before another client's first frame.
+    /// Regression test: a flood of frames on one remote session delayed the next heartbeat, and
+    /// another client's first frame.
     #[test]
     fn a_flood_of_one_remote_session_is_ahead_of_no_message_and_no_other_remote_session() {
         let queue = queue();

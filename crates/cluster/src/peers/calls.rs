@@ -1,4 +1,4 @@
-//! The three calls of `node.proto`, as the calling node has them.
+//! The three calls of `node.proto`, on the calling side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use super::tls::Tls;
 use super::{PeerAnswer, PeerEvent, RemoteProcess};
 use crate::certs::NodeName;
 
-/// How long a node may take to say that a remote session is taken: it answers when it has read one frame.
+/// Time limit for opening a remote session. The other node answers once it has read one frame.
 const REMOTE_SESSION_TAKEN_MAX: Duration = Duration::from_secs(2);
 
-/// A connection that ended says why within some steps of the thread.
+/// Checks for the cause of an ended connection, which is known within a few steps of the thread.
 const ENDED_LOOKS: u32 = 5;
 const ENDED_PAUSE: Duration = Duration::from_millis(10);
 
-/// This node, as the caller of others.
+/// This node as a caller.
 #[derive(Debug)]
 pub(super) struct PeerClient {
     pub(super) name: NodeName,
@@ -152,7 +152,7 @@ impl PeerClient {
     }
 }
 
-/// Why a connection ended. What it says comes to a task of its own, which may be behind the call.
+/// Why a connection ended. Another task stores the cause, possibly later than the call fails.
 async fn ended(used: Option<LiveConnection>) -> Option<String> {
     let live = used?;
     for _ in 0..ENDED_LOOKS {

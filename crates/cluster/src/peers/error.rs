@@ -1,4 +1,4 @@
-//! What can go wrong between two daemons.
+//! Errors between two daemons.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,14 +8,14 @@ use tonic::{Code, Status};
 
 use crate::certs::NodeName;
 
-/// Longest reason that is taken from a peer, in characters: it goes into logs.
+/// Limit on a peer's reason in characters, since it is logged.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Why peers could not be started.
+/// Why the transport could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StartError {
-    /// No TLS, and plain text was not asked for.
+    /// There are no certificates, and plain text was not requested.
     #[error(
         "nodes speak TLS: give the certificates of `farrow certs` (`--certs`), or allow plain text \
          on loopback (`--plaintext`)"
@@ -24,16 +24,16 @@ pub(crate) enum StartError {
     /// Plain text would leave the machine.
     #[error("{address} is not a loopback address: it needs certificates (`--certs`)")]
     PlaintextOffLoopback { address: SocketAddr },
-    /// Certificates and plain text at once.
+    /// Both certificates and plain text are configured.
     #[error("both `--certs` and `--plaintext` are given: choose one")]
     Both,
-    /// A file of the certificates cannot be used.
+    /// A certificate file cannot be used.
     #[error("{}: {reason}", path.display())]
     File { path: PathBuf, reason: String },
-    /// The certificate is another node's.
+    /// The certificate belongs to another node.
     #[error("the certificate {} is for node {found}, this is node {own}", path.display())]
     NotOwn { path: PathBuf, own: NodeName, found: NodeName },
-    /// The key and the certificates do not go together.
+    /// The key and the certificates do not match.
     #[error("certificate and key: {0}")]
     Tls(String),
     /// Plain text to etcd would leave the machine.
@@ -42,13 +42,13 @@ pub(crate) enum StartError {
          (`--etcd-plaintext`)"
     )]
     EtcdPlaintext { address: String },
-    /// Options for etcd that do not go together.
+    /// The options for etcd contradict each other.
     #[error("etcd: {0}")]
     EtcdOptions(&'static str),
     /// Etcd cannot be used.
     #[error("etcd at {place}: {reason}")]
     Etcd { place: String, reason: String },
-    /// The address cannot be listened at, or the thread not be started.
+    /// Listening at the address fails, or the thread cannot be started.
     #[error("listening at {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
 }
@@ -57,25 +57,25 @@ pub(crate) enum StartError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PeerError {
-    /// There is no connection, and none can be made.
+    /// There is no connection, and none can be opened.
     #[error("{address} cannot be reached: {reason}")]
     Unreachable { address: String, reason: String },
     /// The address is not on loopback, and there are no certificates.
     #[error("{address} is not on loopback: it needs certificates (`--certs`)")]
     NotSecured { address: String },
-    /// Somebody else answers at the address.
+    /// Another node answers at the address.
     #[error("{address} is not the expected node: {reason}")]
     WrongNode { address: String, reason: String },
-    /// Nothing within the deadline. The peer may have done what it was asked.
+    /// There was no answer within the deadline. The peer may have done the work.
     #[error("no answer within {deadline_ms} ms")]
     Deadline { deadline_ms: u64 },
-    /// The peer did not want it, or was lost while it worked.
+    /// The peer refused the call, or was lost during it.
     #[error("{code:?}: {reason}")]
     Refused { code: Code, reason: String },
-    /// Longer than may be sent.
+    /// The body is too long.
     #[error("{bytes} B are more than the {max} B of one message")]
     TooLarge { bytes: usize, max: usize },
-    /// As much as is allowed is under way to this peer.
+    /// The limit of calls in progress to this peer is reached.
     #[error("{max} {what} are under way to this peer")]
     Busy { what: &'static str, max: usize },
     /// The remote session's number is in use.

@@ -1,4 +1,4 @@
-//! Failures to reach other nodes and to admit them: in plain words, logged at a limited rate.
+//! Failures to reach or admit other nodes: as plain messages, logged at a limited rate.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,37 +12,38 @@ use tonic::Code;
 
 use super::error::{PeerError, shorten};
 
-/// The same cause of the same peer is told again after this long, then after twice as long each time: a
-/// node that left is called for as long as its cluster runs.
+/// Pause before the same cause of the same peer is logged again. It doubles each time, since a node
+/// that left is called as long as its cluster runs.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Longest such pause, in doublings: 17 hours.
+/// Limit on the doublings of that pause: 17 hours.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// Most causes that are told in one such time; strangers can make up no more.
+/// Limit on causes logged in one such period. Strangers cannot exceed it with invented names.
 const CAUSES_MAX: usize = 256;
 
-/// A node that does not listen may be starting: nodes of a cluster are started one after the other.
+/// A node that does not listen may still be starting, since nodes of a cluster are started one by
+/// one.
 const STARTING_MAX: Duration = Duration::from_secs(2);
 
-/// When a cause was told last, and how often before.
+/// When a cause was last logged, and how often before.
 #[derive(Debug)]
 struct LastReport {
     at: Instant,
     times: u32,
 }
 
-/// What was told of each peer, and when.
+/// The logged causes of each peer.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     told: Mutex<BTreeMap<(String, String), LastReport>>,
 }
 
 impl FailureLog {
-    /// Whether a cause is to be told now.
+    /// Whether to log a cause now.
     fn is_due(&self, peer: &str, cause: &str, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        // Times and ports differ from one try to the next.
+        // Times and ports differ between attempts.
         let cause = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
         let key = (peer.to_owned(), cause);
         if let Some(told) = told.get_mut(&key) {
@@ -63,14 +64,14 @@ impl FailureLog {
         is_due
     }
 
-    /// A peer that called is not let in.
+    /// Logs that a calling peer was not admitted.
     pub(super) fn refused(&self, peer: &str, cause: &str) {
         if self.is_due(peer, cause, Instant::now()) {
             tracing::warn!(peer, cause, "a node is not let in");
         }
     }
 
-    /// A peer that was called is not reached.
+    /// Logs that a peer could not be reached.
     fn unreached(&self, peer: &str, cause: &str) {
         if self.is_due(peer, cause, Instant::now()) {
             tracing::warn!(peer, cause, "a node is not reached");
@@ -82,17 +83,18 @@ impl FailureLog {
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     failing: Mutex<Option<(Instant, String)>>,
-    /// One arrived: how the node speaks is known.
+    /// A message has arrived, so the choice of TLS or plain text is right.
     has_arrived: AtomicBool,
 }
 
 impl Delivery {
-    /// Whether a message ever arrived there.
+    /// Whether any message has arrived there.
     pub(super) fn has_arrived(&self) -> bool {
         self.has_arrived.load(Ordering::Relaxed)
     }
 
-    /// Notes what became of a message. `Some`: what is to be known of the address has changed.
+    /// Records the result of a message. Returns `Some` if the state of the address has changed:
+    /// `None` inside if messages arrive, else the cause.
     pub(super) fn note(
         &self,
         peer: &str,
@@ -107,7 +109,7 @@ impl Delivery {
         let now = Instant::now();
         let since = failing.as_ref().map_or(now, |(since, _)| *since);
         let is_certain = is_about_tls(&cause) || matches!(error, PeerError::WrongNode { .. });
-        // That a connection ended says less than why it does, which is known at another time.
+        // The end of a connection is less informative than its cause, which other attempts reveal.
         let is_vague = !is_certain && !cause.contains("os error");
         if is_vague && failing.as_ref().is_some_and(|(_, known)| is_about_tls(known)) {
             return None;
@@ -122,10 +124,10 @@ impl Delivery {
     }
 }
 
-/// Begin of what is said where the other node answered.
+/// First words of a cause if the other node answered.
 const REFUSED: &str = "it refuses this node";
 
-/// Whether a cause tells of certificates, or of plain text.
+/// Whether a cause concerns certificates or plain text.
 fn is_about_tls(cause: &str) -> bool {
     cause.contains("certificate") || cause.contains("TLS")
 }
@@ -145,10 +147,10 @@ impl LinkEnd {
     }
 }
 
-/// Why a call to a peer failed, for whoever runs the nodes.
+/// Why a call to a peer failed, as a message for the operator.
 pub(super) fn cause_of_call(error: &PeerError, ended: Option<String>, is_plain: bool) -> String {
     match error {
-        // The peer answered, so the connection is good.
+        // The peer answered, so the connection works.
         PeerError::Refused {
             code:
                 Code::FailedPrecondition
@@ -166,7 +168,7 @@ pub(super) fn cause_of_call(error: &PeerError, ended: Option<String>, is_plain: 
     }
 }
 
-/// What an error of a connection means.
+/// The meaning of a connection error.
 pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
     let mut words = vec![error.to_string()];
     let mut next = Some(error);
@@ -175,7 +177,7 @@ pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
             return shorten(&meaning(tls));
         }
         let text = error.to_string();
-        // HTTP/2 keeps no more than the text of it.
+        // HTTP/2 preserves only the text of the error.
         if let Some((_, alert)) = text.split_once(ALERT) {
             return shorten(&format!("{}: {ALERT}{alert}", of_alert(alert)));
         }
@@ -217,7 +219,7 @@ fn meaning(error: &rustls::Error) -> String {
     format!("{meaning}: {error}")
 }
 
-/// What rustls says before the name of an alert that the other side sent.
+/// The text of rustls before the name of an alert from the other side.
 const ALERT: &str = "received fatal alert: ";
 
 fn of_alert(alert: &str) -> &'static str {

@@ -1,4 +1,5 @@
-//! How much a peer may ask for. What is beyond is refused, so that others are still served.
+//! Limits on the resources of one peer. Calls beyond them are refused, so that other peers are
+//! still served.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,47 +16,49 @@ pub(crate) const VERSION: u32 = 2;
 
 pub(crate) use farrow_membership::MESSAGE_BYTES_MAX;
 
-/// Longest body of a question and of an answer: that of a frame of the client protocol.
+/// Limit on the body of a request or an answer: that of a frame of the client protocol.
 pub(crate) const ASK_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
-/// Most bytes in one frame of a remote session: the longest frame of a client with its head, and some room.
+/// Limit on one frame of a remote session: the longest frame of a client with its header, and a
+/// margin.
 pub(crate) const REMOTE_SESSION_FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
 
-/// What a message has around its body: a name, numbers and their tags.
+/// Limit on the rest of a message besides its body: a name, numbers and their tags.
 pub(super) const AROUND_BYTES_MAX: usize = 1 << 10;
 
-/// How much is let in at once. The defaults are for tens of nodes with tens of clients each.
+/// Limits on concurrent work. The defaults suit tens of nodes with tens of clients each.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerLimits {
-    /// Connections in all. A quarter of the 1024 descriptors that a process has by default.
+    /// Connections of all nodes: a quarter of the 1024 descriptors that a process has by default.
     pub(crate) connections_max: usize,
-    /// Connections that one node may have: two are used, and two old pairs may not have been found
-    /// dead yet. What is not read yet may take 64 MiB of each.
+    /// Connections of one node: two are in use, and two old pairs may not have been detected as
+    /// dead. Each may have 64 MiB of unread data.
     pub(crate) connections_per_node_max: usize,
-    /// Connections from one address that have not said who they are: two of each of 16 nodes on
-    /// one machine that start at once, twice.
+    /// Unidentified connections from one address: two of each of 16 nodes on one machine that start
+    /// at once, twice.
     pub(crate) strangers_per_address_max: usize,
-    /// Messages in work of, and under way to, one peer: what comes within a deadline at 60 a second.
+    /// Messages in progress from, and to, one peer: those within a deadline at 60 per second.
     pub(crate) messages_max: usize,
-    /// Questions in work of, and under way to, one peer. Each may keep two bodies of 4 MiB.
+    /// Requests in progress from, and to, one peer. Each may hold two bodies of 4 MiB.
     pub(crate) asks_max: usize,
-    /// Remote sessions of, and at, one peer: as many clients of one node may use memory of one other. Each
-    /// may keep 5 MiB, a frame and what was not taken.
+    /// Remote sessions from, and to, one peer: the clients of one node that use memory of another
+    /// one. Each may hold 5 MiB, a frame and the bytes not taken.
     pub(crate) remote_sessions_max: usize,
-    /// Calls of one peer in a second; as many may come at once after a second without. At 50 us each
-    /// a quarter of the transport's thread. Frames of a remote session are not counted: they wait instead.
+    /// Calls of one peer per second, which is also the burst after an idle second. At 50 us each
+    /// they use a quarter of the transport's thread. Frames of a remote session wait instead of
+    /// counting here.
     pub(crate) calls_per_second: u32,
-    /// Bytes of a remote session that were read and not taken, and that were given and not sent. Beyond, the
-    /// stream is not read, and [`super::Peers::send`] gives the bytes back.
+    /// Bytes of a remote session that were read but not taken, and those queued but not sent.
+    /// Beyond it the stream is not read, and [`super::Peers::send`] returns the bytes.
     pub(crate) remote_session_bytes_max: usize,
-    /// Messages that wait to be taken by the event loop, of all peers.
+    /// Messages of all peers that wait for the event loop.
     pub(crate) messages_waiting_max: usize,
-    /// Bytes of messages, questions and remote sessions that were read and not taken, of all peers. One may have
-    /// a quarter of them.
+    /// Bytes of messages, requests and remote sessions of all peers that were read but not taken.
+    /// One peer may have a quarter of them.
     pub(crate) bytes_max: usize,
 }
 
-/// The least of those bytes: a quarter then is a question and a frame of a remote session of full length.
+/// Smallest `bytes_max`: a quarter fits a request and a frame of a remote session of full length.
 pub(crate) const PEER_BYTES_MIN: usize = 4 * (ASK_BYTES_MAX + REMOTE_SESSION_FRAME_BYTES_MAX);
 
 impl Default for PeerLimits {
@@ -75,24 +78,24 @@ impl Default for PeerLimits {
     }
 }
 
-/// Times of the transport.
+/// Timeouts of the transport.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerTimes {
-    /// For a message, from here to the receipt.
+    /// From sending a message to its receipt.
     pub(crate) tell: Duration,
     /// For a connection with TLS. Half a lease of one second, so that a dead address costs less
     /// than a lease.
     pub(crate) connect: Duration,
-    /// A connection on which nothing came for so long is asked whether it lives,
+    /// Idle time after which a connection is probed.
     pub(crate) keep_alive_interval: Duration,
-    /// and is dead when it says nothing for so long.
+    /// Time after which a probed connection without an answer is dead.
     pub(crate) keep_alive_timeout: Duration,
 }
 
 impl PeerTimes {
-    /// Times for nodes with such a lease. A node that pauses for less than its lease is not lost, so
-    /// its connections must not be either. What waits for an answer, and for a dead address, is
-    /// bounded by the start of a client too, which has 10 s.
+    /// Timeouts for nodes with this lease. A node that pauses for less than its lease is not lost,
+    /// so its connections must survive the pause. Waits for an answer and for a dead address are
+    /// also bounded by the 10 s for the start of a client.
     pub(crate) fn for_lease(lease: Duration) -> Self {
         let least = Self::default();
         let most = Duration::from_millis(2500);
@@ -117,7 +120,7 @@ impl Default for PeerTimes {
     }
 }
 
-/// Bytes that one peer may have under way here, within those of all.
+/// Bytes that one peer may have in progress here, within the total of all peers.
 #[derive(Debug, Clone)]
 pub(super) struct BytesRoom {
     own: Arc<Semaphore>,
@@ -131,7 +134,7 @@ impl BytesRoom {
         Self { own: Arc::new(Semaphore::new(own_max)), all: Arc::clone(all), own_max }
     }
 
-    /// Room for a body that was read.
+    /// Reserves room for a body that was read.
     pub(super) fn try_take(&self, bytes: usize) -> Result<[Permit; 2], Status> {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX);
         let take = |of: &Arc<Semaphore>| Permit::take_many(of, count);
@@ -144,7 +147,7 @@ impl BytesRoom {
         })
     }
 
-    /// Room for a piece of a remote session, as soon as there is some.
+    /// Waits for room for a piece of a remote session.
     pub(super) async fn take(&self, bytes: u32) -> Option<[Permit; 2]> {
         let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok()?;
         let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
@@ -152,15 +155,15 @@ impl BytesRoom {
     }
 }
 
-/// Fills up with time, is emptied by calls.
+/// A token bucket: refilled over time, and emptied by calls.
 #[derive(Debug)]
 struct Bucket {
     calls: f64,
     at: Instant,
 }
 
-/// What one peer has under way here. With certificates a node has one for all its connections, else
-/// each connection has its own.
+/// Resources of one peer in use here. A certified node has one account for all its connections.
+/// Otherwise each connection has its own.
 #[derive(Debug)]
 pub(super) struct PeerAccount {
     bucket: Mutex<Bucket>,
@@ -173,11 +176,11 @@ pub(super) struct PeerAccount {
 }
 
 impl PeerAccount {
-    /// One with its part of the bytes of all.
+    /// An account with its part of the bytes of all peers.
     pub(super) fn new(limits: &PeerLimits, bytes_of_all: &Arc<Semaphore>) -> Self {
         let calls = f64::from(limits.calls_per_second);
         Self {
-            // Not full: to come again must not be worth more than to wait.
+            // Not full, so that a new connection gains nothing over waiting.
             bucket: Mutex::new(Bucket { calls: calls / 10.0, at: Instant::now() }),
             calls_per_second: calls,
             messages: Arc::new(Semaphore::new(limits.messages_max)),
@@ -188,7 +191,7 @@ impl PeerAccount {
         }
     }
 
-    /// Whether one more call is within the rate.
+    /// Counts a call. Returns false if it exceeds the rate.
     pub(super) fn take_call(&self, now: Instant) -> bool {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_duration_since(bucket.at).as_secs_f64();
@@ -207,9 +210,9 @@ impl PeerAccount {
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) account: Arc<PeerAccount>,
-    /// By the certificate; without TLS by the first call, which nobody vouches for.
+    /// The name in the certificate. Without TLS, the unverified name in the first call.
     name: OnceLock<NodeName>,
-    /// Made a call that was let in.
+    /// A call of this connection was admitted.
     is_known: AtomicBool,
 }
 
@@ -226,7 +229,7 @@ impl Caller {
         self.is_known.load(Ordering::Relaxed)
     }
 
-    /// Checks what a message says first: its version and who sends it.
+    /// Checks the start of a message: its version and its sender.
     pub(super) fn check(&self, version: u32, from: &str) -> Result<NodeName, Status> {
         if version != VERSION {
             let text = format!("version {version} of the protocol, this node speaks {VERSION}");
@@ -244,7 +247,7 @@ impl Caller {
     }
 }
 
-/// A place within a limit, retained as long as the call.
+/// A permit within a limit, held for the duration of the call.
 #[derive(Debug, Clone)]
 pub(super) struct Permit(
     #[expect(dead_code, reason = "given back on drop")] Arc<OwnedSemaphorePermit>,
@@ -265,8 +268,8 @@ impl Permit {
 mod tests {
     use super::*;
 
-    /// Two virtual machines on a busy host: with leases of 5 s a pause of 0.6 s ended the
-    /// connections, and clients got `NodeLost` for a node that was live.
+    /// Regression test, from two virtual machines on a busy host: with leases of 5 s, a pause of
+    /// 0.6 s ended the connections. Clients got `NodeLost` for a node that was live.
     #[test]
     fn connections_live_as_long_as_leases() {
         for lease_ms in [100, 1000, 5000, 60_000] {

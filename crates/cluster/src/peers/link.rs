@@ -1,4 +1,4 @@
-//! Connections to one peer: made when needed, again after a while when that failed.
+//! Connections to one peer: opened when needed, and reopened after a pause if that failed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,34 +23,34 @@ use super::pb::node_client::NodeClient;
 use super::tls::Wire;
 use crate::certs::NodeName;
 
-/// Calls under way on one connection: all that the default limits allow one node, and some.
+/// Concurrent calls on one connection: more than the default limits allow one node.
 pub(super) const STREAMS_MAX: u32 = 256;
 
-/// What a peer may send ahead on one call: what 10 Gbit/s carry in 0.2 ms. The window of the
-/// connection is that of all calls, so that a remote session that is not read holds up no other call.
+/// Bytes that a peer may send ahead on one call: those that 10 Gbit/s carry in 0.2 ms. The window
+/// of the connection is that of all calls, so that an unread remote session blocks no other call.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
-/// Longest headers; those of a call are some 300 B.
+/// Limit on headers. Those of a call have about 300 B.
 pub(super) const HEADERS_BYTES_MAX: u32 = 8 << 10;
 
-/// After a failure the next connection waits so long, twice as long after each further one.
+/// Pause before the next connection after a failure. It doubles with each further one.
 pub(super) const REST_MIN: Duration = Duration::from_millis(50);
 pub(super) const REST_MAX: Duration = Duration::from_secs(1);
 
-/// What goes over a connection.
+/// The kind of traffic on a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lane {
-    /// Signs of life: never behind bulk.
+    /// Messages such as heartbeats, which never queue behind bulk data.
     Messages,
-    /// Questions and remote sessions.
+    /// Requests and remote sessions.
     Work,
 }
 
-/// A connection that stands.
+/// An open connection.
 #[derive(Debug, Clone)]
 pub(super) struct LiveConnection {
     pub(super) sender: SendRequest<Body>,
-    /// Who answers, by its certificate.
+    /// The name in the peer's certificate.
     pub(super) peer: Option<NodeName>,
     /// Why it ended.
     pub(super) ended: Arc<LinkEnd>,
@@ -59,13 +59,13 @@ pub(super) struct LiveConnection {
 #[derive(Debug, Default)]
 struct LaneState {
     live: Option<LiveConnection>,
-    /// When a connection was last made.
+    /// When the last connection was opened.
     made: Option<Instant>,
     failures: u32,
     failed: Option<(Instant, PeerError)>,
 }
 
-/// One peer as this node reaches it.
+/// One peer, as this node reaches it.
 #[derive(Debug)]
 pub(super) struct PeerLink {
     pub(super) address: PeerAddress,
@@ -89,7 +89,8 @@ impl PeerLink {
         }
     }
 
-    /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
+    /// Returns the open connection or a new one. An attempt continues even if the caller stops
+    /// waiting.
     pub(super) async fn connection(
         self: &Arc<Self>,
         client: &Arc<PeerClient>,
@@ -173,7 +174,7 @@ impl PeerLink {
     }
 }
 
-/// Begins HTTP/2, on a task that ends with the connection.
+/// Starts HTTP/2 on a task that ends with the connection.
 pub(super) async fn handshake(
     wire: Box<dyn Wire>,
     times: &PeerTimes,
@@ -200,12 +201,12 @@ pub(super) async fn handshake(
 }
 
 impl LaneState {
-    /// A connection that stands, or why none is tried yet.
+    /// An open connection, or the reason why no attempt is due yet.
     fn known(&self, link: &PeerLink) -> Option<Result<LiveConnection, PeerError>> {
         if let Some(live) = self.live.as_ref().filter(|live| !live.sender.is_closed()) {
             return Some(Ok(live.clone()));
         }
-        // A node that refuses a certificate says so only after the handshake, by closing.
+        // A node that refuses a certificate shows it only after the handshake, by closing.
         if self.made.is_some_and(|made| made.elapsed() < REST_MIN) {
             let why = self.live.as_ref().and_then(|live| live.ended.get());
             let why = why.unwrap_or_else(|| "the connection ended as soon as it was made".into());
@@ -237,7 +238,7 @@ impl LaneState {
 
 impl LiveConnection {
     pub(super) fn client(&self) -> NodeClient<Self> {
-        // The name in it goes nowhere: the connection stands.
+        // The name in it is not resolved, since the connection is already open.
         let origin = http::Uri::from_static("http://node.farrow.internal");
         NodeClient::with_origin(self.clone(), origin)
             .max_decoding_message_size(REMOTE_SESSION_FRAME_BYTES_MAX + AROUND_BYTES_MAX)

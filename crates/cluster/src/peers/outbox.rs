@@ -1,4 +1,4 @@
-//! Frames of one remote session on their way out: put in by the event loop, taken by HTTP/2 as fast as the
+//! Outgoing frames of one remote session: queued by the event loop, taken by HTTP/2 as fast as the
 //! peer reads.
 
 use std::collections::VecDeque;
@@ -20,21 +20,21 @@ use super::pb::{End, Frame, Open, frame::Kind};
 struct OutboxState {
     frames: VecDeque<Bytes>,
     bytes: usize,
-    /// The event loop was told that there is no room.
+    /// The event loop waits for room.
     is_room_wanted: bool,
     end: Option<End>,
-    /// Nothing goes out any more.
+    /// No more frames are sent.
     is_closed: bool,
     waker: Option<Waker>,
 }
 
-/// One remote session's way out.
+/// The outgoing queue of one remote session.
 #[derive(Debug)]
 pub(super) struct Outbox {
     remote_session: RemoteSessionId,
     bytes_max: usize,
     state: Mutex<OutboxState>,
-    /// Told when this side gives the remote session back.
+    /// Notified when this side ends the remote session.
     pub(super) is_ended: Notify,
 }
 
@@ -48,8 +48,8 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the bytes back when there is no room; then [`PeerEvent::RemoteSessionWritable`] comes once there
-    /// is. What is larger than a frame goes in several.
+    /// Queues bytes, split into frames. Returns them if there is no room;
+    /// [`PeerEvent::RemoteSessionWritable`] then follows once there is.
     pub(super) fn push(&self, mut bytes: Bytes) -> Result<(), Bytes> {
         let mut state = self.state();
         if state.is_closed || state.end.is_some() {
@@ -68,7 +68,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Ends the remote session from this side, behind what is in the queue.
+    /// Ends the remote session from this side, after the queued frames.
     pub(super) fn end(&self, is_process_gone: bool) {
         let mut state = self.state();
         state.end.get_or_insert(End { is_process_gone });
@@ -77,7 +77,7 @@ impl Outbox {
         self.is_ended.notify_one();
     }
 
-    /// Lets go of everything.
+    /// Drops all frames and closes the stream.
     pub(super) fn abort(&self) {
         let mut state = self.state();
         state.frames.clear();
@@ -93,12 +93,12 @@ fn wake(state: &mut OutboxState) {
     }
 }
 
-/// The frames as HTTP/2 takes them.
+/// The stream of frames that HTTP/2 reads.
 pub(super) struct Frames {
     pub(super) open: Option<Open>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Arc<EventQueue>,
-    /// A stream that is not read counts as a remote session until it is gone.
+    /// An unread stream counts as a remote session until it is dropped.
     pub(super) _place: Permit,
 }
 

@@ -1,4 +1,4 @@
-//! The frames of one remote session on their way in; the same on both sides.
+//! Incoming frames of one remote session, on either side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,15 @@ use super::limits::{BytesRoom, Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
 use super::outbox::Outbox;
 use super::pb::{Frame, frame::Kind};
 
-/// What a frame costs of a remote session's bytes at least, so that a million empty ones are not for free.
+/// Minimum cost of a frame in bytes of its remote session, so that many empty frames are limited
+/// too.
 const FRAME_COST_MIN: usize = 256;
 
-/// How long a remote session that ended waits for the other side to see it, before its stream is cut.
+/// Time that the other side has to read the end of a remote session before its stream is cut.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// Bytes of a remote session. They count as read and not taken until this is dropped: who keeps it stops the
-/// peer.
+/// Bytes of a remote session. They count as not taken until this is dropped, so keeping them stops
+/// the peer.
 #[derive(Debug)]
 pub(crate) struct RemoteSessionBytes {
     pub(crate) bytes: Bytes,
@@ -30,15 +31,16 @@ pub(crate) struct RemoteSessionBytes {
     _of_peer: Option<[Permit; 2]>,
 }
 
-/// How much of a remote session may be read and not taken.
+/// Limits on bytes of a remote session that were read but not taken.
 #[derive(Debug)]
 pub(super) struct RemoteSessionRoom {
     pub(super) bytes_max: usize,
-    /// Within what its peer may have; none for a remote session that this node took at another one.
+    /// The limit of the peer. `None` for a remote session that this node opened.
     pub(super) of_peer: Option<BytesRoom>,
 }
 
-/// Why a remote session ended, and whether the client's process is dead, if the other side said so.
+/// Why a remote session ended. The first field is whether the client's process is dead, if the
+/// other side reported it.
 struct SessionEnd(Option<bool>, String);
 
 impl SessionEnd {

@@ -1,4 +1,4 @@
-//! Connections from other nodes: who is let in, and what is refused before it is read.
+//! Connections from other nodes: admission, and refusals before a call is read.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,31 +30,32 @@ use super::service::Service;
 use super::tls::{Tls, Wire};
 use crate::certs::NodeName;
 
-/// How long a connection may take until its first call is let in.
+/// Time limit on a connection until its first call is admitted.
 const STRANGER_MAX: Duration = Duration::from_secs(2);
 
-/// How long the listener rests when the process has no descriptors left.
+/// Pause of the listener when the process has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// How long a call over the limit waits for its refusal: a peer that does not stop gets as many as
-/// it has streams in that time, instead of all of the thread.
+/// Delay of a refusal: a peer that keeps calling gets only one per stream in this time, instead of
+/// using up the thread.
 const REFUSAL_REST: Duration = Duration::from_millis(50);
 
 type Response = http::Response<Body>;
 
-/// All connections from others.
+/// All connections from other nodes.
 pub(super) struct PeerServer {
     tls: Option<Tls>,
     limits: PeerLimits,
     times: PeerTimes,
-    /// Messages are limited before they are read, so they have a service of their own.
+    /// Messages have a smaller size limit, checked before they are read, and so a service of their
+    /// own.
     messages: NodeServer<Service>,
     work: NodeServer<Service>,
     connections: Arc<Semaphore>,
     failures: Arc<FailureLog>,
     strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
     accounts: Mutex<BTreeMap<NodeName, Weak<PeerAccount>>>,
-    /// Of bodies that were read and not taken.
+    /// Free bytes for bodies that were read but not taken.
     pub(super) bytes: Arc<Semaphore>,
 }
 
@@ -92,7 +93,7 @@ impl PeerServer {
         })
     }
 
-    /// Accepts connections for good.
+    /// Accepts connections until the transport stops.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
             let (stream, from) = match listener.accept().await {
@@ -119,7 +120,7 @@ impl PeerServer {
         shared(&self.strangers, from, places, self.limits.connections_max)
     }
 
-    /// One account for all connections of a certified node.
+    /// The account of a connection. A certified node has one for all its connections.
     fn account_of(&self, name: Option<&NodeName>) -> Arc<PeerAccount> {
         match name {
             Some(name) => {
@@ -194,7 +195,8 @@ impl PeerServer {
     }
 }
 
-/// One value for each key as long as somebody has it; beyond `keys_max` those of nobody are dropped.
+/// Returns one value for each key while it is in use. Beyond `keys_max`, unused entries are
+/// dropped.
 fn shared<K: Ord, V>(
     map: &Mutex<BTreeMap<K, Weak<V>>>,
     key: K,
@@ -213,14 +215,14 @@ fn shared<K: Ord, V>(
     value
 }
 
-/// Stands before the service on one connection: counts calls before they are read.
+/// Precedes the service on one connection: counts calls before they are read.
 struct Gate {
     server: Arc<PeerServer>,
     caller: Arc<Caller>,
 }
 
 impl Gate {
-    /// The service for a request, with its place within the limits.
+    /// The service for a request, with its permit.
     fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Permit), Status> {
         let account = &self.caller.account;
         let (service, places, what) = match path {

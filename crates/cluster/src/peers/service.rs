@@ -1,4 +1,4 @@
-//! The three calls of `node.proto`, as the called node has them.
+//! The three calls of `node.proto`, on the called side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use super::pb::{Answer, Frame, Message, Question, Receipt, frame::Kind, node_ser
 use super::remote_session::{self, RemoteSessionRoom};
 use super::{PeerEvent, RemoteProcess};
 
-/// Longest that a question is retained, whatever its deadline.
+/// Limit on the deadline of a request.
 const ASK_MAX: Duration = Duration::from_secs(60);
 
-/// How long a remote session may take to say who takes it.
+/// Time limit for the first frame of a remote session, which identifies the client.
 const OPEN_MAX: Duration = Duration::from_secs(1);
 
-/// One for all connections.
+/// The service, shared by all connections.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
@@ -35,7 +35,7 @@ pub(super) struct Service {
     pub(super) remote_sessions: AtomicU64,
 }
 
-/// Takes a question back when nobody waits for its answer any more.
+/// Withdraws a request when its caller no longer waits.
 struct Asking<'a> {
     events: &'a EventQueue,
     token: AskedToken,
@@ -65,7 +65,7 @@ impl node_server::Node for Service {
         let mut places = vec![place, of_peer];
         places.extend(caller.account.bytes.try_take(body.len())?);
         let event = PeerEvent::Told { from, incarnation, body };
-        // All are retained until the message is taken, so that no peer fills the queue of all.
+        // All permits are held until the message is taken, so that no peer fills the queue of all.
         self.events.push_with(Left::Event(event), places);
         Ok(Response::new(Receipt {}))
     }
@@ -136,7 +136,7 @@ impl node_server::Node for Service {
     }
 }
 
-/// What the gate put beside the request.
+/// The values that the gate attached to the request.
 fn admitted(extensions: &Extensions) -> Result<(Arc<Caller>, Permit), Status> {
     let caller = extensions.get::<Arc<Caller>>().cloned();
     caller

@@ -1,4 +1,4 @@
-//! Who is who: both sides show a certificate of one authority, which names the node.
+//! Identity of nodes: both sides present a certificate of one authority, which names the node.
 
 use std::fmt;
 use std::io;
@@ -25,21 +25,21 @@ use super::error::{PeerError, StartError};
 use super::failures::cause_of;
 use crate::certs::NodeName;
 
-/// HTTP/2 (RFC 9113, 3.2): both sides insist on it.
+/// HTTP/2 (RFC 9113, 3.2). Both sides require it.
 pub(super) const ALPN: &[u8] = b"h2";
 
-/// Files that say who this node is, as [`crate::certs::issue`] writes them.
+/// Files with the identity of this node, as [`crate::certs::issue`] writes them.
 #[derive(Debug, Clone)]
 pub struct PeerTls {
-    /// Certificate of the cluster's authority; one certificate.
+    /// The certificate of the cluster's authority, exactly one.
     pub ca: PathBuf,
-    /// This node's certificate, and those between it and the authority if there are any.
+    /// This node's certificate, and intermediate certificates if there are any.
     pub certificate: PathBuf,
-    /// Its key, which other users must not be able to read.
+    /// Its key. A mode that gives other users outside its group any access is refused.
     pub key: PathBuf,
 }
 
-/// Who this node is to others on connections of data: the same as on all others.
+/// The credentials of this node on data connections, the same as on all others.
 pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, String> {
     let Some(files) = files else { return Ok(Credentials::Plain) };
     let (roots, chain, key) = read(files).map_err(|error| error.to_string())?;
@@ -53,7 +53,7 @@ pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, S
     Ok(Credentials::Tls(Arc::new(identity.map_err(|error| error.to_string())?)))
 }
 
-/// What the files say, as far as they can be used.
+/// The usable content of the files.
 type OwnIdentity = (RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<OwnIdentity, StartError> {
@@ -69,12 +69,12 @@ fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<OwnIdentity, Start
     Ok((roots, chain, key))
 }
 
-/// A connection, with TLS or without.
+/// A connection with or without TLS.
 pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// Both ends of TLS.
+/// The TLS configuration of both sides.
 #[derive(Clone)]
 pub(super) struct Tls {
     acceptor: TlsAcceptor,
@@ -87,7 +87,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// TLS, or none if that is wanted and stays on this machine.
+/// Chooses TLS, or plain text if it is allowed and stays on this machine.
 pub(super) fn choose(options: &PeersOptions) -> Result<Option<Tls>, StartError> {
     match (&options.tls, options.is_plaintext_allowed) {
         (Some(_), true) => Err(StartError::Both),
@@ -114,7 +114,7 @@ impl Tls {
         Ok(Self { acceptor, connector })
     }
 
-    /// Lets a node in that has a certificate of the authority.
+    /// Admits a node with a certificate of the authority.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
@@ -126,7 +126,7 @@ impl Tls {
         Ok((Box::new(stream), name))
     }
 
-    /// Sees that the expected node answers: by its name, else by the host that was called.
+    /// Checks that the expected node answers: by its name, else by the host that was called.
     pub(super) async fn connect(
         &self,
         stream: TcpStream,
@@ -155,8 +155,8 @@ impl Tls {
     }
 }
 
-/// Nothing is resumed: each connection shows its certificates anew, so that one that ran out opens
-/// no more of them.
+/// Sessions are not resumed: each connection presents its certificates again, so an expired one
+/// opens no more connections.
 fn configs(
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -193,7 +193,7 @@ pub(super) fn check_key_is_private(key: &Path) -> Result<(), StartError> {
     }
 }
 
-/// The one node that a certificate names.
+/// The single node that a certificate names.
 pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Result<NodeName, String> {
     let certificate = EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
     let mut names = certificate.valid_dns_names().filter_map(NodeName::from_certificate_name);
@@ -216,7 +216,7 @@ fn is_http2(protocol: Option<&[u8]>) -> io::Result<()> {
     }
 }
 
-/// Whether a certificate was good, but of somebody else.
+/// Whether a certificate is valid, but names another node.
 fn is_other_node(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(

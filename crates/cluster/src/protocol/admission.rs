@@ -1,11 +1,11 @@
-//! Requests for memory: who gets it at once, who waits, who is refused.
+//! Requests for memory: grants, waits and refusals.
 //!
-//! A request that may wait is queued when no run of free memory is long enough. The queue is
-//! served in the order of arrival, with one exception: while its first request does not fit,
-//! those behind it, and newcomers, may pass it, but only until they took as many bytes as it
-//! asks for. So a great request is not starved by small ones, and small ones go on for a while
-//! beside a great one that may never fit. A request that may not wait passes by the same rule, and
-//! where it may not it is refused at once, whatever is free.
+//! A request that may wait is queued when no run of free memory is long enough. The queue is served
+//! in order of arrival, with one exception. Smaller requests may overtake the first waiter until
+//! they have taken as many bytes as it asks for. So small requests do not starve a large one, and a
+//! large one that may never fit does not block small ones at once. A request that may not wait
+//! overtakes by the same rule; otherwise it is rejected, however much is free. It only waits while
+//! memory is being freed for it.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,16 @@ use super::node::NodeState;
 use super::spill::SPILL_MS_MAX;
 use super::{Action, SessionId};
 
-/// Most requests that wait at a time, of all clients: each look at the queue stays a matter of
-/// microseconds.
+/// Limit of waiting requests of all clients: a scan of the queue stays within microseconds.
 const WAITING_MAX: usize = 1024;
 
-/// Most requests that one client may have waiting: room for sixteen such clients.
+/// Limit of waiting requests of one client: room for sixteen such clients.
 const WAITING_PER_SESSION_MAX: usize = 64;
 
-/// Most names that all requests which wait are for: half a megabyte.
+/// Limit of names of all waiting requests: half a megabyte.
 const NAMES_WAITING_MAX: usize = 65_536;
 
-/// Who asks, and which of its requests this is.
+/// Identifies a request and its client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asker {
     pub(super) session: SessionId,
@@ -39,17 +38,17 @@ pub(super) struct Asker {
     pub(super) slot: ClientSlot,
 }
 
-/// How much room, what for, and how long it may take.
+/// Requested room, its purpose and its longest wait.
 #[derive(Debug, Clone)]
 struct RoomRequest {
     room: Room,
-    /// Objects that are to be sealed.
+    /// Number of objects to be sealed.
     objects: u32,
     want: u64,
     wait_ms: u64,
-    /// Others may go for it.
+    /// Whether objects may be evicted for it.
     may_evict: bool,
-    /// Answered with one range instead of a list.
+    /// Whether the answer is one range instead of a list.
     is_single: bool,
 }
 
@@ -73,32 +72,32 @@ struct WaitingGrant {
     ask: RoomRequest,
     since_ms: u64,
     deadline_ms: u64,
-    /// Only as long as objects are on their way out of memory.
+    /// Waits only while memory is being freed.
     is_for_spills: bool,
 }
 
-/// The requests that wait for memory, in the order in which they came.
+/// Requests that wait for memory, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     queue: VecDeque<WaitingGrant>,
-    /// Bytes that others got since the first of the queue became the first.
+    /// Bytes granted to others since the first of the queue became the first.
     passed_bytes: u64,
-    /// What the store had freed when the queue was last looked at; none: it is to be looked at.
+    /// The store's freed amount when the queue was last served; `None`: the queue must be served.
     seen: Option<Freed>,
 }
 
 impl Admission {
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// Bytes that they wait for.
+    /// Bytes of the waiting requests.
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.queue.iter().fold(0, |sum, waiting| sum.saturating_add(waiting.ask.bytes()))
     }
 
-    /// Forgets the requests of a session that went.
+    /// Forgets the requests of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         let first = self.queue.front().map(|waiting| waiting.asker.session);
         self.queue.retain(|waiting| waiting.asker.session != session);
@@ -108,7 +107,8 @@ impl Admission {
         }
     }
 
-    /// Forgets one request. False: there is none. What waits behind it is looked at again.
+    /// Forgets one request and returns whether there was one. The requests behind it are
+    /// reconsidered.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let of =
             |waiting: &WaitingGrant| (waiting.asker.session, waiting.asker.seq) == (session, seq);
@@ -120,13 +120,13 @@ impl Admission {
         true
     }
 
-    /// Takes out all, for the end.
+    /// Takes out all requests at shutdown.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
         self.passed_bytes = 0;
         self.queue.drain(..).map(|waiting| waiting.asker)
     }
 
-    /// When the queue is to be looked at: at once when something came free, else at its next
+    /// When the queue must be served: at once if memory became free, otherwise at its next
     /// deadline.
     pub(super) fn next_deadline_ms(&self, freed: Freed) -> Option<u64> {
         if !self.queue.is_empty() && self.seen != Some(freed) {
@@ -135,12 +135,12 @@ impl Admission {
         self.queue.iter().map(|waiting| waiting.deadline_ms).min()
     }
 
-    /// Something else than free memory has changed.
+    /// Has the queue served again after a change other than freed memory.
     pub(super) fn look_again(&mut self) {
         self.seen = None;
     }
 
-    /// Whether so many bytes may go to somebody who is not the first of the queue.
+    /// Whether a request that is not the first of the queue may take `bytes`.
     fn may_pass(&self, bytes: u64) -> bool {
         let first = self.queue.front();
         first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.ask.bytes())
@@ -161,7 +161,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Takes out a request that got `bytes`, or an error.
+    /// Takes out a request that received `bytes`, or an error.
     fn remove(&mut self, place: usize, bytes: u64) {
         self.queue.remove(place);
         self.passed_bytes = if place == 0 { 0 } else { self.passed_bytes.saturating_add(bytes) };
@@ -169,7 +169,7 @@ impl Admission {
 }
 
 impl NodeState {
-    /// Answers a request for memory; `None`: later.
+    /// Handles a request for memory. `None`: the answer follows later.
     pub(super) fn grant(
         &mut self,
         asker: Asker,
@@ -184,7 +184,7 @@ impl NodeState {
             return Err(WireError::TooLarge { asked: bytes, capacity });
         }
         if self.reservations.of(asker.slot) == 0 {
-            // Who could not seal it is told before it writes.
+            // A client that could not seal an object gets the error before it writes.
             self.check_objects(asker.slot, ask.objects.max(1))?;
         }
         self.check_allowance(asker.slot, &ask)?;
@@ -192,7 +192,7 @@ impl NodeState {
         let may_wait = ask.wait_ms > 0;
         let mut refused = None;
         if self.admission.may_pass(bytes) {
-            // Nothing ahead of need while others wait.
+            // No memory in advance of need while others wait.
             let want = if is_behind { 0 } else { ask.want };
             match self.take_room(asker.slot, &RoomRequest { want, ..ask.clone() }, ask.may_evict) {
                 Ok(granted) => {
@@ -217,7 +217,7 @@ impl NodeState {
         Ok(None)
     }
 
-    /// What a request asks for, if it makes sense.
+    /// Validates a request for room.
     fn ask_of(&self, slot: ClientSlot, body: RequestBody) -> Result<RoomRequest, WireError> {
         let (ask, is_single) = match body {
             RequestBody::Grant { min, want, wait_ms } => {
@@ -249,7 +249,7 @@ impl NodeState {
         Ok(RoomRequest { room, objects, want, wait_ms, may_evict, is_single })
     }
 
-    /// Whether the quotas have room for all ranges.
+    /// Checks the quotas for all ranges; returns the bytes that they allow.
     fn check_allowance(&self, slot: ClientSlot, ask: &RoomRequest) -> Result<Length, WireError> {
         let page = self.home.layout().page.0;
         let whole = |run: &Length| run.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
@@ -261,7 +261,7 @@ impl NodeState {
         self.allowance(slot, Length(bytes), Length(ask.want.max(bytes)))
     }
 
-    /// As [`Self::find_room`], as far as the client's quota goes.
+    /// As [`Self::find_room`], within the client's quota.
     fn take_room(
         &mut self,
         slot: ClientSlot,
@@ -272,7 +272,7 @@ impl NodeState {
         self.find_room(slot, &ask.room, want, may_evict).map_err(store_error)
     }
 
-    /// Refuses those whose time is over; gives to those for whom there is room now.
+    /// Rejects expired requests and serves those for which there is room now.
     pub(super) fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut place = 0;
         while let Some(waiting) = self.admission.queue.get(place) {
@@ -297,7 +297,7 @@ impl NodeState {
             let WaitingGrant { asker, ask, is_for_spills, .. } = waiting;
             let ask = RoomRequest { want: 0, ..ask };
             let found = match place {
-                // Nobody makes room for one that is not the first.
+                // Only the first of the queue causes evictions.
                 0 => self.take_room(asker.slot, &ask, ask.may_evict),
                 _ if self.admission.may_pass(ask.bytes()) => {
                     self.take_room(asker.slot, &ask, false)
@@ -325,15 +325,15 @@ impl NodeState {
         self.admission.seen = Some(self.home.freed());
     }
 
-    /// What there is.
+    /// The error with the memory that is free now.
     fn out_of_memory(&self, asked: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
         let (free, largest) = (free.0, largest.0);
         WireError::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }
     }
 
-    /// The same error for a request behind so many others that waited so long. Where objects could
-    /// not leave memory it says why.
+    /// Adds the requests in front and the time waited to an error. If objects could not be spilled,
+    /// the error is about that.
     fn with_wait(
         &self,
         error: WireError,
@@ -355,7 +355,7 @@ impl NodeState {
     }
 }
 
-/// Whether a request may find later what there is not now.
+/// Whether a request with this error may succeed later.
 fn is_want_of_room(error: &WireError) -> bool {
     match error {
         WireError::OutOfMemory { .. } | WireError::NoRoom { .. } => true,
@@ -369,7 +369,7 @@ pub(super) fn answer(asker: Asker, body: Result<ReplyBody, WireError>) -> Action
     answer_to(asker.session, asker.seq, body)
 }
 
-/// As [`answer`], where no more is known of who asked.
+/// As [`answer`], by session and sequence number.
 pub(in crate::protocol) fn answer_to(
     session: SessionId,
     seq: u64,

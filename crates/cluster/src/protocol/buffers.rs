@@ -1,9 +1,10 @@
-//! The daemon's own memory that clients and other nodes make it hold: requests that are not whole,
-//! replies that are not read, requests that wait, names that are reserved. One total, shared fairly.
+//! Memory of the daemon that clients and other nodes occupy: incomplete requests, unread replies,
+//! waiting requests and reserved names. One total, shared fairly.
 //!
-//! Each session may always hold a little. Beyond that it may hold more as long as the total is not
-//! reached; when it is, only up to its share, the total divided by the sessions that hold more than a
-//! little. A session below its share then displaces the one that holds most above it.
+//! Each session may always hold `HELD_BYTES_FREE`. Below the total a session may hold more. At the
+//! total each session is limited to its share: the total divided by the sessions above
+//! `HELD_BYTES_FREE`. A session below its share then displaces the session that holds most above
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,25 +14,25 @@ use farrow_wire::{RequestBody, WireError};
 use super::SessionId;
 use super::node::NodeState;
 
-/// What a session may hold in any case: the buffer of one read, and short replies and waits. 1,024
+/// Bytes that a session may always hold: the buffer of one read, and short replies and waits. 1,024
 /// clients then hold 16 MiB at most.
 pub const HELD_BYTES_FREE: usize = 16 << 10;
 
-/// The total where none is asked for.
+/// The default total.
 pub const BUFFERS_BYTES_DEFAULT: usize = 128 << 20;
 
-/// The least total: four of the longest requests.
+/// The least total: four requests of the maximum length.
 pub const BUFFERS_BYTES_MIN: u64 = 16 << 20;
 
-/// What a name takes that a client reserves, beside its bytes.
+/// Cost of a reserved name beside its bytes.
 const NAME_COST_BYTES: usize = 64;
 
-/// What one session makes the daemon hold.
+/// Bytes that one session occupies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct SessionBuffers {
     /// Requests and replies on its connection: these can be dropped.
     buffered: usize,
-    /// Requests that wait and names: these stay until they are answered or given back.
+    /// Waiting requests and names: these stay until they are answered or given back.
     waiting: usize,
 }
 
@@ -41,17 +42,17 @@ impl SessionBuffers {
     }
 }
 
-/// Who holds how much.
+/// Bytes of all sessions.
 #[derive(Debug)]
 pub(super) struct Buffers {
     max: usize,
-    /// What messages of other nodes take that were read and not looked at, and the most of it.
+    /// Bytes of unprocessed messages of other nodes, and their limit.
     of_peers: (usize, usize),
     total: usize,
     waiting: usize,
-    /// Sessions that hold anything.
+    /// Sessions that hold any bytes.
     of: BTreeMap<SessionId, SessionBuffers>,
-    /// Those that hold more than is free to all, by the bytes that can be dropped.
+    /// Sessions above `HELD_BYTES_FREE`, ordered by the bytes that can be dropped.
     large: BTreeSet<(usize, SessionId)>,
 }
 
@@ -84,27 +85,27 @@ impl Buffers {
         }
     }
 
-    /// What one of the sessions that hold more than is free to all may hold, when all do.
+    /// Share of each session above `HELD_BYTES_FREE` when all of them use theirs.
     fn share(&self) -> usize {
         (self.max / self.large.len().max(1)).max(HELD_BYTES_FREE)
     }
 
-    /// Whether a session may buffer so many bytes more.
+    /// Whether a session may buffer `more` bytes more.
     fn may_buffer(&self, session: SessionId, more: usize) -> bool {
         let all = self.held(session).all().saturating_add(more);
         let fits = self.total.saturating_add(more) <= self.max;
         all <= HELD_BYTES_FREE || fits || all <= self.share()
     }
 
-    /// Whether so many bytes more may wait. These cannot be displaced, so all of them take no more
-    /// than half, and each session its share of that.
+    /// Whether `more` bytes more may wait. They cannot be displaced, so all of them take at most
+    /// half of the total, and each session its share of that half.
     fn may_wait(&self, session: SessionId, more: usize) -> bool {
         let waiting = self.held(session).waiting.saturating_add(more);
         let fits = self.waiting.saturating_add(more) <= self.max / 2;
         waiting <= HELD_BYTES_FREE || (fits && waiting <= (self.share() / 2).max(HELD_BYTES_FREE))
     }
 
-    /// While the total is exceeded: the session to displace.
+    /// The session to displace while the total is exceeded.
     fn over(&self) -> Option<SessionId> {
         let (buffered, session) = self.large.last()?;
         (self.total > self.max && *buffered > HELD_BYTES_FREE).then_some(*session)
@@ -124,52 +125,52 @@ impl Buffers {
 }
 
 impl NodeState {
-    /// How much memory all clients and other nodes together may make the daemon hold.
+    /// Sets the memory that all clients and other nodes together may occupy.
     pub fn set_buffers_max(&mut self, bytes: u64) {
         let bytes = bytes.max(BUFFERS_BYTES_MIN);
         self.buffers.max = usize::try_from(bytes).unwrap_or(usize::MAX);
     }
 
-    /// Bytes held now, and the most of them.
+    /// Bytes held now, and their limit.
     pub fn buffers(&self) -> (u64, u64) {
         let (of_peers, of_peers_max) = self.buffers.of_peers;
         ((self.buffers.total + of_peers) as u64, (self.buffers.max + of_peers_max) as u64)
     }
 
-    /// What other nodes' messages take that were read and not looked at, and the most of it.
+    /// Notes the bytes of unprocessed messages of other nodes, and their limit.
     pub fn note_peers_buffered(&mut self, of_peers: (usize, usize)) {
         self.buffers.of_peers = of_peers;
     }
 
-    /// A session buffers so many bytes now, requests and replies.
+    /// Notes the bytes of requests and replies that a session buffers now.
     pub fn note_buffered(&mut self, session: SessionId, buffered: usize) {
         let waiting = self.waiting_bytes(session);
         self.buffers.set(session, SessionBuffers { buffered, waiting });
     }
 
-    /// Whether a session may buffer so many bytes more.
+    /// Whether a session may buffer `more` bytes more.
     pub fn may_buffer(&self, session: SessionId, more: usize) -> bool {
         self.buffers.may_buffer(session, more)
     }
 
-    /// Replies that a session may leave unread before it is not served any more.
+    /// Bytes of unread replies above which a session is no longer served.
     pub fn replies_max(&self, max: usize) -> usize {
         let is_scarce = self.buffers.total > self.buffers.max / 2;
         if is_scarce { max.min(self.buffers.share() / 2) } else { max }
     }
 
-    /// While more is held than may be: the session to displace, and what it is told.
+    /// While the total is exceeded: the session to displace, and the error for it.
     pub fn to_displace(&self) -> Option<(SessionId, WireError)> {
         let session = self.buffers.over()?;
         Some((session, self.buffers.refused(session, 0)))
     }
 
-    /// What a session is told whose request did not get room in time.
+    /// The error for a session whose request got no room in time.
     pub fn no_room_to_buffer(&self, session: SessionId, more: usize) -> WireError {
         self.buffers.refused(session, more)
     }
 
-    /// What waits for a session: requests, and the names of its client.
+    /// Bytes that wait for a session: requests, and the names of its client.
     fn waiting_bytes(&self, session: SessionId) -> usize {
         let slot = self.sessions.get(&session).and_then(|one| one.slot);
         let names = slot.map_or(0, |slot: ClientSlot| self.home.reserved_bytes(slot));
@@ -177,7 +178,7 @@ impl NodeState {
         names + parked + self.waits.bytes_of(session) + self.watches.bytes_of(session)
     }
 
-    /// Refuses a request that would keep more names for its client than that may.
+    /// Rejects a request if its names exceed the limit of its client.
     pub(super) fn check_names(
         &mut self,
         session: SessionId,
@@ -192,7 +193,7 @@ impl NodeState {
         }
     }
 
-    /// Refuses a request that would keep more than the session may.
+    /// Rejects a request that would exceed the waiting bytes of the session.
     pub(super) fn check_waiting(
         &mut self,
         session: SessionId,
@@ -206,7 +207,7 @@ impl NodeState {
         }
     }
 
-    /// A session ended.
+    /// Forgets the buffers of an ended session.
     pub(super) fn forget_buffers(&mut self, session: SessionId) {
         self.buffers.set(session, SessionBuffers::default());
     }
@@ -234,7 +235,7 @@ mod tests {
         all.set(greedy, buffered(16 * MIB));
         assert_eq!(all.over(), None, "no more than may be");
         assert!(!all.may_buffer(greedy, 1));
-        // As long as it is alone its share is all there is.
+        // While it is alone, its share is the total.
         assert!(all.may_buffer(modest, MIB));
         all.set(modest, buffered(MIB));
         assert_eq!(all.over(), Some(greedy));
@@ -261,7 +262,7 @@ mod tests {
                 assert!(all.total <= all.max, "round {round}: {}", all.total);
             }
         }
-        // One that asks for little is served whatever the others do.
+        // A session that requests little is served regardless of the others.
         assert!(all.may_buffer(SessionId(1000), HELD_BYTES_FREE));
         assert!(all.may_buffer(SessionId(1000), all.share()));
     }

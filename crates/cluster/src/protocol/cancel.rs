@@ -1,4 +1,4 @@
-//! Requests that a client does not wait for any more.
+//! Cancelled requests.
 
 use farrow_wire::WireError;
 
@@ -7,8 +7,8 @@ use super::node::NodeState;
 use super::{Action, SessionId};
 
 impl NodeState {
-    /// Ends the wait of an earlier request of a session, which is answered at once. One that does
-    /// not wait has its answer, or gets it in its turn.
+    /// Ends the wait of an earlier request of a session and answers it at once. A request that does
+    /// not wait is answered as usual.
     pub(super) fn cancel(
         &mut self,
         session: SessionId,

@@ -1,4 +1,4 @@
-//! Between the words of the wire and those of the store.
+//! Conversions between the types of the wire and those of the store.
 
 use farrow_memory::{Length, Offset, Span};
 use farrow_store::{ObjectId, StoreError, Target};
@@ -27,7 +27,7 @@ pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
     }
 }
 
-/// What a client can do about an error of the store.
+/// The error for a client, by the action that it can take.
 pub(super) fn store_error(error: StoreError) -> WireError {
     match error {
         StoreError::OutOfMemory { asked, free, largest } => WireError::OutOfMemory {

@@ -1,4 +1,4 @@
-//! Room for what is to come: pins, eviction, and grants that need it.
+//! Making room: pins, evictions, and the grants that need them.
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
@@ -11,17 +11,17 @@ use super::convert::{limit, store_error, store_target};
 use super::node::NodeState;
 use super::replicas::WithoutReplicated;
 
-/// For a client that asks for memory ahead of its needs, objects are evicted up to this part of
-/// the region; beyond it only for what it needs at least.
+/// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
+/// for the least that the client needs.
 const AHEAD_PART: u64 = 16;
 
-/// Where the directory is full, this part of it is made free.
+/// Part of the directory that is freed when it is full.
 const SLOTS_AHEAD_PART: u32 = 64;
 
-/// And room for so many names at most.
+/// Limit of names for which room is made at a time.
 const NAMES_AHEAD_MAX: u32 = 64;
 
-/// How objects are evicted, and how many were since the start.
+/// Eviction policy, and the evictions since the start.
 #[derive(Debug)]
 pub(super) struct Eviction {
     pub(super) policy: Box<dyn EvictionPolicy>,
@@ -36,15 +36,17 @@ impl Default for Eviction {
 }
 
 impl NodeState {
-    /// Evicts by `policy` from now on. Without this call nothing is evicted but by request.
+    /// Sets the eviction policy. Without this call objects are evicted by request only.
     pub fn set_eviction_policy(&mut self, policy: Box<dyn EvictionPolicy>) {
         self.eviction.policy = policy;
     }
 
-    /// Memory for a client, with the slots and names that it is for. Where there is no room, deleted
-    /// objects that nobody holds any more are freed; if that is not enough, it is known what it is
-    /// for, and the policy evicts by itself, objects are evicted, or begin to leave for files: then
-    /// there is no room yet. None goes if all of them would not be enough.
+    /// Allocates memory for a client, once the slots and names for it are free too.
+    ///
+    /// Without room, deleted objects that no reader holds are freed first. If that is not enough
+    /// and `may_evict` is set, replicas are evicted, then other objects by an automatic policy.
+    /// With spilling, objects begin to leave for files instead, and there is no room yet. Nothing
+    /// is evicted if all objects together would not be enough.
     pub(super) fn find_room(
         &mut self,
         slot: ClientSlot,
@@ -58,7 +60,7 @@ impl NodeState {
             checked = self.home.check_room(room);
         }
         if checked.is_err() && may_evict {
-            // What can be brought again goes first.
+            // Replicas can be fetched again, so they are evicted first.
             self.home.make_room(&ReplicasFirst, room)?;
             checked = self.home.check_room(room);
         }
@@ -76,15 +78,15 @@ impl NodeState {
         }
     }
 
-    /// Whether memory comes free without anybody's doing: objects are on their way to files, or other
-    /// nodes drop replicas of some that may be evicted then.
+    /// Whether memory will become free without further requests: objects are being spilled, or
+    /// other nodes drop replicas that prevent evictions.
     pub(super) fn is_making_room(&self) -> bool {
         self.spills.is_making_room() || self.replicas.is_recalling()
     }
 
     pub(super) fn have_others_go(&mut self, room: &Room, want: Length) -> Result<(), StoreError> {
         if self.spills.is_on() {
-            // What is spilled keeps its slot and its name.
+            // A spilled object keeps its slot and its name.
             let entries = Room { runs: Vec::new(), ..room.clone() };
             return match self.home.has_room(&entries) {
                 true => self.spill_for(room),
@@ -101,12 +103,12 @@ impl NodeState {
         {
             self.make_room(&Room { runs: vec![want], ..room.clone() })?;
         }
-        // Nothing more goes if that was possible.
+        // Evicts nothing more if there is room now.
         self.make_room(room)
     }
 
-    /// Room for an entry of the directory and its full name, where there is none; for more than
-    /// one, since to choose takes a look at all objects. False: there is none, or nothing may go.
+    /// Makes room for an entry of the directory and its full name, and for more than one, since the
+    /// choice scans all objects. Returns whether there is room.
     pub(super) fn find_entry(&mut self, name: Option<&str>) -> Result<bool, StoreError> {
         let names = |count: u32| {
             let bytes = name.map(|name| Length(name.len() as u64));
@@ -127,9 +129,9 @@ impl NodeState {
         Ok(self.home.has_room(&one))
     }
 
-    /// Evicts so many bytes or more, if there are so many that may go. Of the client's namespace
-    /// alone: what it may not delete it may not evict either. `None`: they are on their way to
-    /// files, the answer comes when they are there.
+    /// Evicts at least `bytes`, as far as possible, in the client's namespace alone: a client may
+    /// not evict what it may not delete. `None`: the objects are being spilled and the answer
+    /// follows later.
     pub(super) fn evict(
         &mut self,
         Asker { session, seq, slot }: Asker,

@@ -1,8 +1,8 @@
-//! Clients that have ended, and processes that they forked: those may still read what their parent
-//! held, so its place stays as it is until the last of them has unmapped the region or ended.
+//! Clients that have ended, and the processes that they forked. A child may still read what its
+//! parent held, so the slot remains until the last child has unmapped the region or ended.
 //!
-//! The kernel keeps the account, and this node looks ([`farrow_memory::family`]); of a client on another
-//! machine the node there looks.
+//! The kernel tracks the mappings and this node checks them ([`farrow_memory::family`]). For a
+//! client on another machine the node there checks.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,17 @@ use super::cluster::Question;
 use super::node::NodeState;
 use super::{Action, PeerIdentity};
 
-/// A client that says goodbye has unmapped the region but for what its threads do just now, so it is
-/// looked for again soon; a child may stay for days, and is missed within a tenth of a second.
+/// First pause between checks: after a goodbye the region is unmapped except for operations in
+/// progress.
 const LOOK_MS_MIN: u64 = 1;
+/// Longest pause between checks: a child may stay for days, and its end is noticed this late at
+/// most.
 const LOOK_MS_MAX: u64 = 100;
 
-/// A node that did not answer is asked again after so long.
+/// Pause before a node that did not answer is asked again.
 const ASK_MS: u64 = 500;
 
-/// Places that are to be given up when nobody reads through them.
+/// Slots to give up once no process reads through them.
 #[derive(Debug, Default)]
 pub(super) struct Families {
     places: BTreeMap<ClientSlot, Family>,
@@ -30,7 +32,7 @@ pub(super) struct Families {
 #[derive(Debug)]
 struct Family {
     peer: PeerIdentity,
-    /// `None`: its node is being asked.
+    /// Time of the next check; `None`: its node is being asked.
     look_at_ms: Option<u64>,
     wait_ms: u64,
 }
@@ -48,7 +50,7 @@ impl Families {
         self.places.values().filter_map(|family| family.look_at_ms).min()
     }
 
-    /// Those of a node's clients.
+    /// Slots of the clients of a node.
     pub(super) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
         let is_of_it = |remote_client: Option<RemoteClient>| {
             remote_client.is_some_and(|remote_client| remote_client.node == key)
@@ -59,14 +61,15 @@ impl Families {
 }
 
 impl NodeState {
-    /// A client has ended or said goodbye. Its place is given up, at once if nobody reads through it.
+    /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads
+    /// through it.
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
         let is_seen_here =
             peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client));
         if is_seen_here && !self.is_mapped_by(slot) {
             return self.leave(slot, now_ms);
         }
-        // Nobody can go on with what it was making.
+        // No process can continue the client's unfinished objects.
         self.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
         self.note_reservations();
@@ -74,12 +77,12 @@ impl NodeState {
         self.families.places.insert(slot, family);
     }
 
-    /// Whether a process of this machine maps the region through this place.
+    /// Whether a process of this machine maps the region through this slot.
     pub(super) fn is_mapped_by(&self, slot: ClientSlot) -> bool {
         is_mapped_by_client(self.home.region().fabric().as_ref(), slot.0)
     }
 
-    /// Looks for families whose time has come.
+    /// Checks the families that are due.
     pub(super) fn look_for_families(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let due = self.families.places.iter();
         let due = due.filter(|(_, family)| family.look_at_ms.is_some_and(|at| at <= now_ms));
@@ -115,7 +118,7 @@ impl NodeState {
         }
     }
 
-    /// What the node of a family says; `None`: nothing.
+    /// Handles the answer of a family's node; `None`: it did not answer.
     pub(super) fn family_answered(
         &mut self,
         slot: ClientSlot,

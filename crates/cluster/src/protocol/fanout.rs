@@ -1,5 +1,5 @@
-//! Answers to requests that waited, many of which one event may end. A turn of the event loop sends a
-//! limited number of them, so that nobody else waits behind a thousand that asked for the same.
+//! Answers to waiting requests; one event may end many of them. A turn of the event loop sends a
+//! limited number, so that a thousand equal requests do not delay the others.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use super::node::NodeState;
 use super::requests::answer_wait;
 use super::{Action, SessionId};
 
-/// Such answers in one turn: encoding and sending one takes some 4 us.
+/// Limit of such answers in one turn: encoding and sending one takes about 4 us.
 const ANSWERS_PER_TURN: usize = 64;
 
-/// What is still to be answered.
+/// Answers that are not sent yet.
 #[derive(Debug)]
 pub(super) struct FanOut {
-    /// How many more this turn may send.
+    /// Number of answers that this turn may still send.
     left: usize,
     later: VecDeque<Action>,
 }
@@ -25,7 +25,7 @@ impl Default for FanOut {
 }
 
 impl FanOut {
-    /// Answers now what this turn has room for, and the rest later.
+    /// Sends the answers that fit into this turn, and queues the rest.
     pub(super) fn add(&mut self, answers: impl IntoIterator<Item = Action>, out: &mut Vec<Action>) {
         for answer in answers {
             if self.left > 0 && self.later.is_empty() {
@@ -37,7 +37,7 @@ impl FanOut {
         }
     }
 
-    /// How many more answers this turn may send.
+    /// Number of answers that this turn may still send.
     pub(super) fn left(&self) -> usize {
         if self.later.is_empty() { self.left } else { 0 }
     }
@@ -47,20 +47,20 @@ impl FanOut {
         !self.later.is_empty()
     }
 
-    /// Forgets what was for a session that ended.
+    /// Forgets the answers for an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.later
             .retain(|action| !matches!(action, Action::Send { session: of, .. } if *of == session));
     }
 
-    /// Takes out all, for the end.
+    /// Takes out all answers at shutdown.
     pub(super) fn drain(&mut self, out: &mut Vec<Action>) {
         out.extend(self.later.drain(..));
     }
 }
 
 impl NodeState {
-    /// Once a turn: answers what the last one had no room for.
+    /// Once a turn: sends the answers that did not fit into the last one.
     pub(super) fn answer_more(&mut self, out: &mut Vec<Action>) {
         self.fan_out.left = ANSWERS_PER_TURN;
         while self.fan_out.left > 0
@@ -72,7 +72,7 @@ impl NodeState {
         self.answer_waits(out);
     }
 
-    /// Answers waits whose names are sealed, as far as this turn has room.
+    /// Answers waits whose names are sealed, as far as they fit into this turn.
     pub(super) fn answer_waits(&mut self, out: &mut Vec<Action>) {
         let ready = self.waits.ready(self.fan_out.left());
         self.fan_out.add(ready.into_iter().map(answer_wait), out);

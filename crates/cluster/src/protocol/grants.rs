@@ -1,6 +1,5 @@
-//! What a client of another node may ask, and what another node itself: the rules of
-//! [`super::rights`] applied to each message. They are retained in the region, beside what the node
-//! keeps of its cluster.
+//! Access checks for remote clients and for other nodes: the rules of [`super::rights`] applied to
+//! each message. The region stores the rules beside the node's membership state.
 
 use farrow_store::{NamespaceId, RemoteClient, StoreError, own_name};
 use farrow_wire::rights::{Rights, Rule, RuleError};
@@ -13,12 +12,12 @@ use super::node::NodeState;
 use super::rights::RightsTable;
 use super::sync::right_for;
 
-/// What a request of a remote client needs.
+/// Permission that a request of a remote client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RemoteNeed {
-    /// Nothing: it gives something back, or speaks of what the remote client has.
+    /// None: the request gives something back, or concerns what the remote client has.
     Nothing,
-    /// To be let in at all.
+    /// Any right at all.
     Any,
     /// This right.
     Right(Rights),
@@ -35,7 +34,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Import { .. }
         | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
-        // To have no names any more is to give them back.
+        // An empty renewal only gives names back.
         RequestBody::Renew { names, .. } if !names.is_empty() => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Promised { objects } if *objects > 0 => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Delete { .. }
@@ -53,8 +52,8 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Namespaces
         | RequestBody::Rules
         | RequestBody::Nodes => RemoteNeed::Any,
-        // What only the node's own users may ask is refused as such. A first message is looked at
-        // when it is known for which namespace it is.
+        // Requests reserved to the node's own users are rejected elsewhere. A first message is
+        // checked once its namespace is known.
         RequestBody::CreateNamespace(_)
         | RequestBody::DropNamespace { .. }
         | RequestBody::SetRule(_)
@@ -84,7 +83,7 @@ pub(super) fn namespace_in(full: &str) -> &str {
 }
 
 impl NodeState {
-    /// The rules that an earlier life retained. What cannot be read lets nobody in.
+    /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
     pub(super) fn retained_rules(home: &farrow_store::Home) -> RightsTable {
         let retained = home.retained_for_cluster();
         let rules = retained.map(|bytes| bytes.map(|bytes| decode(&bytes)));
@@ -98,7 +97,7 @@ impl NodeState {
         }
     }
 
-    /// Sets rules, as those of the command line at each start.
+    /// Sets rules, such as those of the command line at each start.
     ///
     /// # Errors
     ///
@@ -135,7 +134,7 @@ impl NodeState {
         ReplyBody::Rules(self.rules.iter().collect())
     }
 
-    /// Keeps other rules; they hold for all messages from now on.
+    /// Stores another table of rules, which applies to all messages from now on.
     fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
         let retained = self.home.retained_for_cluster().map_err(store_error)?;
         let membership =
@@ -157,13 +156,13 @@ impl NodeState {
         Ok(())
     }
 
-    /// What is to be known of the cluster after a kill, with the rules.
+    /// Stores the membership state beside the rules, to survive a kill.
     pub(super) fn keep_membership(&mut self, retained: &[u8]) -> Result<(), StoreError> {
         let bytes = encode(Some(retained), &self.rules);
         self.home.keep_for_cluster(&bytes)
     }
 
-    /// What an earlier life retained of the cluster.
+    /// The membership state that an earlier incarnation stored.
     pub(super) fn retained_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let retained = self.home.retained_for_cluster()?;
         Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|(retained, _)| retained))
@@ -175,8 +174,8 @@ impl NodeState {
         name.map_or(Rights::NONE, |name| self.rules.of(name, remote_client.node))
     }
 
-    /// What a client may do in a namespace: all if it is one of this node's own, whose rights are a
-    /// matter of its user. A remote client without any is not let in.
+    /// Rights of a client in a namespace. A client of this node has all, since its user decides on
+    /// its access. A remote client without any right is rejected.
     pub(super) fn let_in(
         &self,
         remote_client: Option<RemoteClient>,
@@ -192,7 +191,7 @@ impl NodeState {
         Ok(rights)
     }
 
-    /// Whether a remote client may ask this. Looked at before anything comes of a message.
+    /// Whether a remote client may send this request. Checked before a message has any effect.
     pub(super) fn check_granted(
         &self,
         session: SessionId,
@@ -209,7 +208,7 @@ impl NodeState {
             RemoteNeed::Any if !state.rights.is_none() => return Ok(()),
             RemoteNeed::Any => Rights::READ,
             RemoteNeed::Right(right) if state.rights.has(right) => {
-                // An id leads into other namespaces.
+                // An id may be of another namespace.
                 return match body {
                     RequestBody::Restore { id: (hi, lo) } => self
                         .check_restore(remote_client, farrow_store::ObjectId { hi: *hi, lo: *lo }),
@@ -233,7 +232,7 @@ impl NodeState {
         Err(self.not_granted(remote_client, namespace, Rights::READ))
     }
 
-    /// Whether another node may do this under a full name, for a client of its own or in its own
+    /// Whether another node has a right on a full name, for a client of its own or for its own
     /// memory.
     pub(super) fn may(&self, node: &str, right: Rights, full: &str) -> bool {
         self.rules.of(namespace_in(full), node_key(node)).has(right)
@@ -268,11 +267,11 @@ fn rule_error(error: RuleError) -> WireError {
 }
 
 fn encode(membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
-    // Nothing in it can fail to be written to memory.
+    // Serialization of these types into memory cannot fail.
     postcard::to_allocvec(&(membership, rules)).unwrap_or_default()
 }
 
-/// What the membership keeps, in its own form, and the rules.
+/// The membership state, in its own encoding, and the rules.
 fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
     postcard::from_bytes(bytes).ok()
 }

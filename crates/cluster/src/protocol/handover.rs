@@ -1,4 +1,4 @@
-//! From one daemon to the next, in good order.
+//! Orderly handover from one daemon to the next.
 
 use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
 use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
@@ -7,7 +7,7 @@ use super::node::NodeState;
 use super::{PeerIdentity, SessionId};
 
 impl NodeState {
-    /// Only this node's own user takes it over, and only with the region that it serves.
+    /// Checks a takeover: only by this node's own user, and only with the region that it serves.
     pub(super) fn check_handover(
         &mut self,
         session: SessionId,
@@ -36,7 +36,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// What the next daemon cannot read from the region.
+    /// State that the next daemon cannot read from the region.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl NodeState {
     }
 }
 
-/// What the last daemon said, in the words of the store. The store checks it.
+/// Converts the state of the previous daemon to the store's types. The store validates it.
 pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
     let Inheritance { reserved, retained, .. } = inheritance;
     Unfinished {

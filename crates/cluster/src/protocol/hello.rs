@@ -1,4 +1,4 @@
-//! The first message of a connection: who it is, and what place it gets.
+//! The first message of a connection: identification of the client, and its slot.
 
 use farrow_memory::{CoherenceClass, FabricKind, Proximity};
 use farrow_store::{ClientSlot, Newcomer, StoreError};
@@ -8,10 +8,10 @@ use super::convert::{store_error, wire_span};
 use super::node::NodeState;
 use super::{PeerIdentity, SessionId};
 
-/// Most connections at a time of users that may not connect.
+/// Limit of connections at a time of users that may not connect.
 const STRANGERS_MAX: usize = 16;
 
-/// Places that one client may find locked before it is turned away.
+/// Number of locked slots after which a client is rejected.
 const PLACES_TRIED_MAX: u32 = 4;
 
 impl NodeState {
@@ -44,7 +44,7 @@ impl NodeState {
                 if self.families.has(slot) {
                     return Err(store_error(StoreError::NoSuchClient { slot: slot.0 }));
                 }
-                // All clients can read nonces, and which process it is its own node says.
+                // All clients can read nonces, but the node of a client reports its identity.
                 if self
                     .home
                     .client(slot)
@@ -81,8 +81,8 @@ impl NodeState {
         self.welcome(slot).map(ReplyBody::Welcome)
     }
 
-    /// A place through which nobody maps the region, not even somebody who locked it for no reason of
-    /// this node's: such places are retained apart until they are free.
+    /// Joins with a slot through which no process maps the region. A slot that a process locked
+    /// without cause is set aside until it is free.
     fn join_free_place(
         &mut self,
         newcomer: &Newcomer,
@@ -94,36 +94,36 @@ impl NodeState {
                 return Ok(slot);
             }
             tracing::warn!(slot = slot.0, "a free place is locked");
-            // It is looked for at the next tick.
+            // The next tick checks it.
             self.end_of_client(slot, peer, 0);
         }
         Err(WireError::TooMany { what: "locked places".into(), max: PLACES_TRIED_MAX.into() })
     }
 
-    /// Why a client does not get a place back now.
+    /// The error for a client that cannot have its slot back now.
     fn in_use(&self, slot: ClientSlot, holder: PeerIdentity, peer: PeerIdentity) -> WireError {
         if holder != peer {
             return WireError::Denied(format!("place {} is in use", slot.0));
         }
-        // The same process. It saw the link break, or gave up waiting, before this node knows of it:
-        // what it had said may still arrive, so it comes again when the old connection has ended.
+        // The same process: it saw the link break, or gave up waiting, before this node did. Its
+        // earlier messages may still arrive, so it retries after the old connection has ended.
         let reason = format!("the last connection to place {} has not ended yet", slot.0);
         WireError::NoRemoteSession { node: self.own_name(), reason }
     }
 
-    /// Lets these users connect, besides the node's own and root.
+    /// Sets the users that may connect besides the node's own and root.
     pub fn allow_users(&mut self, users: &[u32]) {
         self.users = users.iter().copied().collect();
     }
 
-    /// Whether this user may connect. Of a client on another node that node decides: its users are
-    /// not those of this one.
+    /// Whether this user may connect. For a remote client its own node decides, since user ids
+    /// differ between nodes.
     pub fn may_connect(&self, peer: &PeerIdentity) -> bool {
         peer.remote_client.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
     }
 
-    /// Whether a connection is taken: those of strangers, which are only told that they may not
-    /// connect, must not use up the descriptors of the node.
+    /// Whether to accept a connection. Users that may not connect only get that answer, and must
+    /// not exhaust the descriptors of the node.
     pub fn has_room_for(&self, peer: &PeerIdentity) -> bool {
         self.may_connect(peer) || self.strangers < STRANGERS_MAX
     }
@@ -146,7 +146,7 @@ impl NodeState {
     }
 
     fn welcome(&mut self, slot: ClientSlot) -> Result<Welcome, WireError> {
-        // The client gives back what it does not know of: no object of its own may be in here.
+        // The client gives back unknown spans, so none of its objects may be among them.
         let grants = self.home.unsealed_of(slot).map_err(store_error)?;
         let fabric = self.home.region().fabric();
         let geometry = fabric.geometry();

@@ -1,7 +1,7 @@
 //! Decisions of the daemon, without a clock and without sockets.
 //!
-//! Events and the time come in as arguments, actions come out; the server, the tests and the
-//! fuzzers drive the very same code.
+//! Events and the time are arguments, actions are results. The server, the tests and the fuzzers
+//! run the same code.
 
 mod admission;
 mod buffers;

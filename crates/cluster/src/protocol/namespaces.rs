@@ -1,4 +1,4 @@
-//! Namespaces: what a client's names mean, and what its user may do.
+//! Namespaces: resolution of a client's names, and rights of its user.
 
 use farrow_store::{ClientRecord, ClientSlot, Namespace, NamespaceOptions, full_name};
 use farrow_wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, WireError, WireTarget};
@@ -7,7 +7,7 @@ use super::convert::store_error;
 use super::node::NodeState;
 
 impl NodeState {
-    /// The name that an object of this client has, or is to have, in the directory.
+    /// The name in the directory of an object of this client.
     pub(super) fn full_name(&self, slot: ClientSlot, name: &str) -> Result<String, WireError> {
         let namespace = self.home.namespace_of(slot).map_err(store_error)?;
         let full = full_name(&namespace.options.name, name).map_err(store_error)?;
@@ -23,7 +23,7 @@ impl NodeState {
         names.iter().map(|name| self.full_name(slot, name)).collect()
     }
 
-    /// What a client means: a name is one of its namespace, an id leads anywhere.
+    /// Resolves a target: a name belongs to the client's namespace, an id to any.
     pub(super) fn full_target(
         &self,
         slot: ClientSlot,
@@ -35,7 +35,7 @@ impl NodeState {
         }
     }
 
-    /// As [`Self::full_target`], of an object that the client is about to change.
+    /// As [`Self::full_target`], for an object that the client is about to change.
     pub(super) fn target_to_change(
         &self,
         slot: ClientSlot,
@@ -55,7 +55,7 @@ impl NodeState {
         self.full_target(slot, target)
     }
 
-    /// Whether a client may ask this: whether its user may write in its namespace, or looks after
+    /// Whether a client may send this request: its user may write in its namespace, or administers
     /// the node.
     pub(super) fn check_right(
         &self,
@@ -106,14 +106,14 @@ impl NodeState {
         )))
     }
 
-    /// The node's own user, and root, may do all.
+    /// The node's own user and root may do everything.
     pub(super) fn is_owner(&self, uid: u32) -> bool {
         uid == self.owner_uid || uid == 0
     }
 
     pub(super) fn create_namespace(&mut self, spec: NamespaceSpec) -> Result<ReplyBody, WireError> {
         let NamespaceSpec { name, bytes_max, objects_max, writers } = spec;
-        // What no region can have is no limit.
+        // A limit beyond the largest region is no limit.
         let objects_max = objects_max.and_then(|max| u32::try_from(max).ok());
         let options = NamespaceOptions { name, bytes_max, objects_max, writers };
         self.home.create_namespace(&options).map_err(store_error)?;
@@ -121,7 +121,7 @@ impl NodeState {
         Ok(ReplyBody::Done)
     }
 
-    /// All namespaces and what is in them.
+    /// All namespaces and their usage.
     pub(super) fn namespaces(&mut self) -> Result<ReplyBody, WireError> {
         self.home.register_all().map_err(store_error)?;
         let report = |one: &Namespace| {

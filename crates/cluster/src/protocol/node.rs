@@ -1,4 +1,4 @@
-//! One node as its local clients see it.
+//! State of one node, as its local clients see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,28 +23,29 @@ use super::waits::Waits;
 use super::watches::Watches;
 use crate::net::NetAction;
 
-/// A connection must say `Hello` within this time.
+/// A connection must send `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;
 
-/// Deleted objects that are held are looked at again after 5 ms at first, 200 ms at most;
-/// a client that lets go says so, the timer is for those that died or forgot.
+/// First pause before deleted objects that are held are checked again. Clients announce releases;
+/// the timer is for clients that died or failed to.
 const RECLAIM_MS_MIN: u64 = 5;
+/// Longest such pause; it doubles with each check.
 const RECLAIM_MS_MAX: u64 = 200;
 
-/// Names a connection; never used twice in one life of a daemon.
+/// Identifies a connection; never used twice by one daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Who is at the other end, as the kernel says.
+/// Process at the other end, as reported by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Process id; 0 when it lives in a namespace that is not visible here.
+    /// Process id; 0 if its namespace is not visible here.
     pub pid: u32,
     /// Start time of the process in clock ticks since boot; 0 when unknown.
     pub start_time: u64,
     /// User id.
     pub uid: u32,
-    /// The node on which it runs, if it is not this one: then that node says all this.
+    /// The node of the process, if it is another one: that node then reports all fields.
     pub remote_client: Option<RemoteClient>,
 }
 
@@ -55,34 +56,34 @@ impl From<&ClientRecord> for PeerIdentity {
     }
 }
 
-/// What the server has to do.
+/// Work for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Send a reply, with the region's file descriptors when asked.
+    /// Sends a reply, with the region's file descriptors if `has_descriptors` is set.
     Send {
-        /// To whom.
+        /// The receiving connection.
         session: SessionId,
-        /// What.
+        /// The reply.
         reply: Reply,
-        /// Attach the descriptors.
+        /// Whether to attach the descriptors.
         has_descriptors: bool,
     },
-    /// Close the connection after what was sent.
+    /// Closes the connection after pending replies.
     Close {
-        /// Which.
+        /// The connection.
         session: SessionId,
     },
-    /// Do something with a file, after all that was asked before.
+    /// Works on a file, after all earlier jobs.
     Spill(SpillJob),
-    /// Do something with another node.
+    /// Exchanges messages with another node.
     Peer(PeerAction),
-    /// Do something with the network fabric.
+    /// Uses the network fabric.
     Net(NetAction),
-    /// End the daemon.
+    /// Ends the daemon.
     Stop,
-    /// Finish what has arrived and hand the region over to the daemon that asked.
+    /// Handles the requests that have arrived and hands the region over to the next daemon.
     HandOver {
-        /// Its connection.
+        /// The connection of the next daemon.
         session: SessionId,
         /// The request to answer with [`NodeState::inheritance`].
         seq: u64,
@@ -95,13 +96,13 @@ pub(super) struct ClientSession {
     pub(super) slot: Option<ClientSlot>,
     pub(super) hello_by_ms: u64,
     pub(super) has_said_goodbye: bool,
-    /// A further connection of a client, for events alone.
+    /// A further connection of a client, for events only.
     pub(super) is_listening: bool,
     /// Its user may not connect.
     is_stranger: bool,
-    /// That of the client; the default one until there is one.
+    /// Namespace of the client; the default one until there is a client.
     pub(super) namespace: NamespaceId,
-    /// What it may do there; of a remote client, by the rules for its node.
+    /// Rights in the namespace; for a remote client by the rules for its node.
     pub(super) rights: Rights,
 }
 
@@ -113,7 +114,7 @@ pub(super) struct RequestCounts {
     pub(super) deleted: u64,
 }
 
-/// Where the region's sections lie in their files, for the welcome.
+/// Offsets of the region's sections in their files, for the welcome.
 #[derive(Debug, Clone)]
 pub(super) struct SectionFiles {
     pub(super) control_file_offset: u64,
@@ -121,7 +122,7 @@ pub(super) struct SectionFiles {
     pub(super) memory: String,
 }
 
-/// The state of a node: its store, its clients, who waits for what.
+/// State of a node: its store, its clients and their waiting requests.
 #[derive(Debug)]
 pub struct NodeState {
     pub(super) home: Home,
@@ -129,16 +130,16 @@ pub struct NodeState {
     pub(super) base: u64,
     pub(super) pid: u32,
     pub(super) owner_uid: u32,
-    /// Users that may connect besides.
+    /// Users that may connect besides the owner.
     pub(super) users: BTreeSet<u32>,
     pub(super) sessions: BTreeMap<SessionId, ClientSession>,
     /// Connections of users that may not connect.
     pub(super) strangers: usize,
-    /// Connections that have not said hello, by when they must.
+    /// Connections without a hello, by their deadline for it.
     pub(super) silent: BTreeSet<(u64, SessionId)>,
     /// Clients without a connection that may still read what they hold.
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
-    /// Clients that have ended and whose children may still read.
+    /// Clients that have ended but whose children may still read.
     pub(super) families: Families,
     pub(super) waits: Waits,
     pub(super) fan_out: FanOut,
@@ -152,7 +153,7 @@ pub struct NodeState {
     pub(super) staged: BTreeMap<ClientSlot, Vec<ObjectId>>,
     pub(super) quotas: Quotas,
     pub(super) reservations: Reservations,
-    /// What other nodes may do.
+    /// Rules for other nodes.
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
@@ -162,10 +163,10 @@ pub struct NodeState {
     pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
-    /// Why it has to end, if it was not told to.
+    /// Error that ended the node, unless it was stopped.
     pub(super) failure: Option<String>,
     pub(super) sync: Sync,
-    /// The other nodes, if it is one of several.
+    /// The other nodes, if there are any.
     pub(super) cluster: Option<Box<Cluster>>,
 }
 
@@ -231,18 +232,18 @@ impl NodeState {
         &self.home
     }
 
-    /// Why it ended, if that is an error.
+    /// The error that ended the node.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Number of clients, connected, expected back, or ended and survived by children that read.
+    /// Number of clients that are connected, expected back, or survived by children that read.
     pub fn clients(&self) -> usize {
         let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
         connected + self.orphans.len() + self.families.count()
     }
 
-    /// A connection was accepted.
+    /// Notes an accepted connection.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
         let session = ClientSession {
@@ -260,17 +261,17 @@ impl NodeState {
         self.silent.insert((hello_by_ms, id));
     }
 
-    /// A connection ended. Everything unsealed comes back, unless the process lives on and did
-    /// not say goodbye: it may still read what it holds, so it keeps its place until it comes
-    /// back or ends. The server then watches the process (`is_alive` says that it can) and
-    /// calls [`Self::orphan_died`]; the slot to watch is returned.
+    /// Handles the end of a connection. Unsealed memory is reclaimed, unless the process lives and
+    /// sent no goodbye: it may still read what it holds. Its slot then remains until it reconnects
+    /// or ends. The slot is returned for the server to watch the process, and [`Self::orphan_died`]
+    /// reports its end. `is_alive` states that the server can watch it.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         self.strangers -= usize::from(session.is_stranger);
         self.forget_buffers(id);
         if session.slot.is_some() || session.is_listening {
-            // One that was never let in waits for nothing, and comes and goes at little cost.
+            // A connection that was never admitted has nothing waiting, so its end stays cheap.
             self.waits.forget(id);
             self.fan_out.forget(id);
             self.admission.forget(id);
@@ -302,14 +303,14 @@ impl NodeState {
         session.is_some_and(|session| session.slot.is_some() || session.is_listening)
     }
 
-    /// It said hello, or was carried to another node.
+    /// Ends the wait for a hello: it arrived, or the connection was forwarded to another node.
     pub(super) fn forget_silent(&mut self, session: SessionId) {
         if let Some(state) = self.sessions.get(&session) {
             self.silent.remove(&(state.hello_by_ms, session));
         }
     }
 
-    /// A client that lost its connection, perhaps in an earlier life of the node, died.
+    /// Handles the death of a client without a connection, perhaps from an earlier daemon.
     pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(peer) = self.orphans.remove(&slot) {
             self.end_of_client(slot, peer, now_ms);
@@ -350,7 +351,7 @@ impl NodeState {
         }
     }
 
-    /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
+    /// When [`Self::tick`] is due, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         if self.is_behind_with_answers() {
             return Some(0);
@@ -370,7 +371,7 @@ impl NodeState {
         timers.into_iter().chain(more).flatten().min()
     }
 
-    /// Does what has come due.
+    /// Does the work that is due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
         self.answer_more(out);
@@ -399,7 +400,7 @@ impl NodeState {
         self.expire_watches(now_ms, out);
     }
 
-    /// Tells the waiting that the node ends.
+    /// Answers all waiting requests with the end of the node.
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
         self.stop_watches(out);
@@ -416,7 +417,7 @@ impl NodeState {
         out.extend(waiting.map(|asker| answer(asker, Err(WireError::Closing))));
     }
 
-    /// Answers one request. Replies come in `out`, perhaps of other sessions too.
+    /// Handles one request. Replies are added to `out`, also those to other sessions.
     pub fn handle(
         &mut self,
         session: SessionId,
@@ -448,7 +449,7 @@ impl NodeState {
         };
         let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
         if slot.is_some() || is_listening {
-            // Before a name is taken for it, or anything else comes of it.
+            // Checked before a name is taken for the request or it has any other effect.
             let allowed = self.check_granted(session, &request.body);
             if let Err(error) = allowed.and_then(|()| self.check_names(session, &request.body)) {
                 return out.push(answer_to(session, seq, Err(error)));

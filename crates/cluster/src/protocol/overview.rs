@@ -1,4 +1,4 @@
-//! Who is there, for people who watch.
+//! Overview of clients and heap, for monitoring.
 
 use farrow_store::{ClientShare, ClientSlot, HeapCell, StoreError};
 use farrow_wire::{CellOverview, ClientOverview, Overview};
@@ -6,7 +6,7 @@ use farrow_wire::{CellOverview, ClientOverview, Overview};
 use super::node::NodeState;
 
 impl NodeState {
-    /// All clients, and the heap in so many parts.
+    /// All clients, and the heap in `cells` parts.
     pub(super) fn overview(&self, cells: u32) -> Result<Overview, StoreError> {
         let is_away =
             |slot: ClientSlot| self.orphans.contains_key(&slot) || self.families.has(slot);

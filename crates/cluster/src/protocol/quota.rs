@@ -1,9 +1,9 @@
-//! What one client, and one namespace, may have at a time.
+//! Limits of one client and of one namespace.
 //!
-//! Bytes count from the grant on until the memory is free again: so a deleted object counts for
-//! its maker until the last reader lets go. Objects count while they are sealed, and before as long as
-//! they are promised. Who has a limit of objects gets no entry pages, so that each of its seals
-//! passes here.
+//! Bytes count from the grant until the memory is free again, so a deleted object counts for its
+//! maker until the last reader releases it. Objects count while they are sealed, and before that
+//! while they are reserved. A client with a limit of objects gets no entry pages, so that the
+//! daemon handles each of its seals.
 
 use farrow_memory::Length;
 use farrow_store::{ClientSlot, Namespace, NamespaceId};
@@ -21,14 +21,14 @@ pub struct Quotas {
     pub client_objects_max: Option<u32>,
 }
 
-/// Whose limit it is.
+/// Client or namespace that a limit applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
     Client(ClientSlot),
     Namespace(NamespaceId),
 }
 
-/// How many of something there may be, and are.
+/// Used amount and maximum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) scope: Scope,
@@ -37,12 +37,12 @@ pub(super) struct Limit {
 }
 
 impl NodeState {
-    /// Limits from here on; who is beyond them keeps what it has and gets no more.
+    /// Sets the limits. A client beyond them keeps what it has and gets no more.
     pub fn set_quotas(&mut self, quotas: Quotas) {
         self.quotas = quotas;
     }
 
-    /// How many bytes of `min` to `want`, whole pages, a client may have more.
+    /// Bytes from `min` to `want`, in whole pages, that a client may have in addition.
     pub(super) fn allowance(
         &self,
         slot: ClientSlot,
@@ -71,11 +71,11 @@ impl NodeState {
         Ok(want)
     }
 
-    /// The limits of objects that hold for a client, and what there is of them.
+    /// The limits of objects that apply to a client, with their use.
     pub(super) fn object_limits(&mut self, slot: ClientSlot) -> Result<Vec<Limit>, WireError> {
         let mut limits = Vec::new();
         if let Some(max) = self.quotas.client_objects_max {
-            // It may have pages from a time before there was a limit.
+            // The client may have pages from a time without a limit.
             if let Err(error) = self.home.register(slot) {
                 tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
             }
@@ -98,7 +98,7 @@ impl NodeState {
         self.home.client(slot).is_ok_and(|record| record.namespace == namespace)
     }
 
-    /// Those limits beyond which so many more would be, or for which others wait.
+    /// The limits that `objects` more objects would exceed, or for which others wait.
     pub(super) fn misfits(
         &mut self,
         slot: ClientSlot,
@@ -112,7 +112,7 @@ impl NodeState {
         Ok(limits)
     }
 
-    /// Whether a client may have so many objects more.
+    /// Whether a client may have `objects` more objects.
     pub(super) fn check_objects(
         &mut self,
         slot: ClientSlot,
@@ -126,7 +126,7 @@ impl NodeState {
         }
     }
 
-    /// Whether the objects of a client are counted: then it may not seal by itself, unseen.
+    /// Whether the objects of a client are counted. Such a client may not seal by itself.
     pub(super) fn are_objects_limited(&self, slot: ClientSlot) -> Result<bool, WireError> {
         let namespace = self.home.namespace_of(slot).map_err(store_error)?;
         Ok(self.quotas.client_objects_max.is_some() || namespace.options.objects_max.is_some())
@@ -139,7 +139,8 @@ impl NodeState {
         Ok(())
     }
 
-    /// Why there is no room for so many objects: `before` are those in front in the queue.
+    /// The error for a client without room; `before` is the number of requests in front in the
+    /// queue.
     pub(super) fn objects_exceeded(
         &self,
         limit: Limit,

@@ -1,4 +1,4 @@
-//! The requests of a client that has its place.
+//! Requests of a client that has joined.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 
 impl NodeState {
-    /// Serves a request that waits for no name, and answers it; a delete perhaps later.
+    /// Serves a request that waits for no name, and answers it. The answer to a delete may follow
+    /// later.
     pub(super) fn serve_now(
         &mut self,
         (session, slot, seq): (SessionId, ClientSlot, u64),
@@ -77,7 +78,7 @@ impl NodeState {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
                 let names = self.full_names(slot, &names)?;
                 let results = names.iter().map(|name| self.home.unreserve(slot, name));
-                // All are given back, whatever is wrong with one.
+                // An error of one name does not stop the others.
                 let failed = results.fold(Ok(()), Result::and);
                 self.note_reservations();
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
@@ -189,7 +190,7 @@ impl NodeState {
         Ok(ReplyBody::Done)
     }
 
-    /// Of several objects none is to be seen if one of their names is taken.
+    /// If one of the names is taken, no object of the message becomes visible.
     fn check_names_of(&self, slot: ClientSlot, items: &[SealItem]) -> Result<(), WireError> {
         let mut seen = BTreeSet::new();
         for item in items.iter().filter(|item| item.name.is_some()) {
@@ -218,7 +219,7 @@ impl NodeState {
         };
         let is_promised = item.is_promised && self.reservations.of(slot) > 0;
         if !is_promised {
-            // What has come free is for those who wait.
+            // Room that became free is for the waiting requests first.
             self.serve_reservations(now_ms, out);
             self.check_objects(slot, 1)?;
         }
@@ -242,7 +243,7 @@ impl NodeState {
             sealed,
             Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
         );
-        // Room is what is looked for last: all else is right.
+        // The store checks for room last: the rest of the request is valid.
         if is_full && self.find_entry(name.as_deref()).map_err(store_error)? {
             sealed = self.home.seal(slot, &request, wall_ns);
         }
@@ -318,7 +319,7 @@ impl NodeState {
         let ready: Vec<bool> = targets.iter().map(|target| self.is_there(target)).collect();
         let have = ready.iter().filter(|ready| **ready).count();
         let count = (count as usize).min(targets.len());
-        // An id is given at seal, so one that is not there will not come: only names can.
+        // An id exists from the seal on, so only a name can still appear.
         let names: Vec<(String, usize)> = targets
             .iter()
             .enumerate()

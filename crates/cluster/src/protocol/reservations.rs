@@ -1,10 +1,13 @@
-//! Room in a quota of objects, retained for objects in creation.
+//! Room in a quota of objects, reserved for objects in creation.
 //!
-//! Where objects are limited a client asks for a reservation before it writes one, so that it learns at
-//! once, and not at the seal, that there is no room for it. A reservation counts like an object until it
-//! is sealed or given up. One that may wait is queued; who asks for the same quota later stays behind
-//! it. Reservations are in private memory: the next daemon is told by the last one, or after a kill by
-//! the clients that come back; who finds no room then is told so at the seal.
+//! Where objects are limited, a client requests a reservation before it writes an object. So it
+//! learns at once, and not at the seal, that there is no room. A reservation counts like an object
+//! until the object is sealed or the reservation is given up. A request with a wait time is queued;
+//! later requests for the same quota stay behind it.
+//!
+//! Reservations are in private memory. The next daemon receives them from the previous one or,
+//! after a kill, from the clients that reconnect. A client without room then gets the error at the
+//! seal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +20,7 @@ use super::node::NodeState;
 use super::quota::Scope;
 use super::{Action, SessionId};
 
-/// Most requests that wait at a time, of all clients and of one: as for memory.
+/// Limits of waiting requests, of all clients and of one: as for memory.
 const WAITING_MAX: usize = 1024;
 const WAITING_PER_SESSION_MAX: usize = 64;
 
@@ -29,20 +32,21 @@ struct WaitingReservation {
     deadline_ms: u64,
 }
 
-/// What was promised, and who waits for it.
+/// Reservations, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     of_client: BTreeMap<ClientSlot, u32>,
     queue: VecDeque<WaitingReservation>,
-    /// Quotas for which somebody waits.
+    /// Quotas for which a request waits.
     blocked: BTreeSet<Scope>,
-    /// Reservations made and given up so far.
+    /// Number of changes to reservations so far.
     changes: u64,
-    /// What there was when the queue was last looked at; none: it is to be looked at.
+    /// State when the queue was last served; `None`: the queue must be served.
     seen: Option<FreedMark>,
 }
 
-/// When this is still the same, nobody's objects have become fewer.
+/// Numbers of objects, seals and changes of reservations. While they are unchanged, no quota has
+/// gained room.
 type FreedMark = (u32, u64, u64);
 
 impl Reservations {
@@ -58,7 +62,7 @@ impl Reservations {
         };
     }
 
-    /// Gives up so many, if there are so many. True: there was one at least.
+    /// Gives up at most `objects` reservations; returns whether the client had any.
     pub(super) fn take_back(&mut self, slot: ClientSlot, objects: u32) -> bool {
         let had = self.of(slot);
         if had > 0 && objects > 0 {
@@ -71,13 +75,14 @@ impl Reservations {
         self.of_client.iter().map(|(slot, objects)| (*slot, *objects))
     }
 
-    /// Forgets the requests of a session that went.
+    /// Forgets the requests of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.queue.retain(|waiting| waiting.asker.session != session);
         self.seen = None;
     }
 
-    /// Forgets one request. False: there is none. What waits behind it is looked at again.
+    /// Forgets one request and returns whether there was one. The requests behind it are
+    /// reconsidered.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.queue.len();
         self.queue.retain(|one| (one.asker.session, one.asker.seq) != (session, seq));
@@ -88,7 +93,7 @@ impl Reservations {
         is_found
     }
 
-    /// Takes out all requests, for the end.
+    /// Takes out all requests at shutdown.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
         self.queue.drain(..).map(|waiting| waiting.asker)
     }
@@ -97,7 +102,7 @@ impl Reservations {
         !self.queue.is_empty() && self.blocked.contains(&scope)
     }
 
-    /// Those who wait, in order.
+    /// Clients of the waiting requests, in order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = ClientSlot> + '_ {
         self.queue.iter().map(|waiting| waiting.asker.slot)
     }
@@ -113,7 +118,7 @@ impl Reservations {
 }
 
 impl NodeState {
-    /// Keeps room for so many objects; `None`: the answer comes later.
+    /// Reserves room for `objects` objects. Returns `None` if the answer follows later.
     pub(super) fn reservation(
         &mut self,
         asker: Asker,
@@ -130,7 +135,7 @@ impl NodeState {
                     .set(asker.slot, self.reservations.of(asker.slot).saturating_add(objects));
                 Ok(Some(ReplyBody::Done))
             }
-            // More than there can ever be is refused whoever waits.
+            // A request beyond the limit itself can never succeed, so it does not wait.
             Err(WireError::QuotaExceeded { limit, .. })
                 if wait_ms > 0 && u64::from(objects) <= limit =>
             {
@@ -150,8 +155,7 @@ impl NodeState {
         }
     }
 
-    /// What a client that came back still needs of what the last daemon had promised: as much as there
-    /// is room for.
+    /// Restores the reservations of a reconnected client, as far as its quotas have room.
     pub(super) fn renew_reservations(&mut self, slot: ClientSlot, objects: u32) {
         self.reservations.set(slot, 0);
         let limits = self.object_limits(slot).unwrap_or_default();
@@ -163,7 +167,7 @@ impl NodeState {
         self.reservations.set(slot, retained);
     }
 
-    /// Goes on with what the last daemon had promised.
+    /// Resumes the reservations of the previous daemon.
     pub(crate) fn inherit_reservations(&mut self, promised: &[(u32, u32)]) {
         for (slot, objects) in promised {
             let slot = ClientSlot(*slot);
@@ -173,7 +177,7 @@ impl NodeState {
         }
     }
 
-    /// Refuses those whose time is over; gives to those for whom there is room now.
+    /// Rejects expired requests and answers those for which there is room now.
     pub(super) fn serve_reservations(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         if self.reservations.queue.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! What other nodes may do in the namespaces of this one: the rules alone.
+//! Rights of other nodes in the namespaces of this one: the rules alone.
 //!
-//! A rule is for a namespace and a node, each by name or `*` for all. The closest one decides: that
-//! for both names, then that for the namespace, then that for the node, then that for all. Where
-//! there is none a node may do everything, as it has a certificate of the cluster.
+//! A rule is for a namespace and a node, each by name or `*` for all. The most specific rule
+//! decides: first that for both names, then for the namespace, then for the node, then for all.
+//! Without a rule a node may do everything, since it has a certificate of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::node_key;
 
-/// Most rules: with the longest names they take 17 KiB of the 192 KiB that a node keeps, beside two
-/// views of 64 members with all that those may say.
+/// Limit of rules. With the longest names they take 17 KiB of the 192 KiB of a node's cluster
+/// state, beside two views of 64 members of the largest size.
 pub const RULES_MAX: usize = 128;
 
 /// All rules, by namespace and node.
@@ -22,17 +22,17 @@ pub struct RightsTable {
 }
 
 impl RightsTable {
-    /// Nothing for anybody.
+    /// A table without any right for any node.
     pub fn closed() -> Self {
         let all = (ANY.to_owned(), ANY.to_owned());
         Self { rules: [(all, Rights::NONE)].into_iter().collect() }
     }
 
-    /// Sets a rule, over that for the same two names.
+    /// Sets a rule, replacing one for the same two names.
     ///
     /// # Errors
     ///
-    /// The table is full, or the rule is none.
+    /// The table is full, or the rule is invalid.
     pub fn set(&mut self, rule: Rule) -> Result<(), RuleError> {
         rule.check()?;
         let Rule { namespace, node, rights } = rule;
@@ -44,7 +44,7 @@ impl RightsTable {
         Ok(())
     }
 
-    /// Takes a rule out; false if there is none.
+    /// Removes a rule; `false` if there is none.
     pub fn remove(&mut self, namespace: &str, node: &str) -> bool {
         self.rules.remove(&(namespace.to_owned(), node.to_owned())).is_some()
     }
@@ -58,7 +58,7 @@ impl RightsTable {
         })
     }
 
-    /// What the node with this key may do in a namespace.
+    /// Rights of the node with this key in a namespace.
     pub fn of(&self, namespace: &str, key: u64) -> Rights {
         let closeness = |(space, node): &(String, String)| {
             let by_space = if space == namespace { Some(2) } else { (space == ANY).then_some(0) };
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(of(&all, "team", "c"), Rights::WRITE);
         assert_eq!(of(&all, "else", "b"), Rights::READ);
         assert_eq!(of(&all, "", "c"), Rights::NONE);
-        // The namespace is close handle than the node.
+        // The namespace takes precedence over the node.
         assert_eq!(of(&table(&["*:b:all", "team:*:none"]), "team", "b"), Rights::NONE);
         assert_eq!(of(&RightsTable::default(), "team", "b"), Rights::ALL);
         assert_eq!(of(&RightsTable::closed(), "", "b"), Rights::NONE);

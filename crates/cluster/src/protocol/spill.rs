@@ -1,5 +1,5 @@
-//! Objects leave memory for files and come back. The files are another thread's: jobs go out,
-//! what became of them comes in.
+//! Spilling: objects move from memory to files and back. Another thread works on the files: jobs
+//! are actions, their results are events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,90 +15,91 @@ use super::convert::{limit, store_error};
 use super::node::NodeState;
 use super::{Action, SessionId};
 
-/// Objects that are being written at a time, and bytes of them: beyond either the next one waits.
-/// The worker has one at a time in hand; this is what it need not be asked again for.
+/// Limit of objects being written at a time; the worker writes one, the others are its supply.
 const WRITES_MAX: usize = 16;
+/// Limit of bytes being written at a time.
 const WRITE_BYTES_MAX: u64 = 1 << 30;
 
-/// Objects that come back at a time, and requests that wait for any of them.
+/// Limit of objects that are restored at a time.
 const RESTORES_MAX: usize = 256;
 
-/// How often one look for room begins again when a reader took hold of an object that was to leave.
+/// Retries of one search for room when a reader took hold of an object that was to leave.
 const RESTORE_ROUNDS_MAX: usize = 4;
+/// Limit of requests that wait for spilled objects.
 const WAITING_MAX: usize = 4096;
 
-/// A request waits so long for an object to come back.
+/// Longest wait of a request for a restore.
 const RESTORE_MS_MAX: u64 = 60_000;
 
-/// A request that may not wait for memory waits so long for objects that are on their way out.
+/// Longest wait for objects being spilled, of a request that may not wait for memory.
 pub(super) const SPILL_MS_MAX: u64 = 8_000;
 
-/// After a file could not be written, nothing is tried for so long.
+/// Pause of all spilling after a failed write.
 const PAUSE_MS: u64 = 1_000;
 
-/// What is to be done with files, in this order.
+/// Work on files, in the order of the jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillJob {
     /// Write an object.
     Write {
         /// The first bytes of the file.
         head: SpillHead,
-        /// Where the parts lie that follow.
+        /// Positions of the parts that follow.
         parts: Vec<Span>,
-        /// Bytes that are to be left in a folder, so that what is in it can come back: another
-        /// object has to leave memory for it first.
+        /// Space to leave free in the folder. A restore needs it: another object may have to leave
+        /// memory first.
         spare_bytes: u64,
     },
     /// Read the head of a file.
     Look {
-        /// Of this object.
+        /// The object.
         id: ObjectId,
     },
     /// Read an object.
     Load {
-        /// What its file says.
+        /// The head of its file.
         head: SpillHead,
-        /// Where its blocks go.
+        /// Destination of its blocks.
         blocks: Vec<Span>,
     },
     /// Remove a file.
     Forget {
-        /// Of this object.
+        /// The object of the file.
         id: ObjectId,
     },
 }
 
-/// Why a file could not be written.
+/// Failure to write a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteFault {
-    /// There is no space left where it was to be.
+    /// No space was left for the file.
     pub is_full: bool,
-    /// What the system says.
+    /// Error message of the system.
     pub reason: String,
 }
 
-/// What became of a job; an error is in words.
+/// Result of a job; an error is a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillDone {
     /// An object is in its file.
     Written {
         /// The object.
         id: ObjectId,
-        /// Whether it is.
+        /// Success, or the failure.
         result: Result<(), WriteFault>,
     },
     /// The head of a file was read.
     Looked {
         /// The object.
         id: ObjectId,
-        /// What it says.
+        /// The head, or the error.
         result: Result<SpillHead, String>,
     },
     /// An object is in its blocks.
     Loaded {
         /// The object.
         id: ObjectId,
-        /// Its descriptor and its metadata.
+        /// Its descriptor and its metadata, or the error.
         result: Result<(Vec<u8>, Vec<u8>), String>,
     },
 }
@@ -111,14 +112,14 @@ struct SpillWaiter {
     deadline_ms: u64,
 }
 
-/// How far an object has come back.
+/// Progress of a restore.
 #[derive(Debug)]
 enum Stage {
-    /// Its file is asked how long it is.
+    /// The head of its file is being read.
     Looking,
     /// It waits for room.
     Waiting(SpillHead),
-    /// Its bytes are read.
+    /// Its bytes are being read.
     Loading,
 }
 
@@ -128,46 +129,46 @@ struct PendingRestore {
     waiters: Vec<SpillWaiter>,
 }
 
-/// An eviction by hand that is under way.
+/// A manual eviction in progress.
 #[derive(Debug)]
 struct ManualEviction {
     session: SessionId,
     seq: u64,
     left: BTreeSet<ObjectId>,
     evicted: Evicted,
-    /// A file could not be written for it.
+    /// Whether a file for it could not be written.
     has_failed: bool,
 }
 
-/// The last file that could not be written, until one can.
+/// The last failure to write a file, until a write succeeds.
 #[derive(Debug)]
 struct SpillFailure {
     fault: WriteFault,
     bytes: u64,
-    /// Less would have been left than is to be.
+    /// The file would have used the space to leave free.
     is_of_spare: bool,
 }
 
-/// What is on its way out and back.
+/// Spills and restores in progress.
 #[derive(Debug, Default)]
 pub(super) struct Spills {
-    /// What files are called; none: nothing is spilled.
+    /// Prefix of the names of files; `None`: nothing is spilled.
     label: Option<String>,
     now_ms: u64,
-    /// Chosen to go.
+    /// Objects chosen to leave memory.
     queue: VecDeque<ObjectId>,
-    /// Being written, with their bytes, and those that are to be left.
+    /// Objects being written: their bytes, and the space to leave free.
     writing: BTreeMap<ObjectId, (u64, u64)>,
-    /// In memory, with a file that still has the same bytes: these need not be written to leave.
+    /// Objects in memory with an up-to-date file: they leave memory without a write.
     copied: BTreeSet<ObjectId>,
     restores: BTreeMap<ObjectId, PendingRestore>,
     evictions: Vec<ManualEviction>,
     jobs: Vec<SpillJob>,
     paused_until_ms: u64,
     failure: Option<SpillFailure>,
-    /// Objects might leave if their files could be written.
+    /// Objects could leave memory if their files could be written.
     is_blocked: bool,
-    /// What the store had freed when restores last looked for room.
+    /// The store's freed amount when restores last looked for room.
     seen_freed: Freed,
     pub(super) spilled_total: u64,
     pub(super) restored_total: u64,
@@ -183,7 +184,7 @@ impl Spills {
         self.now_ms = now_ms;
     }
 
-    /// Whether memory will come free without anybody's doing.
+    /// Whether memory will become free without further requests.
     pub(super) fn is_making_room(&self) -> bool {
         !self.queue.is_empty() || !self.writing.is_empty()
     }
@@ -197,14 +198,14 @@ impl Spills {
         format!("{}/{id}", self.label.as_deref().unwrap_or_default())
     }
 
-    /// An object was deleted: its file goes, if it has one.
+    /// Handles the delete of an object: removes its file, if it has one.
     pub(super) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
         if self.copied.remove(&id) || was_spilled {
             self.forget_file(id);
         }
     }
 
-    /// Why there is no memory, if that is because files cannot be written.
+    /// The error for a lack of memory, if failed writes are its cause.
     pub(super) fn failure(
         &self,
         asked: u64,
@@ -223,12 +224,12 @@ impl Spills {
             self.jobs.push(SpillJob::Forget { id });
         }
         if self.failure.as_ref().is_some_and(|failure| failure.fault.is_full) {
-            // There is space again, or may be.
+            // There may be space again.
             self.paused_until_ms = 0;
         }
     }
 
-    /// Forgets the requests of a session that went.
+    /// Forgets the requests of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         for restore in self.restores.values_mut() {
             restore.waiters.retain(|waiter| waiter.session != session);
@@ -236,8 +237,8 @@ impl Spills {
         self.evictions.retain(|eviction| eviction.session != session);
     }
 
-    /// Forgets one request. False: there is none. What was begun for it goes on: others may want
-    /// it too.
+    /// Forgets one request and returns whether there was one. Work begun for it continues: other
+    /// requests may need it.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.waiting();
         for restore in self.restores.values_mut() {
@@ -252,7 +253,7 @@ impl Spills {
         restores.sum::<usize>() + self.evictions.len()
     }
 
-    /// Takes out all requests that wait, for the end.
+    /// Takes out all waiting requests at shutdown.
     pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
         let waiters = self.restores.values_mut().flat_map(|one| one.waiters.drain(..));
         let mut all: Vec<_> = waiters.map(|waiter| (waiter.session, waiter.seq)).collect();
@@ -273,18 +274,18 @@ impl Spills {
         }
     }
 
-    /// Whether some object waits for room to come back to.
+    /// Whether any object waits for room to be restored.
     fn is_restoring(&self) -> bool {
         self.restores.values().any(|restore| matches!(restore.stage, Stage::Waiting(_)))
     }
 
-    /// Whether nothing is to be tried yet. What is left in the folder is for those that come back.
+    /// Whether spilling is paused. Restores may use the space that was left free for them.
     fn is_paused(&self) -> bool {
         let has_spare = self.failure.as_ref().is_some_and(|failure| failure.is_of_spare);
         self.now_ms < self.paused_until_ms && !(has_spare && self.is_restoring())
     }
 
-    /// A file could not be written: nothing more is tried for a while.
+    /// Handles a failed write: spilling pauses for a while.
     fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
         for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
             eviction.has_failed = true;
@@ -299,7 +300,7 @@ impl Spills {
         }
     }
 
-    /// An object has gone, or stays: so many bytes are free.
+    /// Notes that an object has left memory, or stays; `freed` is the memory that became free.
     fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
         for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
             eviction.left.remove(&id);
@@ -310,13 +311,13 @@ impl Spills {
 }
 
 impl NodeState {
-    /// Spills to files from now on, which are called `label/ID`. Without this call nothing is.
+    /// Enables spilling to files named `label/ID`.
     pub fn set_spill(&mut self, label: String) {
         self.spills.label = Some(label);
     }
 
-    /// Starts to make room, unless that is under way. Nothing is lost by it, and nothing leaves
-    /// memory where all of it would not be enough.
+    /// Starts to make room, unless that is in progress. No object is lost, and none leaves memory
+    /// if all together would not be enough.
     pub(super) fn spill_for(&mut self, room: &Room) -> Result<(), StoreError> {
         if self.spills.is_making_room() {
             return Ok(());
@@ -339,7 +340,8 @@ impl NodeState {
         Ok(())
     }
 
-    /// Where files find no space, those that are only copies go. False: there are none.
+    /// If the folder is full, removes files of objects that are in memory. Returns whether there
+    /// were any.
     fn make_space(&mut self) -> bool {
         let spills = &mut self.spills;
         let is_full = spills.failure.as_ref().is_some_and(|failure| failure.fault.is_full);
@@ -352,7 +354,8 @@ impl NodeState {
         true
     }
 
-    /// An eviction by hand; answered when all that goes for it is gone.
+    /// Starts a manual eviction. The answer follows once each of its objects has left memory or
+    /// stays.
     pub(super) fn spill_by_hand(
         &mut self,
         session: SessionId,
@@ -401,7 +404,7 @@ impl NodeState {
         }
     }
 
-    /// A job is done.
+    /// Handles the result of a job.
     pub fn spill_done(&mut self, done: SpillDone, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
         match done {
@@ -443,7 +446,7 @@ impl NodeState {
         let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
         match result {
             Ok(()) => {
-                // One that was smaller than what failed just now says nothing.
+                // The write of a smaller file does not end a recent failure.
                 if self.spills.now_ms >= self.spills.paused_until_ms {
                     self.spills.failure = None;
                     self.spills.is_blocked = false;
@@ -454,7 +457,7 @@ impl NodeState {
                 let (file, reason) = (self.spills.file_of(id), &fault.reason);
                 tracing::error!(file, bytes, reason, "an object is not spilled");
                 self.home.cancel_spill(id);
-                // What of it was written.
+                // Removes the partial file.
                 self.spills.forget_file(id);
                 self.spills.failed(id, (bytes, spare_bytes), fault);
                 self.spills.settled(id, None);
@@ -462,7 +465,7 @@ impl NodeState {
         }
     }
 
-    /// An object that has a file leaves memory, unless somebody holds it.
+    /// Removes an object that has a file from memory, unless a reader holds it.
     fn leave_memory(&mut self, id: ObjectId) {
         let freed = self.home.finish_spill(id).unwrap_or_else(|error| {
             tracing::error!(%id, %error, "an object cannot leave memory");
@@ -474,14 +477,14 @@ impl NodeState {
                 self.spills.copied.remove(&id);
                 tracing::debug!(%id, bytes = bytes.0, "spilled");
             }
-            // A copy that was there before is as good as it was.
+            // An earlier copy is still valid.
             None if self.spills.copied.contains(&id) => {}
             None => self.spills.forget_file(id),
         }
         self.spills.settled(id, freed);
     }
 
-    /// A reader found an object that it cannot hold. `None`: it is told when it can.
+    /// Restores an object that a reader found and cannot hold. `None`: the answer follows later.
     pub(super) fn restore(
         &mut self,
         session: SessionId,
@@ -489,7 +492,7 @@ impl NodeState {
         id: ObjectId,
         now_ms: u64,
     ) -> Result<Option<ReplyBody>, WireError> {
-        // One that was leaving is sealed again by now, or spilled, or gone.
+        // An object that was leaving is by now sealed again, spilled or deleted.
         if self.home.find(Target::Id(id)).is_ok() {
             return Ok(Some(ReplyBody::Done));
         }
@@ -515,7 +518,7 @@ impl NodeState {
         Ok(None)
     }
 
-    /// Has a spilled object brought back for nobody in particular: somebody looks for it again and again.
+    /// Restores a spilled object without a waiting request: the reader retries by itself.
     pub(super) fn restore_soon(&mut self, id: ObjectId) {
         let is_spilled = matches!(self.home.find_spilled(Target::Id(id)), Ok(Some(_)));
         let spills = &mut self.spills;
@@ -530,7 +533,7 @@ impl NodeState {
         }
     }
 
-    /// Has an object read, if there is room for it by now.
+    /// Starts the read of an object if there is room for it.
     fn load(&mut self, id: ObjectId, out: &mut Vec<Action>) {
         let Some(PendingRestore { stage: Stage::Waiting(head), .. }) =
             self.spills.restores.get(&id)
@@ -558,7 +561,7 @@ impl NodeState {
                 }
                 self.spills.jobs.push(SpillJob::Load { head, blocks });
             }
-            // What is coming back now can leave again as soon as it is there.
+            // An object being restored can leave memory again once it is complete.
             Err(StoreError::OutOfMemory { .. })
                 if self.spills.is_making_room() || self.spills.is_loading() => {}
             Err(StoreError::OutOfMemory { asked, free, largest }) => {
@@ -573,7 +576,7 @@ impl NodeState {
         }
     }
 
-    /// Does what has come due: room for those that come back, answers, jobs.
+    /// Does the work that is due: room for restores, answers, jobs.
     pub(super) fn tick_spills(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let freed = self.home.freed();
         let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
@@ -588,7 +591,7 @@ impl NodeState {
         self.answer_evictions(out);
     }
 
-    /// Jobs that came up.
+    /// Moves new jobs to the actions.
     pub(super) fn take_jobs(&mut self, out: &mut Vec<Action>) {
         out.extend(self.spills.jobs.drain(..).map(Action::Spill));
     }
@@ -640,7 +643,7 @@ impl NodeState {
     }
 }
 
-/// Another policy's order, of the objects that have a file already.
+/// Order of another policy, of the objects that already have a file.
 #[derive(Debug)]
 struct CopiedOrder<'a> {
     policy: &'a dyn EvictionPolicy,

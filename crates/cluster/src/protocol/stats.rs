@@ -1,4 +1,4 @@
-//! Numbers of a node.
+//! Statistics of a node.
 
 use farrow_store::{StoreError, StoreStats};
 use farrow_wire::NodeStats;
@@ -6,25 +6,25 @@ use farrow_wire::NodeStats;
 use super::node::NodeState;
 
 impl NodeState {
-    /// The server's progress: bytes of pages made ready, and how often it woke.
+    /// Sets the server's progress: bytes of prepared pages, and number of wake-ups.
     pub fn set_progress(&mut self, prepared: u64, turns: u64) {
         self.prepared = prepared;
         self.turns = turns;
     }
 
-    /// Numbers of the node, with what clients have sealed by themselves until now.
+    /// Statistics of the node, including objects that clients have sealed by themselves until now.
     ///
     /// # Errors
     ///
     /// The region cannot be read.
     pub fn current_stats(&mut self, now_ms: u64) -> Result<NodeStats, StoreError> {
         self.home.register_all()?;
-        // Entries that were refused wait to be freed.
+        // Refused entries wait to be freed.
         self.reclaim_soon(now_ms);
         self.stats(now_ms)
     }
 
-    /// Numbers of the node, by its books.
+    /// Statistics of the node as registered so far.
     ///
     /// # Errors
     ///

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::SessionId;
 
-/// Most waits that one client may have under way.
+/// Limit of waits of one client at a time.
 pub(super) const WAITS_PER_SESSION_MAX: usize = 1024;
 
-/// What a wait, and each of its names, takes beside the bytes of the names: entries of the tables.
+/// Cost of a wait beside its names: entries of the tables.
 const WAIT_COST_BYTES: usize = 256;
+/// Cost of each name of a wait beside its bytes: entries of the tables.
 const NAME_COST_BYTES: usize = 128;
 
 /// One waiting request.
@@ -16,9 +17,9 @@ const NAME_COST_BYTES: usize = 128;
 pub(super) struct Wait {
     pub(super) session: SessionId,
     pub(super) seq: u64,
-    /// Which targets are sealed by now.
+    /// Whether each target is sealed.
     pub(super) ready: Vec<bool>,
-    /// How many are enough.
+    /// Number of sealed targets that ends the wait.
     pub(super) count: usize,
     deadline_ms: u64,
     names: Vec<(String, usize)>,
@@ -32,7 +33,7 @@ pub(super) struct Waits {
     by_name: BTreeMap<String, BTreeSet<u64>>,
     by_deadline: BTreeSet<(u64, u64)>,
     by_session: BTreeMap<SessionId, OfSession>,
-    /// Names that were sealed, with the waits for them that were not looked at yet.
+    /// Sealed names, with the waits for them that are not checked yet.
     sealed: VecDeque<(String, BTreeSet<u64>)>,
 }
 
@@ -44,13 +45,13 @@ struct OfSession {
 }
 
 impl Wait {
-    /// Memory that it takes, with its places in the tables.
+    /// Memory of the wait, including its entries in the tables.
     fn bytes(&self) -> usize {
         wait_bytes(&self.ready, &self.names)
     }
 }
 
-/// Memory that a wait takes for these targets and names.
+/// Memory of a wait for these targets and names.
 pub(super) fn wait_bytes(ready: &[bool], names: &[(String, usize)]) -> usize {
     let names = names.iter().map(|(name, _)| 2 * name.len() + NAME_COST_BYTES);
     WAIT_COST_BYTES + ready.len() + names.sum::<usize>()
@@ -62,7 +63,7 @@ impl Waits {
         self.by_session.get(&session).map_or(0, |one| one.ids.len())
     }
 
-    /// Memory that the waits of a session take.
+    /// Memory of the waits of a session.
     pub(super) fn bytes_of(&self, session: SessionId) -> usize {
         self.by_session.get(&session).map_or(0, |one| one.bytes)
     }
@@ -72,7 +73,7 @@ impl Waits {
         self.by_name.contains_key(name)
     }
 
-    /// Adds a wait; `names` are the targets that may still come, with their places in `ready`.
+    /// Adds a wait; `names` are the targets that may still appear, with their indexes in `ready`.
     pub(super) fn add(
         &mut self,
         session: SessionId,
@@ -95,19 +96,19 @@ impl Waits {
         self.all.insert(id, wait);
     }
 
-    /// Notes that a name is sealed; [`Self::ready`] tells the waits that have enough then.
+    /// Notes that a name is sealed; [`Self::ready`] then returns the waits that are complete.
     pub(super) fn sealed(&mut self, name: &str) {
         if let Some((name, ids)) = self.by_name.remove_entry(name) {
             self.sealed.push_back((name, ids));
         }
     }
 
-    /// Whether waits for sealed names were not looked at yet.
+    /// Whether any wait for a sealed name is not checked yet.
     pub(super) fn has_ready(&self) -> bool {
         !self.sealed.is_empty()
     }
 
-    /// Looks at no more than so many waits for sealed names; returns those that have enough.
+    /// Checks at most `looks_max` waits for sealed names; returns the complete ones.
     pub(super) fn ready(&mut self, looks_max: usize) -> Vec<Wait> {
         let mut done = Vec::new();
         for _ in 0..looks_max {
@@ -127,7 +128,7 @@ impl Waits {
         done
     }
 
-    /// Marks a name of a wait as sealed; the wait, if it has enough now.
+    /// Marks a name of a wait as sealed; returns the wait if it is complete.
     fn mark(&mut self, id: u64, name: &str) -> Option<Wait> {
         let wait = self.all.get_mut(&id)?;
         let before = wait.bytes();
@@ -145,13 +146,13 @@ impl Waits {
         if is_done { self.remove(id) } else { None }
     }
 
-    /// Takes out the waits for a name that cannot be had here.
+    /// Takes out the waits for a name that cannot appear here.
     pub(super) fn failed(&mut self, name: &str) -> Vec<Wait> {
         let ids = self.by_name.remove(name).unwrap_or_default();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes out waits whose time is over, at most so many.
+    /// Takes out at most `waits_max` expired waits.
     pub(super) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
         let mut over = Vec::new();
         while over.len() < waits_max
@@ -166,7 +167,7 @@ impl Waits {
         over
     }
 
-    /// Forgets the waits of a session that went.
+    /// Forgets the waits of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         let gone = self.by_session.get(&session).map(|one| one.ids.clone());
         for id in gone.into_iter().flatten() {
@@ -174,7 +175,7 @@ impl Waits {
         }
     }
 
-    /// Forgets one wait. False: there is none.
+    /// Forgets one wait and returns whether there was one.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let mut all = self.all.iter();
         let found = all.find(|(_, wait)| wait.session == session && wait.seq == seq);
@@ -182,7 +183,7 @@ impl Waits {
         found.and_then(|id| self.remove(id)).is_some()
     }
 
-    /// Takes out all, for the end.
+    /// Takes out all waits at shutdown.
     pub(super) fn drain(&mut self) -> Vec<Wait> {
         self.by_name.clear();
         self.by_deadline.clear();
@@ -191,7 +192,7 @@ impl Waits {
         std::mem::take(&mut self.all).into_values().collect()
     }
 
-    /// When the next wait is over.
+    /// Deadline of the wait that expires first.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }

@@ -1,5 +1,5 @@
-//! Who waits for events is told when there are some. The events themselves are read in the region,
-//! so a subscriber that is slow or many are no burden: one short message each, once for each wait.
+//! Notification of clients that wait for events. The clients read the events in the region, so slow
+//! or many subscribers are no burden: each wait costs one short message.
 
 use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, StoreError};
 use farrow_wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
@@ -9,16 +9,15 @@ use super::node::NodeState;
 use super::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::{Action, PeerIdentity, SessionId};
 
-/// So many events are looked through for one request; a client that has not seen more of them is
-/// told to look by itself.
+/// Limit of events searched for one request. A client that is further behind searches by itself.
 const LOOK_EVENTS_MAX: u64 = 256;
 
-/// Subscribers find the successor of a node within so long, or not at all.
+/// Time after a restart in which subscribers of the previous daemon are expected back.
 const WATCHERS_RETURN_MS: u64 = 30_000;
 
 impl NodeState {
-    /// The first message of a connection that only waits for events. It has no place of its own,
-    /// holds nothing, and is that of a client who has one.
+    /// The first message of a connection that only waits for events. The connection has no slot and
+    /// holds nothing; it belongs to a client that has a slot.
     pub(super) fn listen(
         &mut self,
         session: SessionId,
@@ -47,7 +46,7 @@ impl NodeState {
         Ok(ReplyBody::Done)
     }
 
-    /// The number of the next event to look at, or none: it is answered later.
+    /// Returns the number of the next event to look at. `None`: the answer follows later.
     pub(super) fn watch(
         &mut self,
         session: SessionId,
@@ -56,7 +55,7 @@ impl NodeState {
         now_ms: u64,
     ) -> Result<Option<u64>, WireError> {
         limit("bytes of a prefix", watch.prefix.len(), NAME_BYTES_MAX as usize)?;
-        // What happened up to now is for those who waited before.
+        // Read before the search, so that no event between them is missed.
         let head = self.home.events_head();
         let namespace = self.sessions.get(&session).map_or_else(Default::default, |s| s.namespace);
         if watch.prefix.is_empty() && EventKind::Sealed.is_in(watch.kinds) {
@@ -78,21 +77,20 @@ impl NodeState {
         Ok(None)
     }
 
-    /// Has clients know in which namespaces somebody wants to hear of all objects.
+    /// Publishes to clients in which namespaces sessions want notice of all objects.
     pub(super) fn show_watched(&mut self) -> Result<(), StoreError> {
         let wanted = self.watches.of_all();
         if wanted == self.home.watched()? { Ok(()) } else { self.home.set_watched(wanted) }
     }
 
-    /// As [`Self::show_watched`], when somebody went. Clients that still ask the node to seal lose
-    /// time and nothing else.
+    /// As [`Self::show_watched`], after a session ended. An outdated value costs clients time only.
     pub(super) fn show_fewer_watched(&mut self) {
         if let Err(error) = self.show_watched() {
             tracing::error!(%error, "what is watched could not be shown");
         }
     }
 
-    /// The first event from `after` on that is meant, or as far as this was looked for.
+    /// The first matching event from `after` on, or `after` if the search stops early.
     fn first_meant(
         &self,
         watch: &Watch,
@@ -122,7 +120,7 @@ impl NodeState {
         Ok(None)
     }
 
-    /// Answers those for whom there are events by now.
+    /// Answers the requests for which there are events.
     pub(super) fn tell_watchers(&mut self, out: &mut Vec<Action>) {
         let (told, head) = (self.watches.told(), self.home.events_head());
         self.watches.set_told(head);
@@ -131,13 +129,13 @@ impl NodeState {
         }
         let is_shown = self.show_events(told, out);
         if !is_shown {
-            // More at once than the ring holds: everybody is to look.
+            // More events at once than the ring holds: every client searches by itself.
             let all = self.watches.drain();
             self.fan_out.add(all.into_iter().map(|one| answer(one, told)), out);
         }
     }
 
-    /// False if some events could not be read.
+    /// `false` if some events could not be read.
     fn show_events(&mut self, told: u64, out: &mut Vec<Action>) -> bool {
         let Self { home, watches, fan_out, .. } = self;
         let Ok(mut events) = home.events(told) else {
@@ -158,7 +156,7 @@ impl NodeState {
         }
     }
 
-    /// Answers those whose time is over: nothing up to here is of interest.
+    /// Answers expired requests: no event so far matches them.
     pub(super) fn expire_watches(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let is_over = now_ms >= self.started_ms.saturating_add(WATCHERS_RETURN_MS);
         if is_over && self.watches.expect_nobody() {
@@ -169,7 +167,7 @@ impl NodeState {
         self.fan_out.add(expired.into_iter().map(|one| answer(one, told)), out);
     }
 
-    /// Tells all who wait that the node ends.
+    /// Answers all waiting requests with the end of the node.
     pub(super) fn stop_watches(&mut self, out: &mut Vec<Action>) {
         for Watcher { session, seq, .. } in self.watches.drain() {
             let reply = Reply { seq, body: Err(WireError::Closing) };

@@ -6,10 +6,10 @@ use farrow_store::{Event, NamespaceId, watched_bit};
 
 use super::SessionId;
 
-/// Most such requests that one connection may have under way.
+/// Limit of such requests of one connection at a time.
 pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
 
-/// Memory of one: two copies of the longest prefix, and entries of the tables.
+/// Memory of one request: two copies of the longest prefix, and entries of the tables.
 pub(super) const WATCHER_BYTES_MAX: usize = 1 << 10;
 
 /// One waiting request.
@@ -17,33 +17,34 @@ pub(super) const WATCHER_BYTES_MAX: usize = 1 << 10;
 pub(super) struct Watcher {
     pub(super) session: SessionId,
     pub(super) seq: u64,
-    /// Events of other namespaces are not meant.
+    /// The request ignores events of other namespaces.
     pub(super) namespace: NamespaceId,
     pub(super) prefix: String,
     pub(super) kinds: u8,
     pub(super) deadline_ms: u64,
 }
 
-/// All of them, by prefix and by deadline.
+/// All waiting requests, by prefix and by deadline.
 #[derive(Debug)]
 pub(super) struct Watches {
     next: u64,
-    /// Events before this one were shown to all.
+    /// Events before this one have been delivered to all.
     told: u64,
     all: BTreeMap<u64, Watcher>,
     by_prefix: BTreeMap<String, BTreeSet<u64>>,
-    /// How many prefixes there are of each length in bytes.
+    /// Number of distinct prefixes of each length in bytes.
     lengths: BTreeMap<usize, u32>,
     by_deadline: BTreeSet<(u64, u64)>,
     by_session: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// Sessions that want to hear of all objects that are sealed in a namespace.
+    /// Sessions to notify of every object sealed in a namespace.
     of_all: BTreeMap<SessionId, NamespaceId>,
-    /// Namespaces of which somebody wanted to, when a former node ended: they are expected back.
+    /// Bits of the namespaces with such sessions when an earlier node ended: they may reconnect.
     expected: u64,
 }
 
 impl Watches {
-    /// Nobody waits; `head` events were published, and these namespaces were watched.
+    /// No request waits. `head` events were published; `expected` are the namespaces that were
+    /// watched.
     pub(super) fn new(head: u64, expected: u64) -> Self {
         Self {
             next: 0,
@@ -58,12 +59,12 @@ impl Watches {
         }
     }
 
-    /// Notes that a session wants to hear of all objects of a namespace, from now to its end.
+    /// Notifies a session of all objects of a namespace, from now to the end of the session.
     pub(super) fn want_all(&mut self, session: SessionId, namespace: NamespaceId) {
         self.of_all.insert(session, namespace);
     }
 
-    /// The namespaces of which somebody wants to hear of all objects.
+    /// Bits of the namespaces with sessions to notify of every object.
     pub(super) fn of_all(&self) -> u64 {
         self.of_all.values().fold(self.expected, |bits, namespace| bits | watched_bit(*namespace))
     }
@@ -72,7 +73,7 @@ impl Watches {
         self.all.is_empty()
     }
 
-    /// Events before this one were shown to all.
+    /// Events before this one have been delivered to all.
     pub(super) fn told(&self) -> u64 {
         self.told
     }
@@ -86,7 +87,7 @@ impl Watches {
         self.by_session.get(&session).map_or(0, BTreeSet::len)
     }
 
-    /// Memory that the waiting requests of a session take at most.
+    /// Upper bound of the memory of a session's waiting requests.
     pub(super) fn bytes_of(&self, session: SessionId) -> usize {
         self.count_of(session) * WATCHER_BYTES_MAX
     }
@@ -104,8 +105,8 @@ impl Watches {
         self.all.insert(id, watcher);
     }
 
-    /// Takes out those that an event is meant for. One look for each length that a prefix has,
-    /// however many wait.
+    /// Takes out the requests that match an event. One lookup for each distinct prefix length, for
+    /// any number of requests.
     pub(super) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
         let prefixes = self.lengths.keys().filter_map(|length| event.name.get(..*length));
         let ids: Vec<u64> = prefixes
@@ -122,14 +123,14 @@ impl Watches {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes out some of those whose time is over.
+    /// Takes out at most `watchers_max` expired requests.
     pub(super) fn expired(&mut self, now_ms: u64, watchers_max: usize) -> Vec<Watcher> {
         let over = self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id);
         let over: Vec<u64> = over.take(watchers_max).collect();
         over.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Forgets those of a session that went.
+    /// Forgets the requests of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.of_all.remove(&session);
         let gone = self.by_session.get(&session).cloned();
@@ -138,12 +139,12 @@ impl Watches {
         }
     }
 
-    /// Expects nobody back any more; whether somebody was expected.
+    /// Stops expecting sessions of an earlier node; returns whether any was expected.
     pub(super) fn expect_nobody(&mut self) -> bool {
         std::mem::take(&mut self.expected) != 0
     }
 
-    /// Takes out all.
+    /// Takes out all requests.
     pub(super) fn drain(&mut self) -> Vec<Watcher> {
         self.by_prefix.clear();
         self.lengths.clear();
@@ -152,7 +153,7 @@ impl Watches {
         std::mem::take(&mut self.all).into_values().collect()
     }
 
-    /// When the next one is over.
+    /// Deadline of the request that expires first.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }

@@ -1,5 +1,5 @@
-//! Keeps what clients and other nodes make the daemon buffer within its total: who is beyond its share
-//! is not read, then refused, and nobody else is.
+//! Limits the bytes that the daemon buffers for clients and other nodes. A client above its share
+//! is first not read, then refused. Other clients are not affected.
 
 use farrow_wire::{Reply, WireError};
 
@@ -7,15 +7,15 @@ use super::Server;
 use super::connection::OUT_BYTES_MAX;
 use crate::protocol::SessionId;
 
-/// A request that gets no room for so long is refused: less than a client waits for an answer.
+/// A request without room is refused after this time, which is shorter than a client waits for a
+/// reply.
 const STARVED_MS_MAX: u64 = 5_000;
 
-/// Connections without room that are looked at in one turn.
+/// Connections without room that one turn checks.
 const LOOKS_PER_TURN: usize = 64;
 
 impl Server {
-    /// Whether a connection may read now. One that may not is noted, and read again when there is
-    /// room.
+    /// Whether a connection may read now. If not, it is recorded and read once there is room.
     pub(super) fn has_room_to_read(&mut self, session: SessionId) -> bool {
         let now_ms = self.now_ms();
         let Some(connection) = self.connections.get_mut(&session) else {
@@ -30,12 +30,13 @@ impl Server {
         false
     }
 
-    /// When a request that gets no room is refused.
+    /// When the next request without room is refused.
     pub(super) fn next_starved_ms(&self) -> Option<u64> {
         self.starved.first().map(|(since_ms, _)| since_ms.saturating_add(STARVED_MS_MAX))
     }
 
-    /// Once a turn: counts what was touched, makes room, and gives it to those that lack it.
+    /// Runs once a turn: counts the bytes of touched connections, frees room, and gives it to
+    /// connections that lack it.
     pub(super) fn settle_buffers(&mut self) {
         let touched: Vec<SessionId> = self.touched.iter().copied().collect();
         touched.into_iter().for_each(|session| self.note_buffered(session));
@@ -57,11 +58,11 @@ impl Server {
         }
     }
 
-    /// Drops the request that one has begun, or its connection when it does not read its replies.
+    /// Drops the incomplete request of a client, or its connection if it does not read its replies.
     fn displace(&mut self, session: SessionId, error: WireError) {
         tracing::warn!(session = session.0, %error, "a client is beyond its share");
         if self.is_remote_client(session) {
-            // It may go on reading what it holds.
+            // The client may still read the objects that it holds.
             return self.drop_remote_client(session, true);
         }
         let is_refused = self.refuse_begun(session, error);
@@ -71,7 +72,7 @@ impl Server {
         self.note_buffered(session);
     }
 
-    /// Refuses a request that is not whole; false if there is none.
+    /// Refuses an incomplete request. Returns false if there is none.
     fn refuse_begun(&mut self, session: SessionId, error: WireError) -> bool {
         let Some(connection) = self.connections.get_mut(&session) else {
             return false;

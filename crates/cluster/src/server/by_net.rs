@@ -10,11 +10,11 @@ use crate::protocol::cluster::{Answer, answer_peer};
 const NS_IN_MS: u64 = 1_000_000;
 const NS_IN_SECOND: u64 = 1_000_000_000;
 
-/// By less than this a lease that became longer is not told.
+/// A lease extension shorter than this is not published.
 const LEASE_GRAIN_NS: u64 = 20 * NS_IN_MS;
 
 impl Server {
-    /// What happened in the network fabric, a limited part of it in one turn.
+    /// Handles a limited number of events of the network fabric in one turn.
     pub(super) fn take_net_events(&mut self, actions: &mut Vec<Action>) {
         let now_ms = self.now_ms();
         let Some(net) = &self.net else { return };
@@ -25,8 +25,8 @@ impl Server {
         self.has_net_events = has_more;
     }
 
-    /// Clients read replicas by loads for as long as this node's lease lasts: also while the daemon is
-    /// stopped, and no longer.
+    /// Publishes the end of this node's lease. Clients read replicas by loads until then, even
+    /// while the daemon is stopped, and no longer.
     pub(super) fn tell_lease(&mut self) {
         let Some(left_ms) = self.state.replicas_last_ms(self.now_ms()) else { return };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -34,7 +34,7 @@ impl Server {
         let now_ns =
             seconds.saturating_mul(NS_IN_SECOND).saturating_add(now.tv_nsec.unsigned_abs());
         let until_ns = if left_ms == 0 { 0 } else { now_ns.saturating_add(left_ms * NS_IN_MS) };
-        // Not each turn: a little less than the lease is as good.
+        // An end slightly before that of the lease is safe, so not every turn publishes.
         let is_near = until_ns.abs_diff(self.replicas_until_ns) < LEASE_GRAIN_NS;
         if until_ns < self.replicas_until_ns || !is_near {
             self.replicas_until_ns = until_ns;
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// A ticket for a connection of a member. The first one takes a place among the clients, by which
+    /// Issues a ticket for a connection of a member. The first ticket takes a client slot, by which
     /// threads hold objects for other nodes.
     fn issue_ticket(&mut self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
         self.join_net()?;
@@ -65,7 +65,7 @@ impl Server {
         net.issue_ticket(member, life)
     }
 
-    /// Takes that place, unless it has it.
+    /// Takes that client slot, unless it is taken already.
     pub(super) fn join_net(&mut self) -> Result<(), String> {
         if let Some(net) = self.net.as_ref().filter(|net| !net.is_ready()) {
             let block = self.state.join_net().map_err(|error| error.to_string())?;

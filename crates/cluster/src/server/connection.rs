@@ -1,4 +1,4 @@
-//! One client's socket: bytes in, frames out, nothing decided here.
+//! The socket of one client: reads bytes and writes frames, and makes no decisions.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,63 +15,64 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::remote_sessions::Carried;
 use crate::protocol::PeerIdentity;
 
-/// Bytes read at once: most requests are short, and clearing more for each would cost as much as
-/// the read itself (64 KiB: 1.5 us).
+/// Bytes of one read. Most requests are short, and zeroing a larger buffer costs as much as the
+/// read itself (64 KiB: 1.5 us).
 const READ_BYTES: usize = 8 << 10;
 
-/// A queue that grew beyond this is not retained.
+/// A buffer that grew beyond this is freed.
 const RETAINED_BYTES_MAX: usize = 64 << 10;
 
-/// A client that does not read its replies is not served beyond this many bytes.
+/// A client with more bytes of unread replies than this is not served.
 pub(super) const OUT_BYTES_MAX: usize = 1 << 20;
 
-/// Replies of another node that a client does not read are retained up to this many bytes: the longest
-/// one, and as much as may be under way.
+/// Limit on unread replies of another node: the longest reply, plus the bytes that may be in
+/// flight.
 const CARRIED_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of requests that one connection has served in a turn, beyond its first request: what
-/// takes the event loop about as long as 64 short ones.
+/// Bytes of requests of one connection that a turn serves, beyond its first request: they take the
+/// event loop about as long as 64 short requests.
 const SERVED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) stream: UnixStream,
-    /// Readable when the process at the other end is gone.
+    /// Readable when the process at the other end has ended.
     pub(super) process: Option<OwnedFd>,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// Where in `output` a frame begins that takes the region's descriptors along.
+    /// Offset in `output` of the frame that carries the region's descriptors.
     descriptors_at: Option<usize>,
-    /// The data section, opened for this client alone: closed when it was sent.
+    /// The data section, opened for this client alone. Closed once it is sent.
     pub(super) data_read: Option<OwnedFd>,
     pub(super) is_closing: bool,
-    /// Who it is.
+    /// The identity of the client.
     pub(super) identity: PeerIdentity,
-    /// Its requests go to another node.
+    /// Set if its requests are forwarded to another node.
     pub(super) carried: Option<Carried>,
-    /// The memory that its descriptors are of, if not this node's own.
+    /// The memory that the descriptors refer to, if not this node's own.
     pub(super) fabric: Option<Arc<dyn Fabric>>,
-    /// The epoll interest that is set now: (read, write).
+    /// The current epoll interest: (read, write).
     pub(super) interest: (bool, bool),
-    /// Its first message was accepted. Before that it may not keep more than that message needs.
+    /// Its first message was accepted. Before that its buffer is limited to the size of that
+    /// message.
     pub(super) is_introduced: bool,
-    /// The other node takes no more of its requests now.
+    /// The other node accepts no more of its requests now.
     pub(super) is_blocked: bool,
-    /// Replies that it may leave unread before it is not served any more.
+    /// Bytes of unread replies beyond which the client is not served.
     pub(super) replies_max: usize,
-    /// Since when there is no room for more of its input.
+    /// The time since which there is no room for more of its input.
     pub(super) starved_since_ms: Option<u64>,
-    /// Bytes of a request that was refused before it was whole: they are read and dropped.
+    /// Remaining bytes of a refused incomplete request. They are read and dropped.
     dropped_bytes: usize,
 }
 
-/// What reading brought.
+/// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
-    /// Perhaps more frames, the other end is there.
+    /// The connection is open; there may be more frames.
     Open,
-    /// The other end has gone.
+    /// The other end has closed the connection.
     Ended,
 }
 
@@ -102,13 +103,13 @@ impl ClientConnection {
         }
     }
 
-    /// Longest frame that it may send now.
+    /// The longest frame that the client may send now.
     fn frame_bytes_max(&self) -> usize {
         if self.is_introduced { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX }
     }
 
-    /// Bytes that the next read may add. None while a whole request waits to be served: a client
-    /// that sends faster than it is served waits in its own kernel.
+    /// Bytes that the next read may add. Zero while a complete request waits: the input of a client
+    /// that sends too fast queues in its own kernel.
     pub(super) fn wanted_bytes(&self) -> usize {
         if self.is_closing || self.is_blocked || self.is_stuffed() || self.has_request() {
             return 0;
@@ -117,14 +118,15 @@ impl ClientConnection {
         max.saturating_sub(self.input.len()).min(READ_BYTES)
     }
 
-    /// Whether the event loop is to hear of more input.
+    /// Whether the event loop polls for more input.
     pub(super) fn is_listened_to(&self) -> bool {
         let is_waiting = self.is_blocked && self.has_request();
         let has_no_room = self.is_stuffed() || self.starved_since_ms.is_some();
         !(self.is_closing || is_waiting || has_no_room)
     }
 
-    /// Room that the next read may take: twice what there is, up to the end of the frame.
+    /// Bytes by which the next read may grow the buffer: at most to twice its length, up to the end
+    /// of the frame.
     pub(super) fn growth_bytes(&self) -> usize {
         match self.wanted_bytes() {
             0 => 0,
@@ -133,22 +135,22 @@ impl ClientConnection {
         }
     }
 
-    /// Drops a request that has begun and is not whole, the rest of it too when that comes. Returns
-    /// its number, as far as it can be read; none if no request has begun.
+    /// Drops an incomplete request, including the part that arrives later. Returns its sequence
+    /// number, or 0 if that is not readable; `None` if there is no such request.
     pub(super) fn drop_begun(&mut self) -> Option<u64> {
         if !matches!(self.next_frame(0), Ok(None)) {
             return None;
         }
         let (head, body) = self.input.split_first_chunk::<4>()?;
         let rest = (u32::from_le_bytes(*head) as usize).saturating_sub(body.len());
-        // The number comes first in a request.
+        // A request starts with its sequence number.
         let seq = postcard::take_from_bytes::<u64>(body).map_or(0, |(seq, _)| seq);
         self.dropped_bytes = rest;
         self.input = Vec::new();
         Some(seq)
     }
 
-    /// Reads what is there and wanted.
+    /// Reads the available bytes, up to [`Self::wanted_bytes`].
     pub(super) fn fill(&mut self) -> io::Result<ReadOutcome> {
         match self.wanted_bytes() {
             0 => Ok(ReadOutcome::Open),
@@ -174,7 +176,7 @@ impl ClientConnection {
         }
     }
 
-    /// Makes room for more input: twice what there is, up to the end of the frame that has begun.
+    /// Makes room for more input: twice its length, up to the end of the current frame.
     fn reserve(&mut self, more: usize) {
         let length = self.input.len() + more;
         if length <= self.input.capacity() {
@@ -186,7 +188,7 @@ impl ClientConnection {
         self.input.reserve_exact(capacity - self.input.len());
     }
 
-    /// Drops what was taken from the input, and a large buffer with it.
+    /// Removes consumed bytes from the input, and shrinks a large buffer.
     fn used(&mut self, bytes: usize) {
         self.input.drain(..bytes);
         if self.input.capacity() > RETAINED_BYTES_MAX && self.input.len() < RETAINED_BYTES_MAX / 2 {
@@ -194,7 +196,7 @@ impl ClientConnection {
         }
     }
 
-    /// Bytes of the next frame with its head, if it is whole.
+    /// Bytes of the next frame including its header, if it is complete.
     fn next_frame(&self, at: usize) -> Result<Option<usize>, MessageError> {
         let rest = self.input.get(at..).unwrap_or(&[]);
         let Some((head, body)) = rest.split_first_chunk::<4>() else {
@@ -207,11 +209,11 @@ impl ClientConnection {
         Ok((body.len() >= bytes).then_some(4 + bytes))
     }
 
-    /// The next requests that are whole, at most `requests_max` of them.
+    /// The next complete requests, at most `requests_max`.
     pub(super) fn requests(&mut self, requests_max: usize) -> Result<Vec<Request>, MessageError> {
         let mut requests = Vec::new();
         let mut used = 0;
-        // What follows the first message is for a later turn: that one decides what may follow.
+        // The first message decides which messages may follow, so those wait for a later turn.
         let requests_max = if self.is_introduced { requests_max } else { 1 };
         while requests.len() < requests_max && used < SERVED_BYTES_MAX && !self.is_stuffed() {
             if self.next_frame(used)?.is_none() {
@@ -232,7 +234,7 @@ impl ClientConnection {
         Ok(requests)
     }
 
-    /// The next frames that are whole, as they are, at most `frames_max` of them.
+    /// The next complete frames, undecoded, at most `frames_max`.
     pub(super) fn take_frames(&mut self, frames_max: usize) -> Result<Vec<u8>, MessageError> {
         let mut used = 0;
         for _ in 0..frames_max {
@@ -246,30 +248,30 @@ impl ClientConnection {
         Ok(frames)
     }
 
-    /// Bytes that it makes the daemon keep: requests that are not whole or not served, and replies
-    /// that it has not read.
+    /// Bytes that the daemon buffers for this client: requests that are incomplete or not served,
+    /// and unread replies.
     pub(super) fn retained_bytes(&self) -> usize {
         let carried = self.carried.as_ref().map_or(0, Carried::retained_bytes);
         self.input.capacity() + self.output.capacity() + carried
     }
 
-    /// Takes frames back that could not be passed on.
+    /// Puts back frames that could not be forwarded.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         self.input.splice(..0, bytes.iter().copied());
     }
 
-    /// Queues bytes that are frames already.
+    /// Queues bytes that are already frames.
     pub(super) fn queue_bytes(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
 
-    /// True when the client takes none of what another node sends it.
+    /// Whether too many bytes of another node's replies are unread.
     pub(super) fn is_overfull(&self) -> bool {
         self.output.len() - self.sent > CARRIED_BYTES_MAX
     }
 
-    /// Whether the client said goodbye in what it sent before the connection broke, and was not
-    /// heard: a reply to somebody who has closed fails before all that he sent is read.
+    /// Whether the client sent a goodbye that was not processed. A reply to a client that has
+    /// closed the connection fails before all of its input is read.
     pub(super) fn has_unheard_goodbye(&mut self) -> bool {
         let mut length = None;
         if !self.is_introduced {
@@ -293,17 +295,17 @@ impl ClientConnection {
         false
     }
 
-    /// True when a whole request is left from an earlier turn, or one that is too long.
+    /// Whether a complete or overlong request is left from an earlier turn.
     pub(super) fn has_request(&self) -> bool {
         !matches!(self.next_frame(0), Ok(None))
     }
 
-    /// True when the client has too many replies to read.
+    /// Whether the client has too many unread replies.
     pub(super) fn is_stuffed(&self) -> bool {
         self.output.len() - self.sent > self.replies_max
     }
 
-    /// True when a welcome, with descriptors, was not sent yet.
+    /// Whether a welcome with descriptors is still unsent.
     pub(super) fn has_descriptors(&self) -> bool {
         self.descriptors_at.is_some()
     }
@@ -323,7 +325,7 @@ impl ClientConnection {
         wire::encode(reply, &mut self.output)
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as many bytes as the socket accepts.
     pub(super) fn flush(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         while self.has_output() {
             let written = self.write_some(descriptors);
@@ -346,7 +348,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Gives back the room of replies that were sent, for a client that never reads all of them.
+    /// Frees the room of sent replies, for a client that never reads all of its replies.
     fn drop_sent(&mut self) {
         if self.sent < RETAINED_BYTES_MAX.max(self.output.len() / 2) {
             return;
@@ -377,7 +379,7 @@ impl ClientConnection {
     }
 }
 
-/// A reply may be as long as a thousand remote sessions: one of them a turn is enough.
+/// Such a reply may be as long as a thousand others, so one a turn is enough.
 fn has_long_reply(body: &RequestBody) -> bool {
     use RequestBody::{Namespaces, Nodes, Overview, Rules};
     matches!(body, Overview { .. } | Namespaces | Nodes | Rules)

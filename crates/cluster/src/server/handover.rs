@@ -1,5 +1,5 @@
-//! The end of a daemon that another one follows: what clients have sent is answered, what they
-//! have not is refused by their own kernel, so that they can ask the next daemon.
+//! The shutdown of a daemon that another one replaces. Requests that have arrived are answered. The
+//! client's kernel rejects later ones, so the client can send them to the next daemon.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,15 +14,17 @@ use super::connection::{ClientConnection, ReadOutcome};
 use super::{LoopEnd, REQUESTS_PER_CLIENT, Server};
 use crate::protocol::{Action, SessionId};
 
-/// Requests that arrived are answered for so long; clients that read no answers are then cut.
+/// Time limit for answering requests that have arrived. Clients that do not read their replies are
+/// then disconnected.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// The next daemon is there to read; its socket takes the answer at once.
+/// Time limit for the reply to the next daemon, which reads it at once.
 const SEND_MAX: Duration = Duration::from_secs(2);
 
 impl Server {
-    /// Ends all connections but that of the next daemon. `None`: that one went or cannot be
-    /// told what it must know; this daemon goes on, and its clients come back to it.
+    /// Ends all connections except that of the next daemon. `None`: the next daemon has
+    /// disconnected or its inheritance cannot be built. Then this daemon keeps running, and its
+    /// clients reconnect.
     pub(super) fn hand_over(&mut self, session: SessionId, seq: u64) -> Option<LoopEnd> {
         let _span = tracing::info_span!("handover", session = session.0).entered();
         let is_stopped = self.drain(session);
@@ -43,8 +45,8 @@ impl Server {
         })
     }
 
-    /// Answers all that was sent until now, and closes every connection but one. True when the
-    /// node was asked to end meanwhile.
+    /// Answers all requests received until now and closes every connection but one. Returns true if
+    /// the node was asked to stop meanwhile.
     fn drain(&mut self, except: SessionId) -> bool {
         let until = Instant::now() + DRAIN_MAX;
         let sessions: Vec<SessionId> =
@@ -54,8 +56,8 @@ impl Server {
             let Some(connection) = self.connections.get_mut(&session) else {
                 continue;
             };
-            // From here on a write of the client fails as a whole; what it wrote before is in
-            // our queue, with an end behind it.
+            // From here on a write of the client fails as a whole. Earlier writes are in our queue,
+            // followed by the end of the stream.
             let mut is_open = connection.stream.shutdown(Shutdown::Read).is_ok();
             while Instant::now() < until
                 && let Some(connection) = self.connections.get_mut(&session)
@@ -77,7 +79,7 @@ impl Server {
         is_stopped
     }
 
-    /// Writes what is queued, and waits for the client to take it.
+    /// Writes the queued output and waits until the client has taken it.
     fn flush_waiting(&mut self, session: SessionId, until: Instant) {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
@@ -111,7 +113,7 @@ impl Server {
     }
 }
 
-/// The connection of the next daemon, and what it is told.
+/// The connection of the next daemon, and the state that it receives.
 #[derive(Debug)]
 pub(crate) struct Handover {
     connection: ClientConnection,
@@ -120,13 +122,14 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// What this daemon knows that is not in the region.
+    /// The state of this daemon that is not in the region.
     pub(crate) fn inheritance(&self) -> &Inheritance {
         &self.inheritance
     }
 
-    /// Passes everything on, once nothing of this daemon touches the region any more. Returns
-    /// the connection: a byte comes from it when the next daemon serves, its end if that fails.
+    /// Passes all descriptors and the state to the next daemon, once nothing in this daemon
+    /// accesses the region. The returned connection delivers a byte when the next daemon serves, or
+    /// its end if that fails.
     pub(crate) fn pass_on(
         self,
         listener: BorrowedFd<'_>,

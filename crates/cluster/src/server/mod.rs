@@ -1,4 +1,4 @@
-//! The event loop of the daemon: one thread, one epoll, no call that blocks.
+//! The event loop of the daemon: one thread, one epoll instance, no blocking calls.
 
 mod buffers;
 mod by_net;
@@ -41,59 +41,59 @@ const SCRAPE_LISTENER: u64 = 2;
 const SPILL: u64 = 3;
 const REMOTE_SESSIONS: u64 = 4;
 const NET: u64 = 5;
-/// Tokens from here on: session number times two, plus one for its process.
+/// Tokens of sessions start here: twice the session number, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
-/// Tokens of processes of an earlier life: this bit and the slot.
+/// Tokens of client processes of an earlier daemon: this bit and the slot.
 const ORPHANS: u64 = 1 << 63;
 
-/// A connection that has not drained its last replies within this time is cut.
+/// A connection that has not drained its last replies within this time is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Connections taken in one turn. Each takes about as long as a short request, so clients that are
-/// connected get as much of a turn as those that connect.
+/// Connections accepted in one turn. Each takes about as long as a short request, so connected and
+/// connecting clients get equal parts of a turn.
 const ACCEPTS_PER_TURN: usize = 8;
 
-/// Requests that all clients together have served in one turn, if each has some: half a ms of short
-/// ones. Every connection has at least one served.
+/// Requests of all clients together that one turn serves: half a millisecond of short ones. Each
+/// connection with requests has at least one served.
 const REQUESTS_PER_TURN: usize = 128;
 
-/// Requests of one client that are served in one turn.
+/// Requests of one client that one turn serves.
 const REQUESTS_PER_CLIENT: usize = 32;
 
 /// How the loop ended.
 #[derive(Debug)]
 pub(crate) enum LoopEnd {
-    /// Asked to, by a signal, a message or a handle.
+    /// Requested by a signal, a message or a handle.
     Asked,
-    /// A private node lost its last client.
+    /// A private node has lost its last client.
     Deserted,
-    /// Another daemon is to follow.
+    /// Another daemon takes over.
     HandingOver(Box<Handover>),
 }
 
-/// A private node that nobody ever joined ends after this time.
+/// A private node that no client has joined ends after this time.
 const DESERTED_FIRST: Duration = Duration::from_secs(30);
 
-/// What a server is made of.
+/// The parts of a server.
 pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,
-    /// Stops the server when it can be read.
+    /// Stops the server when it is readable.
     pub(crate) wake: UnixStream,
     pub(crate) started: Instant,
     pub(crate) is_private: bool,
-    /// Bytes of the heap whose pages are ready.
+    /// Bytes of the heap whose pages are prepared.
     pub(crate) prepared: Arc<sync::AtomicU64>,
-    /// Where numbers are asked for.
+    /// Where scrapers connect.
     pub(crate) metrics: Option<ScrapeListener>,
     /// Writes and reads spilled objects.
     pub(crate) spill: Option<Worker>,
-    /// Other nodes, and the devices that they may lend.
+    /// The connections to other nodes, and the devices that those may lend.
     pub(crate) peers: Option<(Peers, Devices)>,
-    /// Objects of other nodes, by network.
+    /// Access to objects of other nodes over the network.
     pub(crate) net: Option<Net>,
 }
 
-/// What is left of a server that ended.
+/// The parts of a server that outlive it.
 pub(crate) struct Remains {
     pub(crate) ended: LoopEnd,
     pub(crate) state: NodeState,
@@ -109,9 +109,9 @@ pub(crate) struct Server {
     fabric: Arc<dyn Fabric>,
     connections: BTreeMap<SessionId, ClientConnection>,
     orphans: BTreeMap<ClientSlot, OwnedFd>,
-    /// Connections with whole requests left over from the last turn.
+    /// Connections with complete requests left over from the last turn.
     pending: BTreeSet<SessionId>,
-    /// Connections that something was done with in this turn.
+    /// Connections that this turn worked on.
     touched: BTreeSet<SessionId>,
     next_session: u64,
     started: Instant,
@@ -119,39 +119,39 @@ pub(crate) struct Server {
     had_client: bool,
     prepared: Arc<sync::AtomicU64>,
     is_accepting: bool,
-    /// The daemon that wants to follow this one, and its request.
+    /// The session of the daemon that takes over, and the sequence number of its request.
     handover: Option<(SessionId, u64)>,
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     spill: Option<Worker>,
     remote_sessions: Option<RemoteSessions>,
     net: Option<Net>,
-    /// How often the loop woke.
+    /// Wakeups of the loop.
     turns: u64,
-    /// Connections whose input gets no room, by since when.
+    /// Connections without room for input, by the time since when.
     starved: BTreeSet<(u64, SessionId)>,
-    /// More spill jobs are done than were looked at.
+    /// Finished spill jobs are left to handle.
     has_spilled: bool,
-    /// More happened in the network fabric than was looked at.
+    /// Events of the network fabric are left to handle.
     has_net_events: bool,
-    /// Until when clients were told that they may use replicas.
+    /// The published time until which clients may use replicas.
     replicas_until_ns: u64,
 }
 
-/// What can be read in this turn.
+/// The sources that are readable in this turn.
 #[derive(Debug, Default)]
 struct Ready {
     sessions: BTreeSet<SessionId>,
-    /// Somebody connects.
+    /// Clients are waiting to connect.
     has_newcomers: bool,
-    /// Somebody connects to read metrics.
+    /// Scrapers are waiting to connect.
     has_scrapers: bool,
     has_peers: bool,
     is_asked_to_stop: bool,
 }
 
 impl Server {
-    /// `first` is to be done before anything else.
+    /// `first` is performed before anything else.
     pub(crate) fn new(
         parts: ServerParts,
         state: NodeState,
@@ -223,7 +223,8 @@ impl Server {
             replicas_until_ns: 0,
         };
         if server.state.was_read_by_net() {
-            // Should this life end before the remote sessions have heard of it, the next one has to know too.
+            // The client slot records that other nodes read this region. The record must survive a
+            // restart before they have heard of this one.
             if let Err(error) = server.join_net() {
                 tracing::error!(%error, "no place for nodes that read by network");
             }
@@ -235,16 +236,17 @@ impl Server {
 
     fn watch_orphans(&mut self) {
         let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
-        // Those of other nodes are watched by the state.
+        // The state watches those of other nodes.
         for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.remote_client.is_none()) {
             let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
             match watch(&peer) {
                 Ok(Some(fd)) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
                     self.orphans.insert(slot, fd);
                 }
-                // It may read what it holds, so it keeps its place until it comes back.
+                // The client may still read the objects that it holds, so its slot is retained
+                // until it returns.
                 Err(error) => tracing::error!(slot = slot.0, %error, "a client is not watched"),
-                // Gone while the daemon was away.
+                // The client ended while no daemon was running.
                 Ok(_) => self.state.orphan_died(slot, self.now_ms()),
             }
         }
@@ -255,7 +257,7 @@ impl Server {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Serves until it is asked to stop. Everything sent by then is flushed.
+    /// Serves until the node stops. Replies queued by then are flushed.
     pub(crate) fn run(mut self) -> io::Result<Remains> {
         let mut events = Vec::with_capacity(64);
         let mut spin_until = self.started;
@@ -314,7 +316,7 @@ impl Server {
         Ok(Remains { ended, state, listener, wake })
     }
 
-    /// Nothing is left over from the last turn.
+    /// Whether nothing is left over from the last turn.
     fn is_idle(&self) -> bool {
         self.pending.is_empty() && !self.has_spilled && !self.has_net_events
     }
@@ -347,8 +349,8 @@ impl Server {
             && (self.had_client || self.started.elapsed() >= DESERTED_FIRST)
     }
 
-    /// Looks at what can be read, then gives each source its part of the turn: first other nodes, so
-    /// that no flood of clients holds up a sign of life, then clients, and newcomers last.
+    /// Collects the readable sources, then gives each its part of the turn. Other nodes are first,
+    /// so that a flood of clients delays no heartbeat. Clients follow, then new connections.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, actions: &mut Vec<Action>) -> bool {
         let mut ready = Ready { sessions: std::mem::take(&mut self.pending), ..Ready::default() };
         for event in events.drain(..) {
@@ -411,7 +413,7 @@ impl Server {
         }
     }
 
-    /// What the spill thread has done, a limited number of jobs in one turn.
+    /// Handles a limited number of finished spill jobs in one turn.
     fn take_spilled(&mut self, actions: &mut Vec<Action>) {
         let now_ms = self.now_ms();
         let Some(spill) = &self.spill else {
@@ -424,14 +426,14 @@ impl Server {
         self.has_spilled = has_more;
     }
 
-    /// Takes some of those that wait; the remote sessions are there in the next turn.
+    /// Accepts some of the waiting connections. The rest follow in the next turn.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Out of descriptors, most likely.
+                // Most likely descriptors have run out.
                 Err(error) => return self.cannot_accept(&error),
             };
             if let Err(error) = self.admit(stream) {
@@ -440,9 +442,8 @@ impl Server {
         }
     }
 
-    /// Closes the connection that has been silent for the longest time, so that its descriptors
-    /// serve another. Where there is none the queue of the socket keeps the callers until one of
-    /// ours is closed.
+    /// Closes the connection that has been silent for the longest time, to reuse its descriptors.
+    /// If there is none, new connections wait in the socket's queue until a connection is closed.
     fn cannot_accept(&mut self, error: &io::Error) {
         let connections = self.connections.len();
         match self.state.first_silent() {
@@ -463,7 +464,7 @@ impl Server {
             return Ok(());
         }
         stream.set_nonblocking(true)?;
-        // A stranger is told no and gets no place, so nobody asks what became of its process.
+        // A stranger is refused and gets no slot, so its process need not be watched.
         let (peer, process) = match self.state.may_connect(&credentials) {
             false => (credentials, None),
             true => {
@@ -527,7 +528,7 @@ impl Server {
         ready.insert(session);
     }
 
-    /// Serves what a client asked, at most `requests_max` requests.
+    /// Serves the requests of a client, at most `requests_max`.
     fn serve(&mut self, session: SessionId, requests_max: usize, actions: &mut Vec<Action>) {
         let Some(connection) = self.connections.get_mut(&session) else {
             return self.serve_remote_client(session, requests_max, actions);
@@ -543,7 +544,7 @@ impl Server {
             Err(error) => {
                 match connection.is_introduced {
                     true => tracing::warn!(session = session.0, %error, "a client sent nonsense"),
-                    // Anybody can connect, and could fill the log.
+                    // Any process can connect, and could fill the log.
                     false => tracing::debug!(session = session.0, %error, "no first message"),
                 }
                 self.drop_connection(session);
@@ -603,7 +604,7 @@ impl Server {
         });
     }
 
-    /// Sends, closes; true when the node is to stop.
+    /// Performs actions. Returns true if the node is to stop.
     fn perform(&mut self, actions: Vec<Action>) -> bool {
         let mut is_stopped = false;
         for action in actions {
@@ -661,7 +662,7 @@ impl Server {
         is_stopped
     }
 
-    /// Listens for what each connection can do next.
+    /// Sets the epoll interest of each touched connection.
     fn set_interests(&mut self) {
         let mut broken = Vec::new();
         for session in std::mem::take(&mut self.touched) {
@@ -728,7 +729,7 @@ impl Server {
         }
     }
 
-    /// Answers those who wait and lets the sockets drain, for a limited time.
+    /// Answers waiting clients and lets the sockets drain, for a limited time.
     fn finish(&mut self) {
         self.part_from_remote_sessions();
         let mut actions = Vec::new();
@@ -743,13 +744,13 @@ impl Server {
     }
 }
 
-/// Writes what a client takes, with the descriptors of the memory that it was welcomed to.
+/// Writes as many bytes as the client accepts, with the descriptors of its memory.
 fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result<()> {
     if !connection.has_output() {
         return Ok(());
     }
     let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
-    // It goes back where it was not sent.
+    // Put back below if it was not sent.
     let data_read = connection.data_read.take();
     let data = data_read.as_ref().map(AsFd::as_fd);
     let flushed = connection.flush(&descriptors(fabric.as_ref(), data));
@@ -759,7 +760,7 @@ fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result
     flushed
 }
 
-/// Has a welcome take a descriptor along that tells how long anybody reads through that place.
+/// Attaches a descriptor to a welcome that shows for how long the slot's client reads.
 fn open_for_client(connection: &mut ClientConnection, own: &Arc<dyn Fabric>, reply: &mut Reply) {
     let Ok(ReplyBody::Welcome(welcome)) = &reply.body else {
         return;

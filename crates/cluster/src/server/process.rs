@@ -1,4 +1,4 @@
-//! Which process is at the other end, and how to notice that it has gone.
+//! The process at the other end of a connection, and the detection of its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::protocol::PeerIdentity;
 
-/// Who connected, as the kernel says, by one system call: the start time is not known yet.
+/// The peer's credentials from the kernel, with one system call. The start time is not known yet.
 pub(super) fn credentials_of(stream: &UnixStream) -> io::Result<PeerIdentity> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).unwrap_or(0);
     Ok(PeerIdentity { pid, start_time: 0, uid: credentials.uid(), remote_client: None })
 }
 
-/// The same with the start time of the process.
+/// Adds the start time of the process.
 ///
 /// # Errors
 ///
@@ -27,12 +27,12 @@ pub(super) fn with_start_time(peer: PeerIdentity) -> io::Result<PeerIdentity> {
     Ok(PeerIdentity { start_time, ..peer })
 }
 
-/// A descriptor that becomes readable when the process ends; `None` when it is not visible
-/// here or another process has its number by now.
+/// A descriptor that becomes readable when the process ends. `None` if the process is not visible
+/// here or its id has been reused.
 ///
 /// # Errors
 ///
-/// There are no more descriptors, or no memory: that says nothing about the process.
+/// There are no more descriptors, or no memory: the process may be alive.
 pub(super) fn watch(peer: &PeerIdentity) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(peer.pid).ok().and_then(Pid::from_raw) else {
         return Ok(None);
@@ -42,7 +42,8 @@ pub(super) fn watch(peer: &PeerIdentity) -> io::Result<Option<OwnedFd>> {
         Err(_) => return Ok(None),
         Ok(watch) => watch,
     };
-    // Opened first, compared after: the number cannot change hands between the two.
+    // The start time is compared after the descriptor is open, so the id cannot be reused in
+    // between.
     let is_same = peer.start_time != 0 && start_time_of(peer.pid)? == Some(peer.start_time);
     Ok(is_same.then_some(watch))
 }
@@ -61,7 +62,7 @@ pub(super) fn start_time_of(pid: u32) -> io::Result<Option<u64>> {
             return if is_short { Err(error) } else { Ok(None) };
         }
     };
-    // The command in parentheses may hold spaces and parentheses itself.
+    // The command in parentheses may itself contain spaces and parentheses.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
     let field = fields.and_then(|fields| fields.split_ascii_whitespace().nth(19));
     Ok(field.and_then(|field| field.parse().ok()))

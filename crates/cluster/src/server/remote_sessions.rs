@@ -1,5 +1,5 @@
-//! The event loop's dealings with other nodes: their messages and questions, their clients here
-//! (remote clients), and the clients of this node that use memory there (carried).
+//! The event loop's work with other nodes: their messages and requests, their clients here (remote
+//! clients), and forwarded ("carried") clients of this node that use memory there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,42 +25,45 @@ use crate::peers::{
 use crate::protocol::cluster::{Answer, MappablePeer, PeerAction, node_key};
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId, span};
 
-/// Tokens of processes that are watched for other nodes: this bit and a number.
+/// Tokens of processes watched for other nodes: this bit and a number.
 pub(super) const WATCHED: u64 = 1 << 61;
 
-/// Most processes that are watched for other nodes; of one more it is said at once that it lives.
+/// Limit on processes watched for other nodes. Beyond it, a request is answered at once: the
+/// process is alive.
 const WATCHED_MAX: usize = 1024;
 
-/// A node that asks whether a process lives is answered after so long, if it still does.
+/// A request about a process that is still alive is answered after this time.
 const WATCH_MAX: Duration = Duration::from_millis(800);
 
-/// A node that goes waits no longer for the remote sessions to know it: they find out by themselves.
+/// Limit on the wait of a leaving node for an acknowledgement of other nodes. They detect its
+/// absence anyway.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// Nodes that are not heard of are looked at so often: whether their memory has gone with them.
+/// How often the memory of unreachable nodes is checked: it may have disappeared with their
+/// processes.
 const UNHEARD_PAUSE: Duration = Duration::from_millis(250);
 
-/// Most bytes of replies that wait for a remote client's node to take them.
+/// Limit on bytes of replies that wait until the remote client's node accepts them.
 const REMOTE_CLIENT_OUT_BYTES_MAX: usize = 8 << 20;
 
-/// Room for the input of a remote client that grew beyond this is not retained.
+/// An input buffer of a remote client that grew beyond this is freed.
 const REMOTE_CLIENT_INPUT_RETAINED_BYTES: usize = 64 << 10;
 
-/// What the event loop keeps of other nodes.
+/// State of the event loop for other nodes.
 pub(super) struct RemoteSessions {
     peers: Peers,
     devices: Devices,
     remote_clients: BTreeMap<SessionId, RemoteSession>,
-    /// Both sides.
+    /// Remote sessions in both directions.
     remote_sessions: BTreeMap<RemoteSessionId, SessionId>,
     asked: BTreeMap<u64, AskedToken>,
     next_asked: u64,
     watched: VecDeque<WatchedProcess>,
     next_watched: u64,
-    /// When to look at nodes that are not heard of.
+    /// When to check the memory of unreachable nodes.
     unheard_at: Option<Instant>,
     pub(super) traffic: Traffic,
-    /// Which node each question that is under way went to.
+    /// The node that each outstanding request was sent to.
     asking: BTreeMap<u64, String>,
 }
 
@@ -69,10 +72,10 @@ struct RemoteSession {
     remote_session: RemoteSessionId,
     node: String,
     input: Vec<u8>,
-    /// What its node has not taken yet.
+    /// Replies that its node has not accepted yet.
     output: VecDeque<Bytes>,
     output_bytes: usize,
-    /// Pieces of input that were not looked at: its node sends no more until they are dropped.
+    /// Unprocessed pieces of input. Its node sends no more until they are dropped.
     is_stuffed: VecDeque<RemoteSessionBytes>,
 }
 
@@ -104,7 +107,7 @@ impl RemoteSessions {
         &self.peers.wake
     }
 
-    /// As [`Peers::buffered_bytes`].
+    /// See [`Peers::buffered_bytes`].
     pub(super) fn buffered_bytes(&self) -> (usize, usize) {
         self.peers.buffered_bytes()
     }
@@ -114,7 +117,7 @@ impl RemoteSessions {
         watched.into_iter().chain(self.unheard_at).min()
     }
 
-    /// Sends a reply to a remote client; false when it takes too little.
+    /// Sends a reply to a remote client. Returns false if the client reads too slowly.
     fn send(&mut self, session: SessionId, reply: &Reply) -> bool {
         let Some(remote_client) = self.remote_clients.get_mut(&session) else {
             return true;
@@ -131,7 +134,7 @@ impl RemoteSessions {
     }
 }
 
-/// Gives the transport as much as it takes.
+/// Passes as much output to the transport as it accepts.
 fn drain(peers: &Peers, remote_client: &mut RemoteSession, traffic: &mut Traffic) {
     while let Some(bytes) = remote_client.output.pop_front() {
         let length = bytes.len();
@@ -154,7 +157,7 @@ fn drain(peers: &Peers, remote_client: &mut RemoteSession, traffic: &mut Traffic
 }
 
 impl RemoteSession {
-    /// Bytes of it that are retained: requests that were not served, replies that its node did not take.
+    /// Bytes that are buffered: unserved requests, and replies that its node has not accepted.
     fn retained_bytes(&self) -> usize {
         let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();
         self.input.capacity() + stuffed + self.output_bytes
@@ -162,7 +165,8 @@ impl RemoteSession {
 }
 
 impl Server {
-    /// What a remote client makes this node keep; none if it is no remote client.
+    /// Bytes that this node buffers for a remote client. `None` if the session is not a remote
+    /// client.
     pub(super) fn remote_client_bytes(&self, session: SessionId) -> Option<usize> {
         let remote_client = self.remote_sessions.as_ref()?.remote_clients.get(&session)?;
         Some(remote_client.retained_bytes())
@@ -174,8 +178,8 @@ impl Server {
             .is_some_and(|remote_sessions| remote_sessions.remote_clients.contains_key(&session))
     }
 
-    /// Some of what came from other nodes: as much as one turn has room for. Sessions of remote clients with
-    /// something to serve are put into `ready`.
+    /// Handles a limited number of events from other nodes. Inserts the sessions of remote clients
+    /// with requests to serve into `ready`.
     pub(super) fn take_from_remote_sessions(
         &mut self,
         ready: &mut BTreeSet<SessionId>,
@@ -236,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Counts a message, if it is a member's: anybody may call himself anything in plain text.
+    /// Counts a message if it is from a member: without TLS any process can claim any name.
     fn count(&mut self, node: &str, kind: PeerMessageKind, way: Direction, bytes: usize) {
         if self.state.is_peer(node)
             && let Some(remote_sessions) = &mut self.remote_sessions
@@ -277,7 +281,7 @@ impl Server {
         remote_sessions.remote_clients.insert(session, remote_client);
     }
 
-    /// The remote client that has something to serve now.
+    /// Stores input of a remote session. Returns the remote client that now has requests to serve.
     fn remote_session_data(
         &mut self,
         remote_session: RemoteSessionId,
@@ -309,7 +313,7 @@ impl Server {
         }
     }
 
-    /// Serves what a remote client asked, at most `requests_max` requests.
+    /// Serves the requests of a remote client, at most `requests_max`.
     pub(super) fn serve_remote_client(
         &mut self,
         session: SessionId,
@@ -354,12 +358,13 @@ impl Server {
         self.handle_all(session, requests, actions);
         if let Some(error) = nonsense {
             tracing::warn!(session = session.0, %error, "a guest sent nonsense");
-            // It may go on reading what it holds.
+            // The client may still read the objects that it holds.
             self.drop_remote_client(session, true);
         }
     }
 
-    /// The client of this node whose requests were left in its connection.
+    /// The remote session accepts bytes again. Returns the client of this node whose requests were
+    /// left in its connection.
     fn remote_session_writable(&mut self, remote_session: RemoteSessionId) -> Option<SessionId> {
         let remote_sessions = self.remote_sessions.as_mut()?;
         let session = remote_sessions.remote_sessions.get(&remote_session).copied()?;
@@ -371,8 +376,8 @@ impl Server {
         Some(session)
     }
 
-    /// Serves what a remote client asked before its remote session ended: its goodbye, above all. A remote session has room for so
-    /// little that one turn can have all of it.
+    /// Serves the requests that a remote client sent before its remote session ended, above all its
+    /// goodbye. A remote session buffers so little that one turn can serve all of it.
     fn serve_rest(&mut self, remote_session: RemoteSessionId, actions: &mut Vec<Action>) {
         let session = self.remote_sessions.as_ref().and_then(|remote_sessions| {
             remote_sessions.remote_sessions.get(&remote_session).copied()
@@ -397,7 +402,7 @@ impl Server {
         };
         if remote_sessions.remote_clients.remove(&session).is_some() {
             tracing::debug!(session = session.0, reason, "a guest's seat ended");
-            // What is not known for certain counts as alive: the state watches on.
+            // A process whose end is uncertain counts as alive: the state keeps watching it.
             self.state.closed(session, is_process_gone != Some(true), now_ms);
             return;
         }
@@ -409,7 +414,7 @@ impl Server {
         self.carried_ended(session, reason);
     }
 
-    /// The other node's end of a carried connection is gone.
+    /// Handles the end of a forwarded connection on the other node's side.
     fn carried_ended(&mut self, session: SessionId, reason: &str) {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
@@ -418,7 +423,7 @@ impl Server {
         if let Some(carried) = connection.carried.take()
             && let Some(seq) = carried.first_seq
         {
-            // It was not answered yet.
+            // The first message was not answered yet.
             let (node, reason) = (carried.node, reason.to_owned());
             let reply = Reply { seq, body: Err(WireError::NoRemoteSession { node, reason }) };
             let _ = connection.queue(&reply, false);
@@ -427,7 +432,7 @@ impl Server {
         self.touched.insert(session);
     }
 
-    /// Gives a remote client's remote session back; it is no client any more, or comes back.
+    /// Closes a remote client's remote session. The client may reconnect.
     pub(super) fn drop_remote_client(&mut self, session: SessionId, is_alive: bool) {
         let now_ms = self.now_ms();
         let Some(remote_sessions) = &mut self.remote_sessions else {
@@ -441,7 +446,7 @@ impl Server {
         self.state.closed(session, is_alive, now_ms);
     }
 
-    /// A reply for a remote client.
+    /// Sends a reply to a remote client.
     pub(super) fn reply_to_remote_client(&mut self, session: SessionId, reply: &Reply) {
         self.touched.insert(session);
         let is_taken = self
@@ -454,7 +459,7 @@ impl Server {
         }
     }
 
-    /// Does what the state wants done with other nodes.
+    /// Performs an action of the state that involves other nodes.
     pub(super) fn perform_with_remote_sessions(&mut self, action: PeerAction) {
         match action {
             PeerAction::Tell { address, incarnation, body } => {
@@ -532,7 +537,7 @@ impl Server {
         if let Some(reason) = failed {
             let mut actions = Vec::new();
             self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
-            // A client may wait for it; else nothing but a later try comes of it.
+            // A client may wait for the answer. Otherwise only a later retry follows.
             self.perform(actions);
         }
     }
@@ -546,7 +551,7 @@ impl Server {
         }
     }
 
-    /// Takes a remote session at another node for a client of this one.
+    /// Opens a remote session at another node for a client of this one.
     fn carry(
         &mut self,
         session: SessionId,
@@ -592,12 +597,12 @@ impl Server {
         });
         connection.is_introduced = true;
         remote_sessions.remote_sessions.insert(remote_session, session);
-        // A remote session that was just opened takes its first bytes.
+        // A newly opened remote session always accepts its first bytes.
         let _ = remote_sessions.peers.send(remote_session, bytes.into());
         self.pending.insert(session);
     }
 
-    /// Carries what a client of this node asked to the other one, at most `frames_max` requests.
+    /// Forwards requests of a client of this node to the other node, at most `frames_max`.
     pub(super) fn carry_on(&mut self, session: SessionId, frames_max: usize) {
         let (Some(connection), Some(remote_sessions)) =
             (self.connections.get_mut(&session), &mut self.remote_sessions)
@@ -619,7 +624,7 @@ impl Server {
         };
         let length = bytes.len();
         if let Err(bytes) = remote_sessions.peers.send(remote_session, Bytes::from(bytes)) {
-            // Nothing more is read from the client until there is room.
+            // No more input is read from the client until there is room.
             connection.put_back(&bytes);
             connection.is_blocked = true;
             return;
@@ -637,7 +642,7 @@ impl Server {
         }
     }
 
-    /// Carries what the other node answered back to the client.
+    /// Forwards replies of the other node to the client.
     fn carry_back(&mut self, session: SessionId, bytes: &[u8]) {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
@@ -672,7 +677,7 @@ impl Server {
         self.welcome_carried(session, reply, memory, &rest);
     }
 
-    /// The welcome of another node, with the descriptors by which this one maps its memory.
+    /// Queues the welcome of another node, with the descriptors by which this node maps its memory.
     fn welcome_carried(
         &mut self,
         session: SessionId,
@@ -711,7 +716,7 @@ impl Server {
         connection.queue_bytes(rest);
     }
 
-    /// The client's end of a carried connection is gone.
+    /// Handles the end of a forwarded connection on the client's side.
     pub(super) fn end_carried(&mut self, carried: &Carried, is_process_gone: bool) {
         if let Some(remote_sessions) = &mut self.remote_sessions {
             remote_sessions.remote_sessions.remove(&carried.remote_session);
@@ -719,8 +724,8 @@ impl Server {
         }
     }
 
-    /// A node is lost: clients that wait for its answers need not, and its own may not go on before
-    /// it is back.
+    /// Handles the loss of a node: clients stop waiting for its replies, and its own clients cannot
+    /// continue before it is back.
     fn cut_off(&mut self, node: &str, address: &str) {
         if let (Some(remote_sessions), Some(address)) =
             (&self.remote_sessions, named(node, address))
@@ -747,8 +752,8 @@ impl Server {
         remote_clients.into_iter().for_each(|session| self.drop_remote_client(session, true));
     }
 
-    /// Hands over what this node keeps for remote sessions, says to them that it goes, and waits until they
-    /// know, each for a limited time.
+    /// Hands over the state that this node manages for other nodes, announces that it leaves, and
+    /// waits for acknowledgements, each for a limited time.
     pub(super) fn part_from_remote_sessions(&mut self) {
         let mut actions = Vec::new();
         self.state.hand_over_sync(self.now_ms(), &mut actions);
@@ -758,7 +763,7 @@ impl Server {
         self.go_on_until(|state| state.has_left(), actions);
     }
 
-    /// Talks to other nodes alone, until something is so, or for [`LEAVE_MAX`].
+    /// Handles only other nodes until the condition holds, for at most [`LEAVE_MAX`].
     fn go_on_until(&mut self, is_so: impl Fn(&NodeState) -> bool, mut actions: Vec<Action>) {
         let until = Instant::now() + LEAVE_MAX;
         while !is_so(&self.state) && Instant::now() < until {
@@ -784,7 +789,7 @@ impl Server {
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        // What is not known for certain counts as alive: it is asked again.
+        // A process whose end is uncertain counts as alive: the other node asks again.
         let is_there = !matches!(process, Ok(None));
         if let Ok(Some(process)) = process
             && remote_sessions.watched.len() < WATCHED_MAX
@@ -811,7 +816,7 @@ impl Server {
         self.answer_other(token, postcard::to_allocvec(&answer).unwrap_or_default());
     }
 
-    /// A process that is watched for another node has gone.
+    /// Answers a request about a watched process that has ended.
     pub(super) fn watched_gone(&mut self, number: u64) {
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
@@ -825,7 +830,7 @@ impl Server {
         }
     }
 
-    /// Answers nodes whose questions wait for long enough.
+    /// Answers requests about watched processes that have waited long enough.
     pub(super) fn tick_remote_sessions(&mut self) {
         let now = Instant::now();
         while let Some(remote_sessions) = &mut self.remote_sessions
@@ -837,8 +842,8 @@ impl Server {
         }
     }
 
-    /// Lets go of memory that went with the last process of its node, so that the kernel can give it
-    /// back. Clients that read it keep what they have mapped.
+    /// Unmaps memory that disappeared with the last process of its node, so that the kernel can
+    /// free it. Clients that read it keep their mappings.
     pub(super) fn tick_unheard(&mut self) {
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
@@ -888,7 +893,7 @@ struct FirstMessage {
 pub(super) struct Carried {
     pub(super) remote_session: RemoteSessionId,
     pub(super) node: String,
-    /// The number of its first message, until that is answered.
+    /// The sequence number of its first message, until that is answered.
     first_seq: Option<u64>,
     /// False: the client sends requests and maps no memory of that node.
     maps_memory: bool,
@@ -897,7 +902,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Bytes of it that are retained.
+    /// Bytes that are buffered.
     pub(super) fn retained_bytes(&self) -> usize {
         self.input.capacity()
     }
@@ -907,7 +912,7 @@ fn parse(address: &str) -> Option<PeerAddress> {
     address.parse().inspect_err(|error| tracing::warn!(%error, "an address")).ok()
 }
 
-/// An address at which this node is expected.
+/// An address at which the node of this name is expected.
 fn named(node: &str, address: &str) -> Option<PeerAddress> {
     let mut address = parse(address)?;
     address.name = node.parse().ok();

@@ -1,6 +1,5 @@
-//! Scrapers of the numbers, inside the event loop. They are strangers: each has a deadline, few
-//! are there at a time, the oldest goes first, and the numbers are counted anew ten times a second
-//! at most, whoever asks how often.
+//! Metrics scrapers in the event loop. They are not trusted: each has a deadline, their number is
+//! limited, the oldest is dropped first, and the metrics are computed at most ten times a second.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,16 +14,16 @@ use crate::metrics::http::{self, HttpRequest};
 /// Tokens of scrapers: this bit and a number.
 pub(super) const SCRAPERS: u64 = 1 << 62;
 
-/// Connections at a time; one scraper needs one.
+/// Limit on connections. One scraper needs one.
 const SCRAPERS_MAX: usize = 16;
 
-/// A scrape is over by then, answered or not.
+/// Time limit of a scrape.
 const SCRAPE_MS_MAX: u64 = 5_000;
 
-/// Numbers are as old as this at most; looking at every hold takes time.
+/// Maximum age of the metrics. Computing them visits every hold, which takes time.
 const FRESH_MS: u64 = 100;
 
-/// Connections taken in one turn, so that a flood of them leaves room for clients.
+/// Connections accepted in one turn, so that a flood of them leaves room for clients.
 const ACCEPTS_PER_TURN: usize = 8;
 
 /// Where scrapers connect.
@@ -103,21 +102,21 @@ struct Scraper {
     stream: ScrapeStream,
     deadline_ms: u64,
     input: Vec<u8>,
-    /// Empty until the question has come.
+    /// Empty until the request has arrived.
     output: Vec<u8>,
     sent: usize,
 }
 
-/// What a scraper is waiting for.
+/// The next step of a scraper.
 #[derive(Debug, PartialEq, Eq)]
 enum ScrapeStep {
-    /// To send or to take more.
+    /// Waits to send or receive more bytes.
     Wait,
-    /// To be told the numbers.
+    /// Needs the metrics as its answer.
     Numbers,
-    /// To be told whether the node serves clients.
+    /// Needs the readiness of the node as its answer.
     Readiness,
-    /// Nothing: it is over.
+    /// The connection can be dropped.
     Over,
 }
 
@@ -127,7 +126,7 @@ pub(super) struct Scrapers {
     listener: ScrapeListener,
     all: BTreeMap<u64, Scraper>,
     next: u64,
-    /// The numbers, and when they were counted.
+    /// The text of the metrics, and when it was computed.
     numbers: Option<(u64, String)>,
 }
 
@@ -140,7 +139,7 @@ impl Scrapers {
         self.listener.as_fd()
     }
 
-    /// When the first of them is over; they are in the order of their coming.
+    /// The earliest deadline. Scrapers are in the order of their arrival.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.all.first_key_value().map(|(_, scraper)| scraper.deadline_ms)
     }
@@ -152,7 +151,7 @@ impl Scrapers {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::debug!(%error, "a scraper could not be taken");
-                    // Descriptors may be what is missing.
+                    // Descriptors may have run out.
                     self.all.pop_first();
                     return;
                 }
@@ -172,8 +171,8 @@ impl Scrapers {
         }
     }
 
-    /// A scraper can be read or written. `count` makes the text of the numbers; `readiness`: why the node
-    /// does not serve clients.
+    /// Handles a scraper that is readable or writable. `count` computes the text of the metrics.
+    /// `readiness` contains the reason if the node does not serve clients.
     pub(super) fn ready(
         &mut self,
         poll: BorrowedFd<'_>,
@@ -212,7 +211,7 @@ impl Scrapers {
         }
     }
 
-    /// Lets go of those whose time is over.
+    /// Drops scrapers whose deadline has passed.
     pub(super) fn tick(&mut self, now_ms: u64) {
         while self.next_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
             self.all.pop_first();
@@ -221,7 +220,7 @@ impl Scrapers {
 }
 
 impl Scraper {
-    /// Takes what has come; once there is an answer, only to see the other end close.
+    /// Reads the request. Once there is an answer, only detects that the other end closes.
     fn read(&mut self) -> ScrapeStep {
         let mut bytes = [0; 2048];
         match self.stream.read(&mut bytes) {
@@ -229,7 +228,7 @@ impl Scraper {
             Ok(count) if self.output.is_empty() => {
                 self.input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
             }
-            // Whoever goes on talking after the answer is no scraper.
+            // A scraper sends nothing after its request.
             Ok(_) => return ScrapeStep::Over,
             Err(error) if is_pause(&error) => return ScrapeStep::Wait,
             Err(_) => return ScrapeStep::Over,

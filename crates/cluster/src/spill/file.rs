@@ -10,16 +10,17 @@ use super::SpillStore;
 use super::worker::{Stop, fault};
 use crate::protocol::WriteFault;
 
-/// Bytes that are written or read at once; the private memory of the worker is some of these.
+/// Bytes written or read at once. The private memory of the worker is a few of these.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// One step, of a piece at most, takes so long or has failed.
+/// Time limit of one step, which handles a piece at most.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
 
 type Result<T> = std::result::Result<T, WriteFault>;
 
 impl SpillStore {
-    /// Whether a folder has room for a file and something besides. Of a bucket nobody knows.
+    /// Checks that a folder has room for a file and some spare bytes. The space of a bucket is
+    /// unknown.
     pub(super) fn check_space(&self, bytes: u64, spare_bytes: u64) -> Result<()> {
         let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
         let Some(space) = space else {
@@ -36,7 +37,7 @@ impl SpillStore {
         Err(WriteFault { is_full: true, reason })
     }
 
-    /// Writes an object. There is no file, or a whole one, whatever happens.
+    /// Writes an object. The file exists completely or not at all, even after a failure.
     pub(super) async fn write(
         &self,
         region: &Region,
@@ -80,7 +81,7 @@ impl SpillStore {
         }
     }
 
-    /// Reads the head of an object's file, and sees that the file is as long as it says.
+    /// Reads the head of an object's file, and checks the length of the file against it.
     pub(super) async fn look(&self, id: ObjectId, stop: &Stop) -> Result<SpillHead> {
         let found = stop.step(self.store.head(&self.path(id))).await?.size;
         if found < SPILL_HEAD_BYTES_MIN {
@@ -164,7 +165,7 @@ fn short(found: u64, needed: u64) -> WriteFault {
     fault(SpillFault::Short { found, needed }.to_string())
 }
 
-/// A span in parts of [`PIECE_BYTES`] at most.
+/// Splits a span into pieces of at most [`PIECE_BYTES`].
 fn pieces(span: Span) -> impl Iterator<Item = Span> {
     let count = span.length.0.div_ceil(PIECE_BYTES);
     (0..count).map(move |number| {

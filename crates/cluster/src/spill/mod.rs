@@ -1,4 +1,4 @@
-//! Where objects go that are taken out of memory: a folder or a bucket, and the thread that
+//! Storage for objects that are moved out of memory: a folder or a bucket, and the thread that
 //! writes and reads there. The event loop never waits for it.
 
 mod file;
@@ -24,27 +24,27 @@ use url::Url;
 pub(crate) use owner::{Orphans, SpillOwner};
 pub(crate) use worker::Worker;
 
-/// A request to a bucket that failed is made again so often, and for so long: less than a step of
-/// a job may take, so that what is wrong is told.
+/// Limits on retries of a failed bucket request. They end before a step of a job times out, so the
+/// cause is reported.
 const RETRIES_MAX: usize = 4;
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// Where to spill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillTarget {
-    /// A folder of a file system; made if it is not there.
+    /// A folder of a file system, created if it does not exist.
     Folder(PathBuf),
-    /// What the crate `object_store` knows by a URL, as far as it is compiled in: `s3:`, `file:`,
+    /// A URL that the crate `object_store` supports, with the features compiled in: `s3:`, `file:`,
     /// `memory:`.
     Url(Url),
 }
 
 impl SpillTarget {
-    /// A URL if it looks like one, else a folder.
+    /// Parses a URL if the text contains `://`, else a folder.
     ///
     /// # Errors
     ///
-    /// In words, for the person who wrote it.
+    /// A message for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("a folder or a URL is needed".to_owned());
@@ -72,10 +72,10 @@ impl fmt::Display for SpillTarget {
 pub(crate) struct SpillStore {
     store: Arc<dyn ObjectStore>,
     prefix: object_store::path::Path,
-    /// The folder of this region's files, where it is one.
+    /// The folder of this region's files, if they are in a file system.
     folder: Option<PathBuf>,
     uid: RegionUid,
-    /// What the name of each file begins with, for people.
+    /// Prefix of each file's name, for messages.
     label: String,
 }
 
@@ -102,8 +102,9 @@ impl SpillStore {
         }
     }
 
-    /// The memory of this region goes with its node: so do these files, at the latest when the next node
-    /// with the same lock begins. What earlier ones left goes now.
+    /// Ties these files to the node, since the memory of this region ends with it. They are removed
+    /// at the latest when the next node with the same lock starts. Files of earlier nodes are
+    /// removed now.
     pub(crate) fn belongs_to(&self, owner: &SpillOwner) -> io::Result<()> {
         let Some(dir) = self.folder.as_ref().and_then(|folder| folder.parent()) else {
             return Ok(());
@@ -120,7 +121,7 @@ impl SpillStore {
         dir.map_or(Ok(()), |dir| owner::forget(dir, self.uid))
     }
 
-    /// What the name of each file begins with, for people.
+    /// Prefix of each file's name, for messages.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
@@ -129,7 +130,8 @@ impl SpillStore {
         self.prefix.clone().join(id.to_string())
     }
 
-    /// Removes every file of this region but those of `retained`. With what a kill left half written.
+    /// Removes every file of this region except those of `retained`, in a folder also partly
+    /// written ones.
     async fn sweep(&self, retained: &BTreeSet<String>) -> io::Result<()> {
         if let Some(folder) = &self.folder {
             return sweep_folder(folder, retained);
@@ -149,15 +151,15 @@ fn make_folder(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// A bucket takes its credentials, its region and its endpoint from `AWS_ACCESS_KEY_ID` and the
-/// like.
+/// Opens a store. A bucket takes its credentials, region and endpoint from the environment
+/// (`AWS_ACCESS_KEY_ID` and so on).
 fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_store::path::Path)> {
     let (scheme, path) = ObjectStoreScheme::parse(url)?;
     if scheme != ObjectStoreScheme::AmazonS3 {
         let (store, path) = object_store::parse_url(url)?;
         return Ok((Arc::from(store), path));
     }
-    // Fails if there is one already, which is as good.
+    // An error shows that a provider is already installed, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {
         max_retries: RETRIES_MAX,
@@ -177,7 +179,7 @@ fn sweep_folder(folder: &Path, retained: &BTreeSet<String>) -> io::Result<()> {
         }
     }
     if retained.is_empty() {
-        // Made again with the first file; others may have put something there.
+        // The first file creates it again. Fails if it contains other files.
         let _ = fs::remove_dir(folder);
     }
     Ok(())

@@ -1,8 +1,9 @@
-//! Whose spill files are those of a region whose memory has no name: when its node was killed with all
-//! of its processes, that memory is gone and nobody can read them. A line beside them names the lock of
-//! the node; who has that lock now knows that no earlier node of it lives.
+//! The owners of spill files of regions without a name. If a node was killed with all of its
+//! processes, its memory is lost and no process can read these files. A marker file next to them
+//! names the node's lock. A process that holds this lock knows that no earlier node of it is alive.
 //!
-//! Files of another boot may be those of another machine that shares the folder: they are left alone.
+//! Files of another boot may belong to another machine that shares the folder, so they are not
+//! touched.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,19 +17,19 @@ use rustix::fs::OFlags;
 use crate::lock::Lock;
 use crate::peer_memory::own_host;
 
-/// Words that begin the line, with the version of the rest.
+/// First words of a marker, with the version of its format.
 const SAID_FIRST: &str = "farrow-spill 1";
 
-/// Longest line: a path has at most 4096 bytes.
+/// Limit on the length of a marker. A path has at most 4096 bytes.
 const SAID_BYTES_MAX: u64 = 8 << 10;
 
-/// Behind the name of a region.
+/// Suffix of a marker, after the name of the region.
 const SUFFIX: &str = ".node";
 
-/// The node of a region's spill files.
+/// The node that owns a region's spill files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpillOwner {
-    /// Device and inode of its lock.
+    /// Device and inode of its lock file.
     lock: (u64, u64),
     path: PathBuf,
 }
@@ -40,7 +41,7 @@ impl SpillOwner {
         Ok(Self { lock: (found.st_dev, found.st_ino), path })
     }
 
-    /// Says so beside the files of a region.
+    /// Writes the marker next to the files of a region.
     pub(super) fn write(&self, dir: &Path, uid: RegionUid) -> io::Result<()> {
         let (device, inode) = self.lock;
         let host = own_host();
@@ -49,7 +50,7 @@ impl SpillOwner {
         fs::write(marker(dir, uid), line)
     }
 
-    /// What a line says that this user wrote under this kernel.
+    /// Reads a marker that this user wrote during this boot.
     fn read(marker: &Path) -> Option<Self> {
         let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).ok()?;
         let file = File::options().read(true).custom_flags(flags).open(marker).ok()?;
@@ -72,7 +73,7 @@ fn marker(dir: &Path, uid: RegionUid) -> PathBuf {
     dir.join(format!("{:016x}{SUFFIX}", uid.0))
 }
 
-/// The region's files are gone.
+/// Removes the marker once the region's files are removed.
 pub(super) fn forget(dir: &Path, uid: RegionUid) -> io::Result<()> {
     match fs::remove_file(marker(dir, uid)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -80,7 +81,7 @@ pub(super) fn forget(dir: &Path, uid: RegionUid) -> io::Result<()> {
     }
 }
 
-/// Spill files that nobody can read any more.
+/// Spill files that no process can read any more.
 #[derive(Debug)]
 pub(crate) struct Orphans {
     marker: PathBuf,
@@ -89,7 +90,7 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    /// Spill files below a folder of regions that have an owner.
+    /// Spill files of regions in this folder that have an owner.
     fn all(dir: &Path) -> impl Iterator<Item = Self> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.filter_map(|entry| {
@@ -101,19 +102,19 @@ impl Orphans {
         })
     }
 
-    /// Those of earlier nodes with the lock of this one, which has other memory.
+    /// Spill files of earlier nodes with the lock of this one, which has other memory.
     pub(super) fn of_earlier(dir: &Path, own: &SpillOwner, uid: RegionUid) -> Vec<Self> {
         let own_marker = marker(dir, uid);
         let all = Self::all(dir);
         all.filter(|one| one.owner.lock == own.lock && one.marker != own_marker).collect()
     }
 
-    /// Those of nodes whose lock nobody has.
+    /// Spill files of nodes whose lock is free.
     pub(crate) fn left(dir: &Path) -> Vec<Self> {
         Self::all(dir).filter(|one| one.lock_owner().is_some()).collect()
     }
 
-    /// The lock of its node, taken, as long as nobody has it.
+    /// Takes the lock of its node, if it is free.
     fn lock_owner(&self) -> Option<File> {
         let lock = crate::leftovers::lock_if_free(&self.owner.path)?;
         let found = lock.metadata().ok()?;
@@ -125,7 +126,7 @@ impl Orphans {
         entries.map(|entry| entry.path()).collect()
     }
 
-    /// Removes them, the line last.
+    /// Removes the files, then the marker.
     pub(super) fn remove(&self) -> io::Result<()> {
         for file in self.files() {
             fs::remove_file(file)?;
@@ -136,7 +137,7 @@ impl Orphans {
         }
     }
 
-    /// Removes them unless their node has begun again.
+    /// Removes the files unless their node runs again.
     pub(crate) fn remove_if_left(&self) -> io::Result<()> {
         let _locked = self.lock_owner().ok_or(io::ErrorKind::ResourceBusy)?;
         self.remove()
@@ -155,7 +156,7 @@ mod tests {
         folder
     }
 
-    /// A node was killed with its supervisor: its files stayed for ever, whoever came after it.
+    /// Regression test: after a node was killed with its supervisor, its files were never removed.
     #[test]
     fn files_of_killed_nodes_go_with_the_next_and_by_clean() {
         let dir = tempfile::tempdir().unwrap();
@@ -167,7 +168,7 @@ mod tests {
         let spill = tempfile::tempdir().unwrap();
         let folders = [(1, &one.1), (2, &one.1), (3, &other.1)]
             .map(|(uid, owner)| spilled(spill.path(), uid, owner));
-        // Without a line nobody knows whose they are: memory with a name may be adopted again.
+        // Without a marker the owner is unknown: memory with a name may be adopted later.
         fs::create_dir(spill.path().join(format!("{:016x}", 4))).unwrap();
 
         let earlier = Orphans::of_earlier(spill.path(), &one.1, RegionUid(2));

@@ -1,5 +1,5 @@
-//! The thread that writes and reads files, one job after the other: so a file is never removed
-//! before the job ahead of it has used it.
+//! The thread that writes and reads files. It runs one job after the other, so a file is never
+//! removed before an earlier job has used it.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,24 +19,24 @@ use super::file::STEP_MAX;
 use super::{SpillStore, SpillTarget, make_folder, open_url};
 use crate::protocol::{SpillDone, SpillJob, WriteFault};
 
-/// How often a job that takes long looks whether it is to stop.
+/// Interval at which a long job checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Jobs whose end the event loop looks at in one turn: each may seal, free or move an object.
+/// Finished jobs that one turn of the event loop handles: each may seal, free or move an object.
 const DONE_PER_TURN: usize = 16;
 
-/// How long a bucket may take to answer when a node starts.
+/// Time limit on a bucket's answer when a node starts.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
-/// What a node that ends for good spends on removing its files.
+/// Time limit on removing the files when a region ends.
 const PURGE_MAX: Duration = Duration::from_secs(10);
 
-/// Tells the worker to end.
+/// Stops the worker.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stop(Arc<sync::AtomicBool>);
 
 impl Stop {
-    /// Waits for one step of a job, no longer than [`STEP_MAX`] and no longer than is wanted.
+    /// Waits for one step of a job, at most [`STEP_MAX`], or until the worker should stop.
     pub(super) async fn step<T, E: Error + 'static>(
         &self,
         step: impl Future<Output = Result<T, E>>,
@@ -63,12 +63,12 @@ impl Stop {
     }
 }
 
-/// Something that has nothing to do with space.
+/// A failure other than lack of space.
 pub(super) fn fault(reason: String) -> WriteFault {
     WriteFault { is_full: false, reason }
 }
 
-/// Whether the system had no space left.
+/// Whether the storage was full.
 fn is_full(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -81,19 +81,19 @@ fn is_full(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The event loop's end of the thread.
+/// The event loop's handle on the thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
     jobs: Option<Sender<SpillJob>>,
     done: Receiver<SpillDone>,
-    /// Can be read when something is done.
+    /// Readable when a job is finished.
     pub(crate) wake: UnixStream,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Starts the thread. Files of objects that are not among `retained` are removed first.
+    /// Starts the thread. It first removes files of objects that are not among `retained`.
     pub(crate) fn start(
         store: SpillStore,
         region: Arc<Region>,
@@ -119,7 +119,7 @@ impl Worker {
                 {
                     break;
                 }
-                // A full pipe has told already.
+                // If the pipe is full, the event loop wakes anyway.
                 let _ = (&teller).write(&[1]);
             }
             runtime.shutdown_background();
@@ -128,7 +128,7 @@ impl Worker {
         Ok(Self { jobs: Some(jobs), done, wake, stop, thread: Some(thread) })
     }
 
-    /// Has a job done. The node limits how many there are.
+    /// Queues a job. The node limits the number of jobs.
     pub(crate) fn push(&self, job: SpillJob) {
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// Some of what was done since, and whether there may be more.
+    /// A limited number of finished jobs, and whether there may be more.
     pub(crate) fn finished(&self) -> (Vec<SpillDone>, bool) {
         let mut bytes = [0; 64];
         while io::Read::read(&mut &self.wake, &mut bytes).is_ok_and(|count| count > 0) {}
@@ -148,7 +148,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Nothing touches the region afterwards.
+    /// After this, the thread does not access the region.
     fn drop(&mut self) {
         self.stop.0.store(true, sync::Ordering::Relaxed);
         self.jobs = None;
@@ -163,8 +163,8 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 impl SpillTarget {
-    /// Sees that a folder can be had, or that a bucket answers: a node that could not spill should
-    /// not start. Costs one request.
+    /// Checks that the folder can be created or the bucket answers, so that a node that cannot
+    /// spill does not start. Costs one request.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let url = match self {
             Self::Folder(dir) => return make_folder(dir),
@@ -187,7 +187,7 @@ impl SpillTarget {
 }
 
 impl SpillStore {
-    /// Removes all files of a region that is no more.
+    /// Removes all files of a region that no longer exists.
     pub(crate) fn purge(&self) -> io::Result<()> {
         let runtime = runtime()?;
         let sweep = async { tokio::time::timeout(PURGE_MAX, self.sweep(&BTreeSet::new())).await };

@@ -1,4 +1,4 @@
-//! The program that runs, started once more: as the daemon that it supervises.
+//! Starts the running program again, as the daemon that it supervises.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 
 use super::channel::SupervisorChannel;
 
-/// Said to a daemon that has a supervisor at its standard input.
+/// Argument of a daemon that has a supervisor at its standard input.
 pub(super) const SUPERVISED: &str = "--supervised";
 
-/// The file that this process runs, even if it was replaced meanwhile.
+/// The file that this process runs, even if it has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// This program's own command line.
@@ -22,8 +22,8 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// `None` if the command line does not end with these arguments of the node: then it is
-    /// another program's, which calls the node as a function.
+    /// Returns `None` if the command line does not end with these arguments of the node: then
+    /// another program calls the node as a function.
     pub(super) fn find(arguments: &[OsString]) -> Option<Self> {
         let line = fs::read("/proc/self/cmdline").ok()?;
         let line = line.strip_suffix(b"\0")?;
@@ -32,8 +32,7 @@ impl Again {
         (words.len() > arguments.len() && words.ends_with(arguments)).then_some(Self { words })
     }
 
-    /// Starts the daemon. The new process is this program from its beginning, not a copy of this
-    /// process.
+    /// Starts the daemon by executing this program again, not by forking this process.
     pub(super) fn start(&self) -> io::Result<(Child, SupervisorChannel)> {
         let (ours, theirs) = SupervisorChannel::pair()?;
         let mut command = Command::new(PROGRAM);

@@ -1,5 +1,5 @@
-//! What a supervisor and its daemon say to each other: short messages with descriptors, over a pair
-//! of sockets that only the two have. Its end says that the other one has ended.
+//! Messages between a supervisor and its daemon: short, with file descriptors, over a private
+//! socket pair. End of file signals that the other process has ended.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,17 +16,17 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Kind, and a message for each descriptor.
+/// One byte for the kind and one tag byte for each descriptor.
 const MESSAGE_BYTES_MAX: usize = 16;
 
-/// What a node must not lose when its daemon dies.
+/// Descriptors that a node must not lose when its daemon dies.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
-    /// Says that a node serves the socket.
+    /// The lock file, which shows that a node serves the socket.
     pub(crate) lock: Option<File>,
-    /// Clients that connect while there is no daemon wait in its queue.
+    /// The listening socket. Clients that connect while no daemon runs wait in its queue.
     pub(crate) listener: Option<UnixListener>,
-    /// The region; `None`: on a device, which stays by itself.
+    /// The region. `None` if it is on a device, which outlives the processes.
     pub(crate) memory: Option<HeldMemory>,
 }
 
@@ -43,18 +43,18 @@ impl Handles {
     }
 }
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// To the daemon: begin, with what a service manager may have retained.
+    /// To the daemon: start with the memory that a service manager may have retained.
     Start,
-    /// To the daemon: go on where the last one was killed.
+    /// To the daemon: continue where the killed daemon stopped.
     Restart,
-    /// To the daemon: end in order.
+    /// To the daemon: shut down in order.
     Stop,
-    /// To the daemon: what it sent is held, others may know.
+    /// To the daemon: its descriptors are held, so it may publish them.
     Held,
-    /// To the supervisor: the daemon is about to serve, with these handles.
+    /// To the supervisor: the daemon is about to serve, with these descriptors.
     Ready,
 }
 
@@ -71,11 +71,11 @@ const KINDS: [(u8, MessageKind); 5] = [
 pub(crate) struct SupervisorMessage {
     pub(crate) kind: MessageKind,
     pub(crate) handles: Handles,
-    /// The daemon that waits to be told that this one serves, if it is to follow one.
+    /// The connection of the daemon that this one replaces, which waits for a confirmation.
     pub(crate) predecessor: Option<UnixStream>,
 }
 
-/// One end.
+/// One end of the socket pair.
 #[derive(Debug)]
 pub(crate) struct SupervisorChannel(OwnedFd);
 
@@ -125,11 +125,12 @@ impl SupervisorChannel {
         }
     }
 
-    /// The next message; `None`: the other end has ended.
+    /// Receives the next message. `None`: the other process has ended.
     ///
     /// # Errors
     ///
-    /// `TimedOut` after the time limit, if there is one; `InvalidData`; the system's answer.
+    /// `TimedOut` after the time limit, if there is one; `InvalidData` for a malformed message; or
+    /// the error of the system call.
     pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<SupervisorMessage>> {
         if let Some(limit) = limit {
             let limit = Timespec::try_from(limit).map_err(io::Error::other)?;

@@ -1,4 +1,5 @@
-//! The daemon's side: who holds the memory, the listening socket and the lock while it runs.
+//! The daemon's side: the process that holds the memory, the listening socket and the lock while
+//! the daemon runs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,18 +16,19 @@ use crate::lock::Holder;
 use crate::node::{NodeError, Stopper, failed};
 use crate::upgrade;
 
-/// A supervisor answers at once; one that was stopped is waited for so long.
+/// Time limit for an answer. A supervisor answers at once unless it was stopped.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// A thread that only reads short messages.
+/// The thread only reads short messages.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What a daemon begins with, and whom it tells what must outlive it.
+/// The descriptors that a daemon starts with, and the supervisor that holds those that must outlive
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Custody {
     start: Handles,
     is_restart: bool,
-    /// `None`: nobody supervises this daemon.
+    /// `None`: the daemon has no supervisor.
     supervisor: Option<Supervised>,
 }
 
@@ -38,18 +40,19 @@ struct Supervised {
 }
 
 impl Custody {
-    /// Of a daemon that nobody supervises: what a service manager retained is the start.
+    /// For a daemon without a supervisor: it starts with the memory that a service manager
+    /// retained.
     pub(crate) fn alone() -> Self {
         let start = Handles { memory: notify::stored_memory(), ..Handles::default() };
         Self { start, ..Self::default() }
     }
 
-    /// Of a daemon whose supervisor is at the other end of standard input. From here on the end of
-    /// the supervisor, and its word, end the node.
+    /// For a daemon whose supervisor is at the other end of standard input. From here on the node
+    /// stops when the supervisor ends or requests it.
     ///
     /// # Errors
     ///
-    /// Standard input is no such thing.
+    /// Standard input is not the channel of a supervisor.
     pub(crate) fn supervised(stopper: Stopper) -> io::Result<Self> {
         let channel = SupervisorChannel::new(io::stdin().as_fd().try_clone_to_owned()?);
         let first = channel.receive(Some(ANSWER_MAX))?;
@@ -84,24 +87,24 @@ impl Custody {
         })
     }
 
-    /// Does this daemon go on where another one of the same supervisor was killed?
+    /// Whether this daemon continues after the same supervisor's previous daemon was killed.
     pub(crate) fn is_restart(&self) -> bool {
         self.is_restart
     }
 
-    /// Has the supervisor ended? Then this daemon ends too, as if it had been killed.
+    /// Whether the supervisor has ended. This daemon then ends too, as if it had been killed.
     pub(crate) fn is_orphaned(&self) -> bool {
         let supervisor = self.supervisor.as_ref();
         supervisor.is_some_and(|one| one.is_gone.load(sync::Ordering::Acquire))
     }
 
-    /// What the daemon begins with.
+    /// The descriptors that the daemon starts with.
     pub(crate) fn take_start(&mut self) -> Handles {
         std::mem::take(&mut self.start)
     }
 
-    /// Gives what must outlive this daemon to who holds it, and lets others find the memory. The
-    /// daemon before this one, if it is there, ends then.
+    /// Passes the descriptors that must outlive this daemon to their holder and publishes where the
+    /// memory is found. The previous daemon, if any, then ends.
     ///
     /// # Errors
     ///
@@ -127,7 +130,8 @@ impl Custody {
             .map_err(|error| failed("the supervisor's answer")(io::Error::other(error)))
     }
 
-    /// The node has ended by order: nothing is to be retained. A supervisor says so itself.
+    /// Reports that the node has stopped on request, so nothing is retained. A supervisor reports
+    /// this itself.
     pub(crate) fn ended(&self) {
         if self.supervisor.is_none() {
             Notifier::from_environment().forget();
@@ -136,7 +140,7 @@ impl Custody {
 }
 
 impl Holder {
-    /// This process.
+    /// The current process as the holder.
     pub(super) fn own(memory: Option<&HeldMemory>) -> Self {
         let memory = memory.filter(|memory| memory.is_nameless());
         let memory = memory.and_then(|memory| {

@@ -1,10 +1,10 @@
 //! The supervisor: a small process that holds a node's memory, listening socket and lock, and runs
 //! the daemon as its child.
 //!
-//! When the daemon is killed, or crashes, the supervisor starts it again and gives it all of that, so
-//! that nothing is lost and no client is refused. When the supervisor is killed, the daemon ends: who
-//! kills the process that he started wants the node to end. So memory without a name lives exactly
-//! as long as these two, and those who map it.
+//! If the daemon is killed or crashes, the supervisor restarts it with these descriptors, so no
+//! data is lost and no client is refused. If the supervisor is killed, the daemon ends: killing the
+//! process that was started stops the node. So memory without a name lives exactly as long as these
+//! two processes and the clients that map it.
 
 mod again;
 mod channel;
@@ -33,22 +33,22 @@ use crate::lock::Holder;
 use crate::node::{NodeError, NodeOptions, failed};
 use crate::{signals, upgrade};
 
-/// A daemon that dies sooner than this after it served dies of what it finds, not of what comes.
+/// A daemon that dies within this time of starting to serve fails because of its state, not because
+/// of a request.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// After so many quick deaths in a row another start would end the same way.
+/// After this many quick deaths in a row another start would fail the same way.
 const QUICK_MAX: u32 = 5;
 
-/// Pause before the start after the second quick death; each further one doubles it.
+/// Pause before the start after the second quick death. Each further one doubles it.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
-/// Runs a node with these options in a process of its own until it ends. Returns its exit code;
-/// `None`: this program cannot be started again by its own command line, which has to end with
-/// `arguments`.
+/// Runs a node with these options in a child process until it ends, and returns its exit code.
+/// `None`: the command line does not end with `arguments`, so this program cannot restart itself.
 ///
 /// # Errors
 ///
-/// The system refuses what it takes.
+/// A system call fails.
 pub(crate) fn supervise(
     arguments: &[OsString],
     options: &NodeOptions,
@@ -81,7 +81,7 @@ struct Supervisor<'a> {
     options: &'a NodeOptions,
     notifier: Notifier,
     say: fn(&str),
-    /// Has a daemon of this supervisor ever served?
+    /// Whether a daemon of this supervisor has ever served.
     was_ready: bool,
     is_stopping: bool,
     quick_deaths: u32,
@@ -92,7 +92,7 @@ impl Supervisor<'_> {
         loop {
             let (mut child, channel) = self.again.start().map_err(failed("start the daemon"))?;
             let kind = if self.was_ready { MessageKind::Restart } else { MessageKind::Start };
-            // One that has ended already is seen below.
+            // If the child has already ended, `attend` notices it.
             let _ = channel.send_with(kind, &self.handles, None);
             if self.is_stopping {
                 let _ = channel.send(MessageKind::Stop);
@@ -106,7 +106,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Listens to the daemon until it ends. Returns when it began to serve.
+    /// Handles messages of the daemon until it ends. Returns the time at which it began to serve.
     fn attend(&mut self, channel: &SupervisorChannel) -> Result<Option<Instant>, NodeError> {
         let mut since = None;
         loop {
@@ -130,7 +130,8 @@ impl Supervisor<'_> {
                 Ok(Some(message)) if message.kind == MessageKind::Ready => {
                     self.take(message);
                     since = Some(Instant::now());
-                    // What was sent is held, and whoever waits for it may go.
+                    // The descriptors are held here now, so processes that wait for them may
+                    // continue.
                     let _ = channel.send(MessageKind::Held);
                 }
                 Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
@@ -139,7 +140,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// From here on the daemon may die: all that it needs is here.
+    /// Stores the descriptors. From here on the daemon may die: the supervisor has all that a
+    /// restart needs.
     fn take(&mut self, message: SupervisorMessage) {
         let SupervisorMessage { handles, predecessor, .. } = message;
         let is_new = !self.was_ready;
@@ -164,7 +166,7 @@ impl Supervisor<'_> {
         self.is_stopping = true;
     }
 
-    /// The exit code of the node, unless the daemon is to be started again.
+    /// The exit code of the node, or `None` to restart the daemon.
     fn verdict(&mut self, status: ExitStatus, served: Option<Duration>) -> Option<i32> {
         if status.success() {
             self.notifier.forget();
@@ -183,7 +185,7 @@ impl Supervisor<'_> {
             return Some(code);
         }
         if !self.was_ready && self.options.is_upgrade {
-            // The one before it takes everything back.
+            // The previous daemon takes everything back.
             (self.say)(&format!("farrow node: the daemon {how} before it followed the other one"));
             return Some(1);
         }
@@ -195,7 +197,8 @@ impl Supervisor<'_> {
                  giving up",
                 QUICK.as_secs()
             ));
-            // One that ended with an error may have found another pair, which has the socket now.
+            // A daemon that ended with an error may have found that another pair has the socket
+            // now.
             if by_signal.is_some() {
                 self.clear();
             }
@@ -205,12 +208,12 @@ impl Supervisor<'_> {
         None
     }
 
-    /// What a daemon that ends in order takes away by itself.
+    /// Removes the files that a daemon removes itself when it shuts down in order.
     fn clear(&self) {
         let socket = &self.options.socket;
         let holder = Holder::read(&paths::lock_of(socket));
         if !holder.is_ok_and(|holder| holder.pid == std::process::id()) {
-            // Another pair has followed.
+            // Another supervisor has taken over.
             return;
         }
         let metrics = self.options.metrics.as_ref().and_then(|it| it.path(socket));
@@ -220,7 +223,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits before the next start, unless the node is to end.
+    /// Waits before the next start, unless the node is stopping.
     fn pause(&mut self) {
         let Some(doublings) = self.quick_deaths.checked_sub(2) else {
             return;

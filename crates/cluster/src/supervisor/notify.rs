@@ -1,5 +1,5 @@
-//! The protocol of systemd: it is told when the node serves, and keeps the descriptors of memory
-//! that has no name, so that a restart of supervisor and daemon together adopts it
+//! The systemd notification protocol: systemd learns when the node serves, and stores the
+//! descriptors of memory without a name, so that a restart of both supervisor and daemon adopts it
 //! (`sd_notify(3)`, `sd_pid_notify_with_fds(3)`, `sd_listen_fds(3)`).
 
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 
-/// By these names systemd keeps the sections.
+/// The names under which systemd stores the sections.
 const NAMES: [&str; 2] = ["farrow-control", "farrow-data"];
 
-/// Tells a service manager, if there is one.
+/// Notifies the service manager, if there is one.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    /// The path of its socket; after an `@` an abstract name.
+    /// The path of its socket, or an abstract name after an `@`.
     address: Option<OsString>,
 }
 
@@ -29,7 +29,7 @@ impl Notifier {
         Self { address: std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) }
     }
 
-    /// The node serves; memory without a name is to be retained for the next start.
+    /// Reports that the node serves, and stores memory without a name for the next start.
     pub(crate) fn ready(&self, memory: Option<&HeldMemory>) {
         if let Some(memory) = memory.filter(|memory| memory.is_nameless()) {
             for (name, fd) in NAMES.iter().zip(memory.fds()) {
@@ -39,12 +39,12 @@ impl Notifier {
         self.tell("READY=1", None);
     }
 
-    /// The node ends by order.
+    /// Reports that the node stops on request.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1", None);
     }
 
-    /// The memory is given back: a later start is to begin anew.
+    /// Removes the stored memory: a later start begins with new memory.
     pub(crate) fn forget(&self) {
         for name in NAMES {
             self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
@@ -74,13 +74,13 @@ fn send(address: &[u8], words: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<(
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    // A manager that reads nothing is not waited for.
+    // The daemon does not wait for a manager that reads nothing.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(&socket, &[IoSlice::new(words.as_bytes())], &mut control, flags)?;
     Ok(())
 }
 
-/// Memory that the service manager retained for this process from an earlier life, if it did.
+/// Memory that the service manager retained from an earlier run of this service, if any.
 pub(crate) fn stored_memory() -> Option<HeldMemory> {
     let text = |name: &str| std::env::var(name).ok();
     if text("LISTEN_PID")?.parse() != Ok(std::process::id()) {

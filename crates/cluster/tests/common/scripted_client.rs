@@ -57,7 +57,7 @@ impl ScriptedClient {
     }
 
     fn start_as(socket: &Path, more: &[(&str, String)]) -> Self {
-        let mut child = this_test_again("player")
+        let mut child = this_test_again("scripted_client")
             .env(SCRIPTED_CLIENT_SOCKET, socket)
             .envs(more.iter().cloned())
             .stdin(Stdio::piped())

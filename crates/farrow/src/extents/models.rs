@@ -1,5 +1,5 @@
 //! Threads of a client that take and give back pages, in every order that their lock allows: no
-//! page is handed out twice, and none is lost.
+//! page is handed out twice or lost.
 
 use farrow_memory::sync::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -14,9 +14,9 @@ const THREADS: u64 = 2;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mutant {
     None,
-    /// Looks under one lock, takes under another.
+    /// Looks under one lock and takes under another.
     TakeInTwoSteps,
-    /// The head of a grant is free for others before it is handed out.
+    /// The head of a grant is free for other threads before it is handed out.
     HeadLeftFree,
 }
 
@@ -26,7 +26,7 @@ struct Shared {
     state: Mutex<ExtentsState>,
     /// First page that the node has not granted.
     node: Mutex<u64>,
-    /// What is handed out now.
+    /// Ranges that are handed out now.
     out: Mutex<Vec<Span>>,
 }
 
@@ -71,7 +71,7 @@ fn work(shared: &Shared) {
     if freed.is_err() {
         shared.broken.store(true, Ordering::Relaxed);
     }
-    // And one that is retained.
+    // A second range, which is retained.
     note(shared, take(shared));
 }
 
@@ -113,7 +113,8 @@ fn model(mutant: Mutant, broken: &std::sync::Arc<AtomicBool>) {
     }
 }
 
-/// Whether some order breaks it. Noted outside of loom, whose locks do not survive a panic.
+/// Whether some order breaks the invariant. Recorded outside of loom, whose locks do not survive a
+/// panic.
 fn is_broken(mutant: Mutant) -> bool {
     let broken = std::sync::Arc::new(AtomicBool::new(false));
     let mut builder = loom::model::Builder::new();

@@ -1,7 +1,7 @@
-//! Threads of one client that take, seal and give back pages while daemons die and another client
-//! deletes what was sealed: in random orders of all the steps between a message, its answer and the
-//! books. No page that the client takes for its own is the node's or anybody else's at any time, and
-//! nothing is given back that is not granted.
+//! Threads of one client take, seal and give back pages while daemons die and another client
+//! deletes sealed objects. All steps between a message, its answer and the records run in random
+//! order. No page that the client uses is ever owned by the node or another client, and only
+//! granted pages are given back.
 
 use super::*;
 
@@ -10,21 +10,21 @@ const THREADS: usize = 3;
 const STEPS: usize = 400;
 const RUNS: u64 = 4_000;
 
-/// A way to do without one of the rules, each of which must be found out.
+/// A missing rule; the test must detect each of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mutant {
     None,
-    /// An answer of an earlier daemon is taken after the books were compared.
+    /// An answer of an earlier daemon is accepted after the records were compared.
     AcceptAlways,
-    /// What was taken out of the books is given back to whoever is the daemon by then.
+    /// A range removed from the records is given back to a later daemon.
     ReleaseAlways,
-    /// A range of a seal without an answer stays doubtful when it is granted anew.
+    /// The range of a seal without an answer stays doubtful when it is granted again.
     KeepDoubts,
-    /// The answer to a seal takes a range out of the books that was granted anew meanwhile.
+    /// The answer to a seal removes a range from the records that was granted again meanwhile.
     SealedAlways,
-    /// An answer to a seal is taken for one to a later seal of the same range.
+    /// The answer to a seal is taken as that to a later seal of the same range.
     NoNumbers,
-    /// What is not found in the directory after a kill was not sealed.
+    /// An object missing from the directory after a kill counts as not sealed.
     NotFoundIsRefused,
 }
 
@@ -40,12 +40,12 @@ enum Owner {
 #[derive(Clone, Debug)]
 enum Thread {
     Idle,
-    /// The node granted this, or did not.
+    /// The node granted this range, or refused.
     Answered(Option<Granted>),
     Has(Span),
-    /// Sealed, refused, or nobody said.
+    /// Sealed, refused, or no answer.
     Sealed(SealTicket, Option<bool>),
-    /// Out of the books, and to be given back.
+    /// Removed from the records, and to be given back.
     LetGo(Span, u64),
 }
 
@@ -56,7 +56,7 @@ struct World {
     state: ExtentsState,
     connection: u64,
     is_alive: bool,
-    /// What the next daemon said is granted.
+    /// The ranges granted to the client, as reported by the next daemon.
     welcome: Option<Vec<Span>>,
     threads: [Thread; THREADS],
     is_broken: bool,
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// A kill, the welcome of the next daemon, or the comparison with it.
+    /// A kill, the welcome of the next daemon, or the comparison with its records.
     fn step_daemon(&mut self) {
         if self.is_alive {
             self.is_alive = self.roll(4) > 0;
@@ -164,7 +164,7 @@ impl World {
                 self.node[free] = Owner::Client;
                 let ranges = vec![page(free)];
                 let granted = Granted { ranges, connection: self.connection };
-                // Or the answer is lost with the daemon.
+                // The answer may be lost with the daemon.
                 self.is_alive = self.roll(8) > 0;
                 Thread::Answered(self.is_alive.then_some(granted))
             }
@@ -240,7 +240,7 @@ impl World {
     }
 }
 
-/// Whether some order breaks it.
+/// Whether some order breaks the invariant.
 fn is_broken(mutant: Mutant) -> bool {
     (0..RUNS).any(|seed| {
         let mut world = World::new(mutant, seed + 1);

@@ -1,4 +1,4 @@
-//! Adding rows: the bytes are written first, then the next version is tried for.
+//! Appends of rows: the bytes are written first, then sealed under the next free version.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,35 +16,35 @@ use crate::interrupt::suspend;
 use crate::put::Value;
 use crate::session::{Session, lock};
 
-/// How rows are appended.
+/// Options of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendOptions<'a> {
-    /// The first row; `None`: behind the last one that is there.
+    /// The first row; `None`: behind the last existing row.
     pub position: Option<u64>,
-    /// The node in whose memory they are to lie; `None`: that of the client's place.
+    /// The node in whose memory the rows are placed; `None`: this client's.
     pub node: Option<&'a str>,
-    /// How long room in memory, and others who append, may keep it waiting.
+    /// How long to wait for memory and for concurrent appends.
     pub timeout: Duration,
 }
 
 impl Default for AppendOptions<'_> {
-    /// At the end, here, within ten seconds.
+    /// At the end, in the memory of the client's node, within ten seconds.
     fn default() -> Self {
         Self { position: None, node: None, timeout: Duration::from_secs(10) }
     }
 }
 
 impl HugeTable {
-    /// Adds the rows of a record batch or a table, and says where they are now. Buffers in the
+    /// Appends the rows of a record batch or a table, and returns their location. Buffers in the
     /// pool of that node's memory stay in place; the rest is copied, once.
     ///
     /// # Errors
     ///
-    /// [`Error::RowsTaken`] for rows that are there already; [`Error::InvalidArgument`] for no
-    /// rows, another schema, with the first difference, and rows beyond `i64`;
-    /// [`Error::NodeLost`] names a node that has chunks, or was to have this one;
-    /// [`Error::Timeout`] when others were faster all the time; [`Error::NotFound`] when the table
-    /// was dropped; and what [`Client::put`](crate::Client::put) says about memory.
+    /// [`Error::RowsTaken`] if some of the rows exist; [`Error::InvalidArgument`] for no rows,
+    /// another schema, with the first difference, and rows beyond `i64`; [`Error::NodeLost`] names
+    /// a node that has chunks, or should receive this one; [`Error::Timeout`] when concurrent
+    /// appends win every race; [`Error::NotFound`] when the table was dropped; and the errors of
+    /// [`Client::put`](crate::Client::put) about memory.
     pub fn append(
         &self,
         value: &Value<'_>,
@@ -54,7 +54,7 @@ impl HugeTable {
         let deadline = deadline_after(options.timeout);
         let (rows, schema) = rows_of(value)?;
         self.check_schema(schema)?;
-        // Before anything is copied.
+        // Check before copying anything.
         self.next(options.position, rows)?;
         let client = options.node.map(|node| self.client.at(node)).transpose()?;
         let session = client.as_ref().unwrap_or(&self.client).session();
@@ -82,7 +82,7 @@ impl HugeTable {
         }
     }
 
-    /// The version that rows would be now, and their position, if they may be there.
+    /// The next version, and the position that new rows would have, if these rows do not exist yet.
     fn next(&self, position: Option<u64>, rows: u64) -> Result<(u64, u64), Error> {
         let _quiet = suspend();
         let mut state = lock(&self.state);
@@ -94,32 +94,32 @@ impl HugeTable {
             let what = format!("versions of huge table {:?}", self.name);
             return Err(Error::TooMany { what, max: VERSIONS_MAX });
         }
-        // Who sealed the last one may have died before it was pinned. So at any time all but the
-        // last are.
+        // The client that sealed the last chunk may have died before it pinned it. Pinned here, all
+        // chunks but the newest are pinned at any time.
         let last = state.layout.last().map(|chunk| chunk.id);
         self.pin(&mut state, last)?;
         Ok((version, position))
     }
 
-    /// What was sealed stays, unless the table was dropped meanwhile.
+    /// Pins a sealed object, or deletes it if the table was dropped meanwhile.
     fn keep(&self, session: &Arc<Session>, retained: &SealedHold) -> Result<(), Error> {
         let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
         if !home.has(&self.root.into())? {
-            // Who drops a table deletes the root first, then looks for chunks: one of the two sees
-            // this one.
+            // `drop_table` deletes the root first and then looks for chunks: one of the two sees
+            // this object.
             sweep::all(&[home, Arc::clone(session)], &labels::prefix(&self.name, self.root))?;
             let what = format!("huge table {:?}: it was dropped", self.name);
             return Err(Error::NotFound { what });
         }
         let _quiet = suspend();
         if let Err(error) = self.pin(&mut lock(&self.state), Some(retained.id())) {
-            // It is there. Who appends next pins it.
+            // The object exists; the next append pins it.
             tracing::warn!(%error, table = self.name, "a part is not pinned");
         }
         Ok(())
     }
 
-    /// Makes a node one of those that may have chunks, and says what it is called.
+    /// Adds a node to those that may have chunks, and returns its name.
     fn join(&self, session: &Arc<Session>, deadline: Instant) -> Result<Arc<str>, Error> {
         let region = session.region_uid();
         loop {
@@ -153,7 +153,7 @@ impl HugeTable {
         }
     }
 
-    /// A table that lost a part to make room would be none: its objects are never evicted.
+    /// Pins an object: a table that lost a part to eviction would be unusable.
     fn pin(&self, state: &mut SeenTable, id: Option<ObjectId>) -> Result<(), Error> {
         let Some(id) = id.filter(|id| !state.pinned.contains(id)) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl HugeTable {
     }
 }
 
-/// How many rows, and of what schema.
+/// The number of rows, and their schema.
 fn rows_of<'a>(value: &Value<'a>) -> Result<(u64, &'a SchemaNode), Error> {
     match *value {
         Value::RecordBatch { schema, batch } => Ok((batch.rows as u64, schema)),

@@ -1,10 +1,10 @@
-//! What the objects of a table are called, and what their metadata says.
+//! Names and metadata of the objects of a table.
 //!
-//! A table is a root, `<name>`: an empty Arrow table of its schema. Below it come, both numbered
-//! from 1 on without a gap, its chunks, `<name>/<id of the root>/<version>`, each in the memory of
-//! any node, and its members, `<name>/<id of the root>/node/<number>`, in the memory of the root:
-//! the nodes that may have chunks. Names are unique in the cluster, so who seals one has made the
-//! next version, and nobody else has.
+//! The root of a table, `<name>`, is an empty Arrow table of its schema. Its chunks are named
+//! `<name>/<id of the root>/<version>`, each in the memory of any node. Its members, `<name>/<id of
+//! the root>/node/<number>`, are in the memory of the root's node and list the nodes that may have
+//! chunks. Both are numbered from 1 on without a gap. Names are unique in the cluster, so exactly
+//! one client creates each version.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use farrow_store::{Metadata, NAME_BYTES_MAX, ObjectId};
 
 use crate::error::Error;
 
-/// Version of this layout, in the metadata of the root.
+/// Version of this layout, recorded in the metadata of the root.
 const FORMAT: &str = "1";
 
 const FORMAT_KEY: &str = "farrow.huge_table";
@@ -22,25 +22,25 @@ const ROWS_KEY: &str = "rows";
 const NODE_KEY: &str = "node";
 const REGION_KEY: &str = "region";
 
-/// Digits of a version or a member's number.
+/// Digits of a version, or of a member's number.
 const NUMBER_DIGITS: usize = 10;
 
-/// Most versions of a table: what has so many digits.
+/// The highest version: the largest number with [`NUMBER_DIGITS`] digits.
 pub(super) const VERSIONS_MAX: u64 = 9_999_999_999;
 
-/// Bytes of the longest name below a root, without that of the root.
+/// Length in bytes of the longest suffix that a name below a root adds to that of the root.
 const SUFFIX_BYTES_MAX: usize = "/".len() + 32 + "/node/".len() + NUMBER_DIGITS;
 
 /// A node that may have chunks of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChunkNode {
-    /// Uid of its memory.
+    /// Uid of its region.
     pub(super) region: u64,
-    /// What it was called.
+    /// Its name when it was added.
     pub(super) node: String,
 }
 
-/// Names below a root can be as long as they get.
+/// Checks that a table's name leaves room for the longest name below it.
 pub(super) fn check_name(namespace: &str, name: &str) -> Result<(), Error> {
     let namespace_bytes = if namespace.is_empty() { 0 } else { namespace.len() + 1 };
     let most = (NAME_BYTES_MAX as usize).saturating_sub(SUFFIX_BYTES_MAX + namespace_bytes);
@@ -61,12 +61,12 @@ pub(super) fn member_name(table: &str, root: ObjectId, number: u64) -> String {
     format!("{table}/{root}/node/{number:0NUMBER_DIGITS$}")
 }
 
-/// What the names of all but the root begin with.
+/// The common prefix of all names but that of the root.
 pub(super) fn prefix(table: &str, root: ObjectId) -> String {
     format!("{table}/{root}/")
 }
 
-/// The root to which an object of this name belongs, if it is one of a table of this name.
+/// The root to which an object of this name belongs, if it is part of a table with that name.
 pub(super) fn root_of(table: &str, name: &str) -> Option<ObjectId> {
     let (root, rest) = name.strip_prefix(table)?.strip_prefix('/')?.split_once('/')?;
     let number = rest.strip_prefix("node/").unwrap_or(rest);
@@ -84,7 +84,7 @@ pub(super) fn root_metadata() -> Result<Metadata, Error> {
     pairs([(FORMAT_KEY, FORMAT.to_owned())])
 }
 
-/// Whether an object is the root of a table that this client understands.
+/// Checks that an object is the root of a table in a layout known to this client.
 pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
     match metadata.get(FORMAT_KEY) {
         Some(FORMAT) => Ok(()),
@@ -95,12 +95,12 @@ pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
     }
 }
 
-/// Always of the same length.
+/// The encoded length is always the same.
 pub(super) fn chunk_metadata(position: u64, rows: u64) -> Result<Metadata, Error> {
     pairs([(POSITION_KEY, format!("{position:020}")), (ROWS_KEY, format!("{rows:020}"))])
 }
 
-/// First row and number of rows, as somebody wrote them.
+/// First row and number of rows, as read from untrusted metadata.
 pub(super) fn read_chunk(name: &str, metadata: &Metadata) -> Result<(u64, u64), Error> {
     Ok((read(name, metadata, POSITION_KEY)?, read(name, metadata, ROWS_KEY)?))
 }

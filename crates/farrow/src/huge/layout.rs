@@ -1,4 +1,4 @@
-//! Which rows lie where: the chunks of a table by version and by row. No memory, no messages.
+//! The location of rows: the chunks of a table by version and by row. No memory, no messages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use farrow_store::ObjectId;
 
-/// Rows of a table end here at most: Arrow counts in `i64`.
+/// Maximum number of rows of a table: Arrow counts in `i64`.
 pub(super) const ROWS_MAX: u64 = i64::MAX as u64;
 
-/// Rows of a huge table that lie together in the memory of one node.
+/// Rows of a huge table that are together in the memory of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// The version in which they came, from 1 on.
+    /// The version that added them, from 1 on.
     pub version: u64,
     /// The first row.
     pub position: u64,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
-    /// The node in whose memory they lie; empty where there is no cluster.
+    /// The node in whose memory they are; empty without a cluster.
     pub node: Arc<str>,
     /// Bytes of their buffers.
     pub bytes: u64,
-    /// The object that they are.
+    /// The object that contains them.
     pub id: ObjectId,
 }
 
@@ -36,11 +36,11 @@ impl Partition {
 /// Why rows cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Clash {
-    /// None at all.
+    /// There are no rows.
     Empty,
-    /// They would end behind the last row that can be.
+    /// The rows would end beyond the last possible one.
     TooFar,
-    /// Some are there.
+    /// Some of the rows exist.
     Taken(Partition),
     /// Another version is the next one.
     Version { next: u64 },
@@ -50,35 +50,35 @@ pub(super) enum Clash {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChunkList {
     by_version: Vec<Partition>,
-    /// Places in `by_version`, by the first row.
+    /// Indices into `by_version`, by the first row.
     by_row: BTreeMap<u64, usize>,
 }
 
 impl ChunkList {
-    /// The last version; 0: nothing was appended.
+    /// The last version; 0 for an empty table.
     pub(super) fn version(&self) -> u64 {
         self.by_version.len() as u64
     }
 
-    /// The chunk that came last.
+    /// The chunk of the last version.
     pub(super) fn last(&self) -> Option<&Partition> {
         self.by_version.last()
     }
 
-    /// The row behind the last one that is there.
+    /// The row behind the last existing one.
     pub(super) fn end(&self) -> u64 {
-        // They do not overlap: the last to begin is the last to end.
+        // Chunks do not overlap: the last to begin is the last to end.
         self.by_row.last_key_value().and_then(|(_, at)| self.by_version.get(*at)).map_or(0, end)
     }
 
-    /// Whether these rows could be the next version.
+    /// Whether these rows could become the next version.
     pub(super) fn check(&self, position: u64, rows: u64) -> Result<(), Clash> {
         if rows == 0 {
             return Err(Clash::Empty);
         }
         let until = position.checked_add(rows).filter(|until| *until <= ROWS_MAX);
         let until = until.ok_or(Clash::TooFar)?;
-        // Of those that begin before the end, the last one reaches farthest.
+        // Of the chunks that begin before the end, the last one reaches farthest.
         let before = self.by_row.range(..until).next_back();
         let before = before.and_then(|(_, at)| self.by_version.get(*at));
         match before.filter(|one| one.end() > position) {
@@ -110,7 +110,7 @@ fn end(chunk: &Partition) -> u64 {
     chunk.end()
 }
 
-/// The first rows that are missing before the last of these chunks, which are in order.
+/// The first gap before the last of these chunks, which are in order.
 pub(super) fn first_gap(chunks: &[Partition]) -> Option<Range<u64>> {
     let mut next = 0;
     for chunk in chunks {
@@ -135,11 +135,11 @@ mod tests {
         Partition { version, position, rows, node: "a".into(), bytes: 8 * rows, id }
     }
 
-    /// What is tested: whether rows are taken, and by whom.
+    /// The check under test: whether rows are taken, and by which chunk.
     type Check = fn(&ChunkList, u64, u64) -> Result<(), Clash>;
 
-    /// Adds what `check` lets pass, and looks after each step whether a set of rows, one by one,
-    /// says the same.
+    /// Adds the rows that `check` admits, and compares each step with a model: a set of single
+    /// rows.
     fn compare(check: Check, asked: &[(u64, u64)]) -> Result<(), String> {
         let mut layout = ChunkList::default();
         let mut owners: BTreeMap<u64, u64> = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! Huge tables: one Arrow table whose rows lie in the memory of many nodes.
+//! Huge tables: one Arrow table whose rows are in the memory of many nodes.
 //!
-//! A table is a log. Each append is one sealed object, a chunk, with a name that ends in the next
-//! version; since names are unique in the cluster, of those who try for a version at once one has
-//! it, and the others look again. So there is no lock that a dead client could keep, and a reader
-//! who finds versions 1 to n, by loads, has all of the table as it was then. The nodes that may
-//! have chunks are a second such log beside the root: a table of which a node is lost is an error,
-//! and never looks as if it were complete.
+//! A table is a log. Each append is one sealed object, a chunk, whose name ends in the next
+//! version. Names are unique in the cluster, so of concurrent appends of one version one succeeds,
+//! and the others try again. So no dead client can hold a lock, and a reader that finds versions 1
+//! to n, by loads, has the whole table as of version n. A second such log beside the root lists the
+//! nodes that may have chunks: if one of them is lost, reads fail, and the table never appears
+//! complete.
 
 mod append;
 
@@ -35,14 +35,13 @@ use crate::session::{Session, lock};
 use labels::ChunkNode;
 use layout::{ChunkList, Clash};
 
-/// A wait is cut into pieces of this, to see that a node was lost or the table dropped.
+/// A wait is cut into pieces of this length, to notice a lost node or a dropped table.
 const WAIT_PIECE: Duration = Duration::from_secs(1);
 
-/// Who loses the race for a name waits so long at most before looking again: it may be taken by a
-/// seal that is under way, and comes to nothing.
+/// The longest wait after a lost race for a name: the seal that took the name may still fail.
 const RACE_PIECE: Duration = Duration::from_millis(50);
 
-/// One table whose rows lie in the memory of many nodes. Threads may use it at the same time.
+/// A table whose rows are in the memory of many nodes. Threads may use it at the same time.
 #[derive(Debug)]
 pub struct HugeTable {
     client: Client,
@@ -53,27 +52,27 @@ pub struct HugeTable {
     state: Mutex<SeenTable>,
 }
 
-/// What was seen of a table; none of it changes any more.
+/// The known part of a table, none of which ever changes.
 #[derive(Debug, Default)]
 struct SeenTable {
     members: Vec<ChunkNode>,
     layout: ChunkList,
-    /// True once it was looked whether versions lie behind a missing one.
+    /// Whether the nodes were searched for versions beyond a missing one.
     is_checked: bool,
-    /// Pinned by this client: root, members, and the chunk that came last.
+    /// Objects pinned by this client: root, members and chunks.
     pinned: BTreeSet<ObjectId>,
 }
 
-/// A table as it is, or was, in one version.
+/// A table as of one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The version; 0 is the empty table.
     pub version: u64,
-    /// The row behind the last one that is there.
+    /// The row behind the last existing one.
     pub rows: u64,
-    /// The first rows that are missing before it.
+    /// The first gap before that row.
     pub missing: Option<Range<u64>>,
-    /// Which rows lie where, by row.
+    /// The location of the rows, in row order.
     pub partitions: Vec<Partition>,
 }
 
@@ -83,30 +82,30 @@ impl Snapshot {
         Self { version, rows, missing: layout::first_gap(&partitions), partitions }
     }
 
-    /// How many rows there are before the first missing one.
+    /// Number of rows before the first gap.
     pub fn rows_in_a_row(&self) -> u64 {
         self.missing.as_ref().map_or(self.rows, |gap| gap.start)
     }
 }
 
-/// What to wait for.
+/// The condition to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
-    /// So many rows from the first on, none missing.
+    /// This many rows from the first on, without a gap.
     Rows(u64),
     /// This version, or a later one.
     Version(u64),
 }
 
 impl Client {
-    /// Opens a huge table, and makes it where there is none and a schema is given. What is
-    /// appended without a word about the node goes to the memory of this client's place.
+    /// Opens a huge table. Creates it if there is none and a schema is given. Appends without a
+    /// node place their rows in the memory of this client's node.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for another schema than the table's, with the first difference,
-    /// and for an object that is no huge table; [`Error::NotFound`] without a schema;
-    /// [`Error::NodeLost`] also where the table is not found and may be on a node that is lost.
+    /// [`Error::InvalidArgument`] for a schema other than the table's, with the first difference,
+    /// and for an object that is not a huge table; [`Error::NotFound`] without a schema;
+    /// [`Error::NodeLost`] also when the table is not found and may be on a lost node.
     pub fn huge_table(&self, name: &str, schema: Option<&SchemaNode>) -> Result<HugeTable, Error> {
         HugeTable::open(self, name, schema)
     }
@@ -138,7 +137,7 @@ impl HugeTable {
         }
     }
 
-    /// False: the name is taken.
+    /// False if the name is taken.
     fn create(client: &Client, name: &str, schema: &SchemaNode) -> Result<bool, Error> {
         sweep::orphans(client, name)?;
         let empty = Value::Table { schema, batches: &[] };
@@ -174,23 +173,23 @@ impl HugeTable {
         Ok(table)
     }
 
-    /// Its name.
+    /// The name of the table.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A struct of its columns, with the metadata that it was made with.
+    /// A struct of the columns, with the metadata given at creation.
     pub fn schema(&self) -> &Arc<SchemaNode> {
         &self.schema
     }
 
-    /// What is there now, or was in a version. Sends no message but for a place at each node that
-    /// was not looked at before.
+    /// The table as it is now, or was in a version. Sends no message, except to open a session at
+    /// each node not searched before.
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`] names a node that has chunks of it, [`Error::NotFound`] when it was
-    /// dropped or somebody deleted a chunk, [`Error::InvalidArgument`] for a version to come.
+    /// [`Error::NodeLost`] names a node that has chunks of the table, [`Error::NotFound`] when the
+    /// table was dropped or a chunk deleted, [`Error::InvalidArgument`] for a future version.
     pub fn snapshot(&self, version: Option<u64>) -> Result<Snapshot, Error> {
         let _quiet = suspend();
         let mut state = lock(&self.state);
@@ -205,12 +204,12 @@ impl HugeTable {
         Ok(Snapshot::new(version, state.layout.chunks(version)))
     }
 
-    /// All rows, in place: one batch or more for each chunk, whose buffers hold it.
+    /// All rows, in place: one or more batches for each chunk, whose buffers hold the chunk.
     ///
     /// # Errors
     ///
     /// As [`Self::snapshot`]; [`Error::RowsMissing`] names the first gap;
-    /// [`Error::InvalidDescriptor`] for a chunk that is not what it says.
+    /// [`Error::InvalidDescriptor`] for a chunk that contradicts its metadata or the schema.
     pub fn table(&self, version: Option<u64>) -> Result<ArrowObject, Error> {
         let snapshot = self.snapshot(version)?;
         if let Some(gap) = &snapshot.missing {
@@ -225,11 +224,11 @@ impl HugeTable {
         Ok(ArrowObject { kind: Kind::Table, schema: Arc::clone(&self.schema), batches })
     }
 
-    /// Waits until rows, or a version, are there.
+    /// Waits for rows, or a version.
     ///
     /// # Errors
     ///
-    /// As [`Self::snapshot`]; [`Error::Timeout`] with what is there.
+    /// As [`Self::snapshot`]; [`Error::Timeout`] with the rows or version reached.
     pub fn wait(&self, until: WaitFor, timeout: Duration) -> Result<Snapshot, Error> {
         let started = Instant::now();
         let deadline = deadline_after(timeout);
@@ -257,7 +256,7 @@ impl HugeTable {
         }
     }
 
-    /// Looks what has come since the last time.
+    /// Looks for versions added since the last call.
     fn discover(&self, state: &mut SeenTable) -> Result<(), Error> {
         self.discover_members(state)?;
         let members = &state.members;
@@ -266,12 +265,12 @@ impl HugeTable {
             let place = self.client.nodes().place_of(member.region, &member.node)?;
             places.push((place, Arc::<str>::from(member.node.as_str())));
         }
-        // Before the look: what is sealed meanwhile is no hole.
+        // Before the search: a chunk sealed meanwhile is no gap.
         let newest = match state.is_checked {
             true => 0,
             false => self.newest(&places)?,
         };
-        // Most come from where the last one came from.
+        // Most chunks are on the same node as their predecessor.
         let mut latest = 0;
         'versions: loop {
             let version = state.layout.version() + 1;
@@ -299,7 +298,7 @@ impl HugeTable {
         Ok(())
     }
 
-    /// The nodes that may have chunks, as the memory of the root says.
+    /// Reads the nodes that may have chunks from the memory of the root's node.
     fn discover_members(&self, state: &mut SeenTable) -> Result<Arc<Session>, Error> {
         let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
         if !home.has(&self.root.into())? {
@@ -316,7 +315,7 @@ impl HugeTable {
         }
     }
 
-    /// The highest version that has a chunk, whether or not all before it have.
+    /// The highest version that has a chunk, even if earlier ones are missing.
     fn newest(&self, places: &[(Arc<Session>, Arc<str>)]) -> Result<u64, Error> {
         let prefix = labels::prefix(&self.name, self.root);
         let mut newest = 0;
@@ -329,7 +328,7 @@ impl HugeTable {
         Ok(newest)
     }
 
-    /// The batches of a chunk, once they are what they should be.
+    /// The batches of a chunk, checked against the table.
     fn rebuild(&self, chunk: &Partition) -> Result<Vec<BatchData>, Error> {
         let session = self.client.nodes().place_of(chunk.id.region().0, &chunk.node)?;
         let held = session.hold(&chunk.id.into())?;
@@ -384,7 +383,7 @@ fn find(session: &Arc<Session>, name: &str) -> Result<Option<(Entry, Metadata)>,
     {
         return Ok(Some((entry, metadata)));
     }
-    // Perhaps it is out of memory, and its metadata with it.
+    // The object may be spilled together with its metadata.
     let Some(held) = session.hold(&target)? else {
         return Ok(None);
     };
@@ -394,7 +393,7 @@ fn find(session: &Arc<Session>, name: &str) -> Result<Option<(Entry, Metadata)>,
     Ok(metadata?.map(|metadata| (entry, metadata)))
 }
 
-/// Waits for a name to be sealed on any node, until a deadline, and for `most` at most.
+/// Waits for a name to be sealed on any node, until the deadline and at most for `most`.
 fn wait_for_name(
     client: &Client,
     name: &str,
@@ -406,8 +405,8 @@ fn wait_for_name(
     own.wait_until(&[name.into()], 1, piece).map(|_| ())
 }
 
-/// A table that is not found may be on a node that is lost; to make a second one would be worse
-/// than an error.
+/// Fails if a node is lost: a table that is not found may be there, and a second table of this name
+/// would be worse than an error.
 fn none_is_lost(client: &Client, name: &str) -> Result<(), Error> {
     let lost = client.nodes().first_lost()?;
     lost.map_or(Ok(()), |node| {

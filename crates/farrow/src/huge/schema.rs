@@ -1,8 +1,8 @@
-//! Whether two schemas are the same, and if not, what differs first.
+//! Comparison of schemas.
 
 use farrow_arrow::SchemaNode;
 
-/// The first difference between the columns of a table and others; metadata plays no part.
+/// The first difference between the columns of two schemas; metadata is ignored.
 pub(super) fn difference(ours: &SchemaNode, theirs: &SchemaNode) -> Option<String> {
     children("", ours, theirs)
 }

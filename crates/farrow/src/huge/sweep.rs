@@ -1,4 +1,4 @@
-//! The end of a table, and of what an interrupted end left behind.
+//! Deletion of a table, and of the remains of an interrupted deletion.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::interrupt::suspend;
 use crate::session::{Session, lock};
 
 impl HugeTable {
-    /// Deletes the table on all nodes. Readers keep what they have; whoever appends is told.
+    /// Deletes the table on all nodes. Readers keep their objects; later appends fail.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] when it was dropped before. [`Error::NodeLost`]: where the root's node
-    /// is lost nothing was deleted; of another node the table is gone, and what lies in that
-    /// node's memory is deleted when a table of this name is made again, after it came back.
+    /// [`Error::NotFound`] when the table is already dropped. [`Error::NodeLost`]: if the root's
+    /// node is lost, nothing is deleted. If another node is lost, the table is dropped; chunks in
+    /// that node's memory are deleted when a table of this name is created after the node's return.
     pub fn drop_table(&self) -> Result<(), Error> {
         let _quiet = suspend();
         let mut state = lock(&self.state);
         let home = self.discover_members(&mut state)?;
         client::delete(&home, &[self.root.into()])?;
-        // Nodes that became members before the root went; later ones see that it has gone.
+        // Nodes that became members before the root was deleted; later ones see that it is gone.
         self.last_members(&home, &mut state)?;
         let (mut places, mut lost) = (Vec::new(), None);
         for member in &state.members {
@@ -31,7 +31,7 @@ impl HugeTable {
                 Err(error) => drop(lost.get_or_insert(error)),
             }
         }
-        // The members are in the memory of the root: they go last.
+        // The members are in the memory of the root's node: it is swept last.
         places.retain(|place| !Arc::ptr_eq(place, &home));
         places.push(home);
         all(&places, &labels::prefix(&self.name, self.root))?;
@@ -50,7 +50,7 @@ impl HugeTable {
     }
 }
 
-/// Deletes all named objects that begin like this in the memory of these nodes.
+/// Deletes all objects with this name prefix in the memory of these nodes.
 pub(super) fn all(places: &[Arc<Session>], prefix: &str) -> Result<(), Error> {
     for place in places {
         let listed = place.reader.list(prefix)?;
@@ -59,8 +59,8 @@ pub(super) fn all(places: &[Arc<Session>], prefix: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes what is left of tables of this name whose root is gone: whoever dropped one, or
-/// appended to it then, may have died before it was done.
+/// Deletes the remains of tables of this name whose root is gone: a client may have died while it
+/// dropped one or appended to it.
 pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
     let places = client.nodes().places()?;
     for place in &places {
@@ -70,7 +70,7 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
             let Some(root) = root else {
                 continue;
             };
-            // What cannot be looked for may be there.
+            // If the root's node cannot be searched, the root may still be there.
             let home = places.iter().find(|home| home.region_uid() == root.region().0);
             if home.map_or(Ok(true), |home| home.has(&root.into())).is_ok_and(|has| !has) {
                 orphans.push(ObjectKey::Id(one.entry.id));
@@ -81,7 +81,7 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some may be gone already.
+/// Deletes objects, some of which may already be gone.
 fn delete_all(place: &Arc<Session>, targets: Vec<ObjectKey>) -> Result<(), Error> {
     if targets.is_empty() {
         return Ok(());

@@ -1,7 +1,8 @@
-//! Memory that a pool has before anything is built in it: for a load that knows how much it takes.
+//! Memory reserved for a load that knows its size before it builds anything.
 //!
-//! The node finds all of it or nothing, and others leave for it at once. So a load that cannot fit is
-//! refused before it has cost anybody anything, and one that was let in needs no more room later.
+//! The node finds all of the memory or none, and evicts other objects at once. So a load that
+//! cannot fit is refused before any object is evicted for it, and an admitted load needs no more
+//! memory later.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use crate::extents::{run_span, span_run};
 use crate::room::{Demand, is_short};
 use crate::session::Session;
 
-/// Where there is no range as long as all of it, so many parts are tried for, and twice as many
-/// until these.
+/// If no single range is long enough, this many parts are requested, then twice as many.
 const PARTS_MIN: u64 = 2;
+/// The largest number of parts.
 const PARTS_MAX: u64 = 32;
 
-/// What is left of it.
+/// The reserved memory, and its free part.
 #[derive(Debug)]
 pub(super) struct Expected {
     ranges: Vec<Run>,
@@ -26,7 +27,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Room for buffers of these sizes, or for one size in whatever parts there are: all of it or
+    /// Reserves memory for buffers of these sizes, or for one size in any number of parts: all or
     /// none.
     pub(super) fn take(session: &Session, sizes: &[u64]) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
@@ -40,7 +41,7 @@ impl Expected {
             && parts <= PARTS_MAX
         {
             let halves = vec![bytes.div_ceil(parts); parts as usize];
-            // What is told at the end is that there is not all of it.
+            // If this fails too, report the first error: that not all of the memory is there.
             found = extents.make(session, &halves, &demand).or(found);
             parts *= 2;
         }
@@ -59,7 +60,7 @@ impl Expected {
         Ok(Self { ranges, free })
     }
 
-    /// Pages of it.
+    /// Takes pages of the reserved memory.
     pub(super) fn allocate(&mut self, bytes: u64) -> Option<Span> {
         self.free.allocate(bytes, 1).map(run_span)
     }
@@ -70,14 +71,14 @@ impl Expected {
         stop.is_some_and(|stop| self.free.claim(Run { start: end.0, end: stop }))
     }
 
-    /// Takes pages back that are of it. False: they are not.
+    /// Takes back pages. False if they are not part of the reserved memory.
     pub(super) fn give(&mut self, span: Span) -> bool {
         let run = span_run(span);
         let is_in = |all: &Run| all.start <= run.start && run.end <= all.end;
         self.ranges.iter().any(is_in) && self.free.free(run).is_ok()
     }
 
-    /// What nothing lies in goes to whoever asks next.
+    /// Returns the unused pages.
     pub(super) fn end(self, session: &Session) {
         let extents = session.pool.extents();
         self.free.runs().for_each(|run| extents.give(session, run_span(run)));

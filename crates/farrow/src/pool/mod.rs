@@ -1,8 +1,8 @@
-//! An allocator whose memory lies in the region, for Arrow to build tables in.
+//! An allocator of memory in the region, for Arrow to build tables in.
 //!
-//! A buffer of a page or more has pages of its own: when it becomes part of an object its pages
-//! are sealed where they are, and its address stays good for as long as the buffer lives.
-//! Smaller ones share pages and are copied at `put`; a page is the grain of protection.
+//! A buffer of a page or more has pages of its own. When it becomes part of an object, its pages
+//! are sealed in place, and its address stays valid while the buffer lives. Smaller buffers share
+//! pages and are copied at `put`, because a page is the unit of protection.
 
 mod expected;
 mod slab;
@@ -24,16 +24,16 @@ use slab::Slabs;
 /// Buffers from this size on have pages of their own.
 const OWN_PAGES_BYTES_MIN: u64 = 2049;
 
-/// Buffers from this size on get their page table entries in one go, which costs a quarter of
-/// as many faults.
+/// The page table entries of buffers from this size on are populated at once, which causes a
+/// quarter of the page faults.
 const POPULATE_BYTES_MIN: u64 = 256 << 10;
 
-/// Numbers of a pool.
+/// Statistics of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Bytes of live allocations.
     pub allocated: u64,
-    /// Most bytes that were live at a time.
+    /// Maximum of the bytes that were live at one time.
     pub allocated_max: u64,
     /// Allocations since the start.
     pub allocations: u64,
@@ -41,25 +41,25 @@ pub struct PoolStats {
     pub allocated_total: u64,
     /// Reallocations that had to move.
     pub moves: u64,
-    /// Allocations that the region had no room for.
+    /// Allocations that failed because the region was full.
     pub refused: u64,
-    /// Bytes asked for in them.
+    /// Bytes requested by these allocations.
     pub refused_bytes: u64,
 }
 
-/// The pool of a client. Threads may share it; memory from it keeps the client's place alive
-/// only as long as the pool lives, so whoever hands buffers on keeps the pool.
+/// The pool of a client. Threads may share it. Its memory keeps the client's session alive only
+/// while the pool lives, so a consumer of its buffers must also keep the pool.
 ///
-/// A pool takes what is free. It does not know how much will be asked of it, nor whether an object
-/// comes of it, so no object is evicted or spilled for it; when memory is full it has no room. A load
-/// that knows how much it takes says so with [`Self::expect`], and then others make room for it.
+/// A pool takes free memory. It knows neither the total demand nor whether an object will result,
+/// so no object is evicted or spilled for it; when memory is full its allocations fail. A load that
+/// knows its size declares it with [`Self::expect`], and then objects are evicted for it.
 #[derive(Debug)]
 pub struct Pool {
     session: Arc<Session>,
     expected: Mutex<Option<Expected>>,
 }
 
-/// The pool's books, which belong to the session.
+/// The state of the pool, which belongs to the session.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
     extents: Extents,
@@ -79,7 +79,7 @@ struct PoolState {
 #[derive(Debug)]
 struct Large {
     pages: u64,
-    /// The last fork before it was allocated.
+    /// The last fork before the allocation.
     since: u64,
     state: LargeState,
 }
@@ -87,8 +87,8 @@ struct Large {
 #[derive(Debug)]
 enum LargeState {
     Live,
-    /// On its way into an object: read-only, nobody else may seal it. It stays so when the node
-    /// never says whether it sealed it.
+    /// Being sealed: read-only, and no other thread may seal it. It stays so if the outcome of the
+    /// seal remains unknown.
     Sealing(SealTicket),
     /// Part of an object, which this buffer holds.
     Sealed(Held),
@@ -99,15 +99,15 @@ impl Pool {
         Self { session, expected: Mutex::default() }
     }
 
-    /// Takes room for buffers of these sizes now, all of it or none, in place of what was expected
-    /// before: objects that nobody uses are evicted or spilled for it, but none if that would not be
-    /// enough. A single size may be the sum of all buffers. What is not used goes back with
-    /// [`Self::expect_no_more`], or with the pool.
+    /// Reserves memory for buffers of these sizes, all or none, instead of any earlier reservation.
+    /// Unused objects are evicted or spilled for it, but only if that frees enough. A single size
+    /// may be the sum of all buffers. Unused memory is returned by [`Self::expect_no_more`], or
+    /// with the pool.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] and what else [`Client::create`](crate::Client::create) says about
-    /// room.
+    /// [`Error::OutOfMemory`] and the other errors of [`Client::create`](crate::Client::create)
+    /// about memory.
     pub fn expect(&self, sizes: &[u64]) -> Result<(), Error> {
         self.session.check_process()?;
         self.expect_no_more();
@@ -119,7 +119,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives back what was expected and is not used.
+    /// Returns the unused part of the memory reserved with [`Self::expect`].
     pub fn expect_no_more(&self) {
         let expected = lock(&self.expected).take();
         if let Some(expected) = expected
@@ -129,8 +129,8 @@ impl Pool {
         }
     }
 
-    /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a
-    /// page). `None`: the region has no room, or this process was forked off the client's.
+    /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a page).
+    /// `None`: the region is full, or this process is a forked child of the client's.
     pub fn allocate(&self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
         let core = &self.session.pool;
         let taken = self.take(size, alignment);
@@ -143,8 +143,8 @@ impl Pool {
         self.pointer(offset)
     }
 
-    /// Changes the size of an allocation, in place where it can; its first bytes are retained.
-    /// `None`: no room; the old allocation stays as it was.
+    /// Changes the size of an allocation, in place if possible; its first bytes are retained.
+    /// `None`: the region is full, and the old allocation stays as it was.
     pub fn reallocate(
         &self,
         pointer: NonNull<u8>,
@@ -152,7 +152,7 @@ impl Pool {
         new: usize,
         alignment: usize,
     ) -> Option<NonNull<u8>> {
-        // In a forked child it is the parent's.
+        // In a forked child the allocation belongs to the parent.
         let offset = self.offset(pointer).filter(|_| self.session.is_own_process())?;
         if self.fits_in_place(offset, new as u64) {
             lock(&self.session.pool.state).stats.resized(old as u64, new as u64);
@@ -170,7 +170,7 @@ impl Pool {
         Some(fresh)
     }
 
-    /// Ends an allocation of `size` bytes. Memory that became part of an object stays with it.
+    /// Frees an allocation of `size` bytes. Memory that became part of an object stays in it.
     pub fn free(&self, pointer: NonNull<u8>, size: usize) {
         let session = &self.session;
         if !session.is_own_process() {
@@ -201,17 +201,17 @@ impl Pool {
                 held.date_back(large.since);
                 session.release(held);
             }
-            // Whether it belongs to an object, the node will say.
+            // The node decides whether the memory belongs to an object.
             LargeState::Sealing(ticket) => self.give_unused(Unused::Limbo(ticket), large.since),
         }
     }
 
-    /// True when the pointer lies in the region, so that this pool must free it.
+    /// True if the pointer is into the region, so that this pool must free it.
     pub fn contains(&self, pointer: NonNull<u8>) -> bool {
         self.offset(pointer).is_some()
     }
 
-    /// Numbers since the client connected; of a forked child, which has none of it, zeros.
+    /// Statistics since the client connected; zeros in a forked child.
     pub fn stats(&self) -> PoolStats {
         let core = &self.session.pool;
         if !self.session.is_own_process() {
@@ -223,7 +223,7 @@ impl Pool {
         stats
     }
 
-    /// Gives memory that holds nothing back to the node.
+    /// Returns unused memory to the node.
     pub fn trim(&self) {
         self.session.pool.trim(&self.session);
     }
@@ -271,8 +271,8 @@ impl Pool {
         }
         if new <= large.pages {
             let needed = new.next_multiple_of(page_bytes());
-            // Shrinking by half or more is worth a system call; Arrow trims its builders so.
-            // What a child may have of it comes back with the rest.
+            // Shrinking by half or more is worth a system call: Arrow trims its builders this way.
+            // A tail that a child may share is returned with the rest.
             let is_inherited = fork::is_inherited(large.since, fork::forks());
             if needed <= large.pages / 2 && !is_inherited {
                 let offset = Offset(offset.0 + needed);
@@ -293,14 +293,14 @@ impl Pool {
         grown
     }
 
-    /// Whole pages: of what was expected, or else of what is free.
+    /// Whole pages: of the expected memory, or else of free memory.
     fn pages(&self, bytes: u64) -> Option<Span> {
         let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
         expected.or_else(|| logged(self.session.pool.extents.take(&self.session, bytes)))
     }
 
-    /// Gives memory back that was in use since fork `since`: to a load that has declared its size, as
-    /// long as no child has it.
+    /// Gives back memory that was in use since fork `since`: to the expected memory if it is part
+    /// of that, once no child shares it.
     fn give_unused(&self, memory: Unused, since: u64) {
         if fork::is_inherited(since, fork::forks()) {
             return self.session.give_unused(memory, since);
@@ -322,7 +322,7 @@ impl Pool {
         }
     }
 
-    /// Copies within the region, from memory that nobody changes now to memory that is ours.
+    /// Copies within the region, from memory that no thread changes now to memory of this client.
     fn copy(&self, from: Offset, to: Offset, length: u64) -> Result<(), Error> {
         let region = &self.session.region;
         let source = region.sealed(Span { offset: from, length: Length(length) })?;
@@ -342,7 +342,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // In a forked child another thread of the parent may have the lock for ever.
+        // In a forked child the lock may have been held by another thread of the parent.
         if self.session.is_own_process() {
             self.expect_no_more();
         }
@@ -351,7 +351,7 @@ impl Drop for Pool {
 
 enum FreeOutcome {
     Large(Large),
-    /// Of a slab made after that fork.
+    /// A slot of a slab made after that fork.
     Slot(u64),
 }
 
@@ -369,7 +369,7 @@ impl PoolCore {
         })
     }
 
-    /// Gives memory that holds nothing back to the node. False: there is none.
+    /// Returns unused memory to the node. False if there is none.
     pub(crate) fn trim(&self, session: &Session) -> bool {
         let empty = lock(&self.state).slabs.take_empty();
         empty.iter().for_each(|slab| self.extents.give(session, *slab));
@@ -380,7 +380,7 @@ impl PoolCore {
         &self.extents
     }
 
-    /// Frees a slot, and its slab if that is the last one in use of it and another one is open.
+    /// Frees a slot, and its slab if that is empty now and another slab is open.
     pub(crate) fn free_slot(&self, session: &Session, offset: Offset) {
         let slab = lock(&self.state).slabs.free(offset.0);
         if let Some(slab) = slab {
@@ -388,8 +388,8 @@ impl PoolCore {
         }
     }
 
-    /// The pages of the buffer that `span` lies in, if it has pages of its own; true with it
-    /// when they are part of an object already.
+    /// The pages of the buffer that contains `span`, if it has pages of its own, and whether they
+    /// are already part of an object.
     pub(crate) fn find(&self, span: Span) -> Option<(Span, bool)> {
         let state = lock(&self.state);
         let (start, large) = state.large.range(..=span.offset.0).next_back()?;
@@ -401,8 +401,8 @@ impl PoolCore {
         }
     }
 
-    /// Makes buffers read-only on their way into an object. Those that another thread was
-    /// quicker with are an error; nothing has changed then.
+    /// Makes buffers read-only before their seal. If another thread is already sealing one of them,
+    /// that is an error, and nothing changes.
     pub(crate) fn begin_seal(
         &self,
         session: &Session,
@@ -436,7 +436,7 @@ impl PoolCore {
         Ok(())
     }
 
-    /// The object exists: the buffers belong to it, and each holds it until it is freed.
+    /// Records a successful seal: the buffers belong to the object, and each holds it until freed.
     pub(crate) fn commit_seal(&self, pages: &[Span], held: &Held) {
         let mut state = lock(&self.state);
         for span in pages {
@@ -449,7 +449,7 @@ impl PoolCore {
         }
     }
 
-    /// The object does not exist: the buffers are writable again.
+    /// Records a failed seal: the buffers are writable again.
     pub(crate) fn abort_seal(&self, session: &Session, pages: &[Span]) {
         for span in merged(pages) {
             if let Err(error) = session.region.make_writable(span) {
@@ -468,7 +468,7 @@ impl PoolCore {
     }
 }
 
-/// Neighbours as one: fewer system calls.
+/// Merges adjacent spans, for fewer system calls.
 fn merged(pages: &[Span]) -> Vec<Span> {
     let mut sorted = pages.to_vec();
     sorted.sort_unstable_by_key(|span| span.offset);

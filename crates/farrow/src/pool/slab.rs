@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::{Span, page_bytes};
 
-/// Smallest slot, which is also the alignment of all: that of Arrow's buffers.
+/// The smallest slot, and the alignment of all slots: that of Arrow's buffers.
 pub(super) const SLOT_BYTES_MIN: u64 = 64;
 
-/// Slots are this size times a power of two; the greatest leaves two to a page of 4 KiB.
+/// Slot sizes are the smallest one times a power of two; the largest allows two to a page of 4 KiB.
 const CLASSES: usize = 6;
 
-/// A slab is this large, and a whole number of pages.
+/// The size of a slab, rounded up to whole pages.
 const SLAB_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct Slab {
     /// Free slots, the next one last.
     free: Vec<u16>,
     slots: usize,
-    /// The last fork before it was made.
+    /// The last fork before the slab was made.
     since: u64,
 }
 
@@ -41,7 +41,7 @@ fn slot_bytes(class: usize) -> u64 {
 }
 
 impl Slabs {
-    /// Size of the range that [`Self::add`] wants.
+    /// Size of the range required by [`Self::add`].
     pub(super) fn slab_bytes() -> u64 {
         SLAB_BYTES.max(page_bytes())
     }
@@ -71,14 +71,14 @@ impl Slabs {
         }
     }
 
-    /// The last fork before the slab of a slot was made. None: it is no slab's.
+    /// The last fork before the slab of a slot was made. `None` if the offset is in no slab.
     pub(super) fn since_of(&self, offset: u64) -> Option<u64> {
         let (start, slab) = self.slabs.range(..=offset).next_back()?;
         (offset - start < slab.span.length.0).then_some(slab.since)
     }
 
-    /// Frees a slot; returns its slab when that holds nothing more and another one of its class
-    /// is open, so that a single buffer coming and going does not move slabs about.
+    /// Frees a slot. Returns its slab if that is empty and another one of its class is open, so
+    /// that repeated allocation of a single buffer does not move slabs.
     pub(super) fn free(&mut self, offset: u64) -> Option<Span> {
         let (start, slab) = self.slabs.range_mut(..=offset).next_back()?;
         let start = *start;
@@ -101,7 +101,7 @@ impl Slabs {
         None
     }
 
-    /// Takes out the slabs that hold nothing.
+    /// Removes the empty slabs and returns them.
     pub(super) fn take_empty(&mut self) -> Vec<Span> {
         let is_empty = |slab: &Slab| slab.free.len() == slab.slots;
         let empty: Vec<u64> =
@@ -114,7 +114,7 @@ impl Slabs {
         slabs
     }
 
-    /// True when `size` bytes fit into the slot at `offset`, and not into one of half its size.
+    /// True if `size` bytes fit into the slot at `offset`, but not into one of half its size.
     pub(super) fn fits(&self, offset: u64, size: u64) -> bool {
         let Some((start, slab)) = self.slabs.range(..=offset).next_back() else {
             return false;

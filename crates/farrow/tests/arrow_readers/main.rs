@@ -1,11 +1,11 @@
-//! Real Arrow readers on memory that is coherent inside a node only. Three nodes build tables of
-//! many types in granted memory, seal them by the store's own code, and read each other's: the
-//! arrays are rebuilt over the node's own copy of the region, and every value is compared with
-//! what was built. Memory is small, so ranges are used again and again; demons write back and fetch
-//! lines at any time. pyarrow reads in the same way, in a process of its own.
+//! Real Arrow readers on memory that is coherent only inside a node. Three nodes build tables of
+//! many types in granted memory, seal them with the store's own code, and read each other's. The
+//! arrays are rebuilt over the node's own copy of the region, and every value is compared with the
+//! original. Memory is small, so that ranges are reused, and demons write back and fetch lines at
+//! any time. pyarrow reads in the same way, in a separate process.
 //!
-//! One thread does it all, in the order that a seed says: `crates/store/src/tests/nodes` has other
-//! nodes act in the midst of a call.
+//! A single thread runs all steps in an order determined by a seed. In
+//! `crates/store/src/tests/nodes` other nodes act in the middle of a call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod node;
@@ -18,7 +18,7 @@ use pyarrow::Python;
 use tables::Variety;
 use world::{Mistake, NODES, Tally, World};
 
-/// A fault, in words.
+/// The result of a step, with a description of the fault.
 type Outcome<T> = Result<T, String>;
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -27,14 +27,14 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// Steps of a run.
 const STEPS: u32 = 700;
-/// Seeds of each run without a mistake: more by the environment.
+/// Seeds of each run without a mistake; the environment may set more.
 const SEEDS: u64 = 8;
-/// A mistake must be noticed by one of so many seeds.
+/// Each mistake must be detected within this many seeds.
 const MISTAKE_SEEDS: u64 = 1000;
-/// The node on which Python reads: not the home's.
+/// The node on which Python reads: not the home.
 const PYTHON_NODE: u32 = 2;
 
-/// All that happens in one world.
+/// Runs all steps in one world.
 fn play(world: &mut World) -> Outcome<Tally> {
     let nodes = (0..NODES).map(|number| Node::join(world, number));
     let mut nodes = nodes.collect::<Outcome<Vec<_>>>()?;
@@ -105,7 +105,7 @@ fn every_value_is_the_one_that_was_built_with_lines_of_128() {
     must_pass(128);
 }
 
-/// A fault that is found can be found again.
+/// A fault can be reproduced from its seed.
 #[test]
 fn one_seed_is_one_course_of_events() {
     use Mistake::{OneRefreshPerRange, OnlyDescriptorPublished, TableWithoutHold};
@@ -134,7 +134,7 @@ fn a_table_that_outlives_its_hold_is_noticed() {
     must_be_noticed(Mistake::TableWithoutHold);
 }
 
-/// Python reads one node's copy, and this process the others.
+/// Python reads one node's copy, and this process reads the others.
 fn run_with_python(
     python: Python,
     seed: u64,
@@ -165,7 +165,7 @@ fn pyarrow_reads_what_was_built_over_its_own_nodes_copy() {
     }
     println!("{all:?}");
     assert!(all.read_by_python > 100, "{all:?}");
-    // And it would notice.
+    // Python also detects mistakes.
     for mistake in [Mistake::OnlyDescriptorPublished, Mistake::OnlyDescriptorRefreshed] {
         let mut seeds = 0..MISTAKE_SEEDS;
         let noticed = loop {

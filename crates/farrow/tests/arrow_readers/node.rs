@@ -1,4 +1,4 @@
-//! A node with one client: it builds tables in granted memory, and reads those of all nodes over
+//! A node with one client, which builds tables in granted memory, and reads those of all nodes over
 //! its own copy of the region.
 
 use std::collections::BTreeSet;
@@ -22,14 +22,14 @@ use crate::tables::Table;
 use crate::world::{Known, Mistake, World, blocks};
 use crate::{Outcome, text};
 
-/// Tables that one node keeps at a time.
+/// Tables that one node retains at a time.
 const RETAINED_MAX: usize = 4;
-/// Batches of a table that others were added to.
+/// Batches of a table to which others are added.
 const BATCHES_MAX: usize = 4;
-/// From so many tables on each step that could make one more deletes one.
+/// With this many tables, each step that would add one deletes one instead.
 const LIVE_MAX: usize = 8;
 
-/// A range that the client may write, as far as it is not used.
+/// A range that the client may write, with its unused part.
 struct Extent {
     alias: Alias,
     used: u64,
@@ -42,15 +42,15 @@ impl Extent {
     }
 }
 
-/// A table that is written and not sealed.
+/// A table that is written and not yet sealed.
 struct Draft {
     request: SealRequest<'static>,
     table: Arc<Table>,
-    /// The table whose batches are a part of it.
+    /// The table whose batches are part of this one.
     source: Option<Arc<Retained>>,
 }
 
-/// A table in use, over the memory where it lies. Faults name its place: ids differ from run to run.
+/// A table in use, in place. Faults name its offset, since ids differ from run to run.
 struct Retained {
     primary: Span,
     decoded: Decoded,
@@ -59,7 +59,7 @@ struct Retained {
     table: Arc<Table>,
 }
 
-/// Bytes of a block, which hold its object.
+/// Bytes of a block. They hold its object.
 struct BlockBytes {
     bytes: SealedBytes,
     _held: Option<Arc<Held>>,
@@ -76,7 +76,7 @@ impl Retained {
         resolve(&self.blocks, offset, length)
     }
 
-    /// Where bytes of it lie in the region, and in which of its blocks.
+    /// The offset of the bytes in the region, and the table's block that contains them.
     fn locate(&self, region: &Region, pointer: *const u8, length: usize) -> Option<(Offset, Span)> {
         let offset = region.offset_of(Address(pointer as usize))?;
         let span = Span::new(offset, Length(length as u64));
@@ -148,9 +148,9 @@ impl Node {
         }
     }
 
-    /// Writes a table to granted memory: a new one, or one that it reads and another batch.
+    /// Writes a table to granted memory: a new one, or a retained one with another batch.
     fn build(&mut self, world: &mut World) -> Outcome<()> {
-        // Memory that nobody holds cannot be a part of another object.
+        // Only held memory can become part of another object.
         let is_good = |retained: &&Arc<Retained>| {
             retained.table.batches.len() < BATCHES_MAX
                 && world.mistake != Some(Mistake::TableWithoutHold)
@@ -186,7 +186,7 @@ impl Node {
         Ok(())
     }
 
-    /// Copies, descriptor and list of blocks, as the client lays them out (`farrow::put`).
+    /// Writes copies, descriptor and list of blocks in the client's layout (`farrow::put`).
     fn write(
         &mut self,
         world: &mut World,
@@ -240,7 +240,7 @@ impl Node {
         stored.map_err(text)
     }
 
-    /// A block of the client's extent, or of a new one.
+    /// Takes a block from the client's extent, or from a new one.
     fn take(&mut self, world: &mut World, bytes: u64) -> Outcome<Option<Span>> {
         if self.extent.as_ref().is_none_or(|extent| extent.left().length.0 < bytes) {
             self.give_back(world)?;
@@ -262,7 +262,7 @@ impl Node {
         Ok(Some(Span::new(at, Length(bytes))))
     }
 
-    /// The rest of an extent goes back, clean.
+    /// Gives back the rest of an extent, cleaned.
     fn give_back(&mut self, world: &mut World) -> Outcome<()> {
         let Some(left) = self.extent.take().map(|extent| extent.left()) else { return Ok(()) };
         if left.is_empty() {
@@ -282,7 +282,7 @@ impl Node {
                 world.tally.derived += u32::from(draft.source.is_some());
                 world.note_sealed(id, draft.table, draft.request.primary);
             }
-            // Later, when there is room.
+            // Try again later, when there is room.
             None => self.draft = Some(draft),
         }
         Ok(())
@@ -318,7 +318,7 @@ impl Node {
         self.read(world, &known)
     }
 
-    /// What is sealed is found, and every value in it is the one that was built.
+    /// Checks that a sealed table is found, and that every value equals the original.
     pub fn read(&mut self, world: &mut World, known: &Known) -> Outcome<()> {
         let (number, id) = (self.number, known.id);
         let held = self.hold(world.mistake, id)?;
@@ -356,7 +356,7 @@ impl Node {
         self.holds.hold(&entry).map_err(text)
     }
 
-    /// The table over this node's copy, as the client makes it (`farrow::Object`).
+    /// Rebuilds the table over this node's copy, as the client does (`farrow::Object`).
     fn rebuild(&self, mistake: Option<Mistake>, held: Held, known: &Known) -> Outcome<Retained> {
         let entry = *held.entry();
         let mut descriptor = vec![0; entry.descriptor.length.as_usize()];
@@ -381,7 +381,7 @@ impl Node {
         Ok(Retained { primary, decoded, blocks, object, table })
     }
 
-    /// Every value, by whoever reads on this node. The buffers are still in the node's copy.
+    /// Compares every value, with the reader of this node. The buffers must be in the node's copy.
     fn check(&self, world: &mut World, retained: &Retained) -> Outcome<()> {
         let columns = retained.object.batches.iter().flat_map(|batch| &batch.columns);
         columns.into_iter().try_for_each(|column| self.check_place(retained, column))?;
@@ -413,7 +413,7 @@ impl Node {
         array.child_data().iter().try_for_each(|child| self.check_place(retained, child))
     }
 
-    /// What is held stays as it was, whatever else happens.
+    /// Checks that held tables are unchanged.
     pub fn look_again(&self, world: &mut World) -> Outcome<()> {
         self.retained.iter().try_for_each(|retained| self.check(world, retained))
     }
@@ -435,14 +435,14 @@ impl Node {
         world.home.delete(Target::Id(known.id)).map(drop).map_err(text)
     }
 
-    /// What the daemon does by itself.
+    /// Runs the daemon's periodic work.
     fn keep_house(world: &mut World) -> Outcome<()> {
         world.home.register_all().map_err(text)?;
         world.home.reclaim().map_err(text)?;
         world.home.check()
     }
 
-    /// The client goes in good order.
+    /// Ends the client in good order.
     pub fn leave(mut self, world: &mut World) -> Outcome<()> {
         self.look_again(world)?;
         self.retained.clear();

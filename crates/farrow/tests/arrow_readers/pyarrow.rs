@@ -1,4 +1,4 @@
-//! A Python process on one of the nodes: it maps the node's copy, and reads tables there.
+//! A Python process on one of the nodes. It maps the node's copy, and reads tables there.
 
 use std::io::{BufReader, Cursor, Read, Write};
 use std::os::fd::AsRawFd;
@@ -20,18 +20,17 @@ use serde_json::{Value, json};
 use crate::tables::Table;
 use crate::{Outcome, text};
 
-/// For an answer; a first import of pyarrow takes seconds on a busy machine.
+/// Time limit of an answer: the first import of pyarrow takes seconds on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes of an answer, at most: tables are of some pages.
+/// Maximum size of an answer: tables are a few pages long.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Ends well where there is pyarrow; it is not imported, which takes a second.
+/// Succeeds if pyarrow is installed. Does not import it, which would take a second.
 const HAS_PYARROW: &str =
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('pyarrow') is None)";
 
-/// An interpreter that has pyarrow: the one that the bindings are built for, or that of the
-/// environment.
+/// An interpreter that has pyarrow: that of the bindings' build, or that of the environment.
 pub fn find() -> Option<PathBuf> {
     let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
     let candidates = [
@@ -45,7 +44,7 @@ pub fn find() -> Option<PathBuf> {
     })
 }
 
-/// The process; it ends with this value.
+/// The process. It is killed when this value is dropped.
 pub struct Python {
     child: Child,
     requests: ChildStdin,
@@ -54,7 +53,7 @@ pub struct Python {
 
 impl Drop for Python {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -143,10 +142,10 @@ fn places_of_batch(region: &Region, batch: &BatchData) -> Outcome<Value> {
     Ok(json!({ "rows": batch.rows, "columns": columns.collect::<Outcome<Vec<_>>>()? }))
 }
 
-/// Where an array's buffers lie in the region.
+/// The offsets of an array's buffers in the region.
 fn places_of(region: &Region, array: &ArrayData) -> Outcome<Value> {
     let place = |buffer: &Buffer| match region.offset_of(Address(buffer.as_ptr() as usize)) {
-        // Stands for the buffers of an array of no elements.
+        // A placeholder for the buffers of an empty array.
         None if array.is_empty() || buffer.is_empty() => Ok(json!([0, 0])),
         None => Err(format!("a buffer of {} B that is not in the region", buffer.len())),
         Some(offset) => Ok(json!([offset.0, buffer.len()])),

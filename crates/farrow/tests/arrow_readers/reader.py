@@ -1,4 +1,4 @@
-"""Reads Arrow tables where they lie in one node's memory, with pyarrow alone, and sends them back.
+"""Reads Arrow tables in place in one node's memory, with pyarrow alone, and sends them back.
 
 A request is one line of JSON: {"map": path} maps a node's memory; {"schema": hex of an IPC stream
 without batches, "batches": [{"rows", "columns"}]} asks for a table in it. A column is {"length",
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 def map_memory(path):
-    """The bytes of a file, as one buffer that cannot be written."""
+    """The bytes of a file, as one read-only buffer."""
     with open(path, "rb") as file:
         return pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
@@ -30,7 +30,7 @@ def child_types(data_type):
 
 
 def array_at(memory, data_type, node):
-    """The array that a node describes, over memory."""
+    """The array described by a node of the request, over memory."""
     buffers = [None if place is None else memory.slice(*place) for place in node["buffers"]]
     length, nulls, offset = node["length"], node["null_count"], node["offset"]
     if pa.types.is_dictionary(data_type):

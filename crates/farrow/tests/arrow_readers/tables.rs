@@ -1,4 +1,4 @@
-//! Tables of many types, made from a seed.
+//! Tables of many types, generated from a seed.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use farrow_arrow::{ArrowObject, BatchData, SchemaNode};
 
 use crate::Outcome;
 
-/// Rows of one batch, at most: a table of a few batches fits a few pages.
+/// Maximum rows of a batch: a table of a few batches fits a few pages.
 const ROWS_MAX: usize = 40;
 
-/// Which arrays there are.
+/// The types of the generated arrays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variety {
-    /// Of every Arrow type, with offsets at every level.
+    /// Every Arrow type, with offsets at every level.
     Every,
-    /// Types that Python can make from buffers, with no offset: it takes one offset for a bitmap
-    /// and the values, where arrow-rs has two.
+    /// Types that Python can build from buffers, without offsets: pyarrow takes one offset for a
+    /// bitmap and its values, where arrow-rs has two.
     Plain,
 }
 
-/// What was built, in private memory.
+/// The original of a table, in private memory.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub schema: SchemaRef,
@@ -30,8 +30,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Integers, text, lists and a dictionary, with and without nulls, and a column of some other
-    /// type.
+    /// A table of integers, text, lists and a dictionary, with and without nulls, and a column of
+    /// another type.
     pub fn random(random: &mut Random, variety: Variety) -> Self {
         let item = Field::new("item", DataType::Int32, true);
         let mut types = vec![
@@ -52,7 +52,7 @@ impl Table {
         table
     }
 
-    /// One more batch of the same schema.
+    /// Another batch of the same schema.
     pub fn batch(&self, random: &mut Random, variety: Variety) -> BatchData {
         let rows = random.below(ROWS_MAX + 1);
         let mut column = |field: &Arc<Field>| loop {
@@ -68,7 +68,7 @@ impl Table {
         SchemaNode::try_from(self.schema.as_ref()).map_err(crate::text)
     }
 
-    /// Every value of what was read is the one that was built.
+    /// Checks that every value read equals the original.
     pub fn compare(&self, object: &ArrowObject) -> Outcome<()> {
         if *object.schema != self.schema_node()? {
             return Err("another schema".to_owned());
@@ -78,7 +78,7 @@ impl Table {
         self.compare_columns(rows.zip(columns))
     }
 
-    /// The same for batches: their rows, and their columns.
+    /// Compares batches: their rows, and their columns.
     pub fn compare_columns<'a>(
         &self,
         batches: impl ExactSizeIterator<Item = (usize, &'a [ArrayData])>,
@@ -102,7 +102,7 @@ impl Table {
     }
 }
 
-/// A union of no types has no elements, so no column of a table is one.
+/// All types of columns. A union without types has no elements, so it is left out.
 fn every_type() -> Vec<DataType> {
     let has_values =
         |one: &DataType| !matches!(one, DataType::Union(fields, _) if fields.is_empty());

@@ -13,45 +13,45 @@ use crate::Outcome;
 use crate::pyarrow::Python;
 use crate::tables::{Table, Variety};
 
-/// The home and two others; each has one client that builds and reads.
+/// The home and two other nodes; each has one client that builds and reads.
 pub const NODES: u32 = 3;
 
-/// What a client with a mistake does.
+/// A mistake of a client, which the test must detect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// Seals what it did not publish.
+    /// Seals without publishing.
     NoPublish,
-    /// Publishes the descriptor, and not the buffers that it tells of.
+    /// Publishes the descriptor, but not the buffers it refers to.
     OnlyDescriptorPublished,
-    /// Rebuilds a table that it did not refresh.
+    /// Rebuilds a table without refreshing it.
     NoRefresh,
-    /// Refreshes the descriptor, and not the buffers that it tells of.
+    /// Refreshes the descriptor, but not the buffers it refers to.
     OnlyDescriptorRefreshed,
-    /// Refreshes what it never read before, as if a range had one object for ever.
+    /// Refreshes a range only once, as if it never had another object.
     OneRefreshPerRange,
-    /// Lets go of an object and keeps the table over its memory.
+    /// Releases an object and keeps the table over its memory.
     TableWithoutHold,
 }
 
-/// A table that is sealed and that nobody deleted.
+/// A table that is sealed and not deleted.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub id: ObjectId,
     pub table: Arc<Table>,
 }
 
-/// What happened in a run.
+/// Counters of a run.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
     pub sealed: u32,
-    /// Of those, tables with batches of another object in place.
+    /// Of the sealed tables, those that refer to batches of another object.
     pub derived: u32,
     pub read: u32,
-    /// Of those, tables in memory in which there was another one before.
+    /// Of the tables read, those in memory that had another table before.
     pub read_in_reused: u32,
-    /// Tables that lay in the same block, one after the other: the most.
+    /// Maximum number of tables that used the same block, one after the other.
     pub uses_max: u32,
-    /// Of those that were read, the ones that Python read too.
+    /// Of the tables read, those that Python read too.
     pub read_by_python: u32,
 }
 
@@ -66,7 +66,7 @@ impl Tally {
     }
 }
 
-/// Everything that is not one node's.
+/// The state shared by all nodes.
 pub struct World {
     pub cluster: Cluster,
     pub home: Home,
@@ -76,9 +76,9 @@ pub struct World {
     pub random: Random,
     pub values: Values,
     pub tally: Tally,
-    /// Reads on one node in the place of this process.
+    /// Python reads on this node instead of this process.
     pub python: Option<(u32, Python)>,
-    /// How many objects lay in each block of 128 B, by its number.
+    /// Number of objects that used each block of 128 B, by the block's number.
     uses: BTreeMap<u64, u32>,
 }
 
@@ -89,7 +89,7 @@ impl World {
         mistake: Option<Mistake>,
         variety: Variety,
     ) -> Outcome<Self> {
-        // So small that memory, slots and entry pages are soon used again.
+        // Small enough that memory, slots and entry pages are soon reused.
         let options = RegionOptions {
             capacity: Length(16 * page_bytes()),
             objects_max: 12,
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// Numbers of the blocks of 128 B in a span.
+/// Numbers of the 128 B blocks in a span.
 pub fn blocks(span: Span) -> std::ops::Range<u64> {
     span.offset.0 / BLOCK_BYTES..(span.offset.0 + span.length.0).div_ceil(BLOCK_BYTES)
 }

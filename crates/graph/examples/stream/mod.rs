@@ -1,5 +1,5 @@
-//! Reads a stream of transactions from a file: four columns of little-endian int64, one after the
-//! other (edge id, source, target, timestamp), sorted by time. Benchmarks share it.
+//! Reads a stream of transactions from a file: four consecutive columns of little-endian int64
+//! (edge id, source, target, timestamp), sorted by time. Benchmarks share it.
 
 use farrow_graph::Edges;
 use std::path::Path;
@@ -15,7 +15,7 @@ impl Dump {
     /// Reads a file.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of [`std::fs::read`].
     pub fn read(path: &Path) -> std::io::Result<Dump> {
         let bytes = std::fs::read(path)?;
         let words: Vec<i64> =
@@ -23,17 +23,17 @@ impl Dump {
         Ok(Dump { rows: words.len() / 4, words })
     }
 
-    /// How many rows it has.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Times of all rows.
+    /// The times of all rows.
     pub fn times(&self) -> &[i64] {
         self.column(3, 0, self.rows)
     }
 
-    /// Rows from one up to another.
+    /// The rows from `from` to `to`.
     pub fn part(&self, from: usize, to: usize) -> Edges<'_> {
         Edges {
             ids: self.column(0, from, to),

@@ -1,4 +1,4 @@
-//! How account numbers are hashed.
+//! Hash functions of account numbers.
 
 /// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
 pub(crate) fn hash(key: i64) -> u64 {
@@ -8,7 +8,7 @@ pub(crate) fn hash(key: i64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Hashes small numbers of accounts. They are dense, and no caller chooses them.
+/// Hashes small numbers of accounts. They are dense, and no caller can choose them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccountHash;
 

@@ -1,9 +1,9 @@
-//! A hash table from the callers' account numbers to small ones; a probe reads one line of memory.
+//! A hash table from the callers' account numbers to small ones; a probe reads one cache line.
 //!
 //! A slot holds an account's small number and, in the bits above it, a tag of the account's hash.
-//! The tag makes a look at another account's number rare. Probes go on from slot to slot, so most
-//! end in the line where they began. The table is between three and five sixths full. It grows by a
-//! sixth, and shrinks by as much.
+//! Thanks to the tag, a probe rarely reads another account's number. Probes are linear, so most end
+//! in the line where they began. The table is between three fifths and five sixths full. It grows
+//! by a sixth, and shrinks by about as much.
 
 use super::keys::AccountKeys;
 use crate::accounts::hash;
@@ -11,15 +11,15 @@ use crate::memory::{OutOfMemory, reserve_exact};
 
 /// A slot that has never been used.
 const EMPTY: u32 = 0;
-/// A slot whose account has been forgotten; probes go on behind it.
+/// A slot whose account has been forgotten; probes continue after it.
 const FORGOTTEN: u32 = 1;
 /// A slot holds a small number plus this, which leaves room for the two marks.
 const FIRST: u32 = 2;
 const SLOTS_MIN: usize = 32;
-/// Slots that are moved together, so that the waits for their numbers overlap.
+/// Slots that are moved together, so that the cache misses in their numbers overlap.
 const TOGETHER: usize = 64;
 
-/// The slots of a table for a number of accounts, and some more.
+/// The number of slots of a table for these accounts and some more.
 fn room_for(accounts: usize) -> usize {
     ((accounts + 1) * 7 / 5).max(SLOTS_MIN)
 }
@@ -27,7 +27,7 @@ fn room_for(accounts: usize) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct AccountIndex {
     slots: Vec<u32>,
-    /// The low bits of a slot, which hold the account.
+    /// How many low bits of a slot hold the account.
     bits: u32,
     len: usize,
     /// Slots that are not empty.
@@ -35,7 +35,7 @@ pub(crate) struct AccountIndex {
 }
 
 impl AccountIndex {
-    /// Accounts that are known.
+    /// The number of known accounts.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -44,14 +44,14 @@ impl AccountIndex {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// A table for accounts with the small numbers from 0 on.
+    /// An empty table for accounts with the small numbers from 0 on.
     pub(crate) fn with_room(accounts: usize) -> Result<AccountIndex, OutOfMemory> {
         AccountIndex::empty(room_for(accounts), accounts)
     }
 
-    /// An empty table with `room` slots, while small numbers are below `numbers`.
+    /// An empty table with `room` slots; existing small numbers are below `numbers`.
     fn empty(room: usize, numbers: usize) -> Result<AccountIndex, OutOfMemory> {
-        // More numbers are given out until the table is full.
+        // More numbers are assigned until the table is full.
         let bits = usize::BITS - (numbers + room + FIRST as usize).leading_zeros();
         if bits >= u32::BITS {
             return Err(OutOfMemory { bytes: room.saturating_mul(size_of::<u64>()) });
@@ -72,7 +72,7 @@ impl AccountIndex {
         (hash as u32) << self.bits | (at + FIRST)
     }
 
-    /// The slot behind another.
+    /// The slot after another.
     fn next(&self, place: usize) -> usize {
         if place + 1 == self.slots.len() { 0 } else { place + 1 }
     }
@@ -96,7 +96,7 @@ impl AccountIndex {
         }
     }
 
-    /// Reads the slot where probes for a hash begin, so that the waits of many overlap.
+    /// Prefetches the slot where probes for a hash begin, so that many cache misses overlap.
     pub(crate) fn touch(&self, hash: u64) -> u32 {
         self.slots.get(self.home(hash)).copied().unwrap_or_default()
     }
@@ -109,15 +109,15 @@ impl AccountIndex {
             return Ok(());
         }
         let room = room_for(self.len);
-        // A table in which accounts come and go keeps its size.
+        // A table in which accounts only replace each other keeps its size.
         let room = if room * 8 > self.slots.len() * 7 { room } else { self.slots.len() };
         self.resize(room, at.max(keys.len()), keys)
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self, keys: &AccountKeys) {
         if self.len * 5 < self.slots.len() * 3 && self.slots.len() > SLOTS_MIN {
-            // Without memory for a copy the table stays as it is.
+            // Without memory for a copy the table is unchanged.
             _ = self.resize(room_for(self.len), keys.len(), keys);
         }
     }
@@ -132,7 +132,7 @@ impl AccountIndex {
         let empty = AccountIndex::empty(room, numbers)?;
         let old = std::mem::replace(self, empty);
         let mask = (1u32 << old.bits) - 1;
-        // In groups: the waits for their numbers overlap.
+        // In groups, so that the cache misses in their numbers overlap.
         for some in old.slots.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
             for (hash_of, slot) in hashes.iter_mut().zip(some) {
@@ -148,7 +148,7 @@ impl AccountIndex {
         Ok(())
     }
 
-    /// Adds an unknown account, after `make_room`.
+    /// Adds an unknown account; `make_room` precedes.
     pub(crate) fn insert(&mut self, hash: u64, at: u32) {
         let mut place = self.home(hash);
         while self.slots[place] >= FIRST {
@@ -203,11 +203,11 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Accounts come, go and come back under other numbers; the table knows those that are there.
+        /// The table has the live accounts, while accounts are removed and reappear elsewhere.
         #[test]
         fn it_equals_a_plain_list(steps in prop::collection::vec((0..300i64, any::<bool>()), 1..3000)) {
             let mut index = AccountIndex::default();
-            // A key may have been stored at several places, but is alive at one.
+            // A key may be stored at several positions, but is alive at one at most.
             let (mut keys, mut alive): (AccountKeys, Vec<bool>) = Default::default();
             for (key, is_removal) in steps {
                 let known = (0..keys.len()).find(|&at| alive[at] && keys.get(at as u32) == Some(key));

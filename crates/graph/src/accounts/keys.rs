@@ -1,4 +1,4 @@
-//! The callers' account numbers by small number: four bytes each while all lie near the first, else
+//! The callers' account numbers by small number: four bytes each while all are near the first, else
 //! eight.
 
 use crate::memory::{OutOfMemory, reserve_exact};
@@ -21,7 +21,7 @@ fn distance(base: i64, key: i64) -> Option<u32> {
     u32::try_from(i128::from(key) - i128::from(base)).ok()
 }
 
-/// Makes room for one more. Growth is small: doubling would leave half of a large graph empty.
+/// Reserves room for one more. Growth is small: doubling would leave half of a large graph empty.
 fn grow<V>(all: &mut Vec<V>) -> Result<(), OutOfMemory> {
     if all.len() == all.capacity() {
         reserve_exact(all, (all.len() / 32).max(64))?;
@@ -46,12 +46,12 @@ impl AccountKeys {
         }
     }
 
-    /// Makes sure that a `put` of this number needs no memory; `is_new` says that it is appended.
+    /// Ensures that a `put` of this number allocates nothing; `is_new`: whether it is appended.
     pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), OutOfMemory> {
         if let AccountKeys::Narrow(base, all) = self {
             if all.is_empty() {
-                // The base lies before the first number, so that distances reach as far to either
-                // side.
+                // The base is below the first number, so that distances extend equally far to
+                // either side.
                 *base = key.saturating_sub(1 << (u32::BITS - 1));
             }
             if distance(*base, key).is_none() {
@@ -68,7 +68,7 @@ impl AccountKeys {
         }
     }
 
-    /// Makes room for more numbers at once.
+    /// Reserves room for `more` numbers.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         match self {
             AccountKeys::Narrow(_, all) => reserve_exact(all, more),
@@ -76,7 +76,7 @@ impl AccountKeys {
         }
     }
 
-    /// Sets the number of an account that exists, or of the next one.
+    /// Sets the number of an existing account, or of the next one.
     pub(crate) fn put(&mut self, at: usize, key: i64) {
         fn put<V>(all: &mut Vec<V>, at: usize, value: V) {
             match all.get_mut(at) {
@@ -99,7 +99,7 @@ impl AccountKeys {
         }
     }
 
-    /// Gives unused room back.
+    /// Frees unused capacity.
     pub(crate) fn shrink(&mut self) {
         match self {
             AccountKeys::Narrow(_, all) => all.shrink_to_fit(),

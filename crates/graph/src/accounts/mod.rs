@@ -22,22 +22,22 @@ pub(crate) struct Accounts {
     keys: AccountKeys,
     index: AccountIndex,
     free: Vec<u32>,
-    /// The position of each account in the order of first appearance, where that is remembered.
+    /// The position of each account in the order of first appearance, if it is remembered.
     orders: Option<Vec<u64>>,
     appeared: u64,
 }
 
-/// Numbers that are looked up together.
+/// Account numbers that are looked up together.
 const GUESSED: usize = 128;
 
 impl Accounts {
-    /// `remembers` says whether the order of first appearance is needed.
+    /// `remembers`: whether the order of first appearance is needed.
     pub(crate) fn new(remembers: bool) -> Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
     }
 
-    /// Fills in the ends of these edges (source, target, time) that are known. Works in groups: the
-    /// waits for the index overlap, then those for the numbers that it guesses.
+    /// Fills in the known accounts of these edges; `edge` returns source, target and time. Works in
+    /// groups: the cache misses in the index overlap, then those in the numbers that it guesses.
     pub(crate) fn guess<T>(
         &self,
         records: &mut [EdgeRecord<T>],
@@ -99,8 +99,8 @@ impl Accounts {
         self.appeared
     }
 
-    /// Removes the accounts that appeared since a checkpoint, where the order is remembered. They
-    /// have no edges.
+    /// Removes the accounts that appeared since a checkpoint, if the order is remembered. They have
+    /// no edges.
     pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
         let Accounts { keys, index, orders, .. } = self;
         let Some(orders) = orders else { return };
@@ -112,26 +112,26 @@ impl Accounts {
         self.appeared = appeared;
     }
 
-    /// Removes accounts without edges. Works on all at once: the waits for their memory overlap.
+    /// Removes accounts without edges. Works on all at once, so that cache misses overlap.
     pub(crate) fn forget(&mut self, accounts: &[u32]) {
         let hashes = accounts.iter().map(|&at| hash(self.key(at)));
         let slots = hashes.map(|hash| self.index.touch(hash));
         std::hint::black_box(slots.fold(0, |all, one| all ^ one));
         for &at in accounts {
             let is_known = self.index.remove(hash(self.key(at)), at);
-            // Without memory to remember a small number, it is not used again.
+            // A small number that cannot be remembered, for lack of memory, is not used again.
             if is_known && reserve(&mut self.free, 1).is_ok() {
                 self.free.push(at);
             }
         }
     }
 
-    /// Small numbers without an account.
+    /// The number of small numbers without an account.
     pub(crate) fn idle(&self) -> usize {
         self.free.len()
     }
 
-    /// Never gives out the idle small numbers from `end` on.
+    /// Retires the idle small numbers from `end` on.
     pub(crate) fn forget_idle_from(&mut self, end: usize) {
         self.free.retain(|&at| (at as usize) < end);
     }
@@ -150,7 +150,7 @@ impl Accounts {
         self.keys.shrink();
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         if self.free.capacity() > 2 * self.free.len() + GUESSED {
             self.free.shrink_to(self.free.len() + GUESSED);
@@ -166,7 +166,7 @@ impl Accounts {
         self.orders.as_ref().and_then(|orders| orders.get(at as usize)).copied().unwrap_or_default()
     }
 
-    /// All accounts in the order of first appearance; none where the order is not remembered.
+    /// All accounts in the order of first appearance; none if the order is not remembered.
     pub(crate) fn by_appearance(&self) -> Vec<u32> {
         let Some(orders) = &self.orders else { return Vec::new() };
         let mut all: Vec<(u64, u32)> = orders.iter().copied().zip(0..).collect();
@@ -179,8 +179,7 @@ impl Accounts {
         self.by_appearance().into_iter().map(|account| self.key(account)).collect()
     }
 
-    /// The same accounts under new small numbers; these follow the remembered order, if there is
-    /// one.
+    /// The same accounts with new small numbers, which follow the remembered order, if any.
     pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<Accounts, OutOfMemory> {
         let named = numbering.named();
         let mut accounts = Accounts::new(self.orders.is_some());
@@ -216,7 +215,7 @@ impl Accounts {
         self.keys.len()
     }
 
-    /// Accounts that are known now.
+    /// The number of known accounts.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }

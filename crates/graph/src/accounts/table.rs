@@ -1,6 +1,6 @@
-//! A map from accounts that a search can empty at no cost for each trigger.
+//! A map keyed by accounts. A search empties it for each trigger at almost no cost.
 
-/// Small maps stay in the innermost cache, even when the table once was large.
+/// Small maps fit in the innermost cache, even if the table once was large.
 const SLOTS_MIN: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +14,7 @@ struct AccountSlot<V> {
 #[derive(Debug)]
 pub(crate) struct AccountTable<V> {
     slots: Vec<AccountSlot<V>>,
-    /// Slots in use now, less one; their number is a power of two.
+    /// The number of slots in use, a power of two, minus one.
     mask: usize,
     len: usize,
     epoch: u32,
@@ -42,7 +42,7 @@ impl<V: Copy + Default> AccountTable<V> {
         }
     }
 
-    /// Empties the table and makes room for a number of accounts.
+    /// Empties the table and makes room for `most` accounts.
     pub(crate) fn clear_for(&mut self, most: usize) {
         self.clear();
         self.mask = (2 * most + 2).next_power_of_two().max(SLOTS_MIN) - 1;
@@ -56,7 +56,7 @@ impl<V: Copy + Default> AccountTable<V> {
     }
 
     fn slot(&self, account: u32) -> usize {
-        // Fibonacci hashing: dense numbers would fill one run of slots.
+        // Fibonacci hashing: without it, dense numbers would fill one run of slots.
         let mut at = (account.wrapping_mul(0x9e37_79b9) >> 7) as usize & self.mask;
         loop {
             let slot = &self.slots[at];
@@ -105,7 +105,7 @@ impl<V: Copy + Default> AccountTable<V> {
         if self.slots.len() <= self.mask {
             self.slots.resize(self.mask + 1, AccountSlot::default());
         }
-        // A new epoch frees the stale slots, also those of the part that comes into use again.
+        // A new epoch frees the stale slots, including those of the newly used part.
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
             self.slots.fill(AccountSlot::default());

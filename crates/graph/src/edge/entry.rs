@@ -1,4 +1,4 @@
-//! An edge as an entry in the list of one of its ends.
+//! An edge as an entry in the list of one of its accounts.
 
 /// One side of an account: the edges that the account is the source of, or the target of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ impl Side {
     }
 }
 
-/// An edge as one of its ends has it.
+/// An edge in the list of one of its accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EdgeEntry<T> {
     pub time: T,

@@ -1,4 +1,4 @@
-//! Edges, their timestamps, and what a search may ask of a graph of them.
+//! Edges, their timestamps, and the interface through which searches read a graph.
 
 mod adjacency;
 mod entry;

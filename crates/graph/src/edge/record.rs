@@ -1,8 +1,8 @@
-//! An edge as the stream brought it.
+//! An edge with both of its accounts.
 
 use super::stamp::Stamp;
 
-/// An edge with both of its ends.
+/// An edge with the small numbers of both of its accounts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EdgeRecord<T> {
     pub source: u32,

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 /// A timestamp as its distance from the graph's base time.
 ///
-/// `u32` halves the graph; `u64` holds any two `i64` at once.
+/// With `u32` an entry has 12 bytes instead of 16; `u64` holds the distance of any two `i64`.
 pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
     /// The largest distance this type holds.
     const OFFSET_MAX: u64;
@@ -35,7 +35,7 @@ pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
 
     /// The first stamp of a window that ends here and includes its first instant.
     fn closed(self, window: u64) -> Self {
-        // No edge is older than the base, so this cuts none off.
+        // No edge is older than the base, so saturation excludes none.
         Self::from_offset(self.offset().saturating_sub(window))
     }
 

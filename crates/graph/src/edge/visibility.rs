@@ -1,4 +1,4 @@
-//! Which edges of the graph a trigger can see.
+//! The edges of the graph that a trigger can see.
 
 use super::entry::EdgeEntry;
 use super::stamp::Stamp;
@@ -15,11 +15,11 @@ pub(crate) struct Visibility<T> {
 /// The graph as it was just after the trigger was added.
 #[derive(Clone, Copy, Debug)]
 struct TriggerView<T> {
-    /// The trigger's place in the batch.
+    /// The trigger's position in the batch.
     place: i32,
     /// The trigger's time.
     time: T,
-    /// The first edge that was not evicted, by time, then by arrival.
+    /// The first edge that was not evicted, in order of time, then of arrival.
     floor: EvictionFloor<T>,
 }
 
@@ -27,19 +27,19 @@ struct TriggerView<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EvictionFloor<T> {
     pub time: T,
-    /// Edges of that instant that arrived before this place are evicted. Places count from the
-    /// batch's first edge.
+    /// Edges of that instant that arrived before this position are evicted. Positions count from
+    /// the batch's first edge.
     pub place: Option<i32>,
 }
 
-/// A test that selects the visible edges of a window from a list.
+/// The test that selects the visible edges of a window from a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListCut<T> {
-    /// Those with times from the first to the second.
+    /// Edges with times from the first to the second.
     Times(T, T),
-    /// Those from a time on that had arrived when the trigger did.
+    /// Edges from a time on that had arrived when the trigger did.
     Arrivals(T),
-    /// Each edge needs both tests.
+    /// Both tests apply to each edge.
     Each,
 }
 
@@ -56,12 +56,12 @@ impl<T: Stamp> Visibility<T> {
         Visibility { first, trigger: None }
     }
 
-    /// The edges that had arrived, down to `floor`, when the batch's edge at `place` did at `time`.
+    /// The edges from `floor` on that had arrived when the batch's edge at `place` did, at `time`.
     pub(crate) fn until(first: u32, place: u32, time: T, floor: EvictionFloor<T>) -> Visibility<T> {
         Visibility { first, trigger: Some(TriggerView { place: place.cast_signed(), time, floor }) }
     }
 
-    /// The cheapest test for the visible edges of a window, where edges arrived in order of time.
+    /// The cheapest test for the visible edges of a window, if edges arrived in order of time.
     pub(crate) fn cut(self, (from, to): (T, T)) -> ListCut<T> {
         let Some(TriggerView { time, floor, .. }) = self.trigger else {
             return ListCut::Times(from, to);
@@ -73,12 +73,12 @@ impl<T: Stamp> Visibility<T> {
         if to < time { ListCut::Times(from, to) } else { ListCut::Arrivals(from) }
     }
 
-    /// An edge's place in the batch, negative for edges of earlier batches.
+    /// An edge's position in the batch, negative for edges of earlier batches.
     fn relative(self, seq: u32) -> i32 {
         seq.wrapping_sub(self.first).cast_signed()
     }
 
-    /// The place of an edge of this batch; None for earlier ones.
+    /// The position of an edge of this batch; None for earlier edges.
     pub(crate) fn place(self, seq: u32) -> Option<usize> {
         usize::try_from(self.relative(seq)).ok()
     }
@@ -92,7 +92,7 @@ impl<T: Stamp> Visibility<T> {
         self.trigger.is_none_or(|trigger| self.relative(seq) <= trigger.place)
     }
 
-    /// Edges of earlier batches that are older than this are evicted.
+    /// The time of the eviction floor: older edges of earlier batches are evicted.
     pub(crate) fn oldest(self) -> T {
         self.trigger.map_or(T::default(), |trigger| trigger.floor.time)
     }

@@ -18,7 +18,7 @@ use crate::threads::KeepAwake;
 const LISTS: [(Side, Side); 4] =
     [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
 
-/// What a call finds beside its counts.
+/// The results of a call besides its cells.
 #[derive(Debug, Default)]
 pub(crate) struct CallOutcome {
     /// Searches that ended at their budget, by kind.
@@ -81,7 +81,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.outcome(settings, found, first)
     }
 
-    /// Names what a search has found.
+    /// Translates a search's results to the callers' numbers and ids.
     fn outcome(&self, settings: &Settings, found: SearchOutcome, first: u64) -> CallOutcome {
         let (graph, columns) = (&self.graph, &self.columns);
         let namer =
@@ -94,7 +94,7 @@ impl<T: Stamp> StreamEngine<T> {
         }
     }
 
-    /// Announces to far segments the rows with which the search will begin.
+    /// Announces to far segments the rows that the search will read first.
     fn prefetch(&self, settings: &Settings, first: u64) {
         let triggers = &self.batch.triggers;
         let Some(oldest) = triggers.iter().map(|one| one.time).min() else { return };
@@ -168,13 +168,13 @@ impl<T: Stamp> StreamEngine<T> {
 
     /// The small number of the account at one end of a row.
     fn account_at(&self, place: u32, end: Side, key: i64, is_causal: bool) -> Option<u32> {
-        // The row's own edge says it, unless the edge is another row's with the same id.
+        // The row's own edge has it, unless another row with the same id became the edge.
         let own = self.batch.triggers.get(place as usize).map(|edge| edge.end(end));
         let own = own.filter(|&account| is_causal || self.graph.key(account) == key);
         own.or_else(|| self.graph.find(key))
     }
 
-    /// The edges that statistics of a row's accounts are made of.
+    /// The window and view of the edges in the statistics of a row's accounts.
     fn statistics_window(
         &self,
         statistics: &StatisticsSettings,
@@ -190,7 +190,7 @@ impl<T: Stamp> StreamEngine<T> {
         ((trigger.time.open(statistics.window), trigger.time), view)
     }
 
-    /// What the searches of a call see whose first edge has sequence number `first`.
+    /// The search context of a call whose first edge has sequence number `first`.
     pub(crate) fn context(
         &self,
         first: u64,

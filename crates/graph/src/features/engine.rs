@@ -1,14 +1,14 @@
-//! The engine of either width. Most streams fit into 32-bit timestamps, which halve the graph.
+//! The engine of either width. Most streams fit into 32-bit timestamps, which take less memory.
 
 use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, probe};
 use crate::settings::Settings;
 use crate::stream::StreamEngine;
 
-/// Room for rows that arrive later but are older: a quarter of the span of narrow stamps.
+/// Room for older rows that arrive later: a quarter of the span of narrow stamps.
 const SLACK: i64 = 1 << 30;
 
-/// The engine of a stream. The first row decides on its width; later rows may widen it.
+/// The engine of a stream. The first rows determine its width; later rows may widen it.
 #[derive(Debug)]
 pub(super) enum Engine {
     Empty,
@@ -16,7 +16,7 @@ pub(super) enum Engine {
     Wide(Box<StreamEngine<u64>>),
 }
 
-/// Evaluates an expression on the engine of whichever width, or another one if there is none.
+/// Evaluates an expression on the engine of either width, or another one if there is none.
 macro_rules! with_engine {
     ($engine:expr, |$name:ident| $body:expr, $empty:expr) => {
         match $engine {
@@ -29,7 +29,7 @@ macro_rules! with_engine {
 pub(super) use with_engine;
 
 impl Engine {
-    /// An engine whose stamps reach from one time to another.
+    /// An engine whose stamps cover the times from `first` to `last`.
     pub(super) fn spanning(settings: &Settings, first: i64, last: i64) -> Engine {
         match narrow_base(first, last) {
             Some(base) => Engine::Narrow(Box::new(StreamEngine::new(settings, base))),
@@ -43,8 +43,8 @@ impl Engine {
         Engine::Narrow(Box::new(StreamEngine::new(settings, base)))
     }
 
-    /// The same engine with stamps that also reach from one time to another. Without memory for
-    /// a copy, it stays as it is.
+    /// The same engine with stamps that also cover the times from `first` to `last`. Without memory
+    /// for a copy, it is unchanged.
     pub(super) fn reaching(
         self,
         settings: &Settings,
@@ -56,7 +56,7 @@ impl Engine {
             Engine::Narrow(engine) if !(engine.holds(first) && engine.holds(last)) => engine,
             other => return (other, Ok(())),
         };
-        // The engine is copied beside itself.
+        // During the copy, the old engine exists too.
         if let Err(full) = probe(engine.bytes().saturating_mul(2)) {
             return (Engine::Narrow(engine), Err(full));
         }
@@ -71,7 +71,7 @@ impl Engine {
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Sequence numbers between the oldest and the newest edge.
+    /// The number of sequence numbers from the oldest edge to the newest.
     pub(super) fn span(&self) -> usize {
         (self.graph.next() - self.graph.head()) as usize
     }
@@ -82,7 +82,7 @@ impl<T: Stamp> StreamEngine<T> {
     }
 }
 
-/// A base from which narrow stamps reach all these times, with room for older ones.
+/// A base from which narrow stamps cover these times, with room before and after them.
 fn narrow_base(first: i64, last: i64) -> Option<i64> {
     let base = first.saturating_sub(SLACK);
     let span = i128::from(last) - i128::from(base);

@@ -1,4 +1,4 @@
-//! Found patterns by the callers' account numbers and edge ids.
+//! Found patterns, with the callers' account numbers and edge ids.
 
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{EdgeEntry, Side};
@@ -16,15 +16,15 @@ pub struct Pattern {
     pub size: u32,
     /// The id of the edge that completed it.
     pub trigger: i64,
-    /// A star: its centre. A scatter-gather: the account that scatters, the one that gathers, then
-    /// those between, in order of their numbers. A cycle: the accounts from the trigger's target
-    /// round to its source.
+    /// Star: its centre. Scatter-gather: the account that scatters, the one that gathers, then the
+    /// middle accounts in order of their numbers. Cycle: the accounts from the trigger's target
+    /// around to its source.
     pub accounts: Vec<i64>,
     /// The ids of all edges, in order of time, then of arrival.
     pub edges: Vec<i64>,
 }
 
-/// Collects the edges of a pattern a second time; searches note accounts only.
+/// Collects the edges of a pattern, because searches note only accounts.
 struct EdgeCollector<'a, T> {
     graph: &'a HybridGraph<T>,
     view: Visibility<T>,
@@ -88,8 +88,8 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         }
     }
 
-    /// The hops of a simple cycle. The order of accounts decides about edges of the trigger's
-    /// instant.
+    /// The hops of a simple cycle. Among edges of the trigger's instant, the order of accounts
+    /// decides.
     fn simple_cycle(&mut self, accounts: &[u32], from: T) {
         let time = self.trigger.time;
         for hop in accounts.windows(2) {
@@ -100,7 +100,7 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         }
     }
 
-    /// The hops of a temporal cycle that belong to some choice with increasing times.
+    /// The hops of a temporal cycle that belong to any choice with increasing times.
     fn temporal_cycle(&mut self, accounts: &[u32], from: T) {
         let Some(last) = self.trigger.time.offset().checked_sub(1) else { return };
         let mut earliest = from.offset();
@@ -121,14 +121,14 @@ impl<T: Stamp> EdgeCollector<'_, T> {
     }
 }
 
-/// Translates what a search has found.
+/// Translates the matches of a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PatternNamer<'a, T> {
     pub graph: &'a HybridGraph<T>,
     pub columns: &'a EdgeColumns,
     pub settings: &'a Settings,
     pub triggers: &'a [Trigger<T>],
-    /// Sequence number of the batch's first edge.
+    /// The sequence number of the batch's first edge.
     pub first: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The public interface: features of a stream, call by call.
+//! The public interface: the features of a stream, call by call.
 
 mod batch;
 mod engine;
@@ -24,7 +24,7 @@ pub use stats::GraphStats;
 
 /// Rows that causal mode adds at once. Results do not depend on it.
 const ROWS_AT_ONCE: usize = 4096;
-/// A graph of the newest edges of a stream, and the features of the rows that come.
+/// A graph of the newest edges of a stream; it computes the features of new rows.
 ///
 /// ```
 /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -47,7 +47,7 @@ const ROWS_AT_ONCE: usize = 4096;
 pub struct GraphFeatures {
     settings: Settings,
     engine: Engine,
-    /// All threads but the caller's.
+    /// All threads except the caller's.
     pool: Option<rayon::ThreadPool>,
     rows: u64,
     cut_short: [u64; PatternKind::COUNT],
@@ -59,7 +59,7 @@ pub struct GraphFeatures {
 pub struct Evidence {
     /// The patterns, in the order of the rows that completed them.
     pub patterns: Vec<Pattern>,
-    /// How many patterns were found beyond the caller's limit.
+    /// The number of patterns beyond the caller's limit.
     pub dropped: u64,
 }
 
@@ -91,11 +91,11 @@ impl GraphFeatures {
         })
     }
 
-    /// A graph that resumes where another stopped.
+    /// A graph with the saved content of another.
     ///
     /// # Errors
-    /// Those of [`GraphFeatures::new`]; columns that do not fit each other or the settings; too
-    /// little memory.
+    /// Those of [`GraphFeatures::new`]; columns that are inconsistent or do not match the settings;
+    /// too little memory.
     pub fn restore(settings: Settings, state: &GraphState) -> Result<GraphFeatures, GraphError> {
         let mut features = GraphFeatures::new(settings)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
@@ -113,7 +113,7 @@ impl GraphFeatures {
         let rows = features.rows_of(&edges)?.len();
         features.afford(&edges)?;
         features.make_room(&edges, rows)?;
-        // A graph without edges may still know the time and accounts.
+        // A graph without edges may still have a time and accounts.
         if let (Engine::Empty, Some(now)) = (&features.engine, state.now) {
             features.engine = Engine::around(&features.settings, now);
         }
@@ -135,7 +135,7 @@ impl GraphFeatures {
         GraphState { rows: self.rows, ..state }
     }
 
-    /// Whether the graph knows each of these accounts.
+    /// For each account, whether the graph knows it.
     pub fn knows(&self, accounts: &[i64]) -> Vec<bool> {
         let find = |account| with_engine!(&self.engine, |engine| engine.graph.find(account), None);
         accounts.iter().map(|&account| find(account).is_some()).collect()
@@ -154,11 +154,12 @@ impl GraphFeatures {
         self.provisional = Provisional::None;
     }
 
-    /// Adds rows, sorted by time in batch mode, and computes nothing.
+    /// Adds rows, in batch mode sorted by time, without computing features.
     ///
     /// # Errors
-    /// Columns that do not fit, more edges than a graph holds, or more than memory holds. Nothing
-    /// changes then, except as [`GraphError::OutOfMemory`] says.
+    /// Mismatched columns, values that are not finite, too many edges, too little memory, or earlier
+    /// pending or provisional rows. Nothing changes then, except as [`GraphError::OutOfMemory`]
+    /// describes.
     pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
@@ -238,7 +239,7 @@ impl GraphFeatures {
     /// Adds rows and returns their features, and up to `most` of the patterns that they complete.
     ///
     /// # Errors
-    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if the settings keep no ids.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if the settings retain no ids.
     pub fn patterns(
         &mut self,
         edges: &Edges<'_>,
@@ -255,7 +256,7 @@ impl GraphFeatures {
     }
 
     /// The features that rows would get if they arrived now, and up to `most` of the patterns that
-    /// they would complete. The graph does not change. None names no patterns.
+    /// they would complete; None: no patterns. The graph does not change.
     ///
     /// ```
     /// # use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -271,8 +272,8 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if patterns are asked for and the
-    /// settings keep no ids.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if patterns are requested and the
+    /// settings retain no ids.
     pub fn preview(
         &mut self,
         edges: &Edges<'_>,
@@ -284,7 +285,7 @@ impl GraphFeatures {
         self.refuse_while_waiting()?;
         let mut cells = self.room(edges)?;
         self.afford(edges)?;
-        // Before the rows are added: none of them may widen the graph's stamps.
+        // Widen the stamps first, because a rollback cannot undo it.
         self.make_room(edges, edges.ids.len())?;
         with_engine!(&mut self.engine, |engine| engine.preview(), ());
         let (rows, cut_short) = (self.rows, self.cut_short);
@@ -296,7 +297,7 @@ impl GraphFeatures {
         done.map(|evidence| (cells, evidence)).map_err(untouched)
     }
 
-    /// Zeros for the features of rows whose columns fit.
+    /// Zeros for the features of rows, after a check of their columns.
     fn room(&self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
         self.cells(self.rows_of(edges)?.len())
     }
@@ -311,13 +312,13 @@ impl GraphFeatures {
         Ok(cells)
     }
 
-    /// The graph's size, and what it has computed.
+    /// Counters of the graph: its size and its work.
     pub fn stats(&self) -> GraphStats {
         let stats = with_engine!(&self.engine, |engine| engine.size(), GraphStats::default());
         GraphStats { rows: self.rows, cut_short: self.cut_short, ..stats }
     }
 
-    /// Adds rows, writes their features, and names up to `patterns_max` patterns.
+    /// Adds rows, writes their features, and returns up to `patterns_max` patterns.
     fn run(
         &mut self,
         edges: &Edges<'_>,
@@ -406,7 +407,7 @@ impl GraphFeatures {
     }
 }
 
-/// The error of a call that was taken back whole.
+/// The error of a call that was rolled back completely.
 fn untouched(error: GraphError) -> GraphError {
     match error {
         GraphError::OutOfMemory { rows, bytes, .. } => {

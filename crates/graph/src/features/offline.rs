@@ -9,9 +9,8 @@ use crate::stream::CallContext;
 use crate::stream::{Edges, PendingRows};
 
 impl GraphFeatures {
-    /// Adds rows whose features [`GraphFeatures::transform_pending`] computes later, with the same
-    /// results as if each row had got them on arrival. Until then nothing is evicted, and no other
-    /// rows are accepted.
+    /// Adds rows whose features [`GraphFeatures::transform_pending`] computes later. The results
+    /// are the same as on arrival. Until then, nothing is evicted, and no other rows are accepted.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Mode, Settings};
@@ -48,12 +47,12 @@ impl GraphFeatures {
         self.count(added, learnt)
     }
 
-    /// How many rows wait for their features.
+    /// The number of rows without features.
     pub fn pending(&self) -> usize {
         with_engine!(&self.engine, |engine| engine.pending.as_ref().map_or(0, PendingRows::len), 0)
     }
 
-    /// The features of the next `rows` pending rows, or of all that are left:
+    /// The features of the next `rows` pending rows, or of all if fewer are left:
     /// [`crate::Settings::width`] values for each row.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::stream::{CallContext, Edges, FeatureOutput, FeatureRequest, StreamEng
 use rayon::ThreadPool;
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Writes the features of the next `rows` pending rows. When none is left, eviction resumes.
+    /// Writes the features of the next `rows` pending rows. After the last one, eviction resumes.
     pub(crate) fn transform_pending(
         &mut self,
         settings: &Settings,

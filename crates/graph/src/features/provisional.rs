@@ -1,6 +1,6 @@
-//! Provisional rows: they are in the graph, and the caller may still take them back.
+//! Provisional rows: they are in the graph, and the caller may still roll them back.
 //!
-//! A caller that also writes rows to a log does both at once, and decides when both are done.
+//! A caller that also writes rows to a log can do both in parallel, and decide when both are done.
 
 use super::GraphFeatures;
 use super::engine::with_engine;
@@ -12,15 +12,15 @@ use crate::kind::PatternKind;
 pub(super) enum Provisional {
     #[default]
     None,
-    /// The rows of the next call are.
+    /// The rows of the next call will be provisional.
     Next,
-    /// The rows of a past call are. The counters are those from before it.
+    /// The rows of a past call are provisional. The counters are from before that call.
     Made { rows: u64, cut_short: [u64; PatternKind::COUNT] },
 }
 
 impl GraphFeatures {
     /// Makes the rows of the next call provisional, until [`GraphFeatures::keep`] or
-    /// [`GraphFeatures::undo`]. Meanwhile nothing is evicted, and no other rows are accepted.
+    /// [`GraphFeatures::undo`]. Until then, nothing is evicted and no other rows are accepted.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -35,14 +35,14 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Pending`] or [`GraphError::Provisional`] while rows of an earlier call wait.
+    /// [`GraphError::Pending`] or [`GraphError::Provisional`] if an earlier call left such rows.
     pub fn begin(&mut self) -> Result<(), GraphError> {
         self.refuse_while_waiting()?;
         self.provisional = Provisional::Next;
         Ok(())
     }
 
-    /// Keeps the provisional rows.
+    /// Commits the provisional rows.
     pub fn keep(&mut self) {
         if let Provisional::Made { .. } = std::mem::take(&mut self.provisional) {
             with_engine!(
@@ -53,7 +53,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Takes the provisional rows back; the graph is as it was before them.
+    /// Rolls the provisional rows back; the graph is as it was before them.
     pub fn undo(&mut self) {
         if let Provisional::Made { rows, cut_short } = std::mem::take(&mut self.provisional) {
             (self.rows, self.cut_short) = (rows, cut_short);
@@ -62,7 +62,7 @@ impl GraphFeatures {
     }
 
     /// Sets the rollback point of provisional rows, just before they are added. The graph's stamps
-    /// already reach them.
+    /// already cover their times.
     pub(super) fn note_provisional(&mut self) {
         if !matches!(self.provisional, Provisional::Next) {
             return;
@@ -80,7 +80,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Other rows would see rows without features, or rows that may be taken back.
+    /// Fails if there are pending or provisional rows, which other rows must not see.
     pub(super) fn refuse_while_waiting(&self) -> Result<(), GraphError> {
         self.refuse_while_pending()?;
         self.refuse_while_provisional()

@@ -9,17 +9,17 @@ use crate::store::EDGES_MAX;
 use crate::stream::{Edges, FeatureOutput, LEARNT_AT_ONCE, call_bytes};
 use hashbrown::HashMap;
 
-/// Calls with so few rows ask for their memory part by part.
+/// Calls with at most this many rows skip the memory check in advance.
 const FEW_ROWS: usize = 64;
-/// Memory that a row adds to a graph, at most. A record takes 16 B. Two entries of 16 B lie in blocks
-/// that are half empty. Two accounts take 20 B each, and 14 B in the index and in their order. An id
-/// takes 8 B. Growth adds a sixteenth, and the index once more, which grows beside itself.
+/// The most memory that a row adds to a graph. A record takes 16 B. Two entries take 16 B each, in
+/// blocks that are half empty. Two accounts take 20 B each, and 14 B in the index and their order.
+/// An id takes 8 B. Growth adds a sixteenth, and a second copy of the index.
 const ROW_GROWTH_BYTES: usize = 208;
-/// Memory that a measured value adds to a graph, at most.
+/// The most memory that a measured value adds to a graph.
 const VALUE_GROWTH_BYTES: usize = 9;
 
 impl GraphFeatures {
-    /// Measured columns that each call must bring.
+    /// The number of measured columns that each call must pass.
     pub(super) fn given_columns(&self) -> usize {
         self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given)
     }
@@ -54,7 +54,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Checks that the cells are those of a number of rows.
+    /// Checks that the output has the right length for `rows` rows.
     pub(super) fn check_output(
         &self,
         output: &FeatureOutput<'_>,
@@ -69,12 +69,12 @@ impl GraphFeatures {
         Ok(())
     }
 
-    /// Checks that there is memory for these rows now: for the growth of the graph, and for the
+    /// Checks that memory is available for these rows: for the growth of the graph, and for the
     /// call.
     pub(super) fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let (settings, rows) = (&self.settings, edges.ids.len());
         if rows <= FEW_ROWS {
-            // A single part asks for its own memory.
+            // A single part checks its own memory.
             return Ok(());
         }
         let (added, at_once) = match settings.mode {
@@ -87,7 +87,7 @@ impl GraphFeatures {
         probe(bytes.saturating_add(order)).map_err(|full| full.error(rows, 0))
     }
 
-    /// How many rows with these times the graph holds at once in causal mode, at most.
+    /// The most rows with these times that the graph holds at once in causal mode.
     fn most_at_once(&self, times: &[i64]) -> usize {
         if times.len() <= LEARNT_AT_ONCE || !times.is_sorted() {
             return times.len();
@@ -100,11 +100,11 @@ impl GraphFeatures {
             }
             most = most.max(at + 1 - first);
         }
-        // Edges that one part of a call makes too old leave after that part.
+        // Edges that become too old in one part of a call are removed after that part.
         (most + LEARNT_AT_ONCE).min(times.len())
     }
 
-    /// Makes sure that the graph can hold `added` more rows with these times.
+    /// Ensures that the graph can hold `added` more rows with these times.
     pub(super) fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
         let alive = with_engine!(&self.engine, |engine| engine.span(), 0);
         if alive.saturating_add(added) > EDGES_MAX {
@@ -121,8 +121,8 @@ impl GraphFeatures {
     }
 }
 
-/// The rows of a batch in order of time, without repeated ids, and each row's place in that order
-/// (specification, B2).
+/// The rows of a batch in order of time, without repeated ids, and each row's position in that
+/// order (specification, B2).
 pub(super) fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
     if edges.ids.is_sorted_by(|one, next| one < next) && edges.times.is_sorted() {
         let order: Vec<u32> = (0u32..).zip(edges.ids).map(|(row, _)| row).collect();

@@ -15,13 +15,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// The fewest ungrouped triggers in a piece of work for several threads.
 const CHUNK_MIN: usize = 4;
-/// A piece takes this part of the triggers that are left, so that pieces become shorter towards the
-/// end and the threads end together.
+/// A piece takes one in this many of the remaining triggers. Pieces become shorter towards the end,
+/// so that the threads finish together.
 const TAIL: usize = 8;
-/// With fewer triggers the search takes less time than waking other threads.
+/// With fewer triggers, the search takes less time than waking another thread.
 const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 
-/// What a search finds beside its counts.
+/// The results of a search besides its counts.
 #[derive(Debug, Default)]
 pub(super) struct SearchOutcome {
     /// Searches that ended at their budget, by kind.
@@ -32,7 +32,7 @@ pub(super) struct SearchOutcome {
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Finds all patterns of a call. The counts end up with the first worker.
+    /// Finds all patterns of a call. The first worker holds the sum of the counts afterwards.
     pub(super) fn search(
         &mut self,
         call: &CallContext<'_>,
@@ -52,7 +52,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.index_batch(settings, &plans);
         let context = self.context(first, settings.mode == Mode::Causal);
         let groups = [&self.search.by_source, &self.search.by_target];
-        // All shares of a call are cut alike, whatever their workers.
+        // The pieces of all shares must be the same, independent of the number of workers.
         let is_divided = workers_count > 1 || share.count > 1;
         let work = SearchWork::new(&context, groups, &plans, share, is_divided);
         match (pool, workers.split_first_mut()) {
@@ -88,7 +88,7 @@ impl<T: Stamp> StreamEngine<T> {
     }
 }
 
-/// Merges what the workers found into the first of them.
+/// Merges the workers' results into the first worker.
 fn merged<T: Stamp>(workers: &mut [SearchScratch<T>]) -> SearchOutcome {
     let Some((first, others)) = workers.split_first_mut() else { return SearchOutcome::default() };
     for other in others {
@@ -116,7 +116,7 @@ fn plans(settings: &Settings) -> Vec<SearchPlan<'_>> {
     plans
 }
 
-/// Cuts ungrouped triggers into pieces.
+/// Divides ungrouped triggers into pieces.
 fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     let shortest = if is_divided { CHUNK_MIN } else { CHUNK };
@@ -128,18 +128,18 @@ fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = Range<usize
     })
 }
 
-/// One piece of a search: triggers of the batch, or groups of those that meet on one side.
+/// One piece of a search: triggers of the batch, or groups that share an account on one side.
 struct SearchTask<'a> {
     plan: SearchPlan<'a>,
     side: Option<Side>,
     piece: Range<usize>,
 }
 
-/// The search of one batch, in tasks that workers take one after the other.
+/// The search of one batch as a queue of tasks for the workers.
 struct SearchWork<'a, T, G> {
     context: &'a SearchContext<'a, T, G>,
     tasks: Vec<SearchTask<'a>>,
-    /// The places of all triggers.
+    /// The positions of all triggers.
     places: Vec<u32>,
     /// The triggers grouped by source, and by target.
     groups: [&'a TriggerGroups; 2],
@@ -157,7 +157,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
         let places = (0u32..).zip(context.triggers).map(|(place, _)| place).collect();
         let mut work =
             SearchWork { context, tasks: Vec::new(), places, groups, next: Mutex::new(0) };
-        // The long searches first: the last tasks should be short.
+        // The long searches first, so that the last tasks are short.
         for &plan in plans.iter().rev() {
             work.add(plan, is_divided);
         }
@@ -183,7 +183,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
             let pieces = self.groups_on(side).pieces(is_divided).into_iter();
             self.tasks.extend(pieces.map(|piece| SearchTask { plan, side: Some(side), piece }));
         }
-        // A stable sort: the parts of a hub stay in their order.
+        // The sort is stable, so the parts of a hub stay in order.
         self.tasks[first..].sort_by_key(|task| Reverse(task.piece.len()));
     }
 
@@ -216,7 +216,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
         }
     }
 
-    /// Reads the lists with which searches of these groups begin.
+    /// Prefetches the lists that searches of these groups read first.
     fn touch(&self, plan: SearchPlan<'_>, side: Side, groups: &TriggerGroups, piece: Range<usize>) {
         let window = plan.pattern.window;
         match plan.kind {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 impl GraphFeatures {
     /// A copy of the oldest full span of time ([`crate::Settings::segment`]) that has no segment
-    /// yet. The graph keeps the span until [`GraphFeatures::attach`] brings its segment. The
-    /// segment may be built meanwhile, on another thread.
+    /// yet. The graph retains the span until [`GraphFeatures::attach`] adds its segment, which
+    /// another thread may build.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -29,12 +29,12 @@ impl GraphFeatures {
     /// # Ok::<(), farrow_graph::GraphError>(())
     /// ```
     pub fn freeze(&self) -> Option<FrozenSpan> {
-        // No segment holds rows that may be taken back.
+        // A segment must not contain rows that may be rolled back.
         self.refuse_while_provisional().ok()?;
         with_engine!(&self.engine, |engine| engine.freeze(&self.settings), None)
     }
 
-    /// Replaces the edges of a span by the segment that was built from it.
+    /// Replaces the edges of a span with the segment that was built from it.
     ///
     /// # Errors
     /// [`GraphError::Segment`] if it is not the next one of this graph;
@@ -45,8 +45,9 @@ impl GraphFeatures {
         with_engine!(&mut self.engine, |engine| engine.attach(segment), Ok(()))
     }
 
-    /// Fills an empty graph with another one's segments, oldest first, its accounts by their small
-    /// numbers, and its late edges. Later rows can be added then, from sequence number `next` on.
+    /// Replaces this graph's content with another one's segments, oldest first, its accounts in
+    /// order of their small numbers, and its late edges. Later rows get sequence numbers from
+    /// `next` on.
     ///
     /// # Errors
     /// Those of [`GraphFeatures::attach`]; [`GraphError::Setting`] without
@@ -93,13 +94,13 @@ impl GraphFeatures {
     }
 
     /// The accounts with small numbers from `from` on; [`GraphFeatures::adopt`] needs those from 0
-    /// on. With [`crate::Settings::segment`] an account never changes its number.
+    /// on. With [`crate::Settings::segment`], an account's small number never changes.
     pub fn accounts(&self, from: usize) -> Vec<i64> {
         with_engine!(&self.engine, |engine| engine.graph.keys(from), Vec::new())
     }
 
-    /// The edges of one account between two times, both included, in order of time. Each is the
-    /// account at the other end, and the time. Self-loops are a list of their own.
+    /// The edges of one account between two times, both included, in order of time. Each item is
+    /// the account at the other end, and the time. Self-loops are in a separate list.
     pub fn edges_of(&self, account: i64, list: ListKind, from: i64, to: i64) -> Vec<(i64, i64)> {
         with_engine!(&self.engine, |engine| engine.edges_of(account, list, from, to), Vec::new())
     }
@@ -109,17 +110,17 @@ impl GraphFeatures {
         with_engine!(&self.engine, |engine| engine.graph.next(), 0)
     }
 
-    /// The segments that have left the window since the last call of this method.
+    /// The segments that were evicted since the last call of this method.
     pub fn expired(&mut self) -> Vec<SegmentInfo> {
         with_engine!(&mut self.engine, |engine| std::mem::take(&mut engine.expired), Vec::new())
     }
 
-    /// Does one share of the work of [`GraphFeatures::transform_into`]. If each of several graphs
-    /// with the same edges does one share, their cells add up to those of the whole.
+    /// Does one share of the work of [`GraphFeatures::transform_into`]. If several graphs with the
+    /// same edges each do one share, their cells add up to those of the whole.
     ///
     /// # Errors
-    /// Those of [`GraphFeatures::transform_into`]; [`GraphError::Setting`] if there is no such
-    /// share.
+    /// Those of [`GraphFeatures::transform_into`]; [`GraphError::Setting`] if the share does not
+    /// exist.
     pub fn transform_share(
         &mut self,
         edges: &Edges<'_>,

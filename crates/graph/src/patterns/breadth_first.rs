@@ -1,11 +1,11 @@
 //! One of the two searches for simple cycles: accounts by their number of hops.
 //!
 //! An account's place is its position in the order of discovery, which is also the order of
-//! expansion. So the search needs no queue and, behind the first look, no map.
+//! expansion. So the search needs no queue and, after the first lookup, no map.
 
 use crate::accounts::AccountTable;
 
-/// End of a list of hops.
+/// The end of a list of hops.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A hop that a path may use.
@@ -21,12 +21,12 @@ pub(crate) struct Hop {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeenAccount {
     pub account: u32,
-    /// Number of hops to the origin.
+    /// The number of hops to the origin.
     pub hops: u32,
     /// The first hop towards the origin.
     pub head: u32,
     pub is_on_path: bool,
-    /// The place whose edges noted this account last.
+    /// The place of the account whose expansion last noted this one.
     noted_from: u32,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct BreadthFirst {
     pub hops: Vec<Hop>,
     /// The place to expand next.
     next: u32,
-    /// `ahead` has returned the accounts before this place.
+    /// `ahead` has returned all accounts before this place.
     given: u32,
     pub work: u64,
 }
@@ -72,8 +72,8 @@ impl BreadthFirst {
         self.seen.get(place as usize)
     }
 
-    /// Place, account and hops of the next one to expand. A path ends at `goal`, which is passed
-    /// over.
+    /// Place, account and hops of the next account to expand. Skips `goal`, because a path ends
+    /// there.
     pub(crate) fn peek(&mut self, goal: u32) -> Option<(u32, u32, u32)> {
         let mut next = self.seen.get(self.next as usize)?;
         if next.account == goal {
@@ -83,7 +83,7 @@ impl BreadthFirst {
         Some((self.next, next.account, next.hops))
     }
 
-    /// The next accounts to expand, each returned once, so that the caller can read their lists
+    /// The next accounts to expand, each returned once, so that the caller can prefetch their lists
     /// together.
     pub(crate) fn ahead(&mut self, most: usize) -> &[SeenAccount] {
         if self.next < self.given {
@@ -95,7 +95,7 @@ impl BreadthFirst {
         self.seen.get(from..to).unwrap_or_default()
     }
 
-    /// Passes on to the next account.
+    /// Moves to the next account.
     pub(crate) fn take(&mut self) {
         self.next += 1;
         self.work += 1;

@@ -7,27 +7,27 @@ use crate::kind::PatternKind;
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
     width: usize,
-    /// For each place in the batch, the number of its row from 1 on, or 0.
+    /// For each position in the batch, the number of its row, counted from 1, or 0.
     rows: Vec<u32>,
     counts: Vec<u32>,
     /// Searches that ended at their budget, by kind.
     pub cut_short: [u64; PatternKind::COUNT],
-    /// The patterns themselves, if the caller wants them.
+    /// The patterns themselves, if the caller requested them.
     pub collector: Option<MatchCollector>,
 }
 
-/// A pattern as a search found it, enough to find its edges again.
+/// A pattern that a search found, with enough data to find its edges.
 ///
-/// Matches compare by the callers' account numbers. Small numbers would make their order depend on
-/// what the graph has forgotten.
+/// Matches compare by the callers' account numbers, because small numbers depend on the accounts
+/// that the graph has forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PatternMatch {
-    /// The trigger's place in the batch.
+    /// The trigger's position in the batch.
     pub place: u32,
     pub kind: PatternKind,
-    /// A star: its centre. A scatter-gather: the account that scatters, the one that gathers, then
-    /// those between, in order of their numbers. A cycle: the accounts from the trigger's target
-    /// round to its source.
+    /// Star: its centre. Scatter-gather: the account that scatters, the one that gathers, then the
+    /// middle accounts in order of their numbers. Cycle: the accounts from the trigger's target
+    /// around to its source.
     pub accounts: Vec<i64>,
     pub size: u32,
 }
@@ -39,7 +39,7 @@ pub(crate) struct MatchCollector {
     pub most: usize,
     /// Matches beyond the limit.
     pub dropped: u64,
-    /// No match behind this trigger and kind is collected.
+    /// Matches after this trigger and kind are not collected.
     limit: Option<(u32, PatternKind)>,
 }
 
@@ -48,7 +48,7 @@ impl MatchCollector {
         MatchCollector { most, ..MatchCollector::default() }
     }
 
-    /// Sorts, and keeps the first matches. Workers and kinds find them in any order.
+    /// Sorts, and retains the first matches. Workers and kinds find them in any order.
     pub(crate) fn trim(&mut self) {
         self.found.sort_unstable();
         self.dropped += self.found.len().saturating_sub(self.most) as u64;

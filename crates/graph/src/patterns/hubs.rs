@@ -1,7 +1,7 @@
 //! Windows of accounts with many edges, carried from batch to batch.
 //!
-//! This needs a graph in order of time, where each trigger sees what the one before it saw and a
-//! little more. A worker takes a window out, moves it on, and puts it back.
+//! This needs a graph in order of time, so that successive triggers see almost the same edges. A
+//! worker takes a window out, advances it, and puts it back.
 
 use super::legs::Legs;
 use crate::accounts::AccountHash;
@@ -12,14 +12,14 @@ use crate::statistics::SlidingWindow;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Legs are carried for accounts with this many edges. For fewer, a new look at each call costs less
-/// than the memory.
+/// Legs are retained for accounts with at least this many edges. For fewer, a scan at each call
+/// costs less than the memory.
 pub(crate) const LEGS_RETAINED_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
 
-/// Above this many windows, stale ones are looked for.
+/// The smallest number of windows above which stale ones are removed.
 const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
-/// Legs carried for one account, at most: as many as workers that share its triggers.
+/// The most `Legs` retained for one account: enough for the workers that share its triggers.
 const LEGS_MAX: usize = 16;
 
 /// An account, its side, and the width of the window.
@@ -61,8 +61,8 @@ impl<T: Stamp> Hubs<T> {
         self.lock().stars.insert(place, star);
     }
 
-    /// Legs that show no more than `view` does. Another worker may already be at a later part of
-    /// the account's triggers.
+    /// Legs without edges that `view` does not see. Another worker may already have reached a later
+    /// part of the account's triggers.
     pub(crate) fn take_legs(&self, place: HubKey, view: Visibility<T>) -> Option<Legs<T>> {
         let mut views = self.lock();
         let all = views.legs.get_mut(&place)?;
@@ -79,8 +79,7 @@ impl<T: Stamp> Hubs<T> {
         }
     }
 
-    /// Drops accounts whose last edge is older than what any later trigger sees. Where edges
-    /// arrived out of order, drops all.
+    /// Drops windows whose last edge no later trigger sees; drops all if edges are out of order.
     pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
         let HubViews { stars, legs, most } =
             self.views.get_mut().unwrap_or_else(PoisonError::into_inner);

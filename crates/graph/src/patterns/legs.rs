@@ -1,8 +1,8 @@
-//! The legs between an account and its middle accounts; of each pair, the newest.
+//! The newest leg between an account and each of its middle accounts.
 
 use crate::edge::{EdgeEntry, Stamp};
 
-/// Slots of the smallest index, which costs nothing to clear.
+/// Slots of the smallest index, which is cheap to clear.
 const SLOTS_MIN: usize = 64;
 
 /// The newest leg between the near account and a middle one.
@@ -14,16 +14,16 @@ pub(crate) struct Leg<T> {
     pub seq: u32,
 }
 
-/// The legs of one account. Hubs carry them from call to call, so they are dense: 12 bytes for each
-/// middle account, and an index between a third and half full.
+/// The legs of one account. Hubs retain them between calls, so they are dense: 12 bytes for each
+/// middle account with 32-bit timestamps, and an index between a third and half full.
 #[derive(Debug)]
 pub(crate) struct Legs<T> {
-    /// The caller's number of the near account. Small numbers are used again.
+    /// The caller's number of the near account, because small numbers are reused.
     key: i64,
     all: Vec<Leg<T>>,
     /// A hash table of positions in `all`, counted from 1; 0 is an empty slot.
     index: Vec<u32>,
-    /// Slots in use now.
+    /// The number of slots in use.
     slots: usize,
     /// The time of the newest leg.
     newest: T,
@@ -52,7 +52,7 @@ impl<T: Stamp> Legs<T> {
     pub(crate) fn clear(&mut self, key: i64) {
         self.key = key;
         self.all.clear();
-        // Small tables stay in the innermost cache, even when the index once was large.
+        // Small tables fit in the innermost cache, even if the index once was large.
         self.slots = SLOTS_MIN;
         self.index[..SLOTS_MIN].fill(0);
         self.newest = T::default();
@@ -69,7 +69,7 @@ impl<T: Stamp> Legs<T> {
 
     /// The slot of a middle account, or the empty one where it belongs.
     fn slot(&self, middle: u32) -> usize {
-        // Fibonacci hashing: dense numbers would fill one run of slots.
+        // Fibonacci hashing: without it, dense numbers would fill one run of slots.
         let hash = u64::from(middle.wrapping_mul(0x9e37_79b9));
         let mut slot = ((hash * self.slots as u64) >> u32::BITS) as usize;
         while let Some(at) = self.index[slot].checked_sub(1)
@@ -130,7 +130,7 @@ impl<T: Stamp> Legs<T> {
         }
     }
 
-    /// Sequence number of the last edge that was added, modulo 2^32.
+    /// The sequence number of the last edge that was added, modulo 2^32.
     pub(crate) fn last(&self) -> Option<u32> {
         self.last
     }

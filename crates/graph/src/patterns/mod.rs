@@ -1,4 +1,4 @@
-//! The patterns: each search finds what the triggers of one batch complete.
+//! The patterns: each search finds the patterns that triggers of a batch complete.
 
 mod breadth_first;
 mod credits;
@@ -27,7 +27,7 @@ use crate::edge::{Adjacency, Stamp};
 use crate::settings::PatternSettings;
 use star::Star;
 
-/// The tables of one worker, used again for each search.
+/// The tables of one worker, reused for each search.
 #[derive(Debug)]
 pub(crate) struct SearchScratch<T> {
     star: star::StarScratch<T>,
@@ -81,8 +81,8 @@ pub(crate) struct SearchPlan<'a> {
     pub work_max: u64,
 }
 
-/// Finds one kind of pattern for triggers that belong together: those of one account on `side`.
-/// Kinds without sides take any triggers.
+/// Finds one kind of pattern for triggers that share an account on `side`. Kinds without sides
+/// accept any triggers.
 pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     plan: SearchPlan<'_>,

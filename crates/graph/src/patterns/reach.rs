@@ -1,9 +1,9 @@
-//! The accounts that can lie on a cycle that a trigger completes.
+//! The accounts that can be on a cycle that a trigger completes.
 //!
 //! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
-//! each other; the one that has worked less takes the next step. Most triggers end here, because
-//! one of the two runs dry at once. Otherwise both stop when together they have seen everything
-//! that a path can use.
+//! each other; the one with less work takes the next step. For most triggers, one of the two has no
+//! next step, and the search ends. Otherwise both stop when together they have seen all hops that a
+//! path can use.
 //!
 //! Source: pruning by reachability before the enumeration, in Blanusa et al., Fast Parallel
 //! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.
@@ -13,10 +13,10 @@ use crate::edge::{EdgeEntry, Side};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// End of a list of steps.
+/// The end of a list of steps.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// An edge that a path may use. Steps of one account to one neighbour are adjacent in its list.
+/// An edge that a path may use. An account's steps to one neighbour are adjacent in its list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathStep<T> {
     /// The neighbour nearer to the search's origin.
@@ -40,7 +40,7 @@ pub(crate) struct StepRun<T> {
 pub(crate) struct AccountLabel {
     /// The first step towards the origin.
     pub head: u32,
-    /// The best priority so far; smaller is better. Once the runs exist, their range.
+    /// The best priority so far; smaller is better. Once the runs exist: their range.
     pub priority: u64,
     pub is_on_path: bool,
     pub has_runs: bool,
@@ -65,8 +65,8 @@ pub(crate) struct TimedReach<T> {
     pub labels: AccountTable<AccountLabel>,
     pub steps: Vec<PathStep<T>>,
     pub runs: Vec<StepRun<T>>,
-    /// Priority, number of the step that led here, account. Accounts of one priority keep their
-    /// order of discovery: small numbers depend on what the graph has forgotten.
+    /// Priority, number of the step that led here, account. Accounts of one priority are in order
+    /// of discovery, because small numbers depend on the accounts that the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
     /// The accounts to which the last expansion led, as heap entries.
     pub fresh: Vec<(u64, u32, u32)>,
@@ -89,7 +89,7 @@ impl<T> Default for TimedReach<T> {
 /// The ends of one search: edges into the trigger's source, or out of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchEnds {
-    /// The side whose edges are walked.
+    /// The side whose edges the search follows.
     pub side: Side,
     pub origin: u32,
     pub goal: u32,
@@ -128,7 +128,7 @@ impl<T: Copy> TimedReach<T> {
         }
     }
 
-    /// Notes that `entry`, an edge of `account`, leads towards the origin. Of the edges to one
+    /// Notes that `entry`, an edge of `account`, leads towards the origin. Among the edges to one
     /// neighbour, the caller notes last the one that a path should try first.
     pub(crate) fn note(
         &mut self,
@@ -178,7 +178,7 @@ impl<T: Copy> TimedReach<T> {
     }
 
     /// The runs of an account in decreasing order of their last time, after both searches. A path
-    /// that arrives at some time ignores the runs that end before.
+    /// ignores the runs that end before its arrival.
     pub(crate) fn runs_of(&mut self, account: u32) -> std::ops::Range<u32>
     where
         T: Ord,

@@ -1,8 +1,8 @@
-//! Scatter-gather: two accounts joined through several others (specification, D4).
+//! Scatter-gather: two accounts connected through several others (specification, D4).
 //!
 //! The trigger is one leg. All middle accounts share one of its ends, *near*; its other end is one
-//! of them, *mid*. The list of mid gives the possible *far* accounts. The middle accounts that each
-//! far one shares with near are an intersection, computed from the shorter side.
+//! of them, *mid*. The list of mid contains the possible *far* accounts. The middle accounts that
+//! each far one shares with near are an intersection, computed from the cheaper side.
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
@@ -14,7 +14,7 @@ use crate::edge::{EdgeEntry, Side};
 use crate::kind::PatternKind;
 use crate::patterns::hubs;
 
-/// Accounts whose lists are read together.
+/// Accounts whose lists are prefetched together.
 const TOUCHED: usize = 64;
 
 /// A far account, and its pattern so far.
@@ -44,7 +44,7 @@ impl FarAccount {
 #[derive(Debug)]
 pub(crate) struct ScatterGatherScratch<T> {
     legs: Legs<T>,
-    /// The account and side of `legs`, where all triggers of a call see the same.
+    /// The account and side of `legs`, if all triggers of a call see the same legs.
     of: Option<(u32, Side)>,
     far: AccountTable<FarAccount>,
     /// The keys of `far`.
@@ -77,7 +77,7 @@ impl<T: Stamp> Default for ScatterGatherScratch<T> {
 }
 
 impl<T: Stamp> ScatterGatherScratch<T> {
-    /// Drops what an earlier call saw.
+    /// Invalidates the legs of an earlier call.
     pub(crate) fn start(&mut self) {
         self.of = None;
     }
@@ -109,14 +109,14 @@ struct TriggerRole<'a, T, G> {
     trigger: Trigger<T>,
     near: u32,
     mid: u32,
-    /// Near's side of the legs to the middle accounts: In when near gathers.
+    /// Near's side of the legs to the middle accounts: In if near gathers.
     side: Side,
     /// The time of the oldest live leg.
     from: T,
 }
 
-/// Finds the patterns that triggers with one near account complete: all of a call's, or part of
-/// them.
+/// Finds the patterns that triggers with one near account complete. `group` has all such triggers
+/// of a call, or a part of them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -142,7 +142,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         std::mem::replace(&mut scratch.legs, legs)
     });
     let is_causal = context.is_causal;
-    // In batch mode all triggers see the same legs, also those of other parts.
+    // In batch mode all triggers see the same legs, including those of other parts.
     let of = (!is_causal).then_some((near, side));
     if (is_causal && !is_retained) || scratch.legs.key() != key {
         scratch.legs.clear(key);
@@ -154,7 +154,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         let mid = trigger.end(side.other());
         let view = context.view(place);
         let role = TriggerRole { context, search, view, place, trigger, near, mid, side, from };
-        // Charged whether the legs are carried or collected: the budget must not depend on it.
+        // Charged for carried legs too: the budget must not depend on whether they are carried.
         scratch.work = context.cost(search, near, side, role.live(), view);
         if scratch.work > search.work_max {
             credits.cut_short[PatternKind::ScatterGather as usize] += 1;
@@ -176,7 +176,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             (scratch.work, scratch.is_exact) = (work, is_exact);
             role.run(scratch, credits)
         };
-        // An upper bound within the budget need not be made exact.
+        // An upper bound within the budget is enough.
         let is_counted = context.is_budget_counted(search);
         if !run(is_counted) && (is_counted || !run(true)) {
             credits.cut_short[PatternKind::ScatterGather as usize] += 1;
@@ -192,8 +192,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         self.from.onward()
     }
 
-    /// Whether a leg at near is in the window and not evicted. The table may be older than the
-    /// trigger.
+    /// Whether a leg at near is in the window and not evicted. The table may contain older legs.
     fn is_live(&self, leg: &Leg<T>) -> bool {
         let Leg { middle, newest, seq } = *leg;
         newest >= self.from && !self.view.is_evicted(EdgeEntry { time: newest, other: middle, seq })
@@ -203,7 +202,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     fn follow(&self, legs: &mut Legs<T>) {
         let from = match legs.last() {
             None => self.from,
-            // Too many legs have left the window.
+            // Too many legs are outside the window.
             Some(_) if legs.all().len() * 2 > 3 * (self.lively() + hubs::LENGTH_MIN) => {
                 *legs = Legs::new(legs.key());
                 self.from
@@ -219,7 +218,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         }
     }
 
-    /// The number of legs at near in the window, at most.
+    /// An upper bound of the number of legs at near in the window.
     fn lively(&self) -> usize {
         self.context.graph.at_most(self.near, self.side, self.live(), self.view)
     }
@@ -257,7 +256,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         all.filter(|one| one.other != self.near).for_each(|one| {
             let (account, is_new) = far.entry(one.other);
             if is_new {
-                // The newest leg comes first.
+                // The newest leg is first.
                 if !self.trigger.is_loop() && one.time > self.trigger.time {
                     account.size = LATE;
                 }
@@ -267,7 +266,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         true
     }
 
-    /// The number of edges that a search looks at, exactly or at most.
+    /// The number of edges that a search visits: exact, or an upper bound.
     fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
         let TriggerRole { context, search, view, .. } = *self;
         if is_exact {
@@ -280,7 +279,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     /// accounts.
     fn intersect(&self, scratch: &mut ScatterGatherScratch<T>, is_late: bool) -> bool {
         scratch.members.clear();
-        // Dead legs matter only where a live leg at near is too late.
+        // Dead legs matter only if a live leg at near is too late.
         let window = if is_late { T::always() } else { self.live() };
         let is_exact = scratch.is_exact;
         let length = |account: u32, side| self.cost(is_exact, account, side, window);
@@ -306,7 +305,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
                 if middle_cost >= far_cost {
                     break;
                 }
-                // The table may or may not hold dead legs, so they must not count.
+                // Dead legs must not count, because the table may lack them.
                 if self.is_live(leg) {
                     middle_cost += length(leg.middle, self.side) + 1;
                 }

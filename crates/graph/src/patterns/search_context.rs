@@ -1,4 +1,4 @@
-//! The inputs of every search: the graph with the batch in it, and the batch.
+//! The inputs of every search: the batch, and the graph that contains it.
 
 use super::hubs::Hubs;
 use super::trigger::Trigger;
@@ -11,12 +11,12 @@ pub(crate) struct SearchContext<'a, T, G> {
     pub graph: &'a G,
     /// The batch, in order of arrival.
     pub triggers: &'a [Trigger<T>],
-    /// Sequence number of the first trigger, modulo 2^32.
+    /// The sequence number of the first trigger, modulo 2^32.
     pub first: u32,
     pub is_causal: bool,
     /// Filled in batch mode only.
     pub pairs: &'a TriggerPairs,
-    /// Carries windows in causal mode only.
+    /// Used in causal mode only.
     pub hubs: &'a Hubs<T>,
 }
 
@@ -32,13 +32,13 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         }
     }
 
-    /// Whether the budget counts edge by edge.
+    /// Whether costs are counted edge by edge.
     pub(crate) fn is_budget_counted(&self, search: SearchSettings<'_>) -> bool {
         self.is_causal && search.work_max < u64::MAX && !self.graph.is_ordered()
     }
 
-    /// The number of edges that a search looks at, at most. The budget covers what the trigger
-    /// sees, not the rest of its call. Counting stops where the budget ends.
+    /// The largest number of edges that a search visits. It counts the edges that the trigger sees,
+    /// not the rest of its call. Counting stops when it exceeds the budget.
     pub(crate) fn cost(
         &self,
         search: SearchSettings<'_>,
@@ -54,7 +54,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         self.graph.ascending(account, side, window, view).take(most).count() as u64
     }
 
-    /// Reads the lists with which searches from these triggers begin, so that the waits for memory
+    /// Prefetches the lists that searches from these triggers read first, so that cache misses
     /// overlap. `ends` pairs an end of the trigger with a side of that account.
     pub(crate) fn touch(
         &self,
@@ -63,7 +63,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         ends: &[(Side, Side)],
     ) {
         if self.triggers.len() == 1 {
-            // A single trigger leaves nothing to overlap.
+            // With a single trigger, no cache misses overlap.
             return;
         }
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));
@@ -75,7 +75,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     }
 
     /// The triggers that may close a cycle: their source has been paid, and their target has paid.
-    /// Reads the lists with which searches from them begin.
+    /// Prefetches the lists that searches from them read first.
     pub(crate) fn closing(&self, places: &[u32], window: u64, found: &mut Vec<u32>) {
         found.clear();
         let triggers =
@@ -97,7 +97,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     }
 }
 
-/// Whether `account` comes before `than` among edges of one instant (specification, D7). Batch mode
+/// Whether `account` is before `than` among edges of one instant (specification, D7). Batch mode
 /// compares first appearances. Causal mode forgets accounts, so it compares the callers' numbers.
 pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
     graph: &G,
@@ -112,20 +112,20 @@ pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
     }
 }
 
-/// A pattern's settings, as its search uses them.
+/// A pattern's settings for its search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchSettings<'a> {
     pub window: u64,
-    /// Upper ends of the bins, increasing.
+    /// The increasing upper bounds of the bins.
     pub bins: &'a [u64],
-    /// Column of the first bin.
+    /// The column of the first bin.
     pub column: usize,
-    /// The edges that one trigger's search may look at.
+    /// The number of edges that one trigger's search may visit.
     pub work_max: u64,
 }
 
 impl SearchSettings<'_> {
-    /// The column of a size: the first bin that is not smaller, else the last.
+    /// The column of a size: that of the first bin that is not smaller, else of the last.
     pub(crate) fn column_of(&self, size: usize) -> usize {
         let bin = match self.bins.get(size.saturating_sub(2)) {
             // Bins of consecutive numbers from 2 on need no search.

@@ -1,4 +1,4 @@
-//! What searches retain from call to call.
+//! The state of searches between calls.
 
 use super::SearchScratch;
 use super::hubs::Hubs;
@@ -7,7 +7,7 @@ use super::trigger_groups::{TriggerGroups, TriggerPairs};
 /// The workers' tables, the indexes of the current batch, and the hubs.
 #[derive(Debug)]
 pub(crate) struct SearchState<T> {
-    /// One for each thread that searches.
+    /// The tables of each search thread.
     pub workers: Vec<SearchScratch<T>>,
     pub by_source: TriggerGroups,
     pub by_target: TriggerGroups,
@@ -29,7 +29,7 @@ impl<T> Default for SearchState<T> {
 }
 
 impl<T> SearchState<T> {
-    /// Gives the memory of the batch's indexes back.
+    /// Frees the memory of the batch's indexes.
     pub(crate) fn release_batch(&mut self) {
         self.by_source = TriggerGroups::default();
         self.by_target = TriggerGroups::default();

@@ -1,10 +1,10 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
 //!
 //! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
-//! each other; the one that has worked less takes the next step. They stop when their hops together
-//! are as many as a path may have. Then one of them has seen each hop of a path, and most triggers
-//! end here because the searches did not meet. The search towards the source ends over hops that
-//! the other one saw, so that only hops of paths are left.
+//! each other; the one with less work takes the next step. They stop when the sum of their hops is
+//! the limit of a path. By then each hop of a path has been seen by one of them. For most triggers
+//! they did not meet, and the search ends. Otherwise the search towards the source continues over
+//! hops that the other one saw, so that only hops of paths remain.
 
 use super::breadth_first::{BreadthFirst, Hop, NONE};
 use super::credits::Credits;
@@ -14,7 +14,7 @@ use crate::edge::Side;
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::kind::PatternKind;
 
-/// Lists that are read together before the first is searched.
+/// Lists that are prefetched together before the first is searched.
 const TOUCHED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
                 ))
     }
 
-    /// Searches from both ends; says whether the budget was enough.
+    /// Searches from both ends; false if the budget was too small.
     fn meet(&self, towards: &mut BreadthFirst, away: &mut BreadthFirst) -> bool {
         let Trigger { source, target, .. } = self.trigger;
         towards.start(source);
@@ -102,7 +102,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
             let window = (self.from, self.trigger.time);
             self.context.cost(self.search, account, side, window, self.view)
         };
-        // The cost of each search after its next step. Only its own steps change it.
+        // The work of each search after its next step. Only its own steps change it.
         let (mut known_to, mut known_from) = (None, None);
         loop {
             let (Some(to), Some(from)) = (towards.peek(target), away.peek(source)) else {
@@ -126,7 +126,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         }
     }
 
-    /// Notes the hops from one account, or to it.
+    /// Notes the hops from or to one account.
     fn expand(
         &self,
         reach: &mut BreadthFirst,
@@ -149,15 +149,15 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
             let target = if side == Side::In { account } else { one.other };
             let is_possible = one.other != origin && (!is_last || one.other == goal);
             if is_possible && self.is_earlier(one.time, target) {
-                // The newest edge comes first: if it is older than the batch, all are.
+                // The newest edge is first: if it is older than the batch, all are.
                 let is_new = !self.is_ordered || self.context.place(one).is_some();
                 reach.note(place, one.other, hops + 1, is_new);
             }
         }
     }
 
-    /// Completes the search towards the source, over hops that the other one has seen. Says whether
-    /// the budget was enough.
+    /// Completes the search towards the source, over hops that the other one has seen; false if the
+    /// budget was too small.
     fn join(&self, towards: &mut BreadthFirst, away: &BreadthFirst) -> bool {
         while let Some((place, account, hops)) = towards.peek(self.trigger.target) {
             towards.take();

@@ -1,6 +1,6 @@
 //! Patterns of one account: fan, degree and gather-scatter (specification, D1, D2, X1).
 //!
-//! Triggers of a batch that meet at one account share its list: their windows slide over it once.
+//! Triggers of a batch that share an account share its list: their windows slide over it once.
 
 use super::credits::Credits;
 use super::search_context::{SearchContext, SearchSettings};
@@ -12,12 +12,12 @@ use crate::kind::PatternKind;
 use crate::patterns::hubs;
 use crate::statistics::{NoValues, SlidingWindow, Vertex};
 
-/// Neighbours that are compared one by one, at most.
+/// Up to this many neighbours are compared one by one.
 const FEW: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct StarScratch<T> {
-    /// How often each neighbour occurs in the window.
+    /// The number of edges of each neighbour in the window.
     inside: AccountTable<u32>,
     entries: Vec<EdgeEntry<T>>,
     sizes: Vec<u32>,
@@ -37,11 +37,11 @@ impl<T> StarScratch<T> {
 pub(crate) struct Star {
     pub kind: PatternKind,
     pub side: Side,
-    /// The size counts distinct neighbours rather than edges.
+    /// Whether the size counts distinct neighbours rather than edges.
     pub by_neighbour: bool,
 }
 
-/// Fan or degree of the account that all triggers of `group` have on `star.side`.
+/// Fan or degree of the account that all triggers of `group` share on `star.side`.
 pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -62,7 +62,7 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
     scratch.sizes = sizes;
 }
 
-/// Gather-scatter of the account that all triggers of `group` have on `side`.
+/// Gather-scatter of the account that all triggers of `group` share on `side`.
 pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -91,7 +91,7 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     scratch.other_sizes = other_sizes;
 }
 
-/// An account, and the triggers of the batch that meet there.
+/// An account, and the triggers of the batch that share it.
 struct Centre<'a, T, G> {
     context: &'a SearchContext<'a, T, G>,
     search: SearchSettings<'a>,
@@ -123,8 +123,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
         (time.open(self.search.window), time)
     }
 
-    /// Everything that any trigger of the group sees: the first one sees edges that are evicted for
-    /// the last.
+    /// The union of the views of the group: the first trigger sees edges that are evicted for the
+    /// last.
     fn view_of_all(&self) -> Visibility<T> {
         self.context.view(self.last).with_floor_of(self.context.view(self.first))
     }
@@ -183,7 +183,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
         self.slide(side, scratch, sizes);
     }
 
-    /// Distinct neighbours of a hub, from where its last trigger left off.
+    /// Distinct neighbours of a hub, from the window of its last trigger on.
     fn carry_on(&self, side: Side, sizes: &mut Vec<u32>) {
         let Centre { context, account, .. } = *self;
         let hub = hubs::hub_key(account, side, self.search.window);
@@ -280,7 +280,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
         let StarScratch { entries, reach, .. } = scratch;
         reach.clear();
         reach.resize(search.bins.len(), 0);
-        // The current edge lies in the windows of triggers `left..entered`.
+        // The current edge is in the windows of triggers `left..entered`.
         let (mut left, mut entered) = (0, 0);
         for entry in entries.iter() {
             let is_reached = |&place: &u32| self.window(place).0 <= entry.time;
@@ -306,12 +306,12 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
     }
 }
 
-/// The number of different neighbours.
+/// The number of distinct neighbours.
 fn distinct<T: Stamp>(
     mut seen: impl Iterator<Item = EdgeEntry<T>>,
     inside: &mut AccountTable<u32>,
 ) -> u32 {
-    // Most accounts have a handful of neighbours, which takes less time without a table.
+    // Most accounts have a handful of neighbours; counting them is faster without a table.
     let mut few = [0; FEW];
     let mut count = 0;
     let known = loop {

@@ -10,7 +10,7 @@ use crate::kind::PatternKind;
 
 pub(crate) type TemporalCycleScratch<T> = TimedSearches<T, TemporalFrame<T>>;
 
-/// Lists that are read together when they are found, at most. Of more, few are needed soon.
+/// Lists are prefetched together if at most this many are found. Of more, few are needed soon.
 const TOUCHED_MAX: usize = 16;
 
 /// An account of the path, and the step that the path takes from it.
@@ -51,7 +51,7 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
 }
 
 /// The times of any path from the trigger's target to its source: from the first edge out of the
-/// target to the last into the source. None: there is no path.
+/// target to the last edge into the source. None: no path exists.
 fn window_of<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -82,7 +82,7 @@ struct Front<'r, 'a, T> {
 #[derive(Clone, Copy)]
 struct StepEdges<'a, T> {
     cost: u64,
-    /// None if they do not lie together.
+    /// None if they are not contiguous.
     edges: Option<&'a [EdgeEntry<T>]>,
 }
 
@@ -99,7 +99,7 @@ impl<'r, T: Stamp> Front<'r, '_, T> {
         self.lookup = None;
     }
 
-    /// Passes over an account without edges.
+    /// Skips an account without edges.
     fn skip(&mut self, (_, account): (u64, u32)) {
         self.reach.take(account);
         self.renew();
@@ -117,7 +117,8 @@ struct TemporalPaths<'a, T, G> {
 }
 
 impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
-    /// The window of edges to an account that leads to the source: before the latest departure.
+    /// The window of edges to an account that leads to the source. It ends before the latest
+    /// departure.
     fn window_to(&self, (priority, account): (u64, u32)) -> (T, T) {
         let is_origin = account == self.to_source.origin;
         let to = if is_origin { self.window.1 } else { T::from_offset(u64::MAX - priority - 1) };
@@ -125,15 +126,15 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
     }
 
     /// The window of edges from a reached account. It begins after the earliest arrival. It ends
-    /// before the latest departure that is left: the other search has seen later hops.
+    /// before the latest remaining departure, because the other search has seen later hops.
     fn window_from(&self, (priority, account): (u64, u32), next_to: (u64, u32)) -> (T, T) {
         let is_origin = account == self.from_target.origin;
         let from = if is_origin { self.window.0 } else { T::from_offset(priority + 1) };
         (from, self.window_to(next_to).1)
     }
 
-    /// Searches from both ends, by latest departure and by earliest arrival, until one of them has
-    /// seen each hop of a path. Says whether the budget was enough.
+    /// Searches from both ends, by latest departure and by earliest arrival, until each hop of a
+    /// path has been seen by one of them; false if the budget was too small.
     fn meet(&self, towards: &mut TimedReach<T>, away: &mut TimedReach<T>) -> bool {
         let mut back = Front::start(towards, self.to_source);
         let mut ahead = Front::start(away, self.from_target);
@@ -161,7 +162,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
             }
             if cost_back <= cost_ahead {
                 self.expand(&mut back, next_back, lookup_back, window_back);
-                // A path cannot leave an account before the earliest arrival that is left.
+                // A path cannot leave an account before the earliest remaining arrival.
                 let is_origin = next_ahead.1 == self.from_target.origin;
                 let first = if is_origin { 0 } else { next_ahead.0 };
                 back.reach.fresh.retain(|&(priority, ..)| u64::MAX - priority > first);
@@ -175,15 +176,15 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         }
     }
 
-    /// Whether the earliest arrival that is left is not before the latest departure that is left.
-    /// Then no path has a hop that neither search has seen.
+    /// Whether the earliest remaining arrival is not before the latest remaining departure. Then
+    /// every hop of a path has been seen by one of the searches.
     fn have_met(&self, next_back: (u64, u32), next_ahead: (u64, u32)) -> bool {
         let is_origin =
             next_back.1 == self.to_source.origin || next_ahead.1 == self.from_target.origin;
         !is_origin && next_ahead.0 >= u64::MAX - next_back.0
     }
 
-    /// The edges of a search's next step. They stay known while the other search steps.
+    /// The edges of a search's next step, cached while the other search takes steps.
     fn look_up(
         &self,
         front: &mut Front<'_, 'a, T>,
@@ -211,7 +212,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         reach.take(account);
         reach.work += 1;
         match ends.side {
-            // The newest first: the oldest of a run ends up at its head, where a path starts.
+            // The newest first, so that the oldest of a run is at its head, where a path starts.
             Side::In => {
                 let note = |one: EdgeEntry<T>| {
                     reach.note(ends, account, one, u64::MAX - one.time.offset());
@@ -239,14 +240,14 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         self.context.view(self.place)
     }
 
-    /// Queues the accounts just found, except for dead ends.
+    /// Queues the newly found accounts, except for dead ends.
     fn queue(&self, reach: &mut TimedReach<T>, side: Side) {
         let found = reach.fresh.iter().map(|&(.., account)| account);
         self.context.graph.touch_any(side, found);
         reach.queue(|account| self.context.graph.has_any(account, side));
     }
 
-    /// Reads where the lists of the accounts just found lie, so that the waits overlap.
+    /// Prefetches the lists of the newly found accounts, so that cache misses overlap.
     fn touch(&self, reach: &mut TimedReach<T>, side: Side) {
         let fresh = &reach.fresh;
         if fresh.len() <= TOUCHED_MAX
@@ -262,14 +263,14 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         reach.fresh.clear();
     }
 
-    /// Completes the search towards the source, among the hops that only the other one has seen.
-    /// Says whether the budget was enough.
+    /// Completes the search towards the source, over hops that only the other one has seen; false
+    /// if the budget was too small.
     fn join(&self, towards: &mut TimedReach<T>, away: &TimedReach<T>) -> bool {
         while let Some(next) = towards.peek() {
             let (_, latest) = self.window_to(next);
             let account = next.1;
             towards.take(account);
-            // They were noted in order of time, so the newest is at the head.
+            // Steps were noted in order of time, so the newest is at the head.
             let mut cursor = away.head(account);
             while let Some(step) = away.step(cursor) {
                 cursor = step.next;
@@ -329,8 +330,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         if self.context.is_causal {
             return;
         }
-        // From the end of the path back: the edges of each hop, up to the limit that the next hop
-        // sets.
+        // From the end of the path backwards: the edges of each hop, up to the limit from the hop
+        // after it.
         let mut limit = self.window.1;
         for frame in path.iter().rev() {
             let mut cursor = frame.taken;

@@ -2,13 +2,13 @@
 
 use crate::edge::{EvictionFloor, Side, Stamp};
 
-/// An edge of the batch, seen as the one that may complete a pattern.
+/// An edge of the batch as the one that may complete a pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trigger<T> {
     pub source: u32,
     pub target: u32,
     pub time: T,
-    /// What was evicted when the trigger arrived (causal mode).
+    /// The eviction floor when the trigger arrived (causal mode).
     pub floor: EvictionFloor<T>,
 }
 
@@ -17,7 +17,7 @@ impl<T: Stamp> Trigger<T> {
         self.source == self.target
     }
 
-    /// The account that has the edge on a side.
+    /// The account whose list on this side has the edge.
     pub(crate) fn end(&self, side: Side) -> u32 {
         match side {
             Side::Out => self.source,

@@ -6,12 +6,12 @@ use crate::edge::{Side, Stamp};
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// Triggers, or accounts, in one piece of work.
+/// Triggers or accounts in one piece of work.
 pub(crate) const CHUNK: usize = 32;
-/// Triggers of one account in one piece of work, where a kind can divide them.
+/// Triggers of one account in one piece of work, for kinds that can divide them.
 const PART: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
-/// The batch's places grouped by account, within a group in order of arrival.
+/// The batch's positions grouped by account, within a group in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerGroups {
     places: Vec<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct TriggerGroups {
 }
 
 impl TriggerGroups {
-    /// Groups the batch by the accounts that have its edges on a side.
+    /// Groups the batch by the account on one side of each edge.
     pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>], side: Side) {
         let TriggerGroups { places, starts, keyed } = self;
         let keys = (0u64..).zip(triggers);
@@ -70,12 +70,12 @@ impl TriggerGroups {
         pieces
     }
 
-    /// The places of a piece.
+    /// The positions of a piece.
     pub(crate) fn places(&self, piece: Range<usize>) -> &[u32] {
         self.places.get(piece).unwrap_or_default()
     }
 
-    /// The groups of a piece, or the part of one.
+    /// The groups of a piece, or a part of one.
     pub(crate) fn get(&self, piece: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
         let next = self.starts.partition_point(|&start| start as usize <= piece.start);
         let mut ends = self.starts.get(next..).unwrap_or_default().iter();
@@ -88,20 +88,20 @@ impl TriggerGroups {
     }
 }
 
-/// Bits of the filter in front of the pairs. A full batch sets few of them.
+/// The logarithm of the filter's bits. A batch of 4096 rows sets few of them.
 const FILTER_BITS: u32 = 16;
 
-/// End of a list of places.
+/// The end of a list of positions.
 const NONE: u32 = u32::MAX;
 
 /// The batch's own edges by both ends. Batch mode credits them with the patterns of other triggers.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerPairs {
-    /// The last place of each pair.
+    /// The last position of each pair.
     last: HashMap<(u32, u32), u32, AccountHash>,
-    /// The previous place of the same pair.
+    /// The previous position of the same pair.
     before: Vec<u32>,
-    /// A filter: most pairs that searches ask for have no edge in the batch.
+    /// A filter, because most pairs that searches look up have no edge in the batch.
     filter: Vec<u64>,
 }
 
@@ -132,7 +132,7 @@ impl TriggerPairs {
             + self.filter.capacity() * size_of::<u64>()
     }
 
-    /// The places of the batch's edges from `source` to `target`.
+    /// The positions of the batch's edges from `source` to `target`.
     pub(crate) fn get(&self, source: u32, target: u32) -> impl Iterator<Item = u32> {
         let (word, bit) = bit(source, target);
         let may_be = self.filter.get(word).is_some_and(|bits| bits & bit != 0);

@@ -7,26 +7,26 @@ use crate::edge::{EdgeEntry, Side};
 use crate::edge::{Stamp, Visibility};
 use std::ops::Range;
 
-/// A window, and the segments that it touches.
+/// A window, and the segments that overlap it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentWindow<'a, T> {
-    /// The segments that the window touches.
+    /// The segments that overlap the window.
     pub parts: &'a [AttachedSegment<T>],
-    /// The number of the first of them.
+    /// The position of the first of them among all segments.
     pub start: usize,
     pub span: (T, T),
     pub until: Option<Visibility<T>>,
 }
 
-/// The rows of one account in segments. One iterator goes in one direction of time only.
+/// The rows of one account in segments. An iterator is consumed from one end only.
 pub(crate) struct SegmentRows<'a, T> {
     look: RowLookup<'a>,
     account: u32,
     list: ListKind,
     window: SegmentWindow<'a, T>,
-    /// Segments that are not yet looked at.
+    /// The segments that are not yet looked up.
     rest: Range<usize>,
-    /// The segment of bit 0 in `present`, whose bits say which ones have a row.
+    /// The segment of bit 0 in `present`, whose bits mark segments with a row.
     from: usize,
     present: u64,
 }
@@ -46,7 +46,7 @@ impl<'a, T: Stamp> SegmentRows<'a, T> {
         SegmentRows { look, account, list: side.into(), window, rest, from: 0, present: 0 }
     }
 
-    /// The row in one segment, if there is one, and the part of it in the window.
+    /// The row in one segment, and the part of it in the window, if that is not empty.
     #[inline(always)]
     fn found(&self, at: usize) -> Option<FoundRow<'a, T>> {
         let part = self.window.parts.get(at)?;
@@ -110,7 +110,7 @@ enum RemainingRow<'a> {
     Far(SegmentRow<'a>, Range<usize>),
 }
 
-/// The entries of one account in segments; with `BACKWARD` the newest first.
+/// The entries of one account in segments, with `BACKWARD` the newest first.
 pub(crate) struct SegmentEntries<'a, T, const BACKWARD: bool> {
     rows: SegmentRows<'a, T>,
     part: Option<&'a AttachedSegment<T>>,

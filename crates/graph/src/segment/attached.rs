@@ -7,18 +7,18 @@ use crate::segment::Segment;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Entries in a line of memory. In a row this short, all are compared.
+/// Entries in a cache line. In a row this short, all are compared.
 const LINE: usize = 8;
 
-/// A segment as one graph sees it.
+/// A segment as part of one graph.
 #[derive(Debug)]
 pub(crate) struct AttachedSegment<T> {
     pub segment: Arc<Segment>,
     packing: Packing,
     has_table: bool,
-    /// Sequence number of its first edge, modulo 2^32.
+    /// The sequence number of its first edge, modulo 2^32.
     seq: u32,
-    /// The sequence number behind its last edge, modulo 2^32.
+    /// The sequence number after its last edge, modulo 2^32.
     end_seq: u32,
     /// The distance from the graph's base to the segment's.
     pub base: u64,
@@ -52,7 +52,7 @@ impl<T: Stamp> AttachedSegment<T> {
         })
     }
 
-    /// The sequence number behind its last edge.
+    /// The sequence number after its last edge.
     pub(crate) fn end(&self) -> u64 {
         let info = self.segment.info();
         info.first + info.numbers
@@ -121,8 +121,8 @@ impl<T: Stamp> AttachedSegment<T> {
     }
 }
 
-/// The number of entries for which `is_before` holds, which all lie at the beginning; the search
-/// starts at a guess.
+/// The number of entries for which `is_before` holds, all at the beginning. The search starts at a
+/// guess.
 #[inline]
 fn search(row: &[u64], guess: usize, is_before: impl Fn(u64) -> bool) -> usize {
     if row.len() <= LINE {
@@ -172,7 +172,7 @@ mod tests {
             prop_assert_eq!(search(&row, guess, |one| one < bound), wanted);
         }
 
-        /// A malformed row is no reason to read beyond it, or without end.
+        /// The search of a malformed row ends, and reads nothing beyond the row.
         #[test]
         fn a_search_ends_in_a_row_without_order(
             row in prop::collection::vec(0..50u64, 0..90),

@@ -1,8 +1,8 @@
-//! The indexes of a graph's segments side by side, in this process's memory. One lookup says in
-//! which segments an account has rows, and which rows these are.
+//! The indexes of a graph's segments side by side, in this process's memory. One lookup finds the
+//! segments in which an account has rows, and the rows.
 //!
-//! Each segment has a place in every block of 64 accounts. Places are used in turn, so that
-//! segments come and go without moving others. Beside the indexes lie the totals of entries for
+//! Each segment has a place in every block of 64 accounts. The places form a ring, so the addition
+//! or removal of a segment moves no others. The index also holds the total number of entries of
 //! each account, with which a count begins.
 
 use super::index::part_of;
@@ -13,23 +13,23 @@ use crate::segment::Segment;
 /// Segments that one lookup covers at once: one for each bit.
 pub(crate) const TOGETHER: usize = 64;
 
-/// The part of the existing places by which the index grows.
+/// The index grows by one place for this many existing ones.
 const GROWTH: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct CombinedIndex {
-    /// By side, for each 64 accounts: one word for each place, whose bits say which accounts have a
-    /// row. Then the first of these rows, two places to a word.
+    /// By side, for each 64 accounts: one word for each place, whose bits mark accounts with a row.
+    /// Then the first of these rows, two places to a word.
     sides: [Vec<u64>; 2],
-    /// How many places there are.
+    /// The number of places.
     room: usize,
     /// The place of the first segment.
     head: usize,
-    /// How many segments there are.
+    /// The number of segments.
     count: usize,
     /// The entries of each account by side, in segments whose lists are in mapped memory.
     totals: Vec<[u32; 2]>,
-    /// How many segments have their lists elsewhere.
+    /// The number of segments whose lists are not in mapped memory.
     far: usize,
 }
 
@@ -46,7 +46,7 @@ fn place(at: usize, head: usize, room: usize) -> usize {
 }
 
 impl CombinedIndex {
-    /// Adds a segment behind the others.
+    /// Adds a segment after the others.
     pub(crate) fn push(&mut self, segment: &Segment) {
         if self.count == self.room {
             self.grow();
@@ -56,7 +56,7 @@ impl CombinedIndex {
         for words in &mut self.sides {
             let length = blocks.len() * stride;
             if words.len() < length {
-                // Growth is small, as accounts arrive.
+                // Growth is small, because accounts arrive gradually.
                 words.reserve_exact((length - words.len()).max(words.len() / 32));
                 words.resize(length, 0);
             }
@@ -66,7 +66,7 @@ impl CombinedIndex {
         for (side, words) in [Side::Out, Side::In].into_iter().zip(&mut self.sides) {
             let mut blocks = blocks.iter();
             for own in words.chunks_exact_mut(stride) {
-                // Accounts behind the segment's last have no rows in it.
+                // Accounts after the segment's last have no rows in it.
                 let block = blocks.next();
                 let (has, first) = block.map_or((0, 0), |block| part_of(block, side.into()));
                 own[place] = has;
@@ -83,7 +83,7 @@ impl CombinedIndex {
         self.far += usize::from(is_far);
     }
 
-    /// Adjusts the totals by the lengths of a segment's rows, if they are known.
+    /// Adjusts the totals by the lengths of a segment's rows; false if they are not known.
     fn change(&mut self, segment: &Segment, change: impl Fn(u32, u32) -> u32) -> bool {
         for list in [ListKind::Out, ListKind::In] {
             let Some(lengths) = segment.lengths(list) else { return false };
@@ -177,7 +177,7 @@ impl RowLookup<'_> {
         self.words.get(place(at, self.head, self.room)).copied().unwrap_or_default()
     }
 
-    /// Reads the words that a lookup needs first.
+    /// Prefetches the words that a lookup needs first.
     #[inline]
     pub(crate) fn touch(&self, at: usize) -> u64 {
         let place = place(at, self.head, self.room);
@@ -197,7 +197,7 @@ impl RowLookup<'_> {
         (self.has(at) >> self.bit) & 1 != 0
     }
 
-    /// The number of the row in a segment, if there is one.
+    /// The row in a segment, which must have one.
     #[inline]
     pub(crate) fn row(&self, at: usize) -> usize {
         let place = place(at, self.head, self.room);
@@ -255,7 +255,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Segments arrive, with more and more accounts, and leave.
+        /// Segments are added, with more and more accounts, and removed.
         #[test]
         fn a_look_says_what_each_index_says(
             steps in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Freezing: edges are copied out of the graph, sorted by both ends, and written into memory of the
-//! caller.
+//! Freezing: edges are copied out of the graph, sorted by both ends, and written into the caller's
+//! memory.
 
 use super::index::{BLOCK, row_of};
 use super::packing::{COUNT_MAX, Packing, SegmentInfo};
@@ -9,7 +9,7 @@ use crate::error::GraphError;
 use crate::segment::{Segment, SegmentBuffers};
 use arrow_buffer::ScalarBuffer;
 
-/// An edge to be sealed. [`NO_ACCOUNT`] stands in for one that is not.
+/// An edge to be sealed. [`NO_ACCOUNT`] marks a sequence number without one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedEdge {
     pub source: u32,
@@ -18,7 +18,7 @@ pub(crate) struct SealedEdge {
     pub time: u64,
 }
 
-/// A copy of a full span of a graph's edges; sorting it needs the graph no more.
+/// A copy of a full span of a graph's edges. Sorting it does not need the graph.
 #[derive(Clone, Debug)]
 pub struct FrozenSpan {
     info: SegmentInfo,
@@ -45,7 +45,7 @@ pub struct SegmentSizes {
     pub starts: [usize; 3],
     /// Entries of these lists.
     pub entries: [usize; 3],
-    /// Times, where entries have no bits for them.
+    /// Times, if entries have no bits for them.
     pub times: usize,
     /// Ids, if the segment has any.
     pub ids: usize,
@@ -53,10 +53,10 @@ pub struct SegmentSizes {
     pub values: Vec<usize>,
 }
 
-/// Memory for a segment, with the [`SegmentSizes`] of its plan.
+/// Memory for a segment, of the [`SegmentSizes`] of its plan.
 #[derive(Debug)]
 pub struct SegmentBuffersMut<'a> {
-    /// The index: which accounts have rows.
+    /// The index: the accounts with rows.
     pub index: &'a mut [u64],
     /// Offsets of each list.
     pub starts: [&'a mut [i32]; 3],
@@ -71,7 +71,7 @@ pub struct SegmentBuffersMut<'a> {
 }
 
 impl FrozenSpan {
-    /// `records` begin with sequence number `info.first`. The counts in `info` are filled in here.
+    /// `records` begin with sequence number `info.first`. The counts in `info` are computed here.
     pub(crate) fn new(
         info: SegmentInfo,
         records: Vec<SealedEdge>,
@@ -97,7 +97,7 @@ impl FrozenSpan {
     /// Finds the accounts that have rows. The time grows with edges and accounts.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] for more than a segment can hold.
+    /// [`GraphError::Segment`] if the numbers or accounts exceed the limit of a segment.
     pub fn plan(self) -> Result<SegmentPlan, GraphError> {
         let SegmentInfo { numbers, accounts, .. } = self.info;
         for (what, given) in [("numbers", numbers), ("accounts", accounts)] {
@@ -159,7 +159,7 @@ impl SegmentPlan {
     /// Writes the segment.
     ///
     /// # Errors
-    /// [`GraphError::Room`] for buffers of other sizes; they hold nothing of use then.
+    /// [`GraphError::Room`] for buffers of other sizes; nothing is written then.
     pub fn fill(&self, room: &mut SegmentBuffersMut<'_>) -> Result<(), GraphError> {
         self.check(room)?;
         room.index.copy_from_slice(&self.index);
@@ -176,7 +176,7 @@ impl SegmentPlan {
         Ok(())
     }
 
-    /// Sorts one list. A counting sort keeps the order of arrival within a row.
+    /// Sorts one list. A counting sort preserves the order of arrival within a row.
     fn sort(&self, list: ListKind, starts: &mut [i32], entries: &mut [u64]) {
         let rows = |edge: SealedEdge| {
             let found = ends(edge).into_iter().flatten().find(|(of, _)| *of == list);

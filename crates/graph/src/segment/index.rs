@@ -1,9 +1,9 @@
-//! The index of a segment: which accounts have rows, and where.
+//! The index of a segment: the accounts with rows, and the positions of the rows.
 
 use super::rows::ListKind;
 
-/// Words of the index for 64 accounts. Three words say which of them have outgoing edges, incoming
-/// edges, self-loops. Then come the first rows of these lists, the first two in one word.
+/// Words of the index for 64 accounts. The bits of three words mark accounts with outgoing edges,
+/// incoming edges and self-loops. Two words hold the first rows of these lists, the first word two.
 pub(crate) const BLOCK: usize = 5;
 
 /// The row of an account in a segment's index; None if it has no such list.
@@ -15,7 +15,7 @@ pub fn row_of(index: &[u64], account: u32, list: ListKind) -> Option<usize> {
     (has & bit != 0).then(|| first + (has & (bit - 1)).count_ones() as usize)
 }
 
-/// Of 64 accounts, a bit for each that has such a list, and the first of their rows.
+/// A bit for each of 64 accounts that has such a list, and the first of their rows.
 #[inline]
 pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
     let &[out, into, loops, first_pairs, first_loop] = block;
@@ -26,7 +26,7 @@ pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
     }
 }
 
-/// How many rows each list of a segment has, from the last block of its index.
+/// The number of rows in each list of a segment, from the last block of its index.
 pub fn row_counts(index: &[u64]) -> [u64; 3] {
     let Some(&[out, into, loops, first_pairs, first_loop]) = index.last_chunk::<BLOCK>() else {
         return [0; 3];

@@ -1,6 +1,6 @@
 //! Segments: immutable parts of a graph, each with the edges of a span of time.
 //!
-//! A segment is a set of Arrow lists as `docs/formats/segment.md` describes them, in any memory.
+//! A segment is a set of Arrow lists in any memory; `docs/formats/segment.md` describes them.
 
 mod account_rows;
 mod attached;
@@ -31,13 +31,13 @@ use std::sync::Arc;
 /// The buffers of a segment in memory that this process maps.
 #[derive(Clone, Debug)]
 pub struct SegmentBuffers {
-    /// The index: five words for 64 accounts say which of them have rows, and where.
+    /// The index: for each 64 accounts, five words encode which of them have rows, and where.
     pub index: ScalarBuffer<u64>,
-    /// For each list, where its rows begin, and where the last one ends.
+    /// The Arrow offsets of each list: the beginning of each row, and the end of the last one.
     pub starts: [ScalarBuffer<i32>; 3],
     /// The lists themselves.
     pub entries: [ScalarBuffer<u64>; 3],
-    /// Times from the segment's base on, in order of arrival; empty where entries hold them.
+    /// Times from the segment's base on, in order of arrival; empty if entries hold them.
     pub times: ScalarBuffer<u64>,
     /// Ids in order of arrival; empty if the segment has none.
     pub ids: ScalarBuffer<i64>,
@@ -68,11 +68,11 @@ fn wrong(what: &'static str, given: u64, expected: u64) -> GraphError {
 }
 
 impl Segment {
-    /// A segment over untrusted buffers. Their lengths are checked here, and each access is
-    /// checked.
+    /// A segment over untrusted buffers. Their lengths are checked here, and every access is
+    /// bounds-checked.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] for lengths that do not fit each other.
+    /// [`GraphError::Segment`] for inconsistent lengths.
     pub fn new(info: SegmentInfo, buffers: SegmentBuffers) -> Result<Segment, GraphError> {
         let SegmentBuffers { index, starts, entries, times, ids, values } = buffers;
         let segment = Segment {
@@ -100,7 +100,8 @@ impl Segment {
         Ok(Segment { lists: Lists::Mapped(lists), ..segment })
     }
 
-    /// A segment whose lists are elsewhere. Only the buffers beside the lists are used.
+    /// A segment whose lists are not in this process's memory. Only the other buffers of `beside`
+    /// are used.
     ///
     /// # Errors
     /// Those of [`Segment::new`].
@@ -149,7 +150,7 @@ impl Segment {
         &self.info
     }
 
-    /// Memory of its buffers, in bytes.
+    /// The size of its buffers in bytes, without lists outside this process's memory.
     pub fn bytes(&self) -> usize {
         let lists = match &self.lists {
             Lists::Mapped(lists) => {
@@ -162,7 +163,7 @@ impl Segment {
         lists + (wide + values) * 8
     }
 
-    /// Its buffers; None if its lists are not in this process's memory.
+    /// The buffers; None if the lists are not in this process's memory.
     pub fn buffers(&self) -> Option<SegmentBuffers> {
         let Lists::Mapped(lists) = &self.lists else { return None };
         Some(SegmentBuffers {
@@ -175,7 +176,7 @@ impl Segment {
         })
     }
 
-    /// Measured columns of each edge.
+    /// The number of measured columns.
     pub fn columns(&self) -> usize {
         self.values.len()
     }
@@ -209,8 +210,8 @@ impl Segment {
         }
     }
 
-    /// Reads where these rows of one list lie, then the entry of each that `entry` chooses by the
-    /// row's length. The reads of a round do not wait for each other.
+    /// Prefetches the offsets of these rows of one list, then one entry of each row; `entry` maps
+    /// the row's length to the position. The reads of a round are independent.
     pub(crate) fn touch(&self, list: ListKind, places: &[usize], entry: impl Fn(usize) -> usize) {
         let lists = match &self.lists {
             Lists::Mapped(lists) => lists,
@@ -232,8 +233,8 @@ impl Segment {
         matches!(&self.lists, Lists::Far(rows) if rows.is_prefetching())
     }
 
-    /// Announces requests for these accounts' outgoing and incoming edges. Says whether some rows
-    /// were not local and have been fetched.
+    /// Announces requests for these accounts' outgoing and incoming edges. Returns whether some
+    /// rows were not local and have been fetched.
     pub(crate) fn prefetch(&self, accounts: &[u32]) -> bool {
         let Lists::Far(rows) = &self.lists else { return false };
         let lists = |&account: &u32| [ListKind::Out, ListKind::In].map(|list| (account, list));
@@ -245,7 +246,7 @@ impl Segment {
         self.packing
     }
 
-    /// Whether entries have no bits for times.
+    /// Whether times are in a table, because entries have no bits for them.
     pub(crate) fn has_table(&self) -> bool {
         self.packing.has_table(&self.info)
     }
@@ -278,13 +279,14 @@ impl Segment {
         self.index.as_chunks().0
     }
 
-    /// The length of each row of a list, with its account; None if the lists are elsewhere.
+    /// The account and the length of each row of a list; None if the lists are not in this
+    /// process's memory.
     pub(crate) fn lengths(&self, list: ListKind) -> Option<impl Iterator<Item = (u32, u32)>> {
         let Lists::Mapped(lists) = &self.lists else { return None };
         let (starts, all) = &lists[list as usize];
         let length = |at: usize| {
             let (&from, &to) = starts.get(at).zip(starts.get(at + 1))?;
-            // The length that a read of the row finds.
+            // The same length as from `row_at`, even if the offsets are malformed.
             Some(all.get(from as usize..to as usize)?.len() as u32)
         };
         Some((0u32..).zip(self.blocks()).flat_map(move |(block, words)| {

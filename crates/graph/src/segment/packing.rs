@@ -1,34 +1,34 @@
-//! The description of a segment, and how it packs an edge into 64 bits.
+//! The description of a segment, and the packing of an edge into 64 bits.
 
-/// Sequence numbers, accounts and entries of one segment, at most: offsets of Arrow lists are
-/// signed 32-bit numbers.
+/// The limit of sequence numbers, accounts and entries of one segment, because offsets of Arrow
+/// lists are signed 32-bit numbers.
 pub(crate) const COUNT_MAX: u64 = 1 << 31;
 
 /// The description of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Sequence number of its first edge.
+    /// The sequence number of its first edge.
     pub first: u64,
-    /// Sequence numbers that it covers. Some may have no edge in it.
+    /// How many sequence numbers it covers. Some may have no edge in it.
     pub numbers: u64,
     /// The time of its first edge.
     pub base: i64,
     /// The time of its last edge, from `base` on.
     pub span: u64,
-    /// Edges, including self-loops.
+    /// The number of edges, including self-loops.
     pub edges: u64,
-    /// Self-loops.
+    /// The number of self-loops.
     pub loops: u64,
     /// All small numbers of accounts are below this one.
     pub accounts: u64,
 }
 
 /// The layout of a packed entry, from the highest bit down: position in order of arrival, time,
-/// account at the other end. So the entries of a list are increasing numbers.
+/// account at the other end. The entries of a list therefore increase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     other_bits: u32,
-    /// 0 if times are in a table of their own, by position.
+    /// 0 if times are in a separate table, by position.
     time_bits: u32,
     other_mask: u64,
     time_mask: u64,
@@ -74,7 +74,7 @@ impl Packing {
         packed >> (self.time_bits + self.other_bits)
     }
 
-    /// Whether entries have no bits for times.
+    /// Whether times are in a table, because entries have no bits for them.
     pub(crate) fn has_table(self, info: &SegmentInfo) -> bool {
         self.time_bits == 0 && info.span > 0
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(packing.has_table(&info));
         let packed = packing.pack(5, span, 7);
         assert_eq!((packing.position(packed), packing.other(packed)), (5, 7));
-        // One edge, of one account, at one time: there is nothing to tell apart.
+        // One edge, of one account, at one time: no bits are needed.
         let info = SegmentInfo { numbers: 1, accounts: 1, ..SegmentInfo::default() };
         let packing = Packing::new(&info);
         assert!(!packing.has_table(&info));

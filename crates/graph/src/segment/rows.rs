@@ -37,7 +37,7 @@ pub struct RowRequest {
     pub account: u32,
     /// The list of the row.
     pub list: ListKind,
-    /// The number of the row among those of this list, by the segment's index
+    /// The position of the row in this list, from the segment's index
     /// ([`row_of`](crate::row_of)).
     pub place: usize,
 }
@@ -49,8 +49,8 @@ pub trait RowSource: Debug + Send + Sync {
     /// A source remembers a failure, and reports it by [`RowSource::failure`] after the search.
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_>;
 
-    /// Reads where these rows of one list begin, as far as they are local, so that the waits for
-    /// memory overlap. Requests for them follow. By default nothing is read.
+    /// Prefetches the beginnings of these rows of one list, as far as they are local, so that cache
+    /// misses overlap. Requests for the rows follow. By default, does nothing.
     fn touch(&self, _list: ListKind, _places: &[usize]) {}
 
     /// Whether [`RowSource::prefetch`] does anything now.
@@ -59,7 +59,7 @@ pub trait RowSource: Debug + Send + Sync {
     }
 
     /// Announces rows that will be requested soon. Returns whether some of them were not local and
-    /// have been fetched; then those of neighbouring accounts may be missing too.
+    /// have been fetched. In that case, rows of neighbouring accounts may be missing too.
     fn prefetch(&self, _wanted: &mut dyn Iterator<Item = RowRequest>) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! Sums with twice the digits of a float.
 //!
-//! Moments come from sums of powers, to which values are added, and from which they are subtracted,
-//! millions of times. With some 106 bits the loss stays far below the last digit of the result.
+//! Moments are computed from sums of powers, with millions of additions and subtractions. With some
+//! 106 bits the rounding error stays far below the last digit of the result.
 //! Source: error-free transformations (Dekker 1971, Knuth TAOCP 4.2.2).
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -13,7 +13,7 @@ pub(crate) struct DoubleDouble {
     low: f64,
 }
 
-/// Splits a float in halves whose products are exact: 2^27 + 1.
+/// Splits a float into halves whose products are exact: 2^27 + 1.
 const SPLIT: f64 = 134_217_729.0;
 
 impl DoubleDouble {
@@ -23,7 +23,7 @@ impl DoubleDouble {
         DoubleDouble { high, low: (a - (high - part)) + (b - part) }
     }
 
-    /// As `of_sum`, where `a` is the larger value.
+    /// As `of_sum`, if `a` has the larger magnitude.
     fn of_ordered(a: f64, b: f64) -> DoubleDouble {
         let high = a + b;
         DoubleDouble { high, low: b - (high - a) }
@@ -45,13 +45,13 @@ impl DoubleDouble {
         DoubleDouble::of_sum(a, -b)
     }
 
-    /// The float nearest to `self - other`, or a neighbour of it.
+    /// The float nearest to `self - other`, or the next one.
     pub(crate) fn minus(self, other: DoubleDouble) -> f64 {
         let sum = DoubleDouble::of_sum(self.high, -other.high);
         sum.high + (sum.low + (self.low - other.low))
     }
 
-    /// 1 divided by a count.
+    /// The reciprocal of a count.
     pub(crate) fn share_of(count: f64) -> DoubleDouble {
         let high = 1.0 / count;
         let whole = DoubleDouble::of_product(high, count);
@@ -138,8 +138,8 @@ impl Div<f64> for DoubleDouble {
     }
 }
 
-/// A running sum with a second sum of the rounding errors (Neumaier 1974), so that one addition
-/// need not wait for the one before.
+/// A running sum with a second sum of the rounding errors (Neumaier 1974). Its dependency chain is
+/// one float addition for each value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompensatedSum {
     high: f64,

@@ -13,9 +13,9 @@ use crate::settings::{Measure, StatisticsSettings};
 use hashbrown::HashMap;
 use moments::Moments;
 
-/// Batch mode takes a variance below this share of the squared mean for 0 (specification, E5).
+/// Batch mode treats a variance below this share of the squared mean as 0 (specification, E5).
 pub(crate) const BATCH_CUTOFF: f64 = 1e-5;
-/// A variance below this share of the squared mean is rounding alone: a few units in its last
+/// A variance below this share of the squared mean is only rounding error: a few units in the last
 /// place.
 pub(crate) const NOISE_CUTOFF: f64 = 1e-29;
 
@@ -26,10 +26,10 @@ const MAX: usize = 6;
 /// The position in [`Measure::ALL`] of the median, which needs all values.
 const MEDIAN: usize = 7;
 
-/// The neighbours of up to this many edges are compared with each other.
+/// Up to this many edges are compared pairwise to count neighbours.
 const FEW: usize = 12;
 
-/// Above this many windows, stale ones are looked for.
+/// The smallest number of windows above which stale ones are removed.
 const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct StatisticsScratch<T> {
     recent: Vec<f64>,
     figures: Vec<[f64; 8]>,
     running: HashMap<(u32, bool), SlidingWindow<T>, AccountHash>,
-    /// Above this many windows, stale ones are looked for.
+    /// Above this many windows, stale ones are removed.
     running_max: usize,
 }
 
@@ -59,7 +59,7 @@ impl<T> Default for StatisticsScratch<T> {
     }
 }
 
-/// What the statistics retain from call to call.
+/// The state of the statistics between calls.
 #[derive(Debug)]
 pub(crate) struct StatisticsState<T> {
     pub scratch: StatisticsScratch<T>,
@@ -73,10 +73,10 @@ impl<T> Default for StatisticsState<T> {
     }
 }
 
-/// The cells of accounts that one call has described already.
+/// The cells of accounts that a call has already computed.
 #[derive(Debug, Default)]
 pub(crate) struct DescribedAccounts {
-    /// Where the cells of each account begin.
+    /// The position of each account's first cell.
     starts: HashMap<i64, usize, AccountHash>,
     cells: Vec<f64>,
 }
@@ -87,7 +87,7 @@ impl DescribedAccounts {
         self.cells.clear();
     }
 
-    /// The cells of an account, if they are known; there are `width` of them.
+    /// The `width` cells of an account, if they are known.
     pub(crate) fn get(&self, key: i64, width: usize) -> Option<&[f64]> {
         let &start = self.starts.get(&key)?;
         self.cells.get(start..start + width)
@@ -103,7 +103,7 @@ impl DescribedAccounts {
     }
 }
 
-/// The measures, and how they are computed.
+/// The measures to compute, and the mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasurePlan<'a> {
     statistics: &'a StatisticsSettings,
@@ -153,7 +153,7 @@ impl<'a> MeasurePlan<'a> {
     }
 }
 
-/// Moments at their positions among the figures of a column.
+/// The moments at their positions among the figures of a column.
 fn placed([mean, sum, variance, skewness, kurtosis]: [f64; 5]) -> [f64; 8] {
     [mean, sum, 0.0, 0.0, 0.0, variance, skewness, kurtosis]
 }
@@ -186,7 +186,7 @@ impl<T: Stamp> StatisticsScratch<T> {
             out.fill(0.0);
             return;
         }
-        // If edges arrived in order, all of a list are recent where the oldest is.
+        // If edges arrived in order, all of a list are recent if the oldest is.
         let (list, loops) = entries.split_at(edges);
         let is_recent = wanted.is_causal
             || graph.is_ordered()
@@ -225,7 +225,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         wanted.write(running.degree(), running.fan(), &self.figures, out);
     }
 
-    /// Drops accounts whose last edge is older than what any later trigger sees.
+    /// Drops windows whose last edge no later trigger sees; drops all if edges are out of order.
     pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
         if !is_ordered {
             self.running.clear();
@@ -236,7 +236,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         }
     }
 
-    /// Mean, sum, min, max, median, variance, skewness, kurtosis. `is_recent` says that the moments
+    /// Mean, sum, min, max, median, variance, skewness, kurtosis. `is_recent`: whether the moments
     /// count all values.
     fn column(
         &mut self,
@@ -256,7 +256,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         }
         values.clear();
         let mut figures = if wanted.is_causal {
-            // Equal to the last digit to moments that are carried on.
+            // The same sums as in a sliding window, so that the results are equal.
             let mut moments = Moments::default();
             for &entry in entries.iter() {
                 let value = source.value(column, entry);
@@ -298,7 +298,7 @@ impl<T: Stamp> StatisticsScratch<T> {
     }
 }
 
-/// The number of different accounts at the other ends.
+/// The number of distinct accounts at the other ends.
 fn count_others<T>(entries: &[EdgeEntry<T>], seen: &mut AccountTable<()>) -> usize {
     if entries.len() <= FEW {
         let is_first = |&(at, one): &(usize, &EdgeEntry<T>)| {

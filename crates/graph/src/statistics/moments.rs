@@ -6,20 +6,20 @@ use super::double_double::{CompensatedSum, DoubleDouble};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moments {
     count: usize,
-    /// One of the values. Distances from it are small where values differ by little.
+    /// One of the values. Distances from it are small if values differ by little.
     pivot: f64,
     sums: [DoubleDouble; 4],
     /// The largest sum of fourth powers so far.
     peak: f64,
 }
 
-/// Sums hold 106 bits. A sum that has lost this factor of its peak is rebuilt.
+/// Sums have 106 bits. A sum that has shrunk by this factor from its peak is rebuilt.
 const LOST_MAX: f64 = 1e9;
 /// Sums are also rebuilt when the squared distance of the pivot from the mean is this many
 /// variances.
 const FAR_MAX: f64 = 1e6;
 
-/// The largest whole number whose third power still has all its digits: 2^17.
+/// The third powers of whole numbers up to this one, 2^17, are exact.
 const WHOLE_MAX: f64 = 131_072.0;
 
 impl Moments {
@@ -52,8 +52,8 @@ impl Moments {
         self.peak = self.peak.max(self.sums[3].value());
     }
 
-    /// Whether subtractions have left too little of the sums. Either the removed values were so
-    /// much larger than the rest, or the pivot lies so far away, that their rounding counts.
+    /// Whether subtractions have made the sums too small, so that rounding errors matter. Either
+    /// the removed values were much larger than the rest, or the pivot is far from the mean.
     pub(crate) fn is_worn(&self) -> bool {
         if self.count == 0 {
             return false;
@@ -82,7 +82,7 @@ impl Moments {
             return [0.0; 5];
         }
         let count = self.count as f64;
-        // One division for all: divisions take longer than anything else here.
+        // One division for all sums: divisions take most of the time here.
         let share = DoubleDouble::share_of(count);
         let [d1, d2, d3, d4] = self.sums.map(|sum| sum * share);
         let pivot = DoubleDouble::from(self.pivot);
@@ -102,8 +102,8 @@ impl Moments {
     }
 }
 
-/// The figures of [`Moments::figures`] from all values, in two passes. Only the sums need twice the
-/// digits, and the order of the values makes no difference.
+/// The figures of [`Moments::figures`] from all values, in two passes. Only the sums need twice
+/// the digits of a float, and the order of the values makes no difference.
 pub(crate) fn figures_of(values: &[f64], cutoff: f64) -> [f64; 5] {
     let Some(&pivot) = values.first() else { return [0.0; 5] };
     let count = values.len() as f64;
@@ -141,7 +141,7 @@ fn shaped(mean: f64, sum: f64, [m2, m3, m4]: [f64; 3]) -> [f64; 5] {
 }
 
 /// The powers of a distance that is a whole number, if the first three fit into a float. Distances
-/// between times of a window do.
+/// between timestamps in a window usually do.
 fn whole_powers(value: f64, pivot: f64) -> Option<([f64; 3], DoubleDouble)> {
     let distance = DoubleDouble::of_difference(value, pivot).single()?;
     if distance.abs() > WHOLE_MAX || (distance as i64) as f64 != distance {
@@ -170,7 +170,7 @@ mod tests {
             let all = first.map(DoubleDouble::from).into_iter().chain([fourth]);
             assert_eq!(all.collect::<Vec<_>>(), powers(value, pivot));
         }
-        // A fraction, a number that looks whole only when rounded, one too far away, and none.
+        // A fraction, a number that is whole only when rounded, one that is too far away, and NaN.
         for (value, pivot) in [(5.5, 2.0), (1.1, 0.1), (131_073.0, 0.0), (f64::NAN, 0.0)] {
             assert!(whole_powers(value, pivot).is_none(), "{value} from {pivot}");
         }
@@ -182,8 +182,8 @@ mod tests {
         moments
     }
 
-    /// The pivot of an account used to be its first payment for as long as the window was carried
-    /// on. Values that differed by cents, a day after a payment of millions, had two digits left.
+    /// The pivot of an account used to be its first payment while the window was carried on. A day
+    /// after a payment of millions, values that differed by cents had two digits left.
     #[test]
     fn what_has_gone_leaves_no_rounding_behind() {
         let cents: Vec<f64> = (0..50).map(|n| 20.0 + f64::from(n % 7) * 0.01).collect();

@@ -1,6 +1,6 @@
 //! The window of an account with many edges, carried on from trigger to trigger.
 //!
-//! Causal mode looks at an account for each of its rows. For a hub that would be its whole list
+//! Causal mode measures an account for each of its rows. For a hub it would read the whole list
 //! each time. Here each edge is added once and subtracted once.
 
 use super::moments::Moments;
@@ -10,16 +10,16 @@ use crate::edge::{EdgeEntry, Side};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Accounts with this many edges are carried on. For fewer, a look at all costs no more. Builds for
-/// tests carry small accounts on too.
+/// Windows of accounts with at least this many edges are carried on. For fewer, a scan costs no
+/// more. Debug builds also carry on small accounts, for tests.
 pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
 
 /// Access to the measured values of edges.
 pub(crate) trait EdgeValues<T: Copy>: Sync {
-    /// The value of an edge in one of the measured columns.
+    /// The value of an edge in a measured column.
     fn value(&self, column: usize, entry: EdgeEntry<T>) -> f64;
 
-    /// The values of some edges.
+    /// Appends the values of edges in a measured column.
     fn values(&self, column: usize, entries: &[EdgeEntry<T>], into: &mut Vec<f64>) {
         into.extend(entries.iter().map(|one| self.value(column, *one)));
     }
@@ -51,12 +51,12 @@ pub(crate) struct Vertex<T> {
     pub view: Visibility<T>,
 }
 
-/// The edges that a window holds of one side of an account.
+/// The edges on one side of an account in a window.
 #[derive(Debug)]
 pub(crate) struct SlidingWindow<T> {
-    /// The caller's number of the account. Small numbers are used again.
+    /// The caller's number of the account, because small numbers are reused.
     key: i64,
-    /// The last trigger that moved the window, where each trigger sees only earlier edges.
+    /// The last trigger that moved the window, if each trigger sees only earlier edges.
     moved: Option<u32>,
     /// The beginning of that trigger's window; older edges are subtracted.
     since: T,
@@ -96,7 +96,7 @@ impl<T: Stamp> SlidingWindow<T> {
             && self.moved.is_none_or(|seq| vertex.view.has_arrived(seq))
     }
 
-    /// Moves on to the window of a later trigger, in a graph whose edges arrived in order of time.
+    /// Moves to the window of a later trigger, in a graph whose edges arrived in order of time.
     pub(crate) fn advance<G: Adjacency<T>>(
         &mut self,
         graph: &G,
@@ -107,7 +107,7 @@ impl<T: Stamp> SlidingWindow<T> {
         let Vertex { account, side, window, view } = vertex;
         (self.moved, self.since) = (view.trigger_seq(), window.0);
         let last = self.entries.back().copied();
-        // Removed edges leave first: their neighbour's small number may have a new owner.
+        // Removed edges are subtracted first: a small number may belong to a new account now.
         while let Some(&oldest) = self.entries.front() {
             let is_evicted = view.is_evicted(oldest) || graph.has_dropped(oldest);
             if oldest.time >= window.0 && !is_evicted {
@@ -124,7 +124,7 @@ impl<T: Stamp> SlidingWindow<T> {
         let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
         let mut loops = loops.filter(is_inside).peekable();
         for entry in edges {
-            // Both lists are in order of arrival, and edges leave in that order.
+            // Both lists are in order of arrival, and edges are removed in that order.
             while let Some(one) = loops.next_if(|one| view.is_after(entry.seq, one.seq)) {
                 self.push(values, one);
             }
@@ -137,7 +137,7 @@ impl<T: Stamp> SlidingWindow<T> {
         self.fit();
     }
 
-    /// Gives back room that a busier time has left.
+    /// Frees capacity from a busier time.
     fn fit(&mut self) {
         let len = self.entries.len();
         if self.entries.capacity() > len + len / 2 + LENGTH_MIN {
@@ -149,7 +149,7 @@ impl<T: Stamp> SlidingWindow<T> {
         }
     }
 
-    /// Rebuilds worn moments. The newest value lasts longest as a pivot, so this is rare.
+    /// Rebuilds worn moments. The pivot is the newest value, which stays longest, so this is rare.
     fn mend(&mut self) {
         let columns = self.moments.len();
         for (column, moments) in self.moments.iter_mut().enumerate() {

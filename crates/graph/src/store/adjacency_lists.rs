@@ -1,6 +1,6 @@
 //! The adjacency lists of one side of all accounts.
 //!
-//! The lists of the two sides share nothing, so two threads can change them at once.
+//! The lists of the two sides share no memory, so two threads can change them at once.
 
 use super::arena::{ListArena, ListHandle};
 use crate::accounts::Renumbering;
@@ -8,7 +8,7 @@ use crate::edge::Stamp;
 use crate::edge::{EdgeEntry, EdgeRecord, EdgeRemoval, Side};
 use crate::memory::{OutOfMemory, reserve_exact};
 
-/// Edges whose lists are read together before they are changed.
+/// Edges whose lists are prefetched together before they are changed.
 pub(crate) const TOUCHED: usize = 64;
 /// Edges that are removed together.
 pub(crate) const REMOVED_TOGETHER: usize = 4096;
@@ -50,8 +50,8 @@ impl<T: Stamp> AdjacencyLists<T> {
         !self.list(account).is_empty()
     }
 
-    /// The edges of an account between the old ones, which are first in its list, and the new ones,
-    /// which are last.
+    /// The edges of an account between the old ones at the start of its list, and the new ones at
+    /// the end.
     #[inline]
     pub(crate) fn span(
         &self,
@@ -61,7 +61,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     ) -> &[EdgeEntry<T>] {
         let list = self.list(account);
         if let Some((some, live)) = self.arena.few(list) {
-            // All are counted each time: a branch on where to stop could not be predicted.
+            // The loop visits every entry, because an early exit could not be predicted.
             let (mut first, mut end) = (0, 0);
             for (at, &one) in some.iter().enumerate() {
                 first += usize::from((at < live) & is_old(one));
@@ -70,7 +70,7 @@ impl<T: Stamp> AdjacencyLists<T> {
             return some.get(first..end).unwrap_or_default();
         }
         let all = self.arena.get(list);
-        // Most windows hold a whole list, or its new end.
+        // Most windows contain a whole list, or its new end.
         let first = match all.first() {
             Some(&oldest) if is_old(oldest) => all.partition_point(|&one| is_old(one)),
             _ => 0,
@@ -82,17 +82,17 @@ impl<T: Stamp> AdjacencyLists<T> {
         all.get(first..end).unwrap_or_default()
     }
 
-    /// The entry of one edge, as [`Arena::find`] defines it.
+    /// The entry of one edge, as [`ListArena::find`] defines it.
     pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<EdgeEntry<T>> {
         self.arena.find(self.list(account), seq, head)
     }
 
-    /// Reads the newest entries of these accounts' lists, so that the waits overlap.
+    /// Prefetches the newest entries of these accounts' lists, so that cache misses overlap.
     pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
         self.touch_end(accounts, ListArena::newest);
     }
 
-    /// Reads the oldest entries of these accounts' lists, so that the waits overlap.
+    /// Prefetches the oldest entries of these accounts' lists, so that cache misses overlap.
     pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
         self.touch_end(accounts, ListArena::oldest);
     }
@@ -102,7 +102,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         accounts: impl Iterator<Item = u32> + Clone,
         end: impl Fn(&ListArena<T>, ListHandle) -> u32,
     ) {
-        // Two rounds: in neither does a read wait for another.
+        // Two rounds: within each, no read depends on another.
         let lists = accounts.map(|account| self.list(account));
         let touched = lists.clone().map(|list| self.arena.touch_block(list));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
@@ -110,18 +110,18 @@ impl<T: Stamp> AdjacencyLists<T> {
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
-    /// Reads what `has_any` needs of these accounts.
+    /// Prefetches the data of `has_any` for these accounts.
     pub(crate) fn touch_lists(&self, accounts: impl Iterator<Item = u32>) {
         let touched = accounts.map(|account| self.touch_list(account));
         std::hint::black_box(touched.fold(false, |all, one| all ^ one));
     }
 
-    /// Reads what `has_any` needs of an account.
+    /// Prefetches the data of `has_any` for an account.
     pub(crate) fn touch_list(&self, account: u32) -> bool {
         self.list(account).is_empty()
     }
 
-    /// Makes lists for all accounts with smaller numbers.
+    /// Creates lists for all small numbers below `accounts`.
     pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), OutOfMemory> {
         let known = self.lists.len();
         if accounts <= known {
@@ -135,7 +135,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         Ok(())
     }
 
-    /// The account that has an edge on this side, and its entry there.
+    /// The account whose list has an edge on this side, and the entry.
     fn entry(&self, record: EdgeRecord<T>, seq: u32) -> (usize, EdgeEntry<T>) {
         let EdgeRecord { source, target, time } = record;
         let (own, other) = if self.side == Side::Out { (source, target) } else { (target, source) };
@@ -147,7 +147,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// Adds edges with consecutive sequence numbers from `first` on, except for self-loops. Without
-    /// memory nothing changes.
+    /// memory, nothing changes.
     pub(crate) fn insert(
         &mut self,
         records: &[EdgeRecord<T>],
@@ -178,8 +178,8 @@ impl<T: Stamp> AdjacencyLists<T> {
         }
     }
 
-    /// Removes an edge, unless it is a self-loop. Says whether the account has no more on this
-    /// side.
+    /// Removes an edge, unless it is a self-loop. Returns whether the account has no more edges on
+    /// this side.
     pub(crate) fn remove(&mut self, record: EdgeRecord<T>, seq: u32) -> bool {
         if record.is_loop() {
             return false;
@@ -189,7 +189,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.lists[own].is_empty()
     }
 
-    /// Removes the chosen edges. Says which of them were the last of their account.
+    /// Removes the chosen edges. Returns which of them were the last of their account.
     pub(crate) fn remove_all(&mut self, piece: &[EdgeRemoval<T>], chosen: &EdgeBits) -> EdgeBits {
         let mut emptied = EdgeBits::NONE;
         for (part, some) in piece.chunks(TOUCHED).enumerate() {
@@ -203,7 +203,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         emptied
     }
 
-    /// The same lists under new small numbers, in memory of just their size.
+    /// The same lists with new small numbers, without unused memory.
     pub(crate) fn rebuilt(
         &self,
         numbering: &Renumbering,
@@ -228,12 +228,12 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.arena.get(self.list(account))
     }
 
-    /// Replaces the account at the other end of an edge, which has the edge as `entry`.
+    /// Replaces the account at the other end of an edge; that account's own entry is `entry`.
     pub(crate) fn rename(&mut self, entry: EdgeEntry<T>, new: u32) {
         self.arena.rename(self.list(entry.other), entry.time, entry.seq, new);
     }
 
-    /// Moves the list of an account to another small number, which has none.
+    /// Moves the list of an account to another small number, which has no list.
     pub(crate) fn renumber(&mut self, old: u32, new: u32) {
         let list = std::mem::take(&mut self.lists[old as usize]);
         self.lists[new as usize] = list;
@@ -245,7 +245,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.lists.shrink_to_fit();
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         self.arena.shrink(&mut self.lists);
     }

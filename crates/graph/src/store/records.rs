@@ -15,8 +15,8 @@ pub(crate) struct RecordOwner {
     pub is_loop: bool,
 }
 
-/// All edges from the oldest one alive on, four bytes each. Target and time are found in the list
-/// of the source. Graphs with segments copy whole spans at once, so they also keep both here.
+/// All edges from the oldest live one on, four bytes each. The list of the source contains target
+/// and time. Graphs with segments copy whole spans at once, so their records also have both.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeRecords<T> {
     owners: VecDeque<u32>,
@@ -28,7 +28,7 @@ impl<T: Stamp> EdgeRecords<T> {
         EdgeRecords { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
     }
 
-    /// Makes sure that `more` `push`es need no memory.
+    /// Ensures that the next `more` calls of `push` allocate nothing.
     pub(crate) fn make_room(&mut self, more: usize) -> Result<(), OutOfMemory> {
         make_room(&mut self.owners, more)?;
         if let Some((targets, times)) = &mut self.rest {
@@ -47,7 +47,7 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// The same records under new small numbers, where they hold the source alone.
+    /// The same records with new small numbers, if they hold the source alone.
     pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<EdgeRecords<T>, OutOfMemory> {
         let mut records = EdgeRecords::new(false);
         records.make_room(self.len())?;
@@ -58,7 +58,7 @@ impl<T: Stamp> EdgeRecords<T> {
         Ok(records)
     }
 
-    /// The list that has an edge; None if the edge was removed or never there.
+    /// The list that has an edge; None if the edge was removed or never existed.
     pub(crate) fn owner(&self, place: usize) -> Option<RecordOwner> {
         let word = self.owners.get(place).copied().filter(|word| *word != NO_ACCOUNT)?;
         Some(RecordOwner { source: word & !LOOP, is_loop: word & LOOP != 0 })
@@ -83,14 +83,14 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// Changes the source of an edge that is there.
+    /// Changes the source of an edge that is alive.
     pub(crate) fn rename(&mut self, place: usize, source: u32) {
         if let Some(word) = self.owners.get_mut(place).filter(|word| **word != NO_ACCOUNT) {
             *word = source | (*word & LOOP);
         }
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         fit(&mut self.owners);
         if let Some((targets, times)) = &mut self.rest {
@@ -108,7 +108,7 @@ impl<T: Stamp> EdgeRecords<T> {
         self.owners.pop_front().is_some()
     }
 
-    /// Drops removed records at the old end, and returns how many.
+    /// Drops removed records at the old end, and returns their number.
     pub(crate) fn pop_removed(&mut self) -> u64 {
         let mut count = 0;
         while self.owners.front() == Some(&NO_ACCOUNT) {
@@ -118,7 +118,7 @@ impl<T: Stamp> EdgeRecords<T> {
         count
     }
 
-    /// Keeps only the oldest records.
+    /// Retains only the oldest `count` records.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.owners.truncate(count);
         if let Some((targets, times)) = &mut self.rest {

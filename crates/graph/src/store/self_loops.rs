@@ -6,7 +6,7 @@ use crate::edge::{EdgeEntry, EdgeRecord, Stamp};
 use crate::memory::OutOfMemory;
 use hashbrown::HashMap;
 
-/// A table with room for more than this factor of its length is copied to a smaller one.
+/// A table with more capacity than this factor of its length is copied to a smaller one.
 const SPARSE: usize = 2;
 /// Tables with fewer accounts are not copied.
 const SPARSE_MIN: usize = 16;
@@ -34,7 +34,7 @@ impl<T: Stamp> SelfLoops<T> {
         self.arena.find(self.lists.get(&account).copied()?, seq, head)
     }
 
-    /// Adds the self-loops among these edges. Without memory nothing changes.
+    /// Adds the self-loops among these edges. Without memory, nothing changes.
     pub(crate) fn insert(
         &mut self,
         records: &[EdgeRecord<T>],
@@ -67,7 +67,7 @@ impl<T: Stamp> SelfLoops<T> {
         }
     }
 
-    /// Removes an edge if it is a self-loop. Says whether the account has no more.
+    /// Removes an edge if it is a self-loop. Returns whether it was the account's last.
     pub(crate) fn remove(&mut self, record: EdgeRecord<T>, seq: u32) -> bool {
         if !record.is_loop() {
             return false;
@@ -89,7 +89,7 @@ impl<T: Stamp> SelfLoops<T> {
         self.arena.get(list)
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         let mut smaller = HashMap::default();
         let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
@@ -98,14 +98,14 @@ impl<T: Stamp> SelfLoops<T> {
             self.lists = smaller;
         }
         if self.arena.is_sparse() {
-            // Without memory for a copy it stays as it is.
+            // Without memory for a copy, nothing changes.
             if let Ok(loops) = self.rebuilt(|account| account) {
                 *self = loops;
             }
         }
     }
 
-    /// The same self-loops under new small numbers, in memory of just their size.
+    /// The same self-loops with new small numbers, without unused memory.
     pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<SelfLoops<T>, OutOfMemory> {
         let mut loops = SelfLoops::default();
         let bytes = self.lists.allocation_size();

@@ -1,10 +1,10 @@
-//! One call: its rows, the order in which they are added, and where their features go.
+//! One call: its rows, the order in which they are added, and the output for their features.
 
 use crate::settings::Settings;
 use rayon::ThreadPool;
 
-/// Memory of one row of a call while the call lasts, beside its counts and statistics. It holds a
-/// trigger, places in orders and groups, entries in account tables, and tree nodes of a late edge.
+/// Temporary memory of one row of a call, besides its counts and statistics: a trigger, positions
+/// in orders and groups, entries in account tables, and tree nodes of a late edge.
 const ROW_BYTES: usize = 256;
 /// Memory of the searches' tables, unless accounts have many thousands of edges.
 const SEARCH_BYTES: usize = 64 << 10;
@@ -12,7 +12,7 @@ const SEARCH_BYTES: usize = 64 << 10;
 /// Rows of a stream: column by column, all of the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges<'a> {
-    /// The edges' ids. In batch mode, of rows with one id only the first of a call is an edge.
+    /// The edges' ids. In batch mode, only the first row of a call with some id becomes an edge.
     pub ids: &'a [i64],
     /// The paying accounts.
     pub sources: &'a [i64],
@@ -25,7 +25,7 @@ pub struct Edges<'a> {
 }
 
 impl<'a> Edges<'a> {
-    /// The rows from one to another, without the measured columns.
+    /// The rows from `from` to `to`, without the measured columns.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Edges<'a> {
         Edges {
             ids: &self.ids[from..to],
@@ -37,11 +37,11 @@ impl<'a> Edges<'a> {
     }
 }
 
-/// What every step of a call needs.
+/// The inputs of every step of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallContext<'a> {
     pub settings: &'a Settings,
-    /// All threads but the caller's.
+    /// All threads except the caller's.
     pub pool: Option<&'a ThreadPool>,
     pub edges: &'a Edges<'a>,
     /// The rows that become edges, in the order in which they are added.
@@ -51,10 +51,10 @@ pub(crate) struct CallContext<'a> {
 /// The features that a call returns.
 #[derive(Debug)]
 pub(crate) struct FeatureRequest<'a> {
-    /// For each row, the place of its edge in the call's order.
+    /// For each row, the position of its edge in the call's order.
     pub places: &'a [u32],
     pub output: FeatureOutput<'a>,
-    /// How many patterns the caller wants named; None: none.
+    /// The most patterns to return; None: no patterns.
     pub patterns_max: Option<usize>,
 }
 
@@ -71,9 +71,9 @@ pub(crate) struct FeatureOutput<'a> {
 /// add up to those of the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkShare {
-    /// Which share; below `count`.
+    /// The number of the share, below `count`.
     pub index: usize,
-    /// How many shares there are.
+    /// The number of shares.
     pub count: usize,
 }
 
@@ -85,7 +85,7 @@ impl WorkShare {
     }
 }
 
-/// Memory of a call with `rows` rows, beside what the graph retains of them.
+/// Temporary memory of a call with `rows` rows.
 pub(crate) fn call_bytes(settings: &Settings, rows: usize) -> usize {
     let statistics = settings.statistics.as_ref().map_or(0, |one| 4 * one.width());
     let counts = settings.histogram_width() * settings.threads * size_of::<u32>();

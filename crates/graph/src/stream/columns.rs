@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// Ids and measured values by sequence number.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeColumns {
-    /// Sequence number of the first value.
+    /// The sequence number of the first value.
     pub head: u64,
     pub ids: Option<VecDeque<i64>>,
     pub values: Vec<VecDeque<f64>>,
     /// The moments do not count edges that arrived earlier (specification, E3).
     pub recent: u64,
-    /// Of edges in segments, the moments do not count older ones.
+    /// The moments do not count edges of segments that are older than this.
     pub recent_time: Option<i64>,
-    /// Id and values of late edges, which segments left behind.
+    /// Id and values of late edges that remained when their span was sealed.
     late: BTreeMap<u64, (i64, Vec<f64>)>,
 }
 
@@ -29,7 +29,7 @@ impl EdgeColumns {
         EdgeColumns { ids, values: vec![VecDeque::new(); columns], ..EdgeColumns::default() }
     }
 
-    /// Appends rows. Without memory, `rewind` removes those that were appended.
+    /// Appends rows. After an error, the caller removes the appended ones with `rewind`.
     pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), OutOfMemory> {
         if let Some(ids) = &mut self.ids {
             make_room(ids, rows.len())?;
@@ -66,14 +66,14 @@ impl EdgeColumns {
         }
     }
 
-    /// Makes `head` the sequence number of the next value, if there are none yet.
+    /// Makes `head` the sequence number of the next value, if there are no ids.
     pub(crate) fn start(&mut self, head: u64) {
         if self.ids.as_ref().is_none_or(VecDeque::is_empty) {
             self.head = self.head.max(head);
         }
     }
 
-    /// Keeps the values of an edge beyond `forget`.
+    /// Retains the values of an edge beyond `forget`.
     pub(crate) fn keep(&mut self, number: u64) {
         let Some(place) = number.checked_sub(self.head) else { return };
         let id = self.ids.as_ref().and_then(|ids| ids.get(place as usize));
@@ -81,7 +81,7 @@ impl EdgeColumns {
         self.late.insert(number, (id.copied().unwrap_or_default(), values.collect()));
     }
 
-    /// Keeps the values of an edge that was not `push`ed.
+    /// Retains the values of an edge that was never added with `push`.
     pub(crate) fn insert(&mut self, number: u64, id: i64, values: Vec<f64>) {
         self.late.insert(number, (id, values));
     }
@@ -105,7 +105,7 @@ impl EdgeColumns {
         }
     }
 
-    /// Gives memory back where much is free.
+    /// Frees memory if much of it is unused.
     pub(crate) fn shrink(&mut self) {
         self.ids.iter_mut().for_each(fit);
         self.values.iter_mut().for_each(fit);
@@ -117,11 +117,11 @@ impl EdgeColumns {
     }
 }
 
-/// The measured columns, as the statistics number them.
+/// The measured columns, in the numbering of the statistics.
 pub(crate) struct MeasuredColumns<'a, T> {
     graph: &'a HybridGraph<T>,
     columns: &'a EdgeColumns,
-    /// The number of each among the given columns; None for the timestamps.
+    /// The index of each among the given columns; None for the timestamps.
     given: Vec<Option<usize>>,
 }
 
@@ -163,8 +163,8 @@ impl<T: Stamp> EdgeValues<T> for MeasuredColumns<'_, T> {
         if number >= self.columns.recent {
             return true;
         }
-        // Edges of segments arrived in order, so their time decides. A late edge waits for the edge
-        // in front of it.
+        // Edges of segments arrived in order, so their time decides. A late edge counts as long as
+        // the edge in front of it.
         let time = self.graph.front(number).unwrap_or(entry.time);
         number < self.graph.head()
             && self.columns.recent_time.is_none_or(|oldest| self.graph.time(time) >= oldest)

@@ -1,4 +1,4 @@
-//! One stream with timestamps of one width: its graph, and what searches retain from call to call.
+//! One stream with timestamps of one width: its graph, and the state of searches between calls.
 
 use super::columns::EdgeColumns;
 use super::eviction_queue::EvictionQueue;
@@ -12,22 +12,22 @@ use crate::settings::{Mode, Settings};
 use crate::statistics::StatisticsState;
 use crate::store::DynamicGraph;
 
-/// A graph whose stamps are of type `T`, and everything that calls do to it.
+/// A graph whose stamps are of type `T`, and the operations of calls on it.
 #[derive(Debug)]
 pub(crate) struct StreamEngine<T> {
     pub graph: HybridGraph<T>,
     pub columns: EdgeColumns,
-    /// The latest time of a row so far, if there was one.
+    /// The latest time of a row so far, if any.
     pub now: Option<i64>,
     pub evictions: EvictionQueue<T>,
     pub batch: RowBatch<T>,
     pub search: SearchState<T>,
     pub statistics: StatisticsState<T>,
-    /// Segments whose edges have all left the window, until the caller takes the list.
+    /// Evicted segments, until the caller takes the list.
     pub expired: Vec<SegmentInfo>,
-    /// The state before rows that may be taken back.
+    /// The state before rows that may be rolled back.
     pub rollback: Option<RollbackPoint<T>>,
-    /// Rows that are in the graph without features. While there are any, nothing is evicted.
+    /// Rows in the graph that have no features yet. While there are any, nothing is evicted.
     pub pending: Option<PendingRows<T>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct StreamEngine<T> {
 #[derive(Debug)]
 pub(crate) struct RowBatch<T> {
     pub triggers: Vec<Trigger<T>>,
-    /// One part of the rows, while it is being added.
+    /// The part of the rows that is being added.
     pub added: Vec<EdgeRecord<T>>,
 }
 

@@ -1,11 +1,11 @@
-//! Removing edges that have left the window.
+//! Removal of edges that are outside the window.
 
 use super::engine::StreamEngine;
 use crate::edge::{Adjacency, EdgeRecord, EdgeRemoval, Stamp};
 use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::store::REMOVED_TOGETHER;
 
-/// Whether a time lies more than a window before `now`.
+/// Whether a time is more than a window before `now`.
 fn is_older(time: i64, now: i64, window: u64) -> bool {
     i128::from(time) < i128::from(now) - i128::from(window)
 }
@@ -14,7 +14,7 @@ impl<T: Stamp> StreamEngine<T> {
     /// Removes the edges that are too old after the rows just added.
     pub(crate) fn evict(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
         if self.pending.is_some() {
-            // Sealed edges leave the store all the same.
+            // Sealed edges are removed from the store anyway.
             self.drain();
             self.columns.forget(self.graph.head());
             return;
@@ -40,7 +40,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.release_call();
     }
 
-    /// Forgets carried windows of accounts all of whose edges are older than `oldest`.
+    /// Drops carried windows in which all edges are older than `oldest`.
     pub(crate) fn forget(&mut self, oldest: T) {
         self.statistics.scratch.forget(oldest, self.graph.is_ordered());
         self.search.hubs.forget(oldest, self.graph.is_ordered());
@@ -60,7 +60,7 @@ impl<T: Stamp> StreamEngine<T> {
         }
     }
 
-    /// Evicts late edges that lie before all records.
+    /// Evicts late edges from before all records.
     fn evict_late(&mut self, settings: &Settings, now: i64, pool: Option<&rayon::ThreadPool>) {
         let horizon = settings.horizon();
         let late = self.graph.late_edges();
@@ -70,8 +70,8 @@ impl<T: Stamp> StreamEngine<T> {
         self.graph.remove_all(&removals, pool);
     }
 
-    /// Evicts from the front of the records: what is too old, and what `edges_max` leaves no room
-    /// for.
+    /// Evicts edges from the front of the records: those that are too old, and those in excess of
+    /// `edges_max`.
     fn evict_front(&mut self, settings: &Settings, now: i64, pool: Option<&rayon::ThreadPool>) {
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let mut surplus = self.graph.len().saturating_sub(most);
@@ -79,7 +79,7 @@ impl<T: Stamp> StreamEngine<T> {
         loop {
             removals.clear();
             let is_due = |&(place, (number, record)): &(usize, (u64, EdgeRecord<T>))| {
-                // A late edge waits for the edge in front of it, which may be in a segment now.
+                // A late edge stays as long as the edge in front of it, which may be in a segment.
                 let time = self.graph.front(number).unwrap_or(record.time);
                 place < surplus || is_older(self.graph.time(time), now, horizon)
             };
@@ -97,7 +97,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.evictions.removals = removals;
     }
 
-    /// Moves on to the first edge that the moments of batch mode still count.
+    /// Moves `recent` to the first edge that the moments of batch mode still count.
     fn advance_recent(&mut self, statistics: &StatisticsSettings, now: i64) {
         let oldest = i128::from(now) - i128::from(statistics.window);
         self.columns.recent_time = Some(i64::try_from(oldest).unwrap_or(i64::MIN));

@@ -11,11 +11,11 @@ pub(crate) struct EvictionQueue<T> {
     pub late: BTreeSet<(T, u64)>,
     /// Edges before this one are evicted, except for late ones.
     pub cursor: u64,
-    /// Edges before this one have been read ahead.
+    /// Edges before this one have been prefetched.
     pub touched: u64,
     pub newest: T,
     pub alive: usize,
-    /// Evicted edges that stay in the graph while triggers of the batch see them.
+    /// Evicted edges that remain in the graph while triggers of the batch see them.
     pub removals: Vec<EdgeRemoval<T>>,
     /// The late ones among them.
     pub late_evicted: Vec<(T, u64)>,
@@ -25,7 +25,7 @@ pub(crate) struct EvictionQueue<T> {
     pub next: Option<EdgeRecord<T>>,
 }
 
-/// The queue before rows that may be taken back.
+/// The state of the queue before rows that may be rolled back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueCheckpoint<T> {
     cursor: u64,
@@ -59,7 +59,7 @@ impl<T: Stamp> EvictionQueue<T> {
         QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor }
     }
 
-    /// Takes back edges from sequence number `first` on, and the evictions since.
+    /// Removes edges from sequence number `first` on, and undoes evictions since the checkpoint.
     pub(crate) fn rewind(&mut self, checkpoint: QueueCheckpoint<T>, first: u64) {
         let QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor } = checkpoint;
         self.late.extend(self.late_evicted.drain(late_evicted..));
@@ -81,14 +81,14 @@ impl<T: Stamp> EvictionQueue<T> {
         }
     }
 
-    /// Forgets the evicted edges, which the graph has removed.
+    /// Clears the evicted edges after the graph has removed them.
     pub(crate) fn settle(&mut self) {
         self.next = None;
         self.removals.clear();
         self.late_evicted.clear();
     }
 
-    /// Gives back the memory of a call, after `settle`.
+    /// Frees the memory of a call, after `settle`.
     pub(crate) fn release_call(&mut self) {
         self.removals = Vec::new();
         self.late_evicted = Vec::new();
@@ -114,8 +114,7 @@ impl<T: Stamp> EvictionQueue<T> {
         self.alive += 1;
     }
 
-    /// Whether these edges arrive in order of time, as all earlier ones have, and leave no more
-    /// than `most`.
+    /// Whether these edges and all earlier ones arrived in order of time, and are at most `most`.
     pub(crate) fn is_plain(&self, added: &[EdgeRecord<T>], most: usize) -> bool {
         let is_next = added.first().is_none_or(|one| one.time >= self.newest);
         let is_room = self.alive.saturating_add(added.len()) <= most;
@@ -138,14 +137,14 @@ impl<T: Stamp> EvictionQueue<T> {
         }
     }
 
-    /// Evicts edges older than `oldest`, where none is late.
+    /// Evicts edges older than `oldest`, if none is late.
     pub(crate) fn evict_aged(
         &mut self,
         graph: &DynamicGraph<T>,
         oldest: T,
     ) -> Result<(), OutOfMemory> {
         self.next = None;
-        // An edge that was evicted before may still be in the graph.
+        // An edge that was evicted earlier may still be in the graph.
         let before = self.floor;
         for (number, record) in graph.records_from(self.cursor) {
             let key = Some((record.time, number));

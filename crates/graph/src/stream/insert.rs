@@ -10,25 +10,25 @@ use crate::settings::{Mode, Settings};
 use crate::store::REMOVED_TOGETHER;
 use crate::threads::KeepAwake;
 
-/// Rows that are added together: enough to be worth waking another thread.
+/// Rows that are added together: enough to justify waking another thread.
 const ROWS_ADDED: usize = 4096;
-/// Rows that causal mode adds at once where it computes nothing.
+/// Rows that causal mode adds at once if it computes no features.
 pub(crate) const LEARNT_AT_ONCE: usize = 1 << 16;
 
-/// One part of a call's rows, as the graph has taken it.
+/// One part of a call's rows, after its addition to the graph.
 #[derive(Clone, Copy, Debug)]
 struct AddedPart<'a, T> {
     /// The rows' numbers in the call.
     rows: &'a [u32],
     records: &'a [EdgeRecord<T>],
-    /// Sequence number of the first of them.
+    /// The sequence number of the first of them.
     number: u64,
-    /// Sequence number of the call's first edge.
+    /// The sequence number of the call's first edge.
     call_first: u64,
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Adds the call's rows and notes them as triggers. Without memory for all of them it adds
+    /// Adds the call's rows and notes them as triggers. Without memory for all of them, it adds
     /// none.
     pub(crate) fn insert(&mut self, call: &CallContext<'_>) -> Result<(), OutOfMemory> {
         let checkpoint = self.checkpoint();
@@ -50,14 +50,14 @@ impl<T: Stamp> StreamEngine<T> {
         let CallContext { settings, pool, edges, order } = *call;
         self.batch.triggers.clear();
         reserve(&mut self.batch.triggers, order.len())?;
-        // Edges may have been removed since.
+        // Edges may have been removed since the last call.
         self.evictions.next = None;
         let call_first = self.graph.next();
         let base = self.graph.base();
         for rows in order.chunks(ROWS_ADDED) {
             let edge = |at: usize| {
                 let row = rows[at] as usize;
-                // The caller has made sure that stamps reach all times.
+                // The caller has ensured that stamps cover all times.
                 let time = T::since(base, edges.times[row]).unwrap_or_default();
                 (edges.sources[row], edges.targets[row], time)
             };
@@ -67,11 +67,11 @@ impl<T: Stamp> StreamEngine<T> {
             self.note(call, AddedPart { rows, records: added, number, call_first })?;
         }
         if settings.mode == Mode::Batch {
-            // Eviction must not need memory.
+            // Eviction must not allocate.
             let removals = order.len().clamp(1, REMOVED_TOGETHER);
             reserve(&mut self.evictions.removals, removals)?;
         }
-        // The searches that follow cannot report a lack of memory.
+        // The searches that follow cannot report a failed allocation.
         probe(call_bytes(settings, order.len()))
     }
 
@@ -80,7 +80,7 @@ impl<T: Stamp> StreamEngine<T> {
         let settings = call.settings;
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let is_causal = settings.mode == Mode::Causal;
-        // Where no edge is late and age alone evicts, one eviction serves the whole part.
+        // If no edge is late and only age evicts, one eviction covers the whole part.
         let is_plain = is_causal && self.evictions.is_plain(part.records, most);
         let mut oldest = self.oldest(horizon);
         let numbered = (part.number..).zip(part.records).zip(part.rows);
@@ -118,11 +118,11 @@ impl<T: Stamp> StreamEngine<T> {
         }
     }
 
-    /// Adds rows and computes nothing. The error says how many rows were added.
+    /// Adds rows without computing features. The error has the number of rows that were added.
     pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, OutOfMemory)> {
         let CallContext { settings, pool, order, .. } = *call;
         let _awake = KeepAwake::during(pool, order.len());
-        // Evicting now and then keeps the memory that of the window.
+        // Eviction between parts limits the memory to that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
             let inserted = self.insert(&CallContext { order: part, ..*call });
@@ -136,18 +136,18 @@ impl<T: Stamp> StreamEngine<T> {
             self.evict(settings, pool);
         }
         if !order.is_empty() && self.rollback.is_none() {
-            // They are as many as the rows of the call, and no search needs them.
+            // The list is as long as the call, and no search needs it.
             self.batch.triggers = Vec::new();
         }
         Ok(())
     }
 
-    /// Adds rows whose features are computed later. The error says how many rows were added.
+    /// Adds rows whose features are computed later. The error has the number of added rows.
     pub(crate) fn learn_pending(
         &mut self,
         call: &CallContext<'_>,
     ) -> Result<(), (usize, OutOfMemory)> {
-        // In parts: sealed edges leave the store between them.
+        // In parts, with removal of sealed edges between them.
         for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
             let first = self.graph.next();
             let mut pending = self.pending.take().unwrap_or_else(|| PendingRows::new(first));

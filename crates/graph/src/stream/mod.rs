@@ -1,4 +1,4 @@
-//! One stream: its newest edges, the order in which they leave, and its segments.
+//! One stream: its newest edges, their eviction, and its segments.
 
 mod call;
 mod columns;

@@ -5,17 +5,17 @@ use crate::memory::OutOfMemory;
 use crate::patterns::Trigger;
 use std::collections::VecDeque;
 
-/// Rows without features. Each has the eviction floor of a row that was the last to arrive.
+/// Rows without features. Each has the eviction floor from the time of its arrival.
 #[derive(Debug)]
 pub(crate) struct PendingRows<T> {
-    /// The sequence number from which the floors count places.
+    /// The sequence number from which the floors count positions.
     origin: u64,
-    /// Sequence number of the first row without features.
+    /// The sequence number of the first row without features.
     next: u64,
     triggers: VecDeque<Trigger<T>>,
 }
 
-/// A trigger whose floor counts places from an edge that arrived `distance` earlier.
+/// A trigger whose floor counts positions from an edge that arrived `distance` edges earlier.
 fn rebased<T: Stamp>(trigger: Trigger<T>, distance: i64) -> Trigger<T> {
     let shift = |place: i32| {
         let place = i64::from(place).saturating_add(distance);
@@ -38,7 +38,7 @@ impl<T: Stamp> PendingRows<T> {
         self.triggers.is_empty()
     }
 
-    /// Sequence number of the first row without features.
+    /// The sequence number of the first row without features.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -54,7 +54,7 @@ impl<T: Stamp> PendingRows<T> {
         self.triggers.extend(triggers.iter().map(|&one| rebased(one, distance)));
     }
 
-    /// Takes the next rows out, as triggers of a batch of their own.
+    /// Removes the next rows, and returns them as triggers of a separate batch.
     pub(crate) fn take(&mut self, rows: usize) -> impl Iterator<Item = Trigger<T>> {
         let distance = (self.next - self.origin).cast_signed();
         self.next += rows as u64;

@@ -1,4 +1,4 @@
-//! What an engine retains between calls, and what it gives back.
+//! Memory that an engine retains between calls, and memory that it frees.
 
 use super::engine::{RowBatch, StreamEngine};
 use super::pending_rows::PendingRows;
@@ -6,27 +6,27 @@ use crate::edge::Stamp;
 use crate::patterns::{Hubs, SearchScratch};
 use crate::statistics::{DescribedAccounts, StatisticsScratch};
 
-/// The memory of a call stays for the next one up to this part of the graph's.
+/// The memory of a call is retained up to the graph's memory divided by this.
 const CALL_RETAINED: usize = 64;
-/// The memory of searches stays for the next one up to this part of the graph's.
+/// The memory of searches is retained up to the graph's memory divided by this.
 const SEARCH_RETAINED: usize = 32;
-/// Up to this many bytes, either stays in any case.
+/// Up to this many bytes are always retained.
 const RETAINED_MIN: usize = 8 << 10;
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Gives back what the remaining edges do not need, after an eviction.
+    /// Frees memory that the remaining edges do not need, after an eviction.
     pub(crate) fn release_unneeded(&mut self, pool: Option<&rayon::ThreadPool>) {
         let rows = self.batch.triggers.len();
         let is_rebuilt = self.graph.is_aged(rows) && self.graph.rebuild(pool);
         if is_rebuilt || self.graph.shrink(rows) {
-            // Both refer to accounts by their small numbers, which have changed.
+            // Both refer to accounts by small numbers, which have changed.
             self.search.hubs = Hubs::default();
             self.statistics.scratch = StatisticsScratch::default();
         }
         self.columns.shrink();
     }
 
-    /// Gives back what a call needed while it lasted, where that is much beside the graph.
+    /// Frees the temporary memory of a call, if it is large in proportion to the graph.
     pub(crate) fn release_call(&mut self) {
         let (call, search) = (self.call_bytes(), self.search_bytes());
         if call.max(search) <= RETAINED_MIN {
@@ -57,7 +57,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.search.workers.iter().map(SearchScratch::bytes).sum()
     }
 
-    /// All memory of the engine in this process, segments apart.
+    /// All memory of the engine in this process, without segments.
     pub(crate) fn bytes(&self) -> usize {
         self.graph.bytes()
             + self.columns.bytes()

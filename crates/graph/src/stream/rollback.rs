@@ -1,4 +1,4 @@
-//! Taking rows back, as if they had never been added.
+//! Rollback: removes rows as if they had never been added.
 
 use super::engine::StreamEngine;
 use super::eviction_queue::QueueCheckpoint;
@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::statistics::StatisticsScratch;
 use crate::store::StoreCheckpoint;
 
-/// Everything that the insertion of rows changes, as it was before.
+/// The state that the insertion of rows changes, from before it.
 #[derive(Debug)]
 pub(crate) struct Checkpoint<T> {
     graph: StoreCheckpoint<T>,
@@ -17,17 +17,17 @@ pub(crate) struct Checkpoint<T> {
     evictions: QueueCheckpoint<T>,
 }
 
-/// Everything that rows change before the next eviction.
+/// The state that rows change before the next eviction.
 #[derive(Debug)]
 pub(crate) struct RollbackPoint<T> {
     checkpoint: Checkpoint<T>,
-    /// Searches carry these from row to row; rows that are taken back must not touch them. None:
-    /// the rows may stay, and if they do not, both are rebuilt from the graph.
+    /// Searches carry these from row to row; `preview` sets them aside. None: the rows may be
+    /// committed, and after a rollback both are rebuilt from the graph.
     carried: Option<(Hubs<T>, StatisticsScratch<T>)>,
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Prepares for rows that `rewind` takes back. Until then nothing is evicted.
+    /// Prepares for rows that `rewind` removes. Until then, nothing is evicted.
     pub(crate) fn preview(&mut self) {
         let hubs = std::mem::take(&mut self.search.hubs);
         let statistics = std::mem::take(&mut self.statistics.scratch);
@@ -35,19 +35,19 @@ impl<T: Stamp> StreamEngine<T> {
         self.rollback = Some(RollbackPoint { checkpoint: self.checkpoint(), carried });
     }
 
-    /// Prepares for rows that `rewind` takes back or `keep` keeps. Until then nothing is evicted.
+    /// Prepares for rows that `rewind` removes or `keep` commits. Until then, nothing is evicted.
     pub(crate) fn begin(&mut self) {
         self.rollback = Some(RollbackPoint { checkpoint: self.checkpoint(), carried: None });
     }
 
-    /// Keeps the rows added since `begin`.
+    /// Commits the rows added since `begin`.
     pub(crate) fn keep(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
         if self.rollback.take().is_some() {
             self.evict(settings, pool);
         }
     }
 
-    /// Takes back the rows added since `preview` or `begin`.
+    /// Removes the rows added since `preview` or `begin`.
     pub(crate) fn rewind(&mut self) {
         let Some(RollbackPoint { checkpoint, carried }) = self.rollback.take() else { return };
         self.take_back(checkpoint);
@@ -63,7 +63,7 @@ impl<T: Stamp> StreamEngine<T> {
         }
     }
 
-    /// Takes back the rows inserted since a checkpoint; no edge has been removed since.
+    /// Removes the rows inserted since a checkpoint. No edge has been removed since then.
     pub(crate) fn take_back(&mut self, checkpoint: Checkpoint<T>) {
         self.evictions.rewind(checkpoint.evictions, checkpoint.next);
         self.graph.rewind(checkpoint.graph);

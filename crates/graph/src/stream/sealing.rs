@@ -1,4 +1,4 @@
-//! Sealing: full spans of time leave the store for segments.
+//! Sealing: full spans of time move from the store to segments.
 
 use super::engine::StreamEngine;
 use crate::edge::NO_ACCOUNT;
@@ -10,24 +10,24 @@ use crate::segment::{ListKind, SealedEdge, SegmentInfo};
 use crate::settings::Settings;
 use std::sync::Arc;
 
-/// Sealed edges that leave the store at each call, beside as many as the call has rows. Builds for
-/// tests make them wait.
+/// Sealed edges that each call removes from the store, in addition to as many as it has rows. Debug
+/// builds remove them slowly, for tests.
 const DRAINED: usize = if cfg!(debug_assertions) { 1 } else { 4096 };
 
 /// Late edges, which no segment holds, row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LateEdges {
-    /// Their sequence numbers, increasing.
+    /// The increasing sequence numbers.
     pub numbers: Vec<u64>,
     /// For each, the latest time of an earlier edge.
     pub fronts: Vec<i64>,
-    /// Their ids, or 0 if the settings keep none.
+    /// The ids, or 0 if the settings retain none.
     pub ids: Vec<i64>,
     /// The paying accounts.
     pub sources: Vec<i64>,
     /// The paid accounts.
     pub targets: Vec<i64>,
-    /// Their times.
+    /// The timestamps.
     pub times: Vec<i64>,
     /// The given columns that the statistics measure.
     pub columns: Vec<Vec<f64>>,
@@ -89,7 +89,7 @@ impl<T: Stamp> StreamEngine<T> {
         Some(FrozenSpan::new(info, records, ids, values))
     }
 
-    /// Replaces the edges of a span by its segment. An empty graph appends the segment.
+    /// Replaces the edges of a span with its segment. An empty graph just adds the segment.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
         self.graph.attach(segment)?;
@@ -99,7 +99,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.evictions.newest =
             self.evictions.newest.max(self.graph.stamp(last).unwrap_or_default());
         if !self.graph.is_draining() {
-            // In an empty graph the next sequence number is that behind the segment.
+            // In an empty graph, the next sequence number is the one after the segment.
             self.columns.start(self.graph.head());
         }
         Ok(())
@@ -145,7 +145,7 @@ impl<T: Stamp> StreamEngine<T> {
         all
     }
 
-    /// Adds late edges to a graph that has segments and no rows yet; the next row gets sequence
+    /// Adds late edges to a graph that has segments and no rows yet. The next row gets sequence
     /// number `next`.
     pub(crate) fn insert_late(&mut self, all: &LateEdges, next: u64) {
         self.graph.skip(next);

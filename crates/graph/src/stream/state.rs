@@ -9,7 +9,7 @@ use crate::settings::Settings;
 /// The content of a graph in order of arrival: enough to resume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GraphState {
-    /// The ids of the edges, if the settings keep them.
+    /// The ids of the edges, if the settings retain them.
     pub ids: Option<Vec<i64>>,
     /// The paying accounts.
     pub sources: Vec<i64>,
@@ -21,9 +21,9 @@ pub struct GraphState {
     pub columns: Vec<Vec<f64>>,
     /// The latest time of a row so far.
     pub now: Option<i64>,
-    /// How many of the first edges the moments of batch mode no longer count.
+    /// The number of first edges that the moments of batch mode no longer count.
     pub unmeasured: usize,
-    /// All accounts in the order of first appearance, where it is remembered.
+    /// All accounts in the order of first appearance, if it is remembered.
     pub order: Vec<i64>,
     /// Rows that were added since the graph was empty.
     pub rows: u64,
@@ -64,7 +64,7 @@ impl<T: Stamp> StreamEngine<T> {
         let graph = &self.graph;
         let mut all = graph.sealed_edges();
         let late = graph.late_edges().map(|(number, record, _)| (number, record));
-        // Sealed edges may still wait to leave the store.
+        // Some sealed edges may still be in the store.
         let newest = late.chain(graph.records()).filter(|(number, _)| !graph.is_sealed(*number));
         all.extend(newest.map(|(number, one)| (number, one.source, one.target, one.time)));
         all.sort_unstable();

@@ -18,12 +18,12 @@ pub struct Stream {
     pub calls: Vec<Call>,
 }
 
-/// What one call left: features, and what the graph says of itself.
+/// The result of one call: features, and counters of the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Result {
     pub cells: Vec<f64>,
     pub edges: usize,
-    /// Where accounts are forgotten.
+    /// Used only if accounts are forgotten.
     pub accounts: usize,
     pub now: Option<i64>,
 }
@@ -73,7 +73,7 @@ pub fn by_engine(stream: &Stream) -> Vec<Result> {
     results.collect()
 }
 
-/// As `by_engine`, but every call goes to a graph made of what the last one left.
+/// As `by_engine`, but every call runs on a graph restored from the last one's state.
 pub fn by_restored_engines(stream: &Stream) -> Vec<Result> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let results = stream.calls.iter().map(|one| {
@@ -104,7 +104,7 @@ pub fn by_oracle(stream: &Stream, fault: Option<Fault>) -> Vec<Result> {
     results.collect()
 }
 
-/// Names of the features, and whether rounding weighs heavily in them.
+/// The names of the features, and whether rounding affects them strongly.
 pub fn columns(settings: &Settings) -> Vec<(String, bool)> {
     let mut columns = Vec::new();
     for kind in PatternKind::ALL {
@@ -155,7 +155,7 @@ pub fn difference(stream: &Stream, got: &[Result], want: &[Result]) -> Option<St
     None
 }
 
-/// Takes rows away for as long as `is_bad`.
+/// Removes rows while `is_bad` holds.
 pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
     loop {
         let mut smaller = stream.calls.iter().enumerate().flat_map(|(number, call)| {
@@ -176,7 +176,7 @@ pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
     }
 }
 
-/// A stream as a person can read it.
+/// A stream in readable form.
 pub fn show(stream: &Stream) -> String {
     let mut text = format!("{:?}\n", stream.settings);
     for call in &stream.calls {
@@ -205,7 +205,7 @@ pub fn agree(stream: Stream, seed: u64) {
     agrees(stream, seed, by_engine);
 }
 
-/// The same where every call goes to a restored graph.
+/// As `agree`, but every call runs on a restored graph.
 pub fn agree_restored(stream: Stream, seed: u64) {
     agrees(stream, seed, by_restored_engines);
 }
@@ -219,8 +219,8 @@ fn agrees(stream: Stream, seed: u64, engine: fn(&Stream) -> Vec<Result>) {
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-/// How many random streams a test runs: small ones, medium ones, large ones. All three are told, or
-/// the first alone.
+/// The number of small, medium and large random streams of a test. `FARROW_GRAPH_STREAMS` sets all
+/// three, or the first alone.
 pub fn amounts() -> [u64; 3] {
     let Ok(text) = std::env::var("FARROW_GRAPH_STREAMS") else { return [3000, 150, 15] };
     let wanted: Vec<u64> = text.split(',').map(|one| one.trim().parse().unwrap()).collect();
@@ -237,7 +237,7 @@ pub fn threads() -> Option<usize> {
     Some(text.parse().unwrap())
 }
 
-/// Each wrong definition is told apart within the small streams.
+/// Checks that the small streams detect each wrong definition.
 pub fn assert_faults_are_seen(mode: Mode) {
     let faults = [
         Fault::ClosedStars,

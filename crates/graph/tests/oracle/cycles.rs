@@ -3,7 +3,7 @@
 use super::view::{View, Way};
 use super::{Edge, Fault, Shape, before};
 
-/// A way round that is being walked.
+/// A partial path.
 struct Path<'a> {
     accounts: Vec<i64>,
     /// The edges of each hop.
@@ -18,7 +18,7 @@ impl<'a> View<'a> {
             start += 1;
         }
         let next = |path: &Path<'a>, edge: &Edge| {
-            // The first edge of a hop leaves the most to those behind it.
+            // The first edge of a hop leaves the most choices to later hops.
             let after = path.hops.last().and_then(|hop| hop.first());
             let is_after = after.is_none_or(|one| edge.time > one.time);
             is_after && i128::from(edge.time) >= start && edge.time < trigger.time
@@ -39,8 +39,8 @@ impl<'a> View<'a> {
         paths.into_iter().map(|path| closed(trigger, path)).collect()
     }
 
-    /// Simple paths of at most so many hops from the trigger's target to its source, each hop with
-    /// all edges that `allows` lets follow what was walked.
+    /// Simple paths of at most `hops_max` hops from the trigger's target to its source. Each hop
+    /// has all edges that `allows` accepts after the partial path.
     fn paths(
         &self,
         trigger: &Edge,
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// D5: of each hop only the edges that some choice of increasing times takes.
+/// D5: of each hop, only the edges that are part of a choice with increasing times.
 fn in_order(mut path: Path<'_>) -> Path<'_> {
     let mut limit = None;
     for hop in path.hops.iter_mut().rev() {

@@ -1,8 +1,7 @@
-//! The definitions of `docs/graph.md` as slow code: what the engine has to agree with.
+//! The definitions of `docs/graph.md` as slow code: the engine must agree with them.
 //!
-//! Nothing here is shared with the engine but its settings and its names. Every call builds the
-//! whole graph anew and every definition is one function; letters and numbers are those of the
-//! document.
+//! The oracle shares only settings and names with the engine. Every call rebuilds the whole graph,
+//! and every definition is one function. Letters and numbers are those of the document.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod check;
@@ -19,7 +18,7 @@ use view::View;
 /// An edge of the graph (A).
 #[derive(Clone, Debug)]
 pub struct Edge {
-    /// How many came before it.
+    /// The number of earlier edges.
     pub number: u64,
     pub id: i64,
     pub source: i64,
@@ -28,7 +27,7 @@ pub struct Edge {
     pub values: Vec<f64>,
 }
 
-/// A pattern as a definition gives it.
+/// A pattern according to a definition.
 #[derive(Clone, Debug)]
 pub struct Shape<'a> {
     pub size: usize,
@@ -37,7 +36,7 @@ pub struct Shape<'a> {
     pub edges: Vec<&'a Edge>,
 }
 
-/// Rows of a stream, as a test owns them.
+/// Owned rows of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     pub ids: Vec<i64>,
@@ -47,7 +46,7 @@ pub struct Rows {
     pub columns: Vec<Vec<f64>>,
 }
 
-/// A definition that is wrong on purpose: a test that cannot tell it apart is worth nothing.
+/// A definition that is wrong on purpose. The tests must detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// D1 with a window that is closed at its old end.
@@ -62,13 +61,13 @@ pub enum Fault {
     NoTies,
     /// B3: in order of time in batch mode, in order of arrival in causal mode.
     OtherEviction,
-    /// E4 divides by one less.
+    /// E4 divides by the count minus one.
     SampleVariance,
     /// E3 (batch mode) or E (causal mode) without its window.
     EndlessStatistics,
 }
 
-/// What `transform` gives.
+/// The result of `transform`.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// Row after row.
@@ -85,7 +84,7 @@ pub struct Oracle {
     arrived: u64,
     /// The clock.
     now: Option<i64>,
-    /// When each account first appeared.
+    /// The position of each account in the order of first appearance.
     appeared: HashMap<i64, usize>,
     /// Moments do not count edges that arrived before this one (E3).
     recent: u64,
@@ -106,7 +105,7 @@ impl Rows {
         }
     }
 
-    /// Calls `run` with the rows as the engine takes them.
+    /// Calls `run` with the rows in the form that the engine takes.
     pub fn with<R>(&self, run: impl FnOnce(&Edges<'_>) -> R) -> R {
         let columns: Vec<&[f64]> = self.columns.iter().map(Vec::as_slice).collect();
         run(&Edges {
@@ -126,7 +125,7 @@ impl Rows {
     }
 }
 
-/// Window and bins of a kind, if it is wanted.
+/// The window and bins of a kind, if it is enabled.
 pub fn pattern_of(settings: &Settings, kind: PatternKind) -> Option<&PatternSettings> {
     match kind {
         PatternKind::FanIn | PatternKind::FanOut => settings.fan.as_ref(),
@@ -146,7 +145,7 @@ pub fn bin_of(bins: &[u64], size: usize, fault: Option<Fault>) -> usize {
     bins.iter().position(fits).unwrap_or(bins.len() - 1)
 }
 
-/// The beginning of a window: no `i64` may hold it.
+/// The beginning of a window, which may be out of range for `i64`.
 pub fn before(time: i64, window: u64) -> i128 {
     i128::from(time) - i128::from(window)
 }
@@ -168,13 +167,13 @@ impl Oracle {
         self.settings.mode == Mode::Causal
     }
 
-    /// Empties the graph and adds rows as they come (B2).
+    /// Empties the graph and adds rows in their own order (B2).
     pub fn start(&mut self, rows: &Rows) {
         *self = Oracle::new(&self.settings, self.fault);
         self.add(rows, &(0..rows.len()).collect::<Vec<_>>());
     }
 
-    /// Adds rows in order of time, in causal mode as they come (B2).
+    /// Adds rows in order of time, in causal mode in their own order (B2).
     pub fn learn(&mut self, rows: &Rows) {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         if !self.is_causal() {
@@ -191,7 +190,7 @@ impl Oracle {
         }
     }
 
-    /// Causal mode: every row is a batch of its own.
+    /// In causal mode, every row is a separate batch.
     pub fn transform(&mut self, rows: &Rows) -> Answer {
         let batch = if self.is_causal() { 1 } else { rows.len().max(1) };
         let mut answer = Answer::default();
@@ -215,7 +214,7 @@ impl Oracle {
         let (counts, patterns) = self.count(&view, first);
         let mut cells = Vec::new();
         for row in 0..rows.len() {
-            // A row that was dropped gets what the retained one with its id gets (B2).
+            // A dropped row gets the counts of the retained row with its id (B2).
             let of = |&at: &usize| rows.ids[order[at]] == rows.ids[row];
             let place = (0..order.len()).find(of).unwrap_or_default();
             cells.extend(&counts[place]);

@@ -15,11 +15,11 @@ pub enum Size {
     Large,
 }
 
-/// How the times of a stream follow each other.
+/// The order of times in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Sorted,
-    /// One row in ten comes late.
+    /// One row in ten is late.
     Late,
     Any,
 }
@@ -37,7 +37,7 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// From `from` to below `to`.
+    /// A number from `from` to below `to`.
     pub fn range(&mut self, from: i64, to: i64) -> i64 {
         from + (self.next() % (to - from).max(1).cast_unsigned()).cast_signed()
     }
@@ -54,7 +54,7 @@ impl Random {
         self.unit() < probability
     }
 
-    /// Roughly normal.
+    /// A roughly normal number.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
@@ -119,7 +119,7 @@ impl Random {
         settings
     }
 
-    /// The rows of a stream; each row has an id of its own.
+    /// The rows of a stream; each row has a unique id.
     pub fn rows(&mut self, mode: Mode, size: Size, given: usize) -> Rows {
         let (accounts, rows, span) = match size {
             Size::Small => (7, 30, 50),
@@ -188,7 +188,7 @@ impl Random {
         times
     }
 
-    /// Cuts rows into calls.
+    /// Divides rows into calls.
     pub fn cut(&mut self, rows: &Rows, most: usize) -> Vec<Rows> {
         let (mut parts, mut from) = (Vec::new(), 0);
         while from < rows.len() {
@@ -201,7 +201,7 @@ impl Random {
     }
 }
 
-/// The stream of a seed, cut into calls of all kinds.
+/// The stream of a seed, divided into calls of all kinds.
 pub fn stream(mode: Mode, size: Size, seed: u64) -> Stream {
     let mut random = Random::new(seed);
     let mut settings = random.settings(mode, size);
@@ -210,7 +210,7 @@ pub fn stream(mode: Mode, size: Size, seed: u64) -> Stream {
     let given = columns.filter(|&&column| column == Column::Given).count();
     let mut rows = random.rows(mode, size, given);
     if random.is(0.2) {
-        // Ids that come again: rows that are no edges in batch mode, edges in causal mode.
+        // Repeated ids: such rows are not edges in batch mode, but are in causal mode.
         let count = rows.len();
         for at in 0..count {
             if random.is(0.1) {

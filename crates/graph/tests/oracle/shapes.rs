@@ -1,9 +1,9 @@
-//! Patterns round an account or between two.
+//! Patterns around one account or between two.
 
 use super::view::{Ends, View, Way};
 use super::{Edge, Fault, Shape, before};
 
-/// An account between near and far, with its edges at both.
+/// A middle account between near and far, with its edges at both.
 type Middle<'v, 'a> = (i64, [&'v Vec<&'a Edge>; 2]);
 
 impl<'a> View<'a> {
@@ -15,7 +15,7 @@ impl<'a> View<'a> {
         at_least_two(Shape { size: star.len(), accounts: vec![centre], edges })
     }
 
-    /// D2: the same measured in edges.
+    /// D2: as `fan`, but measured in edges.
     pub fn degree(&self, trigger: &Edge, way: Way, window: u64) -> Vec<Shape<'a>> {
         let centre = end(trigger, way);
         let star = self.star(centre, way, trigger.time, window);
@@ -98,7 +98,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The account at which a star in that direction has its centre.
+/// The centre of a star in this direction.
 fn end(trigger: &Edge, way: Way) -> i64 {
     match way {
         Way::In => trigger.target,
@@ -106,7 +106,7 @@ fn end(trigger: &Edge, way: Way) -> i64 {
     }
 }
 
-/// D3: below two there is nothing.
+/// D3: a size below two is not a pattern.
 fn at_least_two(shape: Shape<'_>) -> Vec<Shape<'_>> {
     if shape.size < 2 { Vec::new() } else { vec![shape] }
 }
@@ -115,7 +115,7 @@ fn newest(legs: &[&Edge]) -> i128 {
     legs.last().map_or(i128::MIN, |one| i128::from(one.time))
 }
 
-/// D4: a pair of accounts is live if an edge of theirs is in the window, closed at its old end.
+/// D4: a pair of accounts is live if an edge between them is in the window, closed at its old end.
 fn is_live(legs: &[&Edge], start: i128) -> bool {
     newest(legs) >= start
 }

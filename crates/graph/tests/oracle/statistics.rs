@@ -57,7 +57,7 @@ fn of_column(view: &View<'_>, all: &[f64], some: &[f64]) -> [(Measure, f64); 8] 
     sorted.sort_by(f64::total_cmp);
     let (first, last) = (sorted.first().copied(), sorted.last().copied());
     let (mean, [m2, m3, m4]) = moments(some, view.fault);
-    // E5, and in causal mode only what rounding leaves.
+    // E5; in causal mode, only rounding error is cut off.
     let cutoff = if view.is_causal { 1e-29 } else { 1e-5 };
     let is_flat = m2 <= 0.0 || m2 < cutoff * mean * mean;
     let unless_flat = |value: f64| if is_flat { 0.0 } else { value };
@@ -80,14 +80,14 @@ fn moments(values: &[f64], fault: Option<Fault>) -> (f64, [f64; 3]) {
     }
     let count = values.len() as f64;
     let rough = values.iter().sum::<f64>() / count;
-    // Once more takes away what rounding left in the first.
+    // A second pass removes the rounding error of the first.
     let mean = rough + values.iter().map(|value| value - rough).sum::<f64>() / count;
     let power = |power| values.iter().map(|value| (value - mean).powi(power)).sum::<f64>();
     let divisor = if fault == Some(Fault::SampleVariance) { count - 1.0 } else { count };
     (mean, [power(2) / divisor, power(3) / count, power(4) / count])
 }
 
-/// E2: of an even count the mean of the middle two.
+/// E2: for an even count, the mean of the middle two.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted.len() {

@@ -1,4 +1,4 @@
-//! The graph as the definitions look at it.
+//! The view of the graph that the definitions use.
 
 use super::{Edge, Fault, Shape};
 use farrow_graph::{Mode, PatternKind, Settings};
@@ -68,7 +68,7 @@ impl<'a> View<'a> {
         all.get(&account).unwrap_or(&self.none)
     }
 
-    /// D7: what stands before what where edges of one instant are put in order.
+    /// D7: whether `account` is before `than` in the order of edges of one instant.
     pub fn stands_before(&self, account: i64, than: i64) -> bool {
         if self.fault == Some(Fault::NoTies) {
             false

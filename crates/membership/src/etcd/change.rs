@@ -1,4 +1,4 @@
-//! What a node writes: its registration, the next view, its farewell.
+//! The writes of a node: its registration, the next view, its farewell.
 
 use super::state::{ChangePurpose, EtcdMembership};
 use super::types::{CHANGED_MAX, Change, EtcdRequest, Key, NodeRecord, Put, Revision};
@@ -7,15 +7,15 @@ use crate::state::next_random;
 use crate::types::{ClusterId, Epoch, Incarnation, MEMBERS_MAX, NodeName, NodeSet};
 use crate::view::{JoinCandidate, View};
 
-/// Registrations of nodes that never came in, or that went, are taken away after so many leases.
+/// Leases after which the registrations of nodes that never joined, or that left, are deleted.
 const CLEAN_LEASES: u64 = 8;
 
 /// A change of the view that this node would make.
 struct ProposedUpdate {
     value: View,
-    /// Names whose keys decide that.
+    /// Names with keys that the change depends on.
     about: Vec<NodeName>,
-    /// Registrations that go with it.
+    /// Registrations to delete with the change.
     deletes: Vec<Key>,
 }
 
@@ -30,13 +30,13 @@ impl EtcdMembership {
         (key, revision)
     }
 
-    /// Writes that this life is there, once that name is free and there is a lease for it.
+    /// Registers this life, once its name is free and it has a lease of etcd.
     pub(super) fn register(&mut self) {
         let name = self.options.name.clone();
         let own = self.retained.own.incarnation;
         let other = self.mirror.record(&name).filter(|record| {
             let life = record.node.incarnation;
-            // This life with other words is no life of this node.
+            // This life with other content is not of this node.
             let is_this = life == own && record.node == self.retained.own;
             !is_this && Some(life) != self.retained.former
         });
@@ -71,7 +71,7 @@ impl EtcdMembership {
         self.change(change, ChangePurpose::Register);
     }
 
-    /// Writes that this life goes; false when nobody knows of it.
+    /// Writes that this life leaves; false if it is not registered.
     pub(super) fn write_farewell(&mut self) -> bool {
         let name = self.options.name.clone();
         if self.mirror.record(&name).is_none_or(|record| record.node != self.retained.own) {
@@ -87,14 +87,15 @@ impl EtcdMembership {
         true
     }
 
-    /// Writes the next view, if one is due and it is this node's turn. Only right after a look.
+    /// Writes the next view, if a change is due and it is this node's turn. Valid only right after
+    /// a look.
     pub(super) fn propose(&mut self) {
         let Some(wish) = self.wish() else {
             self.wish_since_ms = None;
             return self.clean();
         };
         let since_ms = *self.wish_since_ms.get_or_insert(self.now_ms);
-        // The first of those that are there; another one when that does not act.
+        // The first present node proposes; another one follows if the first does not act.
         let turn_ms = since_ms + self.rank() * self.options.lease_ms / 4;
         if self.now_ms < turn_ms {
             self.next_look_ms = self.next_look_ms.min(turn_ms);
@@ -113,7 +114,8 @@ impl EtcdMembership {
         self.change(Change { expected, puts, deletes: wish.deletes }, ChangePurpose::View);
     }
 
-    /// How many would propose before this node: members by their numbers, then the others by name.
+    /// The number of nodes that would propose before this one: members by number, then the others
+    /// by name.
     fn rank(&self) -> u64 {
         let view = self.mirror.view().ok().flatten();
         let place = |name: &NodeName, life: Incarnation| {
@@ -125,7 +127,7 @@ impl EtcdMembership {
         others.count() as u64
     }
 
-    /// Lives that are there and stay.
+    /// Lives that are present and not leaving.
     fn present(&self) -> impl Iterator<Item = &JoinCandidate> {
         let nodes = self.mirror.records().map(|record| &record.node);
         nodes.filter(|node| self.mirror.is_present(&node.name, node.incarnation))
@@ -149,7 +151,7 @@ impl EtcdMembership {
         let joined = joins.iter().map(|one| &one.name).filter(|name| !about.contains(name));
         let joined: Vec<NodeName> = joined.cloned().collect();
         about.extend(joined);
-        // A later life that waits to be let in keeps its registration.
+        // A later life that waits for admission keeps its registration.
         let is_last = |name: &NodeName, life| {
             self.mirror.record(name).is_some_and(|record| record.node.incarnation == life)
         };
@@ -160,8 +162,8 @@ impl EtcdMembership {
         Some(ProposedUpdate { value, about, deletes })
     }
 
-    /// The first view: only when there was none for a whole lease, so that nobody who saw one that
-    /// is gone now still has a lease by it.
+    /// The first view, only after a whole lease without one: no node may still have a lease from a
+    /// view that was lost.
     fn first_view(&mut self) -> Option<ProposedUpdate> {
         let due_ms = self.no_view_since_ms? + self.options.lease_ms;
         if self.now_ms < due_ms {
@@ -176,8 +178,8 @@ impl EtcdMembership {
         (!value.members.is_empty()).then_some(ProposedUpdate { value, about, deletes: Vec::new() })
     }
 
-    /// Members that are to be excluded, and those of them that said farewell. Of those that are
-    /// absent for too short a time it notes when to look again.
+    /// The members to exclude, and those of them that left by themselves. For members that are
+    /// absent for less than a lease, it schedules the next look.
     fn absent(&mut self, view: &View) -> (NodeSet, NodeSet) {
         let (mut without, mut left) = (NodeSet::default(), NodeSet::default());
         let mut next_look_ms = self.next_look_ms;
@@ -208,7 +210,7 @@ impl EtcdMembership {
         (without, left)
     }
 
-    /// Who may come in, given who goes.
+    /// The candidates to admit when `without` is excluded.
     fn joins(&self, view: &View, without: NodeSet) -> Vec<JoinCandidate> {
         let has_place = |node: &&JoinCandidate| {
             let last = view.last_life(&node.name);
@@ -218,7 +220,7 @@ impl EtcdMembership {
         self.present().filter(has_place).take(CHANGED_MAX).cloned().collect()
     }
 
-    /// Takes away registrations of nodes that are neither members nor there.
+    /// Deletes registrations of nodes that are neither members nor alive.
     fn clean(&mut self) {
         let patience_ms = CLEAN_LEASES * self.options.lease_ms;
         let view = self.mirror.view().ok().flatten();

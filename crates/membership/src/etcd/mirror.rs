@@ -1,4 +1,4 @@
-//! What the last look found.
+//! The result of the last look.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ enum KeyContent {
     View(View),
     Record(NodeRecord),
     Alive,
-    /// Nobody of this cluster writes such.
+    /// Not written by a node of this cluster.
     Nonsense,
 }
 
@@ -22,7 +22,7 @@ struct MirrorEntry {
     content: KeyContent,
 }
 
-/// All that lies below the prefix, as of one revision.
+/// All keys below the prefix, as of one revision.
 #[derive(Debug, Default)]
 pub(super) struct EtcdMirror {
     revision: Revision,
@@ -30,7 +30,7 @@ pub(super) struct EtcdMirror {
 }
 
 impl EtcdMirror {
-    /// From which revision on the next look has to bring values.
+    /// First revision of the values that the next look needs.
     pub(super) fn since(&self) -> Revision {
         match self.revision {
             Revision(0) => Revision(0),
@@ -38,8 +38,8 @@ impl EtcdMirror {
         }
     }
 
-    /// Takes a look; false when it does not go on from the last one: etcd has other data now, and a
-    /// look at all of it is needed.
+    /// Applies a look; false if it does not continue from the last one. The data of etcd was then
+    /// replaced, and a look at all of it is necessary.
     pub(super) fn apply(&mut self, snapshot: EtcdSnapshot) -> bool {
         let is_older = snapshot.revision < self.revision;
         for found in snapshot.changed {
@@ -60,12 +60,12 @@ impl EtcdMirror {
         true
     }
 
-    /// When a key was written last; 0: it is not there.
+    /// Revision at which a key was last written; 0: it does not exist.
     pub(super) fn revision_of(&self, key: &Key) -> Revision {
         self.entries.get(key).map_or(Revision(0), |entry| entry.revision)
     }
 
-    /// The view; an error when there is one that cannot be read.
+    /// The view; an error if the stored view cannot be decoded.
     pub(super) fn view(&self) -> Result<Option<&View>, Revision> {
         match self.entries.get(&Key::View) {
             None => Ok(None),
@@ -74,7 +74,7 @@ impl EtcdMirror {
         }
     }
 
-    /// What a node wrote of itself.
+    /// The registration of a node.
     pub(super) fn record(&self, name: &NodeName) -> Option<&NodeRecord> {
         match self.entries.get(&Key::Node(name.clone()))? {
             MirrorEntry { content: KeyContent::Record(record), .. } => Some(record),
@@ -82,7 +82,7 @@ impl EtcdMirror {
         }
     }
 
-    /// What nodes wrote of themselves.
+    /// All registrations.
     pub(super) fn records(&self) -> impl Iterator<Item = &NodeRecord> {
         self.entries.values().filter_map(|entry| match &entry.content {
             KeyContent::Record(record) => Some(record),
@@ -90,24 +90,24 @@ impl EtcdMirror {
         })
     }
 
-    /// The lease that a node's sign of life hangs on; `None` without one.
+    /// The lease of a node's sign of life; `None` without one.
     pub(super) fn lease_of(&self, name: &NodeName) -> Option<LeaseId> {
         self.entries.get(&Key::Alive(name.clone()))?.lease
     }
 
-    /// Whether there is a sign of life of a node, of whichever life.
+    /// Whether a node has a sign of life, of any incarnation.
     pub(super) fn is_alive(&self, name: &NodeName) -> bool {
         self.entries.contains_key(&Key::Alive(name.clone()))
     }
 
-    /// Whether just this life is there, and stays.
+    /// Whether exactly this life is present and not leaving.
     pub(super) fn is_present(&self, name: &NodeName, incarnation: Incarnation) -> bool {
         let is_it =
             |record: &NodeRecord| record.node.incarnation == incarnation && !record.is_leaving;
         self.record(name).is_some_and(is_it) && self.is_alive(name)
     }
 
-    /// When the two keys of a node were written: the same in two looks only if neither was written
+    /// The revisions of the two keys of a node: equal in two looks only if neither key was written
     /// between them.
     pub(super) fn marks_of(&self, name: &NodeName) -> [(Key, Revision); 2] {
         let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];

@@ -1,6 +1,6 @@
-//! Nodes and an etcd on a network that loses and delays, on clocks of their own, with pauses and
-//! kills of both: all from one seed, with no thread and no real time. This etcd is linearizable;
-//! its leases are as bad as those of a real one may be.
+//! Nodes and an etcd on a network that loses and delays messages, on separate clocks, with pauses
+//! and kills of both: all from one seed, with no thread and no real time. This etcd is
+//! linearizable; its leases are as bad as those of a real one can be.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,11 +17,11 @@ use crate::view::View;
 
 pub const LEASE_MS: u64 = 1000;
 
-/// The shortest lease of a real etcd, and how late it may see that one is over.
+/// The shortest lease of a real etcd, and the delay until it detects an expired one.
 const TTL_MS_MIN: u64 = 2000;
 const LATE_MS_MAX: u64 = 500;
 
-/// A call without an answer fails after so long.
+/// A call without a reply fails after this time.
 const DEADLINE_MS: u64 = LEASE_MS / 4;
 
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ struct Entry {
     value: Vec<u8>,
 }
 
-/// What is stored, and what goes wrong with leases.
+/// The stored data, and the faults of leases.
 #[derive(Debug, Default, Clone)]
 pub struct Etcd {
     pub revision: i64,
@@ -43,18 +43,18 @@ pub struct Etcd {
     queue: Vec<(usize, u64, u64, EtcdRequest)>,
 }
 
-/// What goes wrong.
+/// The faults of etcd and its network.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     pub loss_percent: u64,
     pub delay_ms_max: u64,
-    /// Leases that etcd ends too early, in a thousand requests.
+    /// Leases that etcd ends too early, per thousand requests.
     pub early_permille: u64,
-    /// Leases that are over and are said to be renewed.
+    /// Expired leases that are reported as renewed.
     pub stale_percent: u64,
     pub poke_loss_percent: u64,
     pub poke_delay_ms_max: u64,
-    /// Nodes that do not reach it.
+    /// Nodes that cannot reach it.
     pub cut: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ pub struct Node {
     pub retained: Option<Vec<u8>>,
     pub is_paused: bool,
     pub has_left: bool,
-    /// Which process it is.
+    /// Number of its process.
     life: u64,
     open: BTreeMap<u64, ()>,
     inbox: Vec<Event>,
@@ -83,7 +83,7 @@ pub struct Node {
     tick: (u64, u64),
 }
 
-/// The world. Methods that run it return what was violated.
+/// The world. Methods that run it return the violated property.
 #[derive(Debug)]
 pub struct World {
     pub now_ms: u64,
@@ -195,7 +195,7 @@ impl World {
         self.call(node, |process, now_ms, out| process.leave(now_ms, out))
     }
 
-    /// Etcd stops; what is asked meanwhile waits for it.
+    /// Stops etcd; requests wait for it meanwhile.
     pub fn pause_etcd(&mut self, for_ms: u64) {
         self.etcd.is_down = true;
         self.at(self.now_ms + for_ms, Event::EtcdUp);
@@ -217,7 +217,7 @@ impl World {
         self.check_leases()
     }
 
-    /// Runs until a condition holds, looked at each tenth of a lease.
+    /// Runs until a condition holds, checked every tenth of a lease.
     pub fn run_while(
         &mut self,
         leases_max: u64,
@@ -270,7 +270,7 @@ impl World {
             }
             Event::Reply { node, life, id, reply } => {
                 let place = &mut self.nodes[node];
-                // One answer for each call: the first.
+                // One reply for each call: the first.
                 if place.life != life || place.open.remove(&id).is_none() {
                     return Ok(());
                 }
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Ends leases that are over, or that it ends for no reason.
+    /// Ends leases that have expired, or that it ends for no reason.
     fn expire(&mut self) {
         if self.below(1000) < self.faults.early_permille {
             let count = self.etcd.leases.len() as u64;
@@ -434,7 +434,8 @@ impl World {
         }
     }
 
-    /// No two nodes hold the lease while the view of one excludes the life of the other.
+    /// Checks that no two nodes hold the lease while the view of one excludes the life of the
+    /// other.
     fn check_leases(&self) -> Result<(), String> {
         let holders: Vec<(usize, &EtcdMembership, &View)> = (0..self.nodes.len())
             .filter_map(|node| {
@@ -443,7 +444,7 @@ impl World {
                 Some((node, process, process.view().filter(|_| has_lease)?))
             })
             .collect();
-        // Nor may there be a view in etcd that excludes one.
+        // Nor may a view in etcd exclude a holder.
         let written = self.etcd.entries.get(&Key::View);
         let written: Option<View> = written.and_then(|e| postcard::from_bytes(&e.value).ok());
         let views = holders.iter().map(|(_, _, view)| *view).chain(&written);
@@ -461,7 +462,7 @@ impl World {
         Ok(())
     }
 
-    /// All that run have one view with just them in it, and the lease.
+    /// Whether all running nodes have the lease and one view with exactly them.
     pub fn is_whole(&self) -> bool {
         let running = || self.nodes.iter().enumerate().filter(|(_, node)| node.process.is_some());
         let Some((_, first)) = running().next() else { return true };
@@ -529,12 +530,12 @@ impl Etcd {
         EtcdReply::Changed { is_done: true }
     }
 
-    /// All data is lost.
+    /// Loses all data.
     pub fn wipe(&mut self) {
         (self.revision, self.entries, self.leases) = (1, BTreeMap::new(), BTreeMap::new());
     }
 
-    /// What is there, to be put back later.
+    /// Copies the data, to be restored later.
     pub fn backup(&self) -> Self {
         Self { queue: Vec::new(), ..self.clone() }
     }
@@ -543,7 +544,7 @@ impl Etcd {
         self.entries.keys().cloned().collect()
     }
 
-    /// Somebody writes what is none of his business.
+    /// Writes foreign data.
     pub fn scribble(&mut self, key: Key, value: &[u8]) {
         self.revision += 1;
         let entry = Entry { revision: self.revision, lease: None, value: value.to_vec() };

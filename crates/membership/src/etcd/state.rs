@@ -1,4 +1,4 @@
-//! The state of one node, and what its owner calls.
+//! The state of one node, and the calls of its owner.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::state::next_random;
 use crate::types::{Epoch, Incarnation, NodeName, NodeNumber};
 use crate::view::{JoinCandidate, View};
 
-/// Who waits for its name longer than this, or than two leases, says so: etcd keeps the sign of
-/// life of the process before for 2 s at least, and looks twice in a second.
+/// A node that waits for its name longer than this, or than two leases, reports it: etcd keeps the
+/// sign of life of the previous process for at least 2 s, and checks leases twice in a second.
 const NAME_WAIT_MS: u64 = 5_000;
 
-/// Faults that the tests put in, and that they must notice.
+/// Faults that the tests inject and must detect.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EtcdMutant {
@@ -26,14 +26,14 @@ pub(super) enum EtcdMutant {
     TrustsKeepAlive,
 }
 
-/// Something that was asked and not answered yet.
+/// A request without a reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EtcdInFlight {
     id: u64,
     at_ms: u64,
 }
 
-/// What a change under way is for.
+/// The purpose of a change in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangePurpose {
     Register,
@@ -46,11 +46,11 @@ pub(super) enum ChangePurpose {
 #[derive(Debug)]
 pub(super) struct Absence {
     pub(super) marks: [(Key, Revision); 2],
-    /// When the answer came that said so first.
+    /// Time of the first reply that showed the absence.
     pub(super) since_ms: u64,
 }
 
-/// One node's part in a membership that is retained in etcd. See the module.
+/// One node's part in a membership in etcd. See the module.
 #[derive(Debug)]
 pub struct EtcdMembership {
     pub(super) options: Options,
@@ -61,7 +61,7 @@ pub struct EtcdMembership {
     pub(super) mirror: EtcdMirror,
     next_id: u64,
     look: Option<EtcdInFlight>,
-    /// When the last look was asked for, and when the next one is due.
+    /// Time when the last look was requested.
     looked_ms: Option<u64>,
     pub(super) next_look_ms: u64,
     is_failing: bool,
@@ -69,9 +69,9 @@ pub struct EtcdMembership {
     renewal: Option<EtcdInFlight>,
     next_renewal_ms: u64,
     pub(super) change: Option<(u64, ChangePurpose)>,
-    /// The lease of etcd that this node's sign of life hangs on, or will.
+    /// The lease of etcd for this node's sign of life.
     pub(super) etcd_lease: Option<LeaseId>,
-    /// A registration was asked for with it.
+    /// A registration with this lease was requested.
     pub(super) is_lease_used: bool,
     pub(super) absences: BTreeMap<NodeName, Absence>,
     reach: BTreeMap<NodeNumber, Reachability>,
@@ -90,13 +90,13 @@ pub struct EtcdMembership {
 }
 
 impl EtcdMembership {
-    /// A node that begins: anew, or, with the bytes that it retained, where it was killed. They count
-    /// only if name, address and info are the same; else it is a new life. Of the options the seeds
-    /// are not used.
+    /// Creates a node, with `retained` where the last process stopped. The retained state counts
+    /// only if name, address and info are the same; otherwise a new life begins. The seeds of the
+    /// options are not used.
     ///
     /// # Errors
     ///
-    /// An option is out of its limits.
+    /// An option exceeds its limits.
     pub fn new(
         options: Options,
         retained: Option<&[u8]>,
@@ -161,7 +161,7 @@ impl EtcdMembership {
         Ok(membership)
     }
 
-    /// Goes on after an end as a new life, at least one above the last. Does nothing else.
+    /// Continues after an end as a new life, with a higher incarnation. Otherwise it does nothing.
     pub fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
         if !self.is_over {
             return;
@@ -176,7 +176,7 @@ impl EtcdMembership {
         self.next_look_ms = self.now_ms;
     }
 
-    /// An answer came.
+    /// Handles a reply of etcd.
     pub fn answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         if let Some(sent) = self.look.take_if(|sent| sent.id == id) {
@@ -204,7 +204,7 @@ impl EtcdMembership {
                 EtcdReply::Changed { is_done: true } if purpose == ChangePurpose::Leave => {
                     self.end(None)
                 }
-                // Its outcome is looked at, whatever it is.
+                // The next look shows the outcome.
                 EtcdReply::Changed { .. } => {}
                 other => self.failed(other),
             }
@@ -213,21 +213,22 @@ impl EtcdMembership {
         self.finish(out);
     }
 
-    /// Etcd says that something changed, or may have.
+    /// Handles a notification of etcd that something changed, or may have.
     pub fn poked(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         self.next_look_ms = self.now_ms;
         self.finish(out);
     }
 
-    /// Time went by. Due at [`Self::next_deadline_ms`]; earlier and more often does no harm.
+    /// Handles the passage of time. Due at [`Self::next_deadline_ms`]; earlier or repeated calls do
+    /// no harm.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         self.finish(out);
     }
 
-    /// Says that the node wants to go. It gives up the lease at once; [`Told::Left`] follows when
-    /// it is written down.
+    /// Starts to leave. The node gives up the lease at once; [`Told::Left`] follows when etcd has
+    /// stored it.
     pub fn leave(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
         if !self.is_over && !self.is_leaving {
@@ -254,31 +255,32 @@ impl EtcdMembership {
         [look, renewal, lease].into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
-    /// The view that this node is in.
+    /// The current view.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.retained.view.as_ref()
     }
 
-    /// This node's life; it grows at [`Self::rejoin`], and while it waits to be let in.
+    /// This node's incarnation; it grows at [`Self::rejoin`] and while the node waits for
+    /// admission.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.retained.own.incarnation
     }
 
-    /// Whether no view without this node can be written at this moment.
+    /// Whether no view without this node can be written at `now_ms`.
     #[must_use]
     pub fn has_lease(&self, now_ms: u64) -> bool {
         self.retained.view.is_some() && !self.is_leaving && now_ms < self.lease_until_ms
     }
 
-    /// How long [`Self::has_lease`] stays true without news.
+    /// How long [`Self::has_lease`] stays true without further replies.
     #[must_use]
     pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
         if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
     }
 
-    /// Before all else: what became of the lease.
+    /// Runs before each call: checks the lease.
     fn enter(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         if self.had_lease && !self.has_lease(self.now_ms) {
@@ -310,7 +312,7 @@ impl EtcdMembership {
         }
     }
 
-    /// Not more than 64 looks in a lease, however often somebody changes something.
+    /// Time of the next look. At most 64 looks are due in a lease, however often keys change.
     fn look_due_ms(&self) -> u64 {
         let pause_ms = self.options.lease_ms / 64;
         let least_ms = self.looked_ms.map_or(0, |looked_ms| looked_ms + pause_ms);
@@ -346,7 +348,7 @@ impl EtcdMembership {
         self.next_id
     }
 
-    /// Asks for a lease of etcd, if none is asked for.
+    /// Requests a lease of etcd, unless a request is in progress.
     pub(super) fn ask_for_lease(&mut self) {
         if self.grant.is_none() {
             let ttl_s = self.options.lease_ms.div_ceil(1000);
@@ -355,7 +357,7 @@ impl EtcdMembership {
         }
     }
 
-    /// Etcd did not answer, or not to what it was asked.
+    /// Handles a failed or mismatched reply.
     fn failed(&mut self, reply: EtcdReply) {
         let reason = match reply {
             EtcdReply::Failed { reason } => reason,
@@ -364,7 +366,7 @@ impl EtcdMembership {
         let pause_ms = self.options.lease_ms / 8;
         let jitter_ms = self.below(pause_ms);
         self.next_look_ms = self.now_ms + pause_ms + jitter_ms;
-        // One lost answer is nothing to wake anybody for.
+        // One lost reply is not worth a report.
         if std::mem::replace(&mut self.is_failing, true) {
             self.clash(ClashError::Etcd { reason });
         }
@@ -378,8 +380,9 @@ impl EtcdMembership {
         }
     }
 
-    /// The lease lasts from the sending of a look. Clocks of two machines run apart by less than
-    /// one part in a thousand; and each of the two times is cut to whole milliseconds.
+    /// Extends the lease: it lasts from the sending of a look. Clocks of two machines differ in
+    /// rate by less than one part in a thousand, and each of the two times is truncated to
+    /// milliseconds.
     fn hold_from(&mut self, sent_ms: u64) {
         let lasts_ms = self.options.lease_ms - self.options.lease_ms / 32 - 1;
         self.lease_until_ms = self.lease_until_ms.max(sent_ms + lasts_ms);
@@ -422,7 +425,7 @@ impl EtcdMembership {
         self.act();
     }
 
-    /// What the view in etcd means for this life.
+    /// Applies the view in etcd to this life.
     fn follow(&mut self, found: Option<View>) {
         if found.is_some() {
             self.no_view_since_ms = None;
@@ -458,7 +461,7 @@ impl EtcdMembership {
         self.reach = others.map(|member| (member.number, Reachability::Live)).collect();
     }
 
-    /// Ends this life; `view` is the one that it is not in.
+    /// Ends this life; `view` is a view without it.
     fn end(&mut self, view: Option<&View>) {
         let old = self.retained.view.take();
         let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
@@ -477,7 +480,7 @@ impl EtcdMembership {
         self.out.push(EtcdOutput::Told(told));
     }
 
-    /// Who is not there, since when, and who is again.
+    /// Updates the absent nodes, with the time since when, and the reachability of the members.
     fn note_absences(&mut self) {
         let members = self.retained.view.iter().chain(self.mirror.view().ok().flatten());
         let members = members.flat_map(|view| &view.members);
@@ -508,14 +511,14 @@ impl EtcdMembership {
         }
     }
 
-    /// Whether the last look found this life as it wants to be found.
+    /// Whether the last look found this life registered and present.
     pub(super) fn is_registered(&self) -> bool {
         let name = &self.options.name;
         let is_own = self.mirror.record(name).is_some_and(|one| one.node == self.retained.own);
         is_own && self.mirror.is_present(name, self.retained.own.incarnation)
     }
 
-    /// Does what is due, by what the last look found.
+    /// Does the next step after a look.
     fn act(&mut self) {
         if self.is_over || self.change.is_some() || self.looked_ms.is_none() {
             return;
@@ -533,13 +536,13 @@ impl EtcdMembership {
         }
     }
 
-    /// Begins a life above one that is known.
+    /// Begins a life above a known one.
     pub(super) fn rise_above(&mut self, known: Incarnation) {
         self.retained.own.incarnation = Incarnation(known.0.saturating_add(1));
         self.is_unkept = true;
     }
 
-    /// Its name is another's.
+    /// Waits while another node has the name.
     pub(super) fn wait_for_name(&mut self, address: String) {
         let since_ms = *self.name_taken_since_ms.get_or_insert(self.now_ms);
         let patience_ms = NAME_WAIT_MS.max(2 * self.options.lease_ms);
@@ -563,7 +566,7 @@ impl EtcdMembership {
     }
 }
 
-/// Whether two lives are of one node that is reached in one way.
+/// Whether two lives have the same address and info.
 fn is_same_node(one: &JoinCandidate, other: &JoinCandidate) -> bool {
     one.address == other.address && one.info == other.info
 }

@@ -1,4 +1,5 @@
-//! Membership in etcd under faults of all kinds, in virtual time; and single cases with stories.
+//! Membership in etcd under faults of all kinds, in virtual time; and single cases with their
+//! stories.
 
 use super::simulator::{Faults, LEASE_MS, World, name, options};
 use super::state::{EtcdMembership, EtcdMutant};
@@ -8,8 +9,8 @@ use crate::simulator::seeds_times;
 use crate::types::{Epoch, Incarnation};
 use crate::view::View;
 
-/// Etcd's own lease with its lateness, and a lease of silence; and looks, and turns of those that
-/// are to act first and do not.
+/// Etcd's own lease with its delay, and a lease of silence; and looks, and the turns of nodes that
+/// should act first and do not.
 const LOST_LEASES: u64 = 6;
 
 fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<World, String> {
@@ -39,7 +40,7 @@ fn some_fault(world: &mut World) -> Result<(), String> {
         5 => world.faults.cut.push(node),
         6 => world.faults.cut.clear(),
         7 => {
-            // Longer than it takes to be lost: an answer that came before may be read after.
+            // Longer than it takes to be lost: an earlier reply may be read afterwards.
             let for_ms = world.below(8 * LEASE_MS);
             world.pause(node, for_ms);
         }
@@ -58,7 +59,8 @@ fn some_fault(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Faults for a while; then all must find each other; then one is killed, and must be out.
+/// Faults for a while; then all nodes must find each other; then one is killed, and must be
+/// excluded.
 fn run(count: usize, seed: u64, leases: u64, mutant: Option<EtcdMutant>) -> Result<(), String> {
     let mut world = begin(count, seed, mutant)?;
     let end_ms = world.now_ms + leases * LEASE_MS;
@@ -90,9 +92,9 @@ fn nodes_agree_whatever_fails() {
     }
 }
 
-/// What the faults above rest on, as close together as it gets: answers that come late, signs of
-/// life that etcd ends too early and that come back, and a node that is away for about as long as
-/// it takes to exclude it.
+/// The assumptions behind the faults above, at the tightest timing: late replies, signs of life
+/// that etcd ends too early and that return, and a node that is absent for about as long as its
+/// exclusion takes.
 fn run_closely(seed: u64, mutant: Option<EtcdMutant>) -> Result<(), String> {
     let mut world = begin(3, seed, mutant)?;
     world.faults.delay_ms_max = 240;
@@ -120,7 +122,7 @@ fn leases_and_views_exclude_each_other_however_close_they_come() {
     }
 }
 
-/// Each of these is noticed, so the runs above would notice it too.
+/// Each of these faults is detected, so the runs above would detect it too.
 #[test]
 fn the_simulator_notices_what_would_be_wrong() {
     for mutant in [
@@ -168,7 +170,7 @@ fn a_killed_node_that_is_back_in_time_is_the_same_member_and_else_a_new_life() {
     assert!(view_of(&world, 2).epoch > Epoch(epoch.0 + 1));
 }
 
-/// A daemon that lost its memory has its old number, and waits for the old sign of life to end.
+/// A daemon that lost its state gets its old number, and waits until the old sign of life ends.
 #[test]
 fn a_node_that_forgot_all_replaces_its_old_life() {
     let mut world = begin(2, 2, None).unwrap();
@@ -183,8 +185,8 @@ fn a_node_that_forgot_all_replaces_its_old_life() {
     assert_eq!(world.clashes, []);
 }
 
-/// Etcd stands still for longer than all leases: nobody has one meanwhile, nobody is excluded, and
-/// all go on as they were.
+/// Etcd stops for longer than all leases: no node has a lease meanwhile, none is excluded, and all
+/// continue as before.
 #[test]
 fn when_etcd_is_away_all_lose_the_lease_and_nobody_its_life() {
     let mut world = begin(3, 3, None).unwrap();
@@ -230,7 +232,7 @@ fn who_leaves_is_out_at_once_and_who_is_cut_off_is_not() {
     assert!(!has_lease(&world, 1));
 }
 
-/// All daemons were killed and their memory is gone: nobody of the view is left to agree.
+/// All daemons were killed and their state is lost: no member of the view remains to agree.
 #[test]
 fn new_lives_go_on_where_all_old_ones_ended() {
     let mut world = begin(3, 6, None).unwrap();
@@ -245,7 +247,7 @@ fn new_lives_go_on_where_all_old_ones_ended() {
     assert_eq!(view_of(&world, 0).cluster, cluster);
 }
 
-/// Somebody empties etcd, or puts an old backup in place: lives end, and no view is taken for
+/// An operator empties etcd, or restores an old backup: lives end, and no view is mistaken for
 /// another one.
 #[test]
 fn when_etcd_forgets_all_begin_new_lives() {
@@ -255,7 +257,7 @@ fn when_etcd_forgets_all_begin_new_lives() {
     world.kill(1);
     world.run_while(LOST_LEASES, |world| !world.is_whole()).unwrap();
     let (lives, epoch) = (life_of(&world, 0), view_of(&world, 0).epoch);
-    // Etcd is down for longer than a lease when a backup is put back.
+    // Etcd is down for longer than a lease when a backup is restored.
     world.pause_etcd(2 * LEASE_MS);
     world.run_until(world.now_ms + 2 * LEASE_MS - 1).unwrap();
     world.etcd = backup;
@@ -316,7 +318,7 @@ fn what_cannot_be_read_stops_nobody_else() {
     assert!(text.contains("cannot be read"), "{text}");
 }
 
-/// A look lists a key that no look brought: etcd has other data than before.
+/// A look lists a key that no look delivered: etcd has other data than before.
 #[test]
 fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
     let mut node = EtcdMembership::new(options(0, 1, 1), None, 0).unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of etcd and answered, in terms of membership; and what is retained.
+//! Requests to etcd, replies, and persistent state, in terms of membership.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use crate::message::Output as Told;
 use crate::types::{Incarnation, NodeName};
 use crate::view::{JoinCandidate, View};
 
-/// Most members that one transaction excludes, and as many that it takes in: with two keys each
-/// and the view they stay below the 128 operations that etcd takes by default.
+/// Most members that one transaction excludes, and most that it admits. With two keys each and the
+/// view they stay below the default limit of etcd, 128 operations.
 pub const CHANGED_MAX: usize = 20;
 
-/// When a key was last written, in etcd's own count; 0: it is not there.
+/// Revision at which a key was last written, as etcd counts; 0: the key does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Revision(pub i64);
 
@@ -18,142 +18,142 @@ pub struct Revision(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseId(pub i64);
 
-/// What lies below the prefix.
+/// A key below the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// The last view.
     View,
-    /// Which life of a node is there, and how it is reached.
+    /// Current life of a node, and its address.
     Node(NodeName),
-    /// There as long as a lease of etcd.
+    /// Exists as long as a lease of etcd.
     Alive(NodeName),
 }
 
-/// Something to ask etcd. Each is answered once, within a deadline.
+/// A request to etcd. Each is answered once, within a deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EtcdRequest {
-    /// Read, linearizably and at one revision, the names of all keys, and those with their values
-    /// that were written at this revision or later.
+    /// Reads, linearizably and at one revision, the names of all keys, and the values of those that
+    /// were written at `since` or later.
     Look {
-        /// 0: all values.
+        /// First revision of the values; 0: all values.
         since: Revision,
     },
-    /// Grant a lease.
+    /// Grants a lease.
     Grant {
-        /// For at least so long; etcd may make it more.
+        /// Shortest duration; etcd may extend it.
         ttl_s: u64,
     },
-    /// Renew a lease.
+    /// Renews a lease.
     KeepAlive {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
     },
-    /// Write, if all is as expected.
+    /// Writes, if all expected revisions match.
     Change(Change),
 }
 
 /// A transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// Keys, and when each has to have been written last for anything to be done.
+    /// Keys, and the revision that each must have.
     pub expected: Vec<(Key, Revision)>,
-    /// What to write.
+    /// Keys to write.
     pub puts: Vec<Put>,
-    /// What to take away.
+    /// Keys to delete.
     pub deletes: Vec<Key>,
 }
 
 /// A key to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Put {
-    /// Which.
+    /// The key.
     pub key: Key,
-    /// With what.
+    /// The value.
     pub value: Vec<u8>,
-    /// Goes with this lease.
+    /// Lease to attach the key to.
     pub lease: Option<LeaseId>,
 }
 
-/// What etcd answered.
+/// A reply of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EtcdReply {
-    /// To a look.
+    /// To `Look`.
     Looked(EtcdSnapshot),
-    /// A lease.
+    /// To `Grant`.
     Granted {
-        /// Its number.
+        /// The lease.
         lease: LeaseId,
     },
-    /// What became of a lease.
+    /// To `KeepAlive`.
     RetainedAlive {
-        /// Whether it is still there.
+        /// Whether the lease still exists.
         is_there: bool,
     },
-    /// What became of a change.
+    /// To `Change`.
     Changed {
-        /// Whether all was as expected.
+        /// Whether all expected revisions matched.
         is_done: bool,
     },
-    /// No answer, or none of use. What was asked may have been done.
+    /// No reply, or an unusable one. The request may have been executed.
     Failed {
-        /// Why.
+        /// Cause.
         reason: String,
     },
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdSnapshot {
-    /// Of the whole.
+    /// Revision of the look.
     pub revision: Revision,
-    /// All keys, and when each was written last.
+    /// All keys, and the revision at which each was last written.
     pub keys: Vec<(Key, Revision)>,
-    /// Those that were asked for, with their values.
+    /// The requested keys with their values.
     pub changed: Vec<FoundKey>,
 }
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundKey {
-    /// Which.
+    /// The key.
     pub key: Key,
-    /// When it was written last.
+    /// Revision at which it was last written.
     pub revision: Revision,
-    /// The lease that it goes with.
+    /// The lease that it is attached to.
     pub lease: Option<LeaseId>,
-    /// What it says.
+    /// The value.
     pub value: Vec<u8>,
 }
 
-/// What comes out, to be done in this order.
+/// Outputs, to be executed in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EtcdOutput {
-    /// Ask etcd, and hand the answer in with this number.
+    /// Send a request to etcd, and pass the reply in with this number.
     Ask {
-        /// The number.
+        /// Number of the request.
         id: u64,
-        /// What.
+        /// The request.
         request: EtcdRequest,
     },
-    /// Keep these bytes for the next process, before anything that follows.
+    /// Store these bytes for the next process, before anything that follows.
     Keep(Vec<u8>),
-    /// As from the embedded membership.
+    /// An output like that of the embedded membership.
     Told(Told),
 }
 
-/// Begins what is retained, so that nothing else is taken for it.
+/// Prefix of the persistent state, which distinguishes it from other data.
 const RETAINED_MAGIC: &[u8] = b"etcd1";
 
-/// What must outlive the process, so that it can go on with the same life.
+/// State that must survive the process, so that the node can continue the same life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EtcdPersistentState {
-    /// This life, as it registers.
+    /// This life, as registered.
     pub(super) own: JoinCandidate,
-    /// The life before it, which is certainly over.
+    /// The previous life, which is certainly over.
     pub(super) former: Option<Incarnation>,
-    /// It wants to go, or did, or others went on without it.
+    /// The life is leaving, has left, or was excluded.
     pub(super) is_over: bool,
-    /// The view that it is in.
+    /// The current view.
     pub(super) view: Option<View>,
 }
 
@@ -164,7 +164,7 @@ impl EtcdPersistentState {
         bytes
     }
 
-    /// `None` for anything else, such as what the embedded membership keeps.
+    /// Decodes the state; `None` for other data, such as the state of the embedded membership.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let retained: Self = postcard::from_bytes(bytes.strip_prefix(RETAINED_MAGIC)?).ok()?;
         let is_sound = retained.own.is_sound() && retained.view.as_ref().is_none_or(View::is_sound);
@@ -172,12 +172,12 @@ impl EtcdPersistentState {
     }
 }
 
-/// What a node writes of itself.
+/// The registration of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
-    /// Which life it is, and how it is reached.
+    /// Its life and address.
     pub(super) node: JoinCandidate,
-    /// It goes, and has no lease any more.
+    /// It is leaving, and no longer has the lease.
     pub(super) is_leaving: bool,
 }
 

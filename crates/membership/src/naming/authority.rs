@@ -1,4 +1,4 @@
-//! The books of an authority, for one epoch.
+//! The state of an authority in one epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use super::unread::UndecidedClaims;
 use super::{NAMES_MAX, NameChecks, Verdict};
 use crate::{NodeNumber, NodeSet};
 
-/// What an authority knows of one home.
+/// State of one home, as an authority knows it.
 #[derive(Debug, Default)]
 struct HomeNames {
     session: u64,
     serial: u64,
-    /// Parts of its list that came.
+    /// Received parts of its list.
     parts: BTreeSet<u32>,
     names: usize,
 }
@@ -20,12 +20,12 @@ struct HomeNames {
 pub(super) struct NameAuthority {
     flights: BTreeMap<String, NodeNumber>,
     homes: BTreeMap<NodeNumber, HomeNames>,
-    /// Whose lists are whole.
+    /// Homes with complete lists.
     told: NodeSet,
     members: NodeSet,
-    /// Claims that wait for members whose directories cannot be read.
+    /// Claims that wait for members with unreadable directories.
     pub(super) undecided: UndecidedClaims,
-    /// Grants before all lists have come: a fault that the tests must notice.
+    /// Grants before all lists are complete: a fault that the tests must detect.
     #[cfg(test)]
     pub(super) is_hasty: bool,
 }
@@ -50,7 +50,7 @@ impl NameAuthority {
         self.flights.get(name) == Some(&home)
     }
 
-    /// Whether the lists of all members have come.
+    /// Whether the lists of all members are complete.
     pub(super) fn is_settled(&self) -> bool {
         #[cfg(test)]
         if self.is_hasty {
@@ -59,7 +59,7 @@ impl NameAuthority {
         !self.members.is_empty() && self.members.without(self.told).is_empty()
     }
 
-    /// A part of a home's list; says whether to acknowledge it.
+    /// Handles a part of a home's list. Returns whether to acknowledge it.
     pub(super) fn list(
         &mut self,
         from: NodeNumber,
@@ -72,14 +72,14 @@ impl NameAuthority {
             return false;
         }
         if session > home.session {
-            // Another process of the same life: what the one before held is not held any more.
+            // Another process of the same life: it no longer holds the names of the previous one.
             self.flights.retain(|_, holder| *holder != from);
             self.undecided.forget(from);
             self.told = self.told.without([from].into_iter().collect());
             *home = HomeNames { session, ..HomeNames::default() };
         }
         if home.parts.insert(part) {
-            // Claims from before it are void: what came of them is in it, or settled.
+            // Earlier claims are void: the list contains their results, or they are settled.
             home.serial = home.serial.max(serial);
             for name in names {
                 if home.names < NAMES_MAX && !self.flights.contains_key(&name) {
@@ -94,7 +94,7 @@ impl NameAuthority {
         true
     }
 
-    /// Whether a claim or settlement is the newest of its home.
+    /// Whether a claim or settlement is newer than all others of its home.
     pub(super) fn is_newest(&mut self, from: NodeNumber, session: u64, serial: u64) -> bool {
         let Some(home) = self.homes.get_mut(&from).filter(|home| home.session == session) else {
             return false;
@@ -104,8 +104,8 @@ impl NameAuthority {
         is_newest
     }
 
-    /// Grants what nobody has, of what its home may have. First the flights, then the directories: a name that is settled
-    /// meanwhile is visible.
+    /// Grants free names that the home may have. It checks the flights before the directories: a
+    /// name settled in between is visible there.
     pub(super) fn claim(
         &mut self,
         from: NodeNumber,
@@ -122,7 +122,7 @@ impl NameAuthority {
                 return Verdict::Taken;
             }
             if exists(name) {
-                // A home asks for what it does not hold, so what it held before is settled.
+                // A home claims only names that it does not hold, so an earlier flight is settled.
                 if self.flights.remove(name).is_some() {
                     home.names = home.names.saturating_sub(1);
                 }
@@ -140,7 +140,7 @@ impl NameAuthority {
         names.iter().map(&mut grant).collect()
     }
 
-    /// Names of a home are not in flight any more.
+    /// Removes names of a home from the flights.
     pub(super) fn settle(&mut self, from: NodeNumber, names: &[String]) {
         self.undecided.void(from, names);
         for name in names {

@@ -1,21 +1,22 @@
-//! What a home still has to tell an authority.
+//! The messages that a home still owes an authority.
 
 use std::collections::BTreeMap;
 
 use super::{MESSAGE_BYTES_MAX, MESSAGE_NAMES_MAX};
 
-/// What one authority has to be told, in this order: the list, then what is settled.
+/// The messages owed to one authority, in this order: the list, then the settlements.
 #[derive(Debug, Default)]
 pub(super) struct Debt {
-    /// Parts of the list that are not acknowledged.
+    /// Parts of the list without an acknowledgement.
     pub(super) parts: BTreeMap<u32, Vec<String>>,
     pub(super) parts_all: u32,
-    /// The session that the list is for.
+    /// The session of the authority that the list is for.
     pub(super) to: u64,
-    /// Names, each with the serial after which it was settled.
+    /// Settled names, each with the serial at the time of its settlement.
     pub(super) settled: BTreeMap<String, u64>,
-    /// The settlement under way: the serial that it was first sent with, and its names. It stays
-    /// the same until it is acknowledged, so each acknowledgement since then is for all of it.
+    /// The settlement in progress: a serial that is at most that of its first message, and its
+    /// names. It stays the same until it is acknowledged, so each acknowledgement since then covers
+    /// all of it.
     pub(super) batch: Option<(u64, Vec<String>)>,
     pub(super) next_ms: u64,
 }
@@ -25,7 +26,7 @@ impl Debt {
         self.parts.is_empty() && self.settled.is_empty()
     }
 
-    /// The names of the settlement under way that are still to be settled; a new one if none is
+    /// The names of the settlement in progress that are still settled; a new settlement if none is
     /// left.
     pub(super) fn next_batch(&mut self, serial: u64) -> Vec<String> {
         if let Some((_, names)) = &mut self.batch {
@@ -40,7 +41,7 @@ impl Debt {
     }
 }
 
-/// Cuts names into messages.
+/// Divides names into messages.
 pub(super) fn batches(names: impl IntoIterator<Item = String>) -> Vec<Vec<String>> {
     let (mut batches, mut bytes) = (vec![Vec::new()], 0);
     for name in names {

@@ -1,4 +1,4 @@
-//! A node's names: those that it asks for, those that it holds, those that it lets go.
+//! The names of a node: requested, held and settled.
 
 mod decisions;
 
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
-/// What is needed of a view.
+/// The relevant part of a view.
 #[derive(Debug)]
 struct Members {
     cluster: ClusterId,
     epoch: Epoch,
     own: NodeNumber,
     incarnation: Incarnation,
-    /// Number, life, and hash of each member.
+    /// Number, incarnation and hash of each member.
     all: Vec<(NodeNumber, Incarnation, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl Members {
     }
 }
 
-/// An ask that is not answered yet.
+/// A request without an answer.
 #[derive(Debug)]
 struct NameRequest {
     ticket: u64,
@@ -39,14 +39,14 @@ struct NameRequest {
     left: usize,
 }
 
-/// Names of one ask that one authority decides on.
+/// Names of one request with the same authority.
 #[derive(Debug)]
 struct PendingNames {
     to: NodeNumber,
     ask: u64,
     names: Vec<String>,
     next_ms: u64,
-    /// It was sent more than once, so it may come once more after it is answered.
+    /// It was sent more than once, so a copy may arrive after the answer.
     is_again: bool,
 }
 
@@ -60,17 +60,17 @@ pub struct Naming {
     serial: u64,
     next_id: u64,
     asks: BTreeMap<u64, NameRequest>,
-    /// Names asked for: the ask, and the place in it.
+    /// Requested names: the request, and the position in it.
     pending: BTreeMap<String, (u64, usize)>,
     claims: BTreeMap<u64, PendingNames>,
     held: BTreeSet<String>,
     debts: BTreeMap<NodeNumber, Debt>,
-    /// The last session of each member that is known.
+    /// The last known session of each member.
     sessions: BTreeMap<(NodeNumber, Incarnation), u64>,
     pub(super) authority: NameAuthority,
-    /// Whose directories this node cannot read.
+    /// The nodes with directories that this node cannot read.
     unread: Unread,
-    /// Faults that the tests must notice.
+    /// Faults that the tests must detect.
     #[cfg(test)]
     pub(super) hears_old_epochs: bool,
     #[cfg(test)]
@@ -81,17 +81,17 @@ pub struct Naming {
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnreadFault {
-    /// What cannot be read is taken for empty.
+    /// Unreadable directories count as empty.
     AsksNobody,
     /// The first answer decides.
     AsksOne,
-    /// A name is not retained for its home while others are asked.
+    /// A name is not in flight for its home while members are queried.
     LetsOthersIn,
 }
 
 impl Naming {
-    /// A node that asks nothing yet. `session` is above 0, and above that of every process before it
-    /// of the same life; `held` is what such a process held and handed over.
+    /// Creates a node without requests. `session` is above 0, and above that of every earlier
+    /// process of the same life. `held` contains the names that such a process handed over.
     #[must_use]
     pub fn new(own: NodeName, session: u64, held: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -116,36 +116,36 @@ impl Naming {
         }
     }
 
-    /// Whether an object may be sealed under the name at this moment: it was granted, is not
-    /// settled, and this node has the lease.
+    /// Whether an object may be sealed under the name now: the name was granted and is not settled,
+    /// and this node has the lease.
     #[must_use]
     pub fn holds(&self, name: &str) -> bool {
         self.has_lease && self.held.contains(name)
     }
 
-    /// Whether an authority may still think that the name is in flight here, although it is settled.
+    /// Whether an authority may still have the settled name in flight for this node.
     #[must_use]
     pub fn owes(&self, name: &str) -> bool {
         self.debts.values().any(|debt| debt.settled.contains_key(name))
     }
 
-    /// Whether there is any name that [`Self::owes`] would say so of.
+    /// Whether [`Self::owes`] is true for any name.
     #[must_use]
     pub fn owes_any(&self) -> bool {
         self.debts.values().any(|debt| !debt.settled.is_empty())
     }
 
-    /// All names that are held, to be handed over to the next process of the same life.
+    /// All held names, to be handed over to the next process of the same life.
     pub fn held(&self) -> impl Iterator<Item = &str> {
         self.held.iter().map(String::as_str)
     }
 
-    /// Whose directories cannot be read from now on. To be called before whatever `exists` is given to.
+    /// Sets the nodes with unreadable directories. Call it before every call that takes `exists`.
     pub fn set_unread(&mut self, unread: Unread) {
         self.unread = unread;
     }
 
-    /// A view was installed. One without this node is taken as [`Self::outcast`].
+    /// Handles an installed view. A view without this node acts as [`Self::outcast`].
     pub fn view_installed(&mut self, view: &View, now_ms: u64, out: &mut Vec<NameOutput>) {
         let Some(member) = view.named(&self.own) else {
             self.outcast(out);
@@ -173,14 +173,14 @@ impl Naming {
         for number in numbers {
             self.owe_list(number);
         }
-        // Old claims are void with their epoch, and so are the grants that they may have led to.
+        // Old claims end with their epoch, and so do the grants that they may have led to.
         for claim in std::mem::take(&mut self.claims).into_values() {
             self.claim(claim.ask, claim.names);
         }
         self.pay(now_ms, out);
     }
 
-    /// Lists what is held to an authority, as it is now.
+    /// Queues the current list of held names for an authority.
     fn owe_list(&mut self, to: NodeNumber) {
         let Some(members) = &self.members else { return };
         let held = self.held.iter().filter(|name| members.authority_of(name) == to);
@@ -200,7 +200,7 @@ impl Naming {
         self.debts.insert(to, debt);
     }
 
-    /// This life is over: nothing is held any more, and who waits is told.
+    /// Ends this life: no name stays held, and all requests are refused.
     pub fn outcast(&mut self, out: &mut Vec<NameOutput>) {
         self.members = None;
         self.has_lease = false;
@@ -211,7 +211,7 @@ impl Naming {
         self.refuse_all(out);
     }
 
-    /// The lease was found, or lost. Lost: who waits is told at once.
+    /// Sets whether this node has the lease. Without it, all requests are refused at once.
     pub fn lease(&mut self, has_lease: bool, out: &mut Vec<NameOutput>) {
         self.has_lease = has_lease;
         if !has_lease {
@@ -232,8 +232,8 @@ impl Naming {
         }
     }
 
-    /// Asks for names, until a deadline. What is granted is held until [`Self::settle`]. `exists`
-    /// says whether a sealed object anywhere in the view has the name.
+    /// Requests names, until a deadline. Granted names are held until [`Self::settle`]. `exists`
+    /// returns whether a sealed object anywhere in the view has the name.
     pub fn ask(
         &mut self,
         ticket: u64,
@@ -278,13 +278,13 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// Makes claims of names, one or more for each authority.
+    /// Creates claims for names, one or more for each authority.
     fn claim(&mut self, ask: u64, names: Vec<String>) {
         let Some(members) = &self.members else { return };
         let mut by_authority: BTreeMap<NodeNumber, Vec<String>> = BTreeMap::new();
         for name in names {
             let to = members.authority_of(&name);
-            // Asked for again: what was given up is not to be given up any more.
+            // The name is claimed again, so its settlement is cancelled.
             if let Some(debt) = self.debts.get_mut(&to) {
                 debt.settled.remove(&name);
             }
@@ -299,7 +299,7 @@ impl Naming {
         }
     }
 
-    /// Names that are sealed and visible, or given up: they are held no more.
+    /// Settles names that are sealed and visible, or given up: they are no longer held.
     pub fn settle<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
         let names: Vec<String> =
             names.into_iter().filter_map(|name| self.held.take(name)).collect();
@@ -321,7 +321,7 @@ impl Naming {
         }
     }
 
-    /// A message came from a member; `may_name` says which names it may have.
+    /// Handles a message of a member; `may_name` returns whether the member may have a name.
     pub fn handle(
         &mut self,
         from: (NodeNumber, Incarnation),
@@ -335,7 +335,7 @@ impl Naming {
         let is_now = message.cluster == members.cluster && message.epoch == members.epoch;
         #[cfg(test)]
         let is_now = is_now || self.hears_old_epochs;
-        // Who is in another epoch asks again, until both are in the same.
+        // A member in another epoch repeats its message, until both are in the same.
         if !is_member || !is_now || from.0 == members.own || !message.body.is_sound() {
             return;
         }
@@ -397,7 +397,7 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// A process of a member that was not known yet: as an authority it knows nothing.
+    /// Notes a new process of a member: as an authority it has no state.
     fn meet(&mut self, from: NodeNumber, life: Incarnation, session: u64) {
         let known = self.sessions.entry((from, life)).or_default();
         if session > *known {
@@ -417,7 +417,7 @@ impl Naming {
         let Some(debt) = self.debts.get_mut(&from) else { return };
         let Some((_, names)) = debt.batch.take_if(|(first, _)| *first <= serial) else { return };
         for name in names {
-            // One that was settled again after that is still to be told.
+            // A name settled again after that must still be reported.
             if debt.settled.get(&name).is_some_and(|since| *since < serial) {
                 debt.settled.remove(&name);
             }
@@ -455,7 +455,7 @@ impl Naming {
             }
             self.note(ask, place, result);
         }
-        // The copy that comes late may be granted what this one was not.
+        // A late copy of the claim may be granted although this one was not.
         self.owe_settled(refused);
         self.answer_if_whole(ask, out);
     }
@@ -477,7 +477,7 @@ impl Naming {
         }
     }
 
-    /// Time went by. Due at [`Self::next_deadline_ms`].
+    /// Handles the passage of time. Due at [`Self::next_deadline_ms`].
     pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<NameOutput>) {
         self.claim_own(exists);
         self.decide(out);
@@ -489,7 +489,7 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// Answers an ask whose time is over; what is granted from now on is not wanted.
+    /// Answers a request after its deadline; later grants are given up.
     fn give_up(&mut self, id: u64, out: &mut Vec<NameOutput>) {
         let claims: Vec<u64> =
             self.claims.iter().filter(|(_, claim)| claim.ask == id).map(|(id, _)| *id).collect();
@@ -519,7 +519,7 @@ impl Naming {
             .unwrap_or(u64::MAX)
     }
 
-    /// Sends all that is due, or due again.
+    /// Sends all messages that are due, or due again.
     fn pay(&mut self, now_ms: u64, out: &mut Vec<NameOutput>) {
         let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
         let mut due: Vec<(NodeNumber, NameMessageBody)> = Vec::new();
@@ -533,7 +533,7 @@ impl Naming {
                 (*to, NameMessageBody::List { part: *part, parts, names: names.clone() })
             });
             due.extend(lists);
-            // The list first: after a settlement it would bring back what was settled.
+            // The list is first: after a settlement it would restore settled names.
             if debt.parts.is_empty() {
                 due.push((
                     *to,
@@ -543,7 +543,7 @@ impl Naming {
         }
         for (id, claim) in &mut self.claims {
             if claim.to != own && self.has_lease && claim.next_ms <= now_ms {
-                // The first time is at once: its time is 0.
+                // A time of 0 marks the first attempt.
                 claim.is_again |= claim.next_ms > 0;
                 claim.next_ms = now_ms.saturating_add(RETRY_MS);
                 due.push((
@@ -565,7 +565,7 @@ impl Naming {
         }
     }
 
-    /// Sends with the sessions of home and authority.
+    /// Sends a message with the sessions of home and authority.
     fn send(
         &self,
         to: NodeNumber,

@@ -1,29 +1,29 @@
-//! Names that are unique in the cluster, whoever creates them from wherever.
+//! Names that are unique in the cluster, wherever they are created.
 //!
-//! A name belongs to its *home*, the node where its object will lie. Before the home reserves or
-//! seals it, it asks the *name authority*: the member of the view with the highest
-//! [`authority_of`] score, so that all know who that is and each name has one. The authority
-//! remembers only names in flight: granted, and not yet said to be settled. A settled name is
-//! either visible in a directory, where `exists` finds it, or given up.
+//! A name belongs to its *home*, the node of its object. Before the home reserves or seals the
+//! name, it asks the *name authority*: the member of the view with the highest [`authority_of`]
+//! score, so each name has one authority that all members know. The authority remembers only names
+//! in flight: granted, but not reported as settled. A settled name is either visible in a
+//! directory, where `exists` finds it, or given up.
 //!
-//! **Change of the view.** All books of the authorities begin anew in each epoch. Each home lists
-//! the names that it holds to their new authorities, empty lists too, and an authority grants
-//! nothing before it has the lists of all members. A home drops what comes from another epoch
-//! than its own, so what it holds is what it lists. Who is not in the new view had lost the lease
-//! before the view was installed anywhere, and [`Naming::holds`] is false without it. So before an
-//! object is sealed under a name, `holds` must be true at that moment.
+//! **Change of the view.** The state of the authorities restarts in each epoch. Each home lists the
+//! names that it holds to their new authorities, also an empty list. An authority grants nothing
+//! before it has the lists of all members. A home drops messages of other epochs, so its list
+//! contains all that it holds. A node outside the new view had lost the lease before the view was
+//! installed anywhere, and [`Naming::holds`] is false without the lease. Therefore `holds` must be
+//! true at the moment when an object is sealed under a name.
 //!
-//! **Lost and late messages.** Claims and settlements of a home bear rising serials, and a
-//! authority drops what is not above the last: so no claim outlives the settlement that gave it
-//! up. A daemon that was killed and goes on with the same life has a higher session: its list
-//! replaces all that authorities had of it, and it gets the lists of all others anew.
+//! **Lost and late messages.** Claims and settlements of a home have increasing serials, and an
+//! authority drops those not above the last. So no claim outlives the settlement that gave it up. A
+//! daemon that was killed and continues the same life has a higher session. Its list replaces all
+//! its earlier state at the authorities, and all others send it their lists again.
 //!
-//! **Members whose directories this authority cannot read** are asked whether they have a claimed name,
-//! which is in flight for its home meanwhile: see `unread`. While one of them is lost, nobody can
-//! know its names, so none is granted ([`Refusal::Unread`]) until it is back or is forgotten.
+//! **Members with unreadable directories** are asked whether they have a claimed name, which is
+//! meanwhile in flight for its home: see `unread`. While one of them is lost, its names are
+//! unknown, so no name is granted ([`NameRefusal::Unread`]) until it returns or is forgotten.
 //!
-//! Without the lease nothing is granted and nothing asked. Names are at most 512 bytes here; an
-//! answer that does not come is asked for again each 50 ms, until the deadline of who asks.
+//! Without the lease nothing is granted and nothing claimed. Names have at most 512 bytes here. A
+//! claim without an answer is repeated every 50 ms, until the deadline of its request.
 
 mod authority;
 mod debt;
@@ -42,44 +42,44 @@ use crate::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
 
 pub use home::Naming;
 
-/// Most names that a node holds or asks for at a time.
+/// Most names that a node holds or requests at a time.
 pub const NAMES_MAX: usize = 65_536;
 
 /// Most names in a message.
 pub const MESSAGE_NAMES_MAX: usize = 8_192;
 
-/// Most bytes of names in a message: a quarter of what gRPC takes by default.
+/// Most bytes of names in a message: a quarter of the default limit of gRPC.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Longest name, with its namespace.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// After how long a message without an answer is sent again: ten round trips of a slow network.
+/// Interval at which a message without an answer is repeated: ten round trips of a slow network.
 pub const RETRY_MS: u64 = 50;
 
 /// Why a name was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameRefusal {
-    /// An object has it, or somebody is about to make one.
+    /// An object has the name, or is being created with it.
     #[error("the name is taken")]
     Taken,
-    /// This node may have been excluded; ask again when it has the lease.
+    /// This node may have been excluded; retry when it has the lease.
     #[error("this node does not have the lease of the cluster")]
     NoLease,
-    /// The one to ask did not answer in time.
+    /// The authority did not answer in time.
     #[error("node {} did not answer in time", authority.get())]
     NotAnswered {
-        /// The one that was asked last.
+        /// The authority that was asked last.
         authority: NodeNumber,
     },
-    /// The authority's rules do not let this node have names in that namespace.
+    /// The authority's rules do not permit this node to have names in that namespace.
     #[error("node {} does not let this one take the name", authority.get())]
     NotAllowed {
-        /// Who says so.
+        /// The authority that refused.
         authority: NodeNumber,
     },
-    /// A node is lost, and the one that says so could not read which names its objects have.
+    /// A node is lost, and the refusing node could not read the names of its objects.
     #[error("which names node {} has is not known: it is lost", node.get())]
     Unread {
         /// The lost node.
@@ -94,33 +94,34 @@ pub enum NameRefusal {
     /// The name is empty or too long.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes, not {bytes}")]
     Invalid {
-        /// Bytes that it has.
+        /// Length of the name.
         bytes: usize,
     },
 }
 
-/// What a home and an authority say to each other.
+/// A message between a home and an authority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameMessage {
-    /// The cluster of the view that it is about.
+    /// The cluster of the view.
     pub cluster: ClusterId,
-    /// The epoch of that view.
+    /// The epoch of the view.
     pub epoch: Epoch,
-    /// Which process of the home's life.
+    /// Session of the home: the process within its life.
     pub session: u64,
-    /// Which process of the authority's life; 0 as long as the home does not know. What was meant
-    /// for, or comes from, another process than the one that runs may be old, and is dropped.
+    /// Session of the authority; 0 while the home does not know it. A message for or from another
+    /// process than the current one may be old, and is dropped.
     pub authority: u64,
-    /// Rises with each claim and settlement of a home; an answer has that of what it answers.
+    /// Increases with each claim and settlement of a home; an answer repeats the serial of its
+    /// request.
     pub serial: u64,
-    /// What it says.
+    /// The content.
     pub body: NameMessageBody,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameMessageBody {
-    /// Home: of your names I hold these, in so many parts.
+    /// Home: lists the names that it holds of this authority, in parts.
     List {
         /// From 0.
         part: u32,
@@ -129,63 +130,63 @@ pub enum NameMessageBody {
         /// The names of this part.
         names: Vec<String>,
     },
-    /// Authority: I have that part.
+    /// Authority: acknowledges a part of the list.
     Listed {
-        /// Which.
+        /// Number of the part.
         part: u32,
     },
-    /// Home: may I have these?
+    /// Home: claims names.
     Claim {
-        /// Which claim; the same when it is sent again.
+        /// Number of the claim; the same when it is repeated.
         claim: u64,
         /// The names.
         names: Vec<String>,
     },
-    /// Authority: some.
+    /// Authority: decides on a claim.
     Claimed {
-        /// Which claim.
+        /// Number of the claim.
         claim: u64,
-        /// For each name, in the order of the claim.
+        /// One verdict per name, in the order of the claim.
         verdicts: Vec<Verdict>,
     },
-    /// Home: these I hold no more; they are visible or given up.
+    /// Home: no longer holds these names; they are visible or given up.
     Settle {
         /// The names.
         names: Vec<String>,
     },
-    /// Authority: I know.
+    /// Authority: acknowledges a settlement.
     Settled,
-    /// Authority: I cannot read your directory. Which of these names have your objects?
+    /// Authority: asks a member with an unreadable directory which of these names its objects have.
     Query {
-        /// Which question; the same when it is sent again.
+        /// Number of the query; the same when it is repeated.
         question: u64,
         /// The names.
         names: Vec<String>,
     },
-    /// A member that was asked: these.
+    /// Member: answers a query.
     Queried {
-        /// Which question.
+        /// Number of the query.
         question: u64,
-        /// For each name, in the order of the question.
+        /// Whether an object has each name, in the order of the query.
         taken: Vec<bool>,
-        /// A lost node whose names this member could not read: it may have the others.
+        /// A lost node with names that this member could not read: it may have the others.
         lost: Option<NodeNumber>,
     },
 }
 
-/// What is asked of a name: whether an object has it, and whether a home may have it.
+/// Checks of a name: whether an object has it, and whether a home may have it.
 pub type NameChecks<'a> = (&'a dyn Fn(&str) -> bool, &'a dyn Fn(&str) -> bool);
 
-/// What an authority says of a name.
+/// The decision of an authority on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It is the home's.
+    /// The home has the name.
     Granted,
-    /// Somebody has it.
+    /// Another home or an object has it.
     Taken,
-    /// The home may have no names in its namespace.
+    /// The home may not have names in its namespace.
     NotAllowed,
-    /// This lost node may have it: its directory could not be read.
+    /// This lost node may have it: its directory was not readable.
     Unread(NodeNumber),
 }
 
@@ -206,8 +207,7 @@ impl NameMessageBody {
     }
 }
 
-/// Most parts of a list: all names of a node, as long as they may be, each part more than half
-/// full.
+/// Most parts of a list: all names of a node at full length, with each part more than half full.
 const LIST_PARTS_MAX: usize = 2 * NAMES_MAX * NAME_BYTES_MAX / MESSAGE_BYTES_MAX + 1;
 
 fn are_sound(names: &[String]) -> bool {
@@ -220,39 +220,39 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX
 }
 
-/// Whose directories this node cannot read.
+/// The nodes with directories that this node cannot read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unread {
-    /// Members of the view, which are asked: those, and all if members were lost that this process
-    /// never knew.
+    /// Members of the view to query: those with unreadable directories. All members, if members
+    /// were lost that this process never knew.
     pub members: NodeSet,
-    /// Of those that are lost and may come back with their objects, the one with the lowest number.
+    /// The lost node with the lowest number that may return with its objects.
     pub lost: Option<NodeNumber>,
 }
 
-/// What comes out, to be done in this order.
+/// Outputs, to be executed in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameOutput {
-    /// Send it to a member of the view; it may get lost.
+    /// Send a message to a member of the view; it may be lost.
     Send {
-        /// To whom.
+        /// Number of the receiver.
         to: NodeNumber,
-        /// What.
+        /// The message.
         message: NameMessage,
     },
-    /// An ask is answered.
+    /// Answer a request for names.
     Answer {
-        /// The ticket of the ask.
+        /// The ticket of the request.
         ticket: u64,
-        /// For each name, in the order of the ask.
+        /// One result per name, in the order of the request.
         results: Vec<Result<(), NameRefusal>>,
     },
 }
 
-/// Whom to ask for a name: the member with the highest score by rendezvous hashing (Thaler and
-/// Ravishankar, 1998), the lowest number of those that have it. The score is the finalizer of
-/// SplitMix64 over FNV-1a of the name, xor the same of the member's name and incarnation (8 bytes,
-/// the lowest first), each finalized too. `None` in an empty view.
+/// The authority of a name: the member with the highest score by rendezvous hashing (Thaler and
+/// Ravishankar, 1998), and the lowest number among equals. The score is the finalizer of SplitMix64
+/// over FNV-1a of the name, xor the same of the member's name and incarnation (8 bytes, the lowest
+/// first), each finalized too. `None` in an empty view.
 #[must_use]
 pub fn authority_of(view: &View, name: &str) -> Option<NodeNumber> {
     let scored = view.members.iter().map(|member| (member.number, hash_of_member(member)));

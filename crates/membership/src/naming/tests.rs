@@ -1,5 +1,5 @@
-//! All nodes create the same names at once, on a network that loses, doubles, delays and cuts,
-//! while views change and daemons are killed, and some cannot read the directories of others: a name
+//! All nodes create the same names at once, on a network that loses, duplicates, delays and cuts.
+//! Views change, daemons are killed, and some nodes cannot read the directories of others. A name
 //! has one holder at a time.
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use crate::NodeName;
 
 const NAMES: u64 = 6;
 
-/// How long an asker waits, in milliseconds.
+/// Deadline of a request in milliseconds.
 const ASK_MS: u64 = 700;
 
 #[derive(Debug)]
@@ -26,12 +26,12 @@ enum Event {
     Tick {
         node: usize,
     },
-    /// A node hears of the view of that place in the history.
+    /// A node learns of the view at this position in the history.
     View {
         node: usize,
         place: usize,
     },
-    /// The application on a node makes its mind up about a name that it was granted.
+    /// The application on a node decides on a name that it was granted.
     Use {
         node: usize,
         process: u64,
@@ -39,23 +39,23 @@ enum Event {
     },
 }
 
-/// What is sealed, and where.
+/// The sealed names, each with its node.
 type Sealed = Rc<RefCell<BTreeMap<String, usize>>>;
 
 struct Node {
     naming: Naming,
     life: u64,
-    /// Sessions and processes are the same here: one number for each start.
+    /// Session and process are the same here: one number for each start.
     process: u64,
-    /// Place in the history of the view that it has.
+    /// Position of its view in the history.
     place: Option<usize>,
     is_paused: bool,
     inbox: Vec<((usize, u64), NameMessage)>,
-    /// What it said, over all its lives.
+    /// Its messages, over all its lives.
     said: Vec<NameMessage>,
-    /// Whom this process has seen in a view.
+    /// The nodes that this process has seen in a view.
     known: Vec<bool>,
-    /// Deadlines of what was asked, by ticket.
+    /// Deadlines of the requests, by ticket.
     asked: BTreeMap<u64, (u64, Vec<String>)>,
 }
 
@@ -65,7 +65,7 @@ struct World {
     nodes: Vec<Node>,
     history: Vec<View>,
     sealed: Sealed,
-    /// Which nodes' directories each node can read.
+    /// The nodes with directories that each node can read.
     reads: Vec<Vec<bool>>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     waiting: BTreeMap<u64, Event>,
@@ -73,22 +73,22 @@ struct World {
     loss_percent: u64,
     delay_ms_max: u64,
     cuts: Vec<(usize, usize)>,
-    /// With so many of a hundred messages a node sends one again that it sent at any time before, in
-    /// the name of the life that it has now, to anybody.
+    /// Percentage of messages with which a node also repeats an earlier message, as its current
+    /// life, to any node.
     replay_percent: u64,
     mutant: Option<Mutant>,
     granted: u64,
     messages: u64,
 }
 
-/// Faults that the tests must notice.
+/// Faults that the tests must detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// An authority grants before it knows what is in flight.
+    /// An authority grants before it knows the names in flight.
     IsHasty,
-    /// What was said in another epoch counts.
+    /// Messages of other epochs count.
     HearsOldEpochs,
-    /// An authority is wrong about directories that it cannot read.
+    /// An authority misjudges directories that it cannot read.
     Unread(UnreadFault),
 }
 
@@ -187,7 +187,7 @@ impl World {
         self.waiting.insert(self.next, event);
     }
 
-    /// Lets a node do something, and sees to what comes out.
+    /// Runs a call on a node, and handles its outputs.
     fn call(
         &mut self,
         node: usize,
@@ -216,7 +216,7 @@ impl World {
         Ok(())
     }
 
-    /// Whose directories a node cannot read, by the view that it is in.
+    /// The nodes with directories that a node cannot read, by its current view.
     fn unread_of(&self, node: usize) -> Unread {
         let Some(place) = self.nodes[node].place else { return Unread::default() };
         let view = &self.history[place];
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody else holds a name that a node got just now, and no object has it.
+    /// Checks that no other node holds a name just granted, and that no object has it.
     fn check_name(&self, node: usize, name: &str) -> Result<(), String> {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
         for (other, place) in others {
@@ -312,7 +312,7 @@ impl World {
     }
 
     fn ask(&mut self, node: usize, names: Vec<String>) -> Result<(), String> {
-        // A home looks into its own directory before it asks.
+        // A home checks its own directory before it asks.
         let is_new = |name: &String| self.sealed.borrow().get(name) != Some(&node);
         let names: Vec<String> = names.into_iter().filter(is_new).collect();
         self.next += 1;
@@ -334,7 +334,7 @@ impl World {
             self.nodes[node].known[usize::from(member.number.get())] |= is_in_it;
         }
         self.forget_unknown(&view);
-        // Who is out of the last view has no lease, whichever view it is at.
+        // A node outside the last view has no lease, whatever its current view is.
         let life = Incarnation(self.nodes[node].life);
         let last = self.history.last().unwrap();
         let has_lease = last.number_of(&name_of(node), life).is_some();
@@ -348,7 +348,7 @@ impl World {
         })
     }
 
-    /// What a lost node has counts for as long as a member of a view without it remembers it.
+    /// Names of a lost node count as long as a member of a view without it remembers it.
     fn forget_unknown(&mut self, view: &View) {
         let members = || view.members.iter().map(|member| usize::from(member.number.get()));
         let is_known = |owner: usize| {
@@ -358,8 +358,8 @@ impl World {
         self.sealed.borrow_mut().retain(|_, owner| is_known(*owner));
     }
 
-    /// The next view. Who is excluded has no lease before anybody has the view, as membership
-    /// sees to; it hears of it late. Who comes back is a new life.
+    /// Changes to the next view. Membership ensures that an excluded node has no lease before any
+    /// node has the view; the excluded node learns of it late. A returning node has a new life.
     fn change_view(&mut self) -> Result<(), String> {
         let count = self.nodes.len();
         let old = self.history.last().unwrap().clone();
@@ -371,7 +371,7 @@ impl World {
             nodes.retain(|node| *node != changed);
             self.call(changed, |naming, _, _, out| naming.lease(false, out))?;
         } else if !is_member {
-            // It begins anew, whether it heard that it was out or not.
+            // It restarts, whether or not it knew that it was excluded.
             self.call(changed, |naming, _, _, out| naming.outcast(out))?;
             self.nodes[changed].life += 1;
             self.restart(changed)?;
@@ -387,7 +387,7 @@ impl World {
         Ok(())
     }
 
-    /// Another process; of the same life unless that was changed. It knows the view, nothing else.
+    /// Starts another process, of the same life unless that was changed. It knows only the view.
     fn restart(&mut self, node: usize) -> Result<(), String> {
         self.nodes[node].known.fill(false);
         let process = self.nodes[node].process + 1;
@@ -487,7 +487,7 @@ impl World {
         Ok(())
     }
 
-    /// All that is a member has the last view, and a lease.
+    /// Gives all members the last view, and a lease.
     fn heal(&mut self) -> Result<(), String> {
         (self.loss_percent, self.delay_ms_max) = (0, 10);
         self.cuts.clear();
@@ -518,14 +518,14 @@ fn run(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
         world.run_until(world.now_ms + wait_ms)?;
     }
     world.heal()?;
-    // Nothing is in flight for ever: each name can be created again, from anywhere.
+    // Nothing stays in flight: each name can be created again, from any node.
     let open: usize = world.nodes.iter().map(|node| node.asked.len()).sum();
     if open > 0 {
         return Err(format!("{open} asks outlived their deadlines"));
     }
     let members = world.history.last().unwrap().members.clone();
     for lost in (0..count).filter(|n| members.iter().all(|one| one.name != name_of(*n))) {
-        // Nobody is granted a name that it may have.
+        // No node is granted a name that the lost node may have.
         world.reads.iter_mut().for_each(|of| of[lost] = true);
     }
     for n in 0..NAMES {
@@ -557,14 +557,14 @@ fn a_name_has_one_holder_at_a_time() {
     assert!(granted > 700 * 10, "only {granted} grants");
 }
 
-/// An authority that grants before it knows what is in flight gives a name to two.
+/// An authority that grants before it knows the names in flight gives one name to two homes.
 #[test]
 fn canary_an_authority_that_does_not_wait() {
     let error = (0..200).find_map(|seed| run(3, seed, Some(Mutant::IsHasty)).err());
     assert!(error.is_some_and(|error| error.contains("held by") || error.contains("sealed by")));
 }
 
-/// What a node claimed, settled or granted in an earlier epoch is said again in a later one.
+/// Claims, settlements and grants of an earlier epoch are delivered again in a later one.
 #[test]
 fn canary_a_message_of_another_epoch() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
@@ -572,8 +572,8 @@ fn canary_a_message_of_another_epoch() {
     assert!((0..300).find_map(run).is_some());
 }
 
-/// A name is granted that an object has where the authority cannot read; one answer of two is taken for
-/// both; another home is granted a name while members are asked about it.
+/// A name is granted although an object has it where the authority cannot read; one reply of two
+/// counts for both; another home is granted a name during the queries.
 #[test]
 fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
@@ -583,7 +583,7 @@ fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     }
 }
 
-/// While a node is lost whose names could not be read nobody can say that a name is free.
+/// While a node with unreadable names is lost, no other node can know that a name is free.
 #[test]
 fn names_that_a_lost_node_may_have_are_not_granted() {
     let (mut naming, _) = alone();
@@ -649,7 +649,7 @@ fn names_in_flight_have_their_limit() {
     assert_eq!(results.last(), Some(&Err(NameRefusal::TooMany { limit: NAMES_MAX })));
 }
 
-/// The score is part of the protocol: another one would be another version of it.
+/// The score is part of the protocol: another score would be another version of it.
 #[test]
 fn authorities_are_spread_and_stay_when_others_go() {
     let world = World::new(4, 1, None);
@@ -666,11 +666,11 @@ fn authorities_are_spread_and_stay_when_others_go() {
     assert!(names.iter().all(|names| (900..1100).contains(names)), "{names:?}");
     let golden: Vec<u8> =
         (0..8).map(|n| authority_of(&four, &format!("{n}")).unwrap().get()).collect();
-    // As a few lines of Python with the words of `authority_of` have it.
+    // As computed by a few lines of Python from the documentation of `authority_of`.
     assert_eq!(golden, [1, 0, 0, 3, 1, 3, 3, 1]);
 }
 
-/// Whatever a member says, messages stay within their limits and nobody panics.
+/// Whatever a member sends, messages stay within their limits and nothing panics.
 #[test]
 fn messages_out_of_their_limits_are_dropped() {
     let mut world = World::new(2, 1, None);

@@ -1,53 +1,53 @@
-//! Claims that wait for members whose directories this authority cannot read.
+//! Claims that wait for members with directories that this authority cannot read.
 //!
-//! Such a member says itself which of the claimed names its objects have. Its directory is the only
-//! record of them: nothing is copied, so nothing is stale after a delete, a restart, or a change of the
-//! view. Until all have answered, the names are in flight for the home that claims them, so no other
-//! home is granted them meanwhile, and a member that has none of them cannot get one.
+//! Such a member itself reports the claimed names of its objects. Its directory is the only record
+//! of them: there are no copies that a delete, a restart or a change of the view could make stale.
+//! Until all members have answered, the names are in flight for the claiming home, so no other home
+//! is granted them. A member without the names cannot get one meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{NAMES_MAX, RETRY_MS, Verdict};
 use crate::{NodeNumber, NodeSet};
 
-/// Most claims of one home that wait at a time: the home sends the others again.
+/// Most waiting claims of one home: the home repeats the others.
 const CLAIMS_MAX: usize = 1024;
 
-/// The pause between two questions about a claim doubles so often, to 400 ms: a member that is slow is not
-/// asked for megabytes of names twenty times a second.
+/// Number of times that the pause between two queries about a claim doubles, up to 400 ms: a slow
+/// member does not receive megabytes of names twenty times a second.
 const DOUBLINGS_MAX: u32 = 3;
 
-/// A claim that is not decided yet.
+/// A claim without a decision.
 #[derive(Debug)]
 pub(super) struct Undecided {
     pub(super) home: NodeNumber,
-    /// The home's number of the claim.
+    /// Number of the claim at its home.
     pub(super) claim: u64,
-    /// Of the message that brought it, for the answer.
+    /// Session of the message with the claim, for the answer.
     pub(super) session: u64,
     pub(super) serial: u64,
     pub(super) names: Vec<String>,
     pub(super) verdicts: Vec<Verdict>,
-    /// Members that have not answered.
+    /// Members without an answer yet.
     pub(super) waiting: NodeSet,
     pub(super) next_ms: u64,
-    /// How often they were asked.
+    /// Number of queries sent.
     pub(super) times: u32,
 }
 
 impl Undecided {
-    /// Whether a name of it may still be granted.
+    /// Whether a name of the claim may still be granted.
     fn is_open(&self) -> bool {
         self.verdicts.contains(&Verdict::Granted)
     }
 
-    /// Whether nothing is left to wait for.
+    /// Whether the claim has nothing left to wait for.
     fn is_decided(&self) -> bool {
         self.waiting.is_empty() || !self.is_open()
     }
 }
 
-/// All claims that wait, by the number of the question about them.
+/// All waiting claims, by the number of their query.
 #[derive(Debug, Default)]
 pub(super) struct UndecidedClaims {
     all: BTreeMap<u64, Undecided>,
@@ -58,12 +58,12 @@ impl UndecidedClaims {
         self.all.clear();
     }
 
-    /// Whether this claim waits already.
+    /// Whether this claim already waits.
     pub(super) fn has(&self, home: NodeNumber, claim: u64) -> bool {
         self.all.values().any(|one| (one.home, one.claim) == (home, claim))
     }
 
-    /// Whether one more claim of so many names is taken.
+    /// Whether one more claim with this number of names is accepted.
     pub(super) fn has_room(&self, home: NodeNumber, names: usize) -> bool {
         let (mut claims, mut waiting) = (0, names);
         for one in self.all.values().filter(|one| one.home == home) {
@@ -73,14 +73,14 @@ impl UndecidedClaims {
         claims < CLAIMS_MAX && waiting <= 2 * NAMES_MAX
     }
 
-    /// Adds a claim under the number of its question. What an earlier claim of the same home asks of
-    /// these names is void.
+    /// Adds a claim under the number of its query. It voids the same names in earlier claims of the
+    /// home.
     pub(super) fn add(&mut self, question: u64, claim: Undecided) {
         self.void(claim.home, &claim.names);
         self.all.insert(question, claim);
     }
 
-    /// The home gave these names up, or asks for them anew: no late answer may decide on them.
+    /// Voids names that the home gave up or claims again: no late answer may decide on them.
     pub(super) fn void(&mut self, home: NodeNumber, names: &[String]) {
         if self.all.values().all(|one| one.home != home) {
             return;
@@ -95,13 +95,13 @@ impl UndecidedClaims {
         }
     }
 
-    /// Another process of the same life: what the one before asked is void.
+    /// Removes the claims of the previous process of the home's life.
     pub(super) fn forget(&mut self, home: NodeNumber) {
         self.all.retain(|_, one| one.home != home);
     }
 
-    /// A member says which names of a question it has, and which lost node may have the others. Returns
-    /// the home, and the names that were to be granted and are not.
+    /// Handles the answer of a member: the names of the query that it has, and a lost node that may
+    /// have the others. Returns the home, and the names that are no longer granted.
     pub(super) fn answered(
         &mut self,
         question: u64,
@@ -128,14 +128,14 @@ impl UndecidedClaims {
         Some((one.home, lost))
     }
 
-    /// Takes out the claims with nothing left to wait for.
+    /// Removes and returns the claims with nothing left to wait for.
     pub(super) fn take_decided(&mut self) -> Vec<Undecided> {
         let decided: Vec<u64> =
             self.all.iter().filter(|(_, one)| one.is_decided()).map(|(id, _)| *id).collect();
         decided.into_iter().filter_map(|id| self.all.remove(&id)).collect()
     }
 
-    /// Questions that are due by now. They are due again after a pause, which grows.
+    /// The queries that are due. Each is due again after a growing pause.
     pub(super) fn due(&mut self, now_ms: u64) -> Vec<(u64, NodeSet, Vec<String>)> {
         let due = self.all.iter_mut().filter(|(_, one)| one.next_ms <= now_ms);
         due.map(|(question, one)| {
@@ -197,7 +197,7 @@ mod unit {
         assert_eq!(decided[0].verdicts, [Verdict::Unread(number(9)), Verdict::Taken]);
     }
 
-    /// The answer to a question about a claim that was given up must not take the name from a later one.
+    /// A late answer about an abandoned claim must not take the name from a later one.
     #[test]
     fn a_late_answer_says_nothing_of_a_later_claim() {
         let mut claims = UndecidedClaims::default();

@@ -1,4 +1,4 @@
-//! All that either end decodes of what the other sends.
+//! All decoders of peer input, of client and server.
 #![no_main]
 
 #[path = "../../tests/common/mod.rs"]

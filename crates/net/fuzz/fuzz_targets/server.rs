@@ -1,4 +1,4 @@
-//! Frames as an admitted member could make them up, to a server with an honest reader.
+//! Forged frames of an admitted member, sent to a server with an honest reader.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,9 +1,9 @@
-//! Which chunks of a block are complete, and which are arriving.
+//! Tracks the complete and the arriving chunks of a block.
 //!
-//! Blocks do not begin and end where chunks do: in one chunk lie the end of one object and the
-//! beginning of the next, and small objects share even pages. So no bit stands for a chunk of the
-//! mirror: each block has bits of its own, for the parts of it that lie in each chunk. Bytes of a
-//! neighbour are never fetched, never counted as complete and never removed with it.
+//! Blocks do not end at chunk boundaries: one chunk may hold the end of one object and the start of
+//! the next, and small objects even share pages. Each block therefore has its own bits, for its
+//! part of each chunk. Bytes of an adjacent block are never fetched, marked complete or removed
+//! with it.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use crate::CHUNK_BYTES;
 
-/// Bits by number.
+/// A vector of bits.
 #[derive(Debug, Clone, Default)]
 struct Bits(Vec<u64>);
 
@@ -31,7 +31,7 @@ impl Bits {
     }
 }
 
-/// How far a part of a block is.
+/// State of a part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     Missing,
@@ -48,7 +48,8 @@ pub(super) struct MirrorBlock {
 }
 
 impl MirrorBlock {
-    /// Nothing of it is there. The caller has checked that the span has an end.
+    /// A block whose parts are missing. The caller has checked that the end of the span fits 64
+    /// bits.
     pub(super) fn new(span: Span) -> Self {
         let mut block = Self { span, complete: Bits::default(), arriving: Bits::default() };
         let count = block.parts_of(span).len();
@@ -60,7 +61,7 @@ impl MirrorBlock {
         self.span
     }
 
-    /// Its parts that have bytes in a range.
+    /// Parts that overlap a range.
     pub(super) fn parts_of(&self, range: Span) -> Range<usize> {
         let Some(range) = range.intersection(self.span) else {
             return 0..0;
@@ -71,7 +72,7 @@ impl MirrorBlock {
         begin as usize..end as usize
     }
 
-    /// The bytes of a part: those of one chunk that lie in the block.
+    /// The bytes of a part: the intersection of one chunk and the block.
     pub(super) fn part(&self, index: usize) -> Option<Span> {
         let chunk = self.span.offset.0 / CHUNK_BYTES + index as u64;
         let chunk = Span::new(Offset(chunk.checked_mul(CHUNK_BYTES)?), Length(CHUNK_BYTES));
@@ -91,7 +92,7 @@ impl MirrorBlock {
         self.arriving.set(index, state == PartState::Arriving);
     }
 
-    /// All parts in that state, as bytes.
+    /// Spans of all parts in a state.
     pub(super) fn parts_in(&self, state: PartState) -> impl Iterator<Item = Span> + '_ {
         self.parts_of(self.span)
             .filter(move |index| self.state(*index) == state)
@@ -99,7 +100,7 @@ impl MirrorBlock {
     }
 }
 
-/// Joins spans that touch, in their order.
+/// Joins adjacent spans, in order.
 pub(super) fn join(parts: impl IntoIterator<Item = Span>) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for part in parts {

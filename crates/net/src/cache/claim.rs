@@ -1,4 +1,4 @@
-//! Parts that one fetch brings.
+//! Claims: the parts that one fetch transfers.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::chunks::{PartState, join};
 use super::state::MirrorObjectId;
 use crate::error::CacheError;
 
-/// Pages made ready at a time: some 2 ms.
+/// Bytes whose pages are allocated in one step, which takes some 2 ms.
 const COMMIT_BYTES: u64 = 4 << 20;
 
-/// The exclusive right to bring parts of an object. While it lives the parts are arriving: no other
-/// claim gets them, and no eviction takes them. Its drop releases the parts that are not complete, so
-/// every writer of these bytes keeps a reference to it.
+/// The exclusive right to fetch parts of an object. While it lives, the parts are arriving: no
+/// other claim includes them, and they are not evicted. Its drop releases incomplete parts, so
+/// every writer of these bytes holds a reference to it.
 #[derive(Debug)]
 pub struct FetchClaim {
     cache: Arc<Cache>,
@@ -38,26 +38,26 @@ impl FetchClaim {
         Self { cache, object, map, spans, has_large_grains, has_ended }
     }
 
-    /// The bytes to bring, in order. Empty if all are complete or arriving.
+    /// The bytes to fetch, in order. Empty if all are complete or arriving.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Bytes in all.
+    /// Total number of bytes.
     #[must_use]
     pub fn length(&self) -> Length {
         Length(self.spans.iter().map(|span| span.length.0).sum())
     }
 
-    /// Where to put them.
+    /// The map to write to.
     #[must_use]
     pub fn map(&self) -> &Arc<FileMap> {
         &self.map
     }
 
-    /// These bytes are in place: readers may use them. Parts of which only some bytes lie in the
-    /// span stay as they are.
+    /// Marks parts as complete, so that readers may use them. Parts that are only partly within the
+    /// span are unchanged.
     pub fn complete(&self, span: Span) {
         let mut state = self.cache.lock();
         let Some(block) = state.object(self.object).and_then(|object| object.block_of(span)) else {
@@ -73,7 +73,7 @@ impl FetchClaim {
         self.cache.parts_changed.notify_all();
     }
 
-    /// Ends the claim before its drop. The caller knows that no thread writes its bytes any more.
+    /// Ends the claim before its drop. The caller ensures that no thread writes its bytes.
     pub(crate) fn end(&self) {
         if self.has_ended.swap(true, Ordering::AcqRel) {
             return;
@@ -91,7 +91,7 @@ impl FetchClaim {
     /// Copies bytes into a part of the claim and completes it.
     ///
     /// # Errors
-    /// Outside of the claim, or no memory.
+    /// [`CacheError::NotInObject`] outside the claim; [`CacheError::Memory`] if the write fails.
     pub fn put(&self, offset: Offset, bytes: &[u8]) -> Result<(), CacheError> {
         let span = Span::new(offset, Length::from(bytes.len()));
         if !self.spans.iter().any(|claimed| claimed.contains(span)) {
@@ -102,12 +102,12 @@ impl FetchClaim {
         Ok(())
     }
 
-    /// Makes huge pages of its bytes ready ahead of the stream, by the thread that waits for it. Stops
-    /// once `is_done`. Small pages are left to the stream: it fills them without clearing them first,
-    /// for half the CPU.
+    /// Allocates huge pages of the claim ahead of the stream, in the thread that waits for it,
+    /// until `is_done`. The stream allocates small pages itself: it does not clear them first,
+    /// which halves the CPU time.
     ///
     /// # Errors
-    /// No memory for the pages.
+    /// [`AccessError`] if the pages cannot be allocated.
     pub fn commit_ahead(&self, is_done: &dyn Fn() -> bool) -> Result<(), AccessError> {
         for span in self.spans.iter().filter(|_| self.has_large_grains) {
             for at in (0..span.length.0).step_by(COMMIT_BYTES as usize) {

@@ -1,4 +1,4 @@
-//! One peer's data section, as far as it is here.
+//! The local, partial copy of one peer's data section.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use super::state::{MirrorId, MirrorObjectId, PartsOutcome};
 use super::{Cache, FetchClaim, WAITERS_MAX};
 use crate::error::CacheError;
 
-/// A sparse file in which offsets are those of a peer's data section. Objects go by a key that the
-/// daemon chooses and never uses for another object: their id.
+/// A sparse file with the offsets of a peer's data section. The key of an object is its id, which
+/// the daemon never reuses.
 #[derive(Debug)]
 pub struct Mirror {
     cache: Arc<Cache>,
@@ -23,12 +23,12 @@ pub struct Mirror {
 /// Outcome of [`Mirror::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoveOutcome {
-    /// It was not there.
+    /// The mirror does not have the object.
     Unknown,
-    /// Its memory was given back.
+    /// The memory of the object was freed.
     Removed,
-    /// It has holds or claims. New holds are refused, and its memory is released when the last of
-    /// these ends.
+    /// The object has holds or claims. New holds are refused, and its memory is freed when the last
+    /// of these ends.
     InUse,
 }
 
@@ -52,20 +52,20 @@ impl Mirror {
         MirrorObjectId { mirror: self.id, key }
     }
 
-    /// Holds an object that is here, however much of it.
+    /// Holds an object of the mirror, even if none of its bytes are complete.
     #[must_use]
     pub fn hold(self: &Arc<Self>, key: u64) -> Option<MirrorHold> {
         let is_there = self.cache.lock().hold(self.object(key));
         is_there.then(|| MirrorHold { mirror: Arc::clone(self), key })
     }
 
-    /// Puts an object in, with none of its bytes, or finds it, and holds it. Other objects in these
-    /// blocks are ones that were deleted since: they are removed, unless a reader still holds them.
-    /// Memory that is being given back is waited for, no longer than `time`.
+    /// Adds an object without its bytes, unless the mirror has it, and holds it. Other objects in
+    /// these blocks have been deleted at the home: they are removed, unless they are in use. The
+    /// call waits up to `time` for memory of these blocks that is being freed.
     ///
     /// # Errors
     /// [`CacheError::Bounds`], [`CacheError::Overlap`], [`CacheError::OtherBlocks`],
-    /// [`CacheError::Gone`], [`CacheError::NoRoom`] when the time is over.
+    /// [`CacheError::Gone`], [`CacheError::NoRoom`] after `time`.
     pub fn insert(
         self: &Arc<Self>,
         key: u64,
@@ -92,7 +92,7 @@ impl Mirror {
             let mut evictions = Vec::new();
             let mut in_use = None;
             for (block, other) in state.overlapping(id, &blocks) {
-                // Met twice where it has two blocks here.
+                // An object with two overlapping blocks is listed twice.
                 let other = self.object(other);
                 if state.object(other).is_some() {
                     match state.take_out(other) {
@@ -121,7 +121,7 @@ impl Mirror {
         }
     }
 
-    /// The object was deleted at its home: new holds are refused from now on.
+    /// Removes an object that was deleted at its home. New holds are refused.
     pub fn remove(&self, key: u64) -> RemoveOutcome {
         let id = self.object(key);
         let mut state = self.cache.lock();
@@ -138,7 +138,7 @@ impl Mirror {
     }
 }
 
-/// Blocks of one object share no byte: its parts would be counted twice.
+/// Checks that blocks of one object are disjoint: shared bytes would be counted twice.
 fn check_apart(key: u64, blocks: &[Span]) -> Result<(), CacheError> {
     let mut sorted = blocks.to_vec();
     sorted.sort_unstable();
@@ -150,7 +150,7 @@ fn check_apart(key: u64, blocks: &[Span]) -> Result<(), CacheError> {
 }
 
 impl Drop for Mirror {
-    /// Nobody holds any of its objects: each hold keeps the mirror.
+    /// Removes all objects. None has a hold, since each hold keeps the mirror alive.
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         let keys = state.keys(self.id);
@@ -161,7 +161,7 @@ impl Drop for Mirror {
     }
 }
 
-/// A reader's hold on an object of a mirror. While it lives nothing of the object is evicted.
+/// A reader's hold on an object of a mirror. While it lives, the object is not evicted.
 #[derive(Debug)]
 pub struct MirrorHold {
     mirror: Arc<Mirror>,
@@ -175,7 +175,7 @@ impl MirrorHold {
         self.key
     }
 
-    /// Where it is.
+    /// The mirror of the object.
     #[must_use]
     pub fn mirror(&self) -> &Arc<Mirror> {
         &self.mirror
@@ -185,7 +185,7 @@ impl MirrorHold {
         self.mirror.object(self.key)
     }
 
-    /// Is every byte of these ranges here? Each range must lie in one block.
+    /// Whether every byte of these ranges is complete. Each range must be within one block.
     ///
     /// # Errors
     /// [`CacheError::NotInObject`].
@@ -194,8 +194,8 @@ impl MirrorHold {
         Ok(progress == PartState::Complete)
     }
 
-    /// Claims the parts of these ranges that are neither complete nor arriving, and charges room for
-    /// all of them. Waits for room no longer than `time`, behind all earlier requests.
+    /// Claims the parts of these ranges that are neither complete nor arriving, and reserves room
+    /// for all of them. Waits up to `time` for room, after all earlier requests.
     ///
     /// # Errors
     /// [`CacheError::NotInObject`], [`CacheError::TooLarge`], [`CacheError::NoRoom`],
@@ -207,7 +207,7 @@ impl MirrorHold {
         let mut place = None;
         let outcome = loop {
             if state.waiters.front().copied() != place {
-                // Earlier requests wait. A request that needs no room does not wait behind them.
+                // Earlier requests wait. A request that needs no room does not wait for them.
                 match state.missing(self.id(), ranges) {
                     Ok(missing) if !missing.is_empty() => {}
                     Ok(_) => break state.claim(self.id(), ranges),
@@ -216,7 +216,7 @@ impl MirrorHold {
             } else {
                 match state.claim(self.id(), ranges) {
                     Ok(PartsOutcome::Evict(evictions)) => {
-                        // First in the queue, so that no later request takes the room.
+                        // Enter the queue, so that no later request takes the room.
                         if place.is_none() {
                             let number = state.number();
                             state.waiters.push_back(number);
@@ -253,7 +253,7 @@ impl MirrorHold {
         };
         if let Some(place) = place {
             state.waiters.retain(|waiter| *waiter != place);
-            // The next in the queue may fit.
+            // The next request in the queue may fit.
             cache.room_changed.notify_all();
         }
         drop(state);
@@ -266,8 +266,8 @@ impl MirrorHold {
         Ok(FetchClaim::new(Arc::clone(cache), self.id(), map, parts, has_large_grains))
     }
 
-    /// Waits until no part of the ranges is arriving, no longer than `time`. Returns whether all of
-    /// them are complete then: a fetch that failed leaves its parts missing.
+    /// Waits up to `time` until all parts of the ranges are complete or one is missing. Returns
+    /// whether all are complete. A failed fetch leaves its parts missing.
     ///
     /// # Errors
     /// [`CacheError::NotInObject`].
@@ -292,7 +292,7 @@ impl MirrorHold {
 impl Clone for MirrorHold {
     fn clone(&self) -> Self {
         let mut state = self.mirror.cache.lock();
-        // A deleted object can be held again by its own holder.
+        // A holder of a deleted object may clone its hold.
         if let Some(object) = state.object(self.id()) {
             object.holds += 1;
         }

@@ -1,17 +1,18 @@
-//! The mirrors of a node and the room that they share.
+//! The mirrors of a node and their shared capacity.
 //!
-//! A [`Mirror`] is a sparse file in which offset x stands for offset x of one peer's data section. It
-//! has objects; an object has blocks; a block has parts, one for each chunk (`chunks`). A part is
-//! missing, arriving or complete. A reader keeps an object with [`Held`]; a fetch keeps the parts that
-//! it brings with a [`Claim`]. Objects without either are evicted as a whole, least recently used first.
+//! A [`Mirror`] is a sparse file whose offsets are those of one peer's data section. It has
+//! objects; an object has blocks; a block has parts, one for each chunk (`chunks`). A part is
+//! missing, arriving or complete. A reader holds an object with a [`MirrorHold`], and a fetch holds
+//! its parts with a [`FetchClaim`]. Objects without either are evicted whole, least recently used
+//! first.
 //!
-//! **Room.** `--cache` is counted in grains: 64 KiB, or the huge page where the file has those. A
-//! grain is charged while any part in it is arriving or complete, and given back after its memory
-//! is. A claim is charged whole before its first byte is asked for; if there is no room and
-//! nothing to evict it waits, in the order of arrival, for its caller's time.
+//! **Room.** `--cache` is counted in grains of 64 KiB, or of a huge page if the file has these. A
+//! grain is charged while a part in it is arriving or complete, and until its memory is freed. A
+//! claim is charged in full before its first request. Without room or objects to evict, it waits
+//! for its caller's time, in order of arrival.
 //!
-//! All tables are in `state`, under one lock. Memory is given back outside of that lock,
-//! since it takes some 25 us a MiB; meanwhile the bytes are `leaving`, and no object may be put there.
+//! All tables are in `state`, under one lock. Memory is freed outside that lock, since this takes
+//! some 25 us per MiB. Meanwhile the bytes are `leaving`, and no object can be added there.
 
 mod chunks;
 mod claim;
@@ -30,15 +31,15 @@ use crate::CHUNK_BYTES;
 use crate::error::CacheError;
 use state::{CacheState, EvictedParts};
 
-/// Most requests that wait for room at a time. Each is a thread of the daemon.
+/// Maximum requests that wait for room. Each blocks a thread of the daemon.
 const WAITERS_MAX: usize = 1024;
 
-/// What a cache uses, and what it did.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Bytes that may be in use.
+    /// Capacity in bytes.
     pub limit: u64,
-    /// Bytes in use: complete, arriving, or on their way out.
+    /// Bytes charged: complete, arriving, or being freed.
     pub used: u64,
     /// Objects in all mirrors.
     pub objects: u64,
@@ -46,22 +47,22 @@ pub struct CacheStats {
     pub idle_objects: u64,
     /// Requests that wait for room.
     pub waiters: u64,
-    /// Objects that were evicted to make room.
+    /// Objects evicted to make room, in total.
     pub evicted_objects: u64,
 }
 
-/// The room of all mirrors of a node.
+/// The capacity and tables of all mirrors of a node.
 #[derive(Debug)]
 pub struct Cache {
     state: Mutex<CacheState>,
-    /// Room became free, or an object idle.
+    /// Signalled when room becomes free or an object becomes idle.
     room_changed: Condvar,
-    /// Parts became complete, or missing again.
+    /// Signalled when parts become complete or missing.
     parts_changed: Condvar,
 }
 
 impl Cache {
-    /// A cache of so many bytes.
+    /// A cache of `limit` bytes.
     #[must_use]
     pub fn new(limit: Length) -> Arc<Self> {
         Arc::new(Self {
@@ -71,11 +72,11 @@ impl Cache {
         })
     }
 
-    /// A mirror of a peer's data section in an empty sparse file of the same length. `grain` is how
-    /// much memory the file takes at a time: [`CHUNK_BYTES`], or its huge page.
+    /// Creates a mirror of a peer's data section in an empty sparse file of the same length.
+    /// `grain` is the file's unit of allocation: [`CHUNK_BYTES`], or its huge page.
     ///
     /// # Errors
-    /// [`CacheError::TooLarge`] if not even one grain fits.
+    /// [`CacheError::TooLarge`] if one grain exceeds the capacity.
     pub fn mirror(
         self: &Arc<Self>,
         map: Arc<FileMap>,
@@ -91,7 +92,7 @@ impl Cache {
         Ok(Arc::new(Mirror::new(Arc::clone(self), id, map, has_large_grains)))
     }
 
-    /// Counts.
+    /// Current statistics.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         self.lock().stats()
@@ -101,7 +102,7 @@ impl Cache {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits on a condition for what is left of the time; `None` when it is over.
+    /// Waits on a condition for the rest of `time`; `None` when it is over.
     fn wait<'a>(
         condition: &Condvar,
         state: MutexGuard<'a, CacheState>,
@@ -113,7 +114,7 @@ impl Cache {
         Some(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Gives the memory of what was taken out of the tables back, and then its room.
+    /// Frees the memory of parts that left the tables, and then their room.
     fn give_back<'a>(&'a self, evictions: Vec<EvictedParts>) -> MutexGuard<'a, CacheState> {
         let punched: Vec<_> = evictions.iter().map(EvictedParts::punch).collect();
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The tables of a cache, under one lock. Nothing here waits.
+//! The tables of a cache, under one lock. No function here blocks.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::CacheStats;
 use super::chunks::{MirrorBlock, PartState, join};
 use crate::error::CacheError;
 
-/// A mirror, by number.
+/// Number of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct MirrorId(u64);
 
-/// An object of a mirror.
+/// Key of an object and number of its mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct MirrorObjectId {
     pub(super) mirror: MirrorId,
@@ -23,13 +23,13 @@ pub(super) struct MirrorObjectId {
 #[derive(Debug)]
 pub(super) struct MirroredObject {
     pub(super) blocks: Vec<MirrorBlock>,
-    /// Readers.
+    /// Number of holds of readers.
     pub(super) holds: u64,
-    /// Fetches that may still write its bytes.
+    /// Number of fetches that may still write its bytes.
     pub(super) claims: u64,
     /// Sequence number of the end of its last hold: its position in the order of eviction.
     idle_since: Option<u64>,
-    /// It was deleted at its home. New holds are refused.
+    /// Whether it was deleted at its home. New holds are then refused.
     pub(super) is_gone: bool,
 }
 
@@ -38,7 +38,7 @@ impl MirroredObject {
         self.blocks.iter().map(MirrorBlock::span)
     }
 
-    /// The block that has all of a range.
+    /// The block that contains a range.
     pub(super) fn block_of(&mut self, range: Span) -> Option<&mut MirrorBlock> {
         self.blocks.iter_mut().find(|block| block.span().contains(range) && !range.is_empty())
     }
@@ -49,29 +49,30 @@ struct MirrorState {
     map: Arc<FileMap>,
     grain: u64,
     objects: HashMap<u64, MirroredObject>,
-    /// First byte of each block, to its last byte and object.
+    /// First byte of each block, mapped to its last byte and its object.
     blocks: BTreeMap<u64, (u64, u64)>,
-    /// Parts that are arriving or complete in each grain that is charged.
+    /// Number of arriving and complete parts in each charged grain.
     grains: HashMap<u64, u64>,
-    /// Bytes whose memory is being given back.
+    /// Bytes whose memory is being freed.
     leaving: HashSet<Span>,
 }
 
-/// Parts that left the tables. Their memory is given back next, then their room.
+/// Parts that left the tables. Their memory is freed next, then their room.
 #[derive(Debug)]
 pub(super) struct EvictedParts {
     object: MirrorObjectId,
     map: Arc<FileMap>,
-    /// Joined.
+    /// The parts, with adjacent ones joined.
     spans: Vec<Span>,
-    /// What these were joined from.
+    /// The individual parts, in the same order.
     parts: Vec<Span>,
-    /// Parts of an object that stays: they are arriving until then.
+    /// Whether the parts belong to an object that stays. They are arriving until their memory is
+    /// freed.
     is_of_claim: bool,
 }
 
 impl EvictedParts {
-    /// Outside of the lock.
+    /// Frees the memory. Called without the lock.
     pub(super) fn punch(&self) -> bool {
         self.spans.iter().all(|span| punch(&self.map, *span))
     }
@@ -90,7 +91,7 @@ pub(super) struct CacheState {
     limit: u64,
     used: u64,
     mirrors: BTreeMap<MirrorId, MirrorState>,
-    /// Objects without holds, the least recently used first.
+    /// Objects without holds and claims, least recently used first.
     idle: BTreeMap<u64, MirrorObjectId>,
     /// Requests that wait for room, in the order of arrival.
     pub(super) waiters: VecDeque<u64>,
@@ -98,13 +99,13 @@ pub(super) struct CacheState {
     evicted_objects: u64,
 }
 
-/// What a request for parts finds.
+/// Outcome of a request for parts.
 pub(super) enum PartsOutcome {
-    /// All is charged; these parts are the caller's to bring.
+    /// The caller must fetch these parts; their room is charged.
     Claimed(Vec<Span>),
-    /// Memory of these has to be given back first.
+    /// The memory of these parts must be freed first.
     Evict(Vec<EvictedParts>),
-    /// Nothing can be evicted for it now.
+    /// The room is insufficient, even with evictions.
     Full,
 }
 
@@ -140,7 +141,7 @@ impl CacheState {
         }
     }
 
-    /// A number that was not used before; larger than those before.
+    /// The next sequence number, larger than all earlier ones.
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -172,7 +173,7 @@ impl CacheState {
         self.mirrors.get_mut(&id.mirror)?.objects.get_mut(&id.key)
     }
 
-    /// Is memory of these blocks being given back?
+    /// Whether memory of these blocks is being freed.
     pub(super) fn is_leaving(&self, id: MirrorId, blocks: &[Span]) -> bool {
         self.mirrors.get(&id).is_some_and(|mirror| {
             mirror.leaving.iter().any(|span| blocks.iter().any(|block| block.overlaps(*span)))
@@ -187,8 +188,8 @@ impl CacheState {
         let mut found = Vec::new();
         for block in blocks {
             let last = block.offset.0 + (block.length.0 - 1);
-            // Blocks in the table do not overlap, so the ones before the first that ends too early
-            // end too early as well.
+            // Blocks in the table do not overlap, so all blocks before one that ends too early also
+            // end too early.
             let before = mirror.blocks.range(..=last).rev();
             let touching = before.take_while(|(_, (end, _))| *end >= block.offset.0);
             let others = touching.filter(|(_, (_, key))| *key != id.key);
@@ -197,8 +198,8 @@ impl CacheState {
         found
     }
 
-    /// A new object, held once. The caller has checked that its blocks have bytes, lie in the map,
-    /// and overlap nothing.
+    /// Adds an object with one hold. The caller has checked that its blocks are not empty, are
+    /// within the map, and overlap no other block.
     pub(super) fn insert(&mut self, id: MirrorObjectId, blocks: &[Span]) {
         let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
             return;
@@ -213,12 +214,12 @@ impl CacheState {
         mirror.objects.insert(id.key, object);
     }
 
-    /// Has it these blocks?
+    /// Whether the object has exactly these blocks.
     pub(super) fn has_blocks(&mut self, id: MirrorObjectId, blocks: &[Span]) -> bool {
         self.object(id).is_some_and(|object| object.spans().eq(blocks.iter().copied()))
     }
 
-    /// One more reader.
+    /// Adds a hold. Returns `false` if the object is missing or deleted.
     pub(super) fn hold(&mut self, id: MirrorObjectId) -> bool {
         let Some(object) = self.object(id).filter(|object| !object.is_gone) else {
             return false;
@@ -230,7 +231,8 @@ impl CacheState {
         true
     }
 
-    /// After a hold or a claim ended. What is returned has left, if it was deleted.
+    /// Called after a hold or a claim ended. An unused object becomes idle; if it was deleted or
+    /// has no complete parts, it is removed and its parts are returned.
     pub(super) fn settle(&mut self, id: MirrorObjectId) -> Option<EvictedParts> {
         let since = self.number();
         let object = self.object(id)?;
@@ -239,7 +241,7 @@ impl CacheState {
         }
         let has_bytes =
             object.blocks.iter().any(|block| block.parts_in(PartState::Complete).next().is_some());
-        // An object without bytes has no room to give, so no eviction would ever remove it.
+        // An object without bytes frees no room, so an eviction might never remove it.
         if object.is_gone || !has_bytes {
             return self.take_out(id);
         }
@@ -248,7 +250,7 @@ impl CacheState {
         None
     }
 
-    /// Takes an object without holds out of the tables.
+    /// Removes an object without holds and claims from the tables.
     pub(super) fn take_out(&mut self, id: MirrorObjectId) -> Option<EvictedParts> {
         let mirror = self.mirrors.get_mut(&id.mirror)?;
         let object = mirror.objects.get(&id.key)?;
@@ -270,7 +272,7 @@ impl CacheState {
         Some(EvictedParts { object: id, map, spans, parts, is_of_claim: false })
     }
 
-    /// The parts that a claim did not bring. They are arriving until their memory is given back.
+    /// The incomplete parts of a claim. They remain arriving until their memory is freed.
     pub(super) fn abandon(&mut self, id: MirrorObjectId, claimed: &[Span]) -> Option<EvictedParts> {
         let map = Arc::clone(&self.mirrors.get(&id.mirror)?.map);
         let object = self.object(id)?;
@@ -285,7 +287,8 @@ impl CacheState {
         Some(EvictedParts { object: id, map, spans, parts, is_of_claim: true })
     }
 
-    /// The memory of an eviction has been given back, or could not be and stays charged.
+    /// Called after an attempt to free the memory of an eviction. If it failed, the memory stays
+    /// charged.
     pub(super) fn forget(&mut self, eviction: &EvictedParts, is_punched: bool) {
         let Some(mirror) = self.mirrors.get_mut(&eviction.object.mirror) else {
             return;
@@ -308,7 +311,7 @@ impl CacheState {
         let (grain, section) = (mirror.grain, Span::new(Offset(0), mirror.map.length()));
         let mut spans = eviction.spans.iter().peekable();
         for part in &eviction.parts {
-            // Both are in the same order, and each part lies in a span.
+            // Both are in the same order, and each part is within a span.
             while spans.next_if(|span| !span.contains(*part)).is_some() {}
             let number = part.offset.0 / grain;
             let Some(count) = mirror.grains.get_mut(&number) else { continue };
@@ -319,7 +322,7 @@ impl CacheState {
             mirror.grains.remove(&number);
             let whole = Span::new(Offset(number * grain), Length(grain));
             let is_punched = spans.peek().is_some_and(|span| span.contains(whole));
-            // Else pages at its ends were shared with parts that left before.
+            // Otherwise, pages at its ends were shared with parts that left earlier.
             let is_free = is_punched
                 || whole.intersection(section).is_none_or(|rest| punch(&mirror.map, rest));
             if is_free {
@@ -328,10 +331,10 @@ impl CacheState {
         }
     }
 
-    /// Charges and claims the missing parts of ranges, or says what has to happen before.
+    /// Charges and claims the missing parts of ranges, or returns the necessary evictions.
     ///
-    /// Which parts are missing is decided here, under one lock with the charge: of two requests for
-    /// a part one brings it.
+    /// The missing parts are determined and charged under one lock, so only one of two requests
+    /// fetches a part.
     pub(super) fn claim(
         &mut self,
         id: MirrorObjectId,
@@ -393,7 +396,7 @@ impl CacheState {
         Ok(missing)
     }
 
-    /// How far ranges are: the worst state of their parts.
+    /// The worst state of the parts of ranges.
     pub(super) fn progress(
         &mut self,
         id: MirrorObjectId,
@@ -416,7 +419,7 @@ impl CacheState {
         Ok(worst)
     }
 
-    /// Takes idle objects out until so many bytes will be free: all that are needed, or none.
+    /// Removes idle objects that free at least `needed` bytes; none if that is impossible.
     fn evict(&mut self, needed: u64) -> Vec<EvictedParts> {
         let mut planned: HashMap<(MirrorId, u64), u64> = HashMap::new();
         let (mut freed, mut victims) = (0, Vec::new());

@@ -1,4 +1,4 @@
-//! Room, eviction and neighbours, without sockets.
+//! Room, eviction and adjacent objects, without sockets.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -14,7 +14,7 @@ use crate::CHUNK_BYTES;
 use crate::error::CacheError;
 
 const NO_TIME: Duration = Duration::ZERO;
-/// For what must happen.
+/// Limit of waits for conditions that must occur.
 const LONG: Duration = Duration::from_secs(20);
 
 fn sparse(length: u64) -> Arc<FileMap> {
@@ -37,7 +37,7 @@ fn setup(limit_chunks: u64) -> (Arc<Cache>, Arc<Mirror>) {
     (cache, mirror)
 }
 
-/// Brings all of an object, whose bytes are its key.
+/// Fetches the ranges of an object, whose bytes are its key.
 fn fill(held: &MirrorHold, ranges: &[Span]) -> Result<(), CacheError> {
     let claim = held.claim(ranges, NO_TIME)?;
     for span in claim.spans().to_vec() {
@@ -95,7 +95,7 @@ fn the_least_recently_used_goes_and_nothing_that_is_held_or_arriving() {
     assert!(mirror.hold(3).is_some() && mirror.hold(1).is_some());
     assert_eq!(cache.stats().evicted_objects, 2);
     assert!(bytes_of(&mirror, objects[2]).iter().all(|byte| *byte == 0));
-    // Arriving now: neither held alone nor evictable.
+    // Objects with a claim are not evictable, even without a hold.
     drop(new);
     let large = mirror.insert(10, &[chunks(110, 3)], NO_TIME).unwrap();
     let refused = large.claim(&[chunks(110, 3)], Duration::from_millis(5));
@@ -163,7 +163,7 @@ fn whoever_gives_up_lets_the_next_pass() {
     assert_eq!(cache.stats().waiters, 0);
 }
 
-/// The tail of one object and the head of the next lie in one chunk, small ones in one page.
+/// The end of one object and the start of the next share a chunk; small objects share a page.
 #[test]
 fn neighbours_keep_their_bytes() {
     let (cache, mirror) = setup(8);
@@ -245,7 +245,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a reader holds, with the bytes that it knows to be complete.
+/// A reader's hold, and the bytes that it knows to be complete.
 struct Reader {
     held: MirrorHold,
     block: Span,
@@ -259,8 +259,8 @@ fn within(block: Span, from: u64, length: u64) -> Option<Span> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whatever happens, memory stays within the limit, and what is complete and held has the bytes
-    /// of its object. An abandoned claim leaves its bytes half-written.
+    /// Memory always stays within the limit, and complete parts of held objects have the right
+    /// bytes. An abandoned claim leaves partly written bytes.
     #[test]
     fn the_limit_holds_and_bytes_are_right(
         steps in proptest::collection::vec(step(), 1..80),
@@ -325,7 +325,7 @@ proptest! {
     }
 }
 
-/// Threads that fetch, read and give up, on more than fits.
+/// Threads fetch, read and abandon more objects than fit.
 #[test]
 fn threads_never_see_wrong_bytes_or_exceed_the_limit() {
     let (cache, mirror) = setup(12);
@@ -337,7 +337,7 @@ fn threads_never_see_wrong_bytes_or_exceed_the_limit() {
                 for _ in 0..400 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let key = 1 + (random >> 40) % 10;
-                    // Unaligned, so that all have neighbours in their chunks.
+                    // Unaligned, so that adjacent objects share chunks.
                     let block = span(key * 150_000, 150_000);
                     let held = mirror.insert(key, &[block], LONG).unwrap();
                     let is_to_fail = (random >> 60) == 0;

@@ -1,37 +1,37 @@
-//! The bodies of frames that are not plain data.
+//! Bodies of frames other than Data.
 
 use farrow_memory::{Length, Offset, Span};
 
 use crate::error::{BodyError, FrameError};
 use crate::ticket::{TICKET_BYTES, Ticket};
 
-/// Ranges in one request: a page of them, so that a request fits any socket buffer.
+/// Maximum ranges of one request: one page, so that a request fits any socket buffer.
 pub const RANGES_MAX: usize = 256;
 
-/// Bytes that one request may ask for. Ours ask for 1 MiB; the limit bounds how long a reader has to
-/// wait behind a request of another version.
+/// Maximum bytes of one request. Reads of this version ask for 1 MiB. The limit bounds the time
+/// that a reader waits for a request of another version.
 pub const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// Bytes of a range in a body: offset and length.
 pub(super) const RANGE_BYTES: usize = 16;
 
-/// Longest entry, descriptor included, in an answer to Open. A table of 10,000 columns has one of 1
-/// to 2 MiB.
+/// Maximum length of the entry, descriptor included, in an answer to Open. A table of 10,000
+/// columns has one of 1 to 2 MiB.
 pub const ENTRY_BYTES_MAX: u64 = 4 << 20;
 
-/// Objects up to this size arrive whole in the answer to Open: they share pages with others.
+/// Maximum size of an object that the answer to Open includes: such objects share pages.
 pub const INLINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Blocks of an object in an answer to Open.
+/// Maximum blocks of an object in an answer to Open.
 pub(super) const OPENED_BLOCKS_MAX: usize = 65_536;
 
-/// Longest text of an error.
+/// Maximum length of an error text.
 pub const ERROR_TEXT_BYTES_MAX: u64 = 1024;
 
 /// Ticket, class, and seven zeros.
 pub(super) const HELLO_BYTES: usize = TICKET_BYTES + 8;
 
-/// What a connection is for. Small requests never wait behind bulk.
+/// The purpose of a connection. Small requests never wait behind bulk data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectionClass {
     /// Opens, releases, notices and reads of some chunks.
@@ -42,17 +42,17 @@ pub enum ConnectionClass {
     Push,
 }
 
-/// The first frame's body.
+/// Body of the first frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerHello {
-    /// Ties the connection to the life of a member.
+    /// Binds the connection to an incarnation of a member.
     pub ticket: Ticket,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub class: ConnectionClass,
 }
 
 impl PeerHello {
-    /// As bytes.
+    /// Encodes to bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let class = match self.class {
@@ -65,10 +65,10 @@ impl PeerHello {
         bytes
     }
 
-    /// From bytes.
+    /// Decodes bytes.
     ///
     /// # Errors
-    /// Another length, or an unknown class.
+    /// [`FrameError::Body`]: wrong length, or an unknown class.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let wrong = |error| FrameError::Body { what: "Hello", error };
         let (ticket, rest) =
@@ -89,23 +89,23 @@ impl PeerHello {
     }
 }
 
-/// Why a request failed, for the other side to act on.
+/// The kind of a failure, which decides the reaction of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// The member's rule does not allow it.
+    /// The member has no permission.
     Denied,
-    /// There is no such hold or grant, or the range does not lie in it.
+    /// The hold or grant does not exist, or does not cover the range.
     NotHeld,
     /// The server is at a limit.
     Busy,
-    /// Something else: see the text.
+    /// Another error; the text describes it.
     Other,
 }
 
 impl ErrorCode {
-    /// As the offset of an Error frame.
+    /// Encodes to the offset of an Error frame.
     #[must_use]
     pub const fn to_word(self) -> u64 {
         match self {
@@ -117,7 +117,7 @@ impl ErrorCode {
         }
     }
 
-    /// From the offset of an Error frame; codes of later versions are `Other`.
+    /// Decodes the offset of an Error frame; codes of later versions are `Other`.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         match word {
@@ -130,18 +130,18 @@ impl ErrorCode {
     }
 }
 
-/// Ranges as bytes.
+/// Encodes ranges.
 #[must_use]
 pub fn encode_ranges(ranges: &[Span]) -> Vec<u8> {
     let words = ranges.iter().flat_map(|range| [range.offset.0, range.length.0]);
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Ranges of a Read or a Push.
+/// Decodes the ranges of a Read or a Push.
 ///
 /// # Errors
-/// [`FrameError::Body`]: none or too many, an empty one, one whose end is over 64 bits, or more than
-/// [`READ_BYTES_MAX`] in all.
+/// [`FrameError::Body`]: no ranges or too many, an empty range, one whose end exceeds 64 bits, or a
+/// total above [`READ_BYTES_MAX`].
 pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
     let wrong = |error| FrameError::Body { what: "ranges", error };
     let mut input = ByteReader { rest: bytes };
@@ -165,19 +165,19 @@ pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
 /// An opened object: the body of the answer to Open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// Where its blocks lie in the data section.
+    /// Its blocks in the data section.
     pub blocks: Vec<Span>,
     /// Its directory entry and descriptor, for the daemon to interpret.
     pub entry: Vec<u8>,
-    /// All bytes of all blocks in order, or none where these are more than [`INLINE_BYTES_MAX`].
+    /// All bytes of all blocks in order; none if they exceed [`INLINE_BYTES_MAX`].
     pub inline: Vec<u8>,
 }
 
 impl Opened {
-    /// As bytes.
+    /// Encodes to bytes.
     ///
     /// # Errors
-    /// [`FrameError::Body`] beyond the limits that [`Opened::decode`] has.
+    /// [`FrameError::Body`] if a limit of [`Opened::decode`] is exceeded.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         self.check()?;
         let counts = [self.blocks.len(), self.entry.len(), self.inline.len()];
@@ -189,11 +189,11 @@ impl Opened {
         Ok(bytes)
     }
 
-    /// From bytes.
+    /// Decodes bytes.
     ///
     /// # Errors
-    /// [`FrameError::Body`]: shorter or longer than it says, blocks that overlap or are empty, or
-    /// inline bytes that are neither none nor all.
+    /// [`FrameError::Body`]: a wrong length, overlapping or empty blocks, or inline bytes that are
+    /// neither all nor none.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let wrong = |error| FrameError::Body { what: "Opened", error };
         let mut input = ByteReader { rest: bytes };
@@ -242,7 +242,7 @@ impl Opened {
     }
 }
 
-/// Bytes that are taken from the front.
+/// Reads fields from the front of a body.
 struct ByteReader<'a> {
     rest: &'a [u8],
 }
@@ -279,7 +279,7 @@ impl<'a> ByteReader<'a> {
     }
 
     fn spans(&mut self, count: usize) -> Result<Vec<Span>, BodyError> {
-        // Before anything is allocated by a number that a peer made up.
+        // Check before allocating by a number that the peer chose.
         let asked = count.saturating_mul(RANGE_BYTES) as u64;
         if asked > self.rest.len() as u64 {
             return Err(BodyError::Short { asked, left: self.rest.len() as u64 });

@@ -1,4 +1,4 @@
-//! The 32 bytes in front of each body.
+//! The 32-byte header of each frame.
 
 use super::body::{
     ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, HELLO_BYTES, INLINE_BYTES_MAX, OPENED_BLOCKS_MAX,
@@ -10,47 +10,47 @@ use crate::error::FrameError;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
 
-/// Version of the frames. Two ends with different versions do not talk.
+/// Protocol version. Nodes with different versions do not connect.
 pub const VERSION: u64 = 1;
 
-/// Longest request to open an object: a name, a namespace and some fields.
+/// Maximum length of a request to open an object: a name, a namespace and some fields.
 pub const OPEN_BYTES_MAX: u64 = 4096;
 
 /// Bit of `flags`: the checksum is set.
 const FLAG_CHECKED: u8 = 1;
 
-/// Where in a header the checksum lies.
+/// Position of the checksum in a header.
 const CRC_AT: std::ops::Range<usize> = 4..8;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
     /// First frame of a client.
     Hello = 1,
-    /// Its answer.
+    /// Answer to Hello.
     Welcome = 2,
     /// Finds and holds an object.
     Open = 3,
-    /// The object.
+    /// Answer to Open.
     Opened = 4,
-    /// Asks for ranges of a held object.
+    /// Requests ranges of a held object.
     Read = 5,
     /// Bytes of one piece of a range.
     Data = 6,
     /// Ends a hold.
     Release = 7,
-    /// Announces ranges of a grant that Data frames follow.
+    /// Announces ranges of a grant; Data frames follow.
     Push = 8,
-    /// All ranges of a push are in memory.
+    /// Acknowledges that all ranges of a push are in memory.
     Pushed = 9,
     /// An object was deleted.
     Gone = 10,
-    /// No reader of this node finds it any more.
+    /// Acknowledges Gone: no reader of this node can find the object.
     GoneSeen = 11,
     /// A request failed.
     Error = 12,
-    /// A hold has ended.
+    /// Acknowledges Release: the hold has ended.
     Released = 13,
 }
 
@@ -76,7 +76,7 @@ impl Op {
         Self::ALL.into_iter().find(|op| *op as u8 == byte)
     }
 
-    /// Shortest and longest body.
+    /// Minimum and maximum length of the body.
     #[must_use]
     pub const fn body_bytes(self) -> (u64, u64) {
         match self {
@@ -99,11 +99,11 @@ impl Op {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it is.
+    /// Kind of the frame.
     pub op: Op,
-    /// The request it belongs to.
+    /// The request that the frame belongs to.
     pub id: u64,
-    /// See the table of [`super`].
+    /// The table of [`super`] lists its meaning for each op.
     pub offset: u64,
     /// Bytes of the body.
     pub length: u64,
@@ -116,7 +116,7 @@ impl FrameHeader {
         Self { op, id, offset, length }
     }
 
-    /// As bytes; with the checksum over `body` where `is_checked`.
+    /// Encodes to bytes; `is_checked` adds the checksum of header and `body`.
     #[must_use]
     pub fn encode(&self, body: &[u8], is_checked: bool) -> [u8; HEADER_BYTES] {
         let mut bytes = self.without_checksum(is_checked);
@@ -137,14 +137,14 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads a header. The checksum is left for [`Header::verify`], once the body is there.
+    /// Decodes a header. [`FrameHeader::verify`] checks the checksum when the body is complete.
     ///
     /// # Errors
-    /// [`FrameError`]: an unknown op, other flags than the connection has agreed on, a body shorter
-    /// or longer than the op allows.
+    /// [`FrameError`]: an unknown op, flags that differ from those of the connection, or a body
+    /// length that the op does not allow.
     pub fn decode(bytes: &[u8; HEADER_BYTES], is_checked: bool) -> Result<Self, FrameError> {
         let op = Op::from_byte(bytes[0]).ok_or(FrameError::UnknownOp { op: bytes[0] })?;
-        // With the bytes behind the flags, which are zero.
+        // Includes the bytes after the flags, which must be zero.
         let flags = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], 0]);
         let expected = if is_checked { u32::from(FLAG_CHECKED) } else { 0 };
         if flags != expected {
@@ -158,11 +158,10 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// Compares the checksum in `bytes`, from which this header was decoded, with that of header
-    /// and body.
+    /// Compares the checksum in `bytes`, the encoding of this header, with that of header and body.
     ///
     /// # Errors
-    /// [`FrameError::Checksum`] with both.
+    /// [`FrameError::Checksum`] with both checksums.
     pub fn verify(&self, bytes: &[u8; HEADER_BYTES], body: &[u8]) -> Result<(), FrameError> {
         let found = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let own = self.without_checksum(true);
@@ -174,12 +173,12 @@ impl FrameHeader {
     }
 }
 
-/// CRC-32C of both.
+/// CRC-32C of header and body.
 fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(header);
     digest.update(body);
-    // Of 32 bits, in a word that has room for the longest of that crate.
+    // The crate returns every checksum as 64 bits; this one has 32.
     digest.finalize() as u32
 }
 

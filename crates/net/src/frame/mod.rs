@@ -7,17 +7,17 @@
 //! | 2..4 | | zero |
 //! | 4..8 | crc | CRC-32C of the header with zeros here, and of the body; zero without the flag |
 //! | 8..16 | id | the request that the frame belongs to |
-//! | 16..24 | offset | by op: a place in the data section, a hold, a grant, a version |
+//! | 16..24 | offset | by op: an offset in the data section, a hold, a grant, a version |
 //! | 24..32 | length | bytes of the body |
 //!
 //! | op | sent by | offset | body |
 //! | --- | --- | --- | --- |
 //! | Hello | client | version | a ticket and the class of the connection |
 //! | Welcome | server | version | length of the data section |
-//! | Open | client | hold, a new number | the request, for the daemon to interpret |
+//! | Open | client | hold, a new number | the request, which the daemon interprets |
 //! | Opened | server | hold | [`Opened`] |
 //! | Read | client | hold | 1 to 256 ranges, answered by Data for each [`piece`] in order |
-//! | Data | both | where | the bytes |
+//! | Data | both | offset of the bytes | the bytes |
 //! | Release | client | hold | none |
 //! | Released | server | hold | none |
 //! | Push | client | grant | 1 to 256 ranges; Data for each piece follows, Pushed answers |
@@ -26,8 +26,8 @@
 //! | GoneSeen | client | object | none |
 //! | Error | server | code | a text |
 //!
-//! Everything that a peer sends is checked here against limits, and by the caller against what it
-//! asked for. The decoders read no clock and no socket, so a fuzzer can drive them.
+//! The decoders check all input of a peer against limits, and the caller checks it against its
+//! requests. The decoders read no clock and no socket, so a fuzzer can drive them.
 
 mod body;
 mod header;
@@ -42,33 +42,33 @@ use farrow_memory::{Length, Offset, Span};
 
 use crate::{PIECE_BYTES_MAX, error::FrameError};
 
-/// The first part of a range that one Data frame carries. Pieces end at multiples of
-/// [`PIECE_BYTES_MAX`], so that no chunk is divided between two frames.
+/// The first piece of a range, which one Data frame carries. Pieces end at multiples of
+/// [`PIECE_BYTES_MAX`], so that two frames never share a chunk.
 #[must_use]
 pub fn piece(range: Span) -> Span {
     let to_boundary = PIECE_BYTES_MAX - range.offset.0 % PIECE_BYTES_MAX;
     Span::new(range.offset, Length(range.length.0.min(to_boundary)))
 }
 
-/// What is left of a range behind its first `length` bytes.
+/// The rest of a range after its first `length` bytes; `None` if it is empty.
 #[must_use]
 pub fn behind(range: Span, length: Length) -> Option<Span> {
     let rest = range.length.0.checked_sub(length.0).filter(|rest| *rest > 0)?;
     Some(Span::new(Offset(range.offset.0.checked_add(length.0)?), Length(rest)))
 }
 
-/// The ranges that one request still expects, piece by piece and in order: whatever else arrives is
-/// a violation.
+/// The ranges that one request still expects, by piece and in order. Any other data is a protocol
+/// violation.
 #[derive(Debug, Clone)]
 pub struct ExpectedRanges {
     id: u64,
-    /// In reverse, so that the next one is at the end.
+    /// In reverse order, so that the next range is the last element.
     ranges: Vec<Span>,
     bytes: u64,
 }
 
 impl ExpectedRanges {
-    /// Of a request that was sent, or announced, with these ranges.
+    /// The expected ranges of a request that was sent or announced.
     #[must_use]
     pub fn new(id: u64, ranges: &[Span]) -> Self {
         let ranges: Vec<_> = ranges.iter().rev().copied().collect();
@@ -82,28 +82,28 @@ impl ExpectedRanges {
         self.id
     }
 
-    /// Bytes that have not arrived.
+    /// Number of bytes that have not arrived.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Has everything arrived?
+    /// Whether all ranges have arrived.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The piece that has to come next.
+    /// The next expected piece.
     #[must_use]
     pub fn next(&self) -> Option<Span> {
         self.ranges.last().copied().map(piece)
     }
 
-    /// Is this the header of the next piece?
+    /// Checks that a header is that of the next piece, and returns the piece.
     ///
     /// # Errors
-    /// [`FrameError::NotAsked`] with what was expected and what came.
+    /// [`FrameError::NotAsked`] with the expected and the received range.
     pub fn check(&self, header: &FrameHeader) -> Result<Span, FrameError> {
         let found = Span::new(Offset(header.offset), Length(header.length));
         match self.next() {
@@ -121,7 +121,7 @@ impl ExpectedRanges {
         self.ranges.iter().rev().copied().collect()
     }
 
-    /// The next piece has arrived.
+    /// Records the arrival of the next piece.
     pub fn advance(&mut self) {
         if let Some(range) = self.ranges.pop() {
             let piece = piece(range);

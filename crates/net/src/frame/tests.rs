@@ -1,4 +1,4 @@
-//! Frames come back as they went, and nothing else gets through.
+//! Frames decode to their original, and all other bytes are rejected.
 
 use super::*;
 use crate::CHUNK_BYTES;
@@ -125,7 +125,7 @@ fn opened_objects_come_back_whole_or_not_at_all() {
     assert!(Opened { inline: b"byte".to_vec(), ..small.clone() }.encode().is_err());
     assert!(Opened { blocks: vec![span(0, 3), span(2, 2)], ..small.clone() }.encode().is_err());
     assert!(Opened { entry: vec![0; 5 << 20], ..small }.encode().is_err());
-    // A count that a peer made up allocates nothing.
+    // A forged count allocates nothing.
     let made_up = [&u32::MAX.to_le_bytes()[..], &[0; 8]].concat();
     assert!(Opened::decode(&made_up).is_err());
 }

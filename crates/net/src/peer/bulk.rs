@@ -1,7 +1,7 @@
-//! Reads of many chunks: a queue of requests, and threads with a connection each.
+//! Reads of many chunks: a queue of requests, and threads with one connection each.
 //!
-//! A thread sends requests ahead of their answers, as many as the window allows, and receives the
-//! answers in order, straight into the mirror.
+//! A thread sends requests ahead of their answers, up to the window, and receives the answers in
+//! order, directly into the destination.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{ConnectionClass, ErrorCode, ExpectedRanges, Op, encode_ranges};
 use crate::source::HoldId;
 
-/// Bytes of requests that are on their way on one connection. They fit the buffers of both ends, so
-/// that sending one never waits for the peer, which may wait for this side to receive.
+/// Maximum bytes of unanswered Read requests on one connection. They fit the socket buffers, so a
+/// send never blocks on the peer, which may itself wait for this node to receive.
 const REQUESTS_AHEAD_BYTES: usize = 32 << 10;
 
-/// Requests that wait before another fetch is refused: 64 GiB of them. One fetch may have more; the
-/// cache bounds it.
+/// Queued requests above which a further fetch is refused: 64 GiB of data. A single fetch may
+/// exceed this; the cache limits it.
 const WAITING_MAX: usize = 1 << 16;
 
-/// How often a thread without work looks whether its connection was closed by the peer.
+/// Time without work after which a thread closes its connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Bytes after which the bandwidth is computed again.
+/// Bytes between two computations of the bandwidth.
 const MEASURE_BYTES: u64 = 16 << 20;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct BulkState {
     closed: Option<NetError>,
 }
 
-/// Requests that no connection has sent.
+/// Requests that wait for a connection.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<BulkState>,
@@ -52,7 +52,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Behind all others.
+    /// Appends requests.
     fn push(&self, shared: &PeerShared, requests: Vec<FetchRequest>) -> Result<(), NetError> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
@@ -68,7 +68,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Before all others: they were sent before.
+    /// Prepends requests that were already sent.
     fn put_back(&self, requests: impl DoubleEndedIterator<Item = FetchRequest>) {
         let mut state = self.lock();
         for request in requests.rev() {
@@ -101,18 +101,18 @@ impl Queue {
         }
     }
 
-    /// A fetch has failed: nothing more is asked for it.
+    /// Removes the requests of a failed fetch.
     pub(super) fn remove(&self, fetch: &Arc<Fetch>) {
         let mut state = self.lock();
         let (of_it, others) =
             state.requests.drain(..).partition(|request| Arc::ptr_eq(&request.fetch, fetch));
         state.requests = others;
         drop(state);
-        // A claim that ends here takes the locks of the cache.
+        // Dropped without the lock: the end of a claim takes locks of the cache.
         drop::<VecDeque<_>>(of_it);
     }
 
-    /// All waiting and later requests end with this error.
+    /// Closes the queue: all queued and later requests fail with this error.
     pub(super) fn close(&self, error: &NetError) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| error.clone());
@@ -123,19 +123,20 @@ impl Queue {
     }
 }
 
-/// Asks for all of a fetch.
+/// Queues all requests of a fetch.
 pub(super) fn fetch(shared: &PeerShared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
     shared.queue.push(shared, fetch.requests(hold))
 }
 
-/// A thread of a peer, one of `threads`, until the queue is closed.
+/// Runs one of a peer's `threads`, until the queue is closed.
 pub(super) fn run(shared: &PeerShared, threads: usize) {
     let mut connection = None;
     loop {
         let request = match shared.queue.take(Some(IDLE)) {
             NextWork::Request(request) => request,
             NextWork::Nothing => {
-                // The peer closes what is idle; so is this one, and the next request makes another.
+                // The peer closes idle connections, so close this one. The next request dials
+                // again.
                 connection = None;
                 continue;
             }
@@ -175,17 +176,17 @@ struct SentRequest {
     frame_bytes: usize,
 }
 
-/// A connection at work.
+/// A connection with outstanding requests.
 struct BulkStream<'a> {
     shared: &'a PeerShared,
     threads: usize,
     connection: &'a mut PeerConnection,
-    /// In the order in which their answers come.
+    /// In the order of the expected answers.
     sent: VecDeque<SentRequest>,
 }
 
 impl BulkStream<'_> {
-    /// Until every request that was sent is answered and no other waits.
+    /// Runs until every sent request is answered and the queue is empty.
     fn run(&mut self, first: FetchRequest) -> Result<(), ConnectionError> {
         self.send(first)?;
         let (mut begin, mut bytes) = (Instant::now(), 0);
@@ -193,7 +194,7 @@ impl BulkStream<'_> {
             self.fill_window()?;
             bytes += self.receive()?;
             if bytes >= MEASURE_BYTES {
-                // The other connections get as much of the link.
+                // Assume that the other connections receive at the same rate.
                 let all = bytes.saturating_mul(self.threads as u64);
                 self.shared.link().on_bytes(all, begin.elapsed());
                 (begin, bytes) = (Instant::now(), 0);
@@ -221,12 +222,12 @@ impl BulkStream<'_> {
         let id = self.shared.number();
         let (body, hold) = (encode_ranges(&request.ranges), request.hold.0);
         let (expected, frame_bytes) = (ExpectedRanges::new(id, &request.ranges), body.len());
-        // First into the list: if sending fails it is sent again.
+        // Record before sending, so that a failed request is sent again.
         self.sent.push_back(SentRequest { request, expected, frame_bytes });
         self.connection.writer.write_bytes(Op::Read, id, hold, &body)
     }
 
-    /// One frame.
+    /// Receives one frame, and returns the length of its body.
     fn receive(&mut self) -> Result<u64, ConnectionError> {
         let reader = &mut self.connection.reader;
         let header = reader.header(reader.stall())?;

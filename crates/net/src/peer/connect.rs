@@ -1,4 +1,4 @@
-//! Makes connections, with pauses after failures, and ends all of them at once.
+//! Establishes connections, with pauses after failures, and ends all of them together.
 
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,10 +12,10 @@ use crate::frame::{ConnectionClass, Op, PeerHello, VERSION};
 use crate::records::{FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
 
-/// First pause after a failure; each further one is twice as long.
+/// First pause after a failure; each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// Longest pause: a peer that serves again is noticed within a lease.
+/// Maximum pause: a recovered peer is detected within a lease.
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
 /// A connection that the peer has welcomed.
@@ -29,12 +29,12 @@ pub(super) struct PeerConnection {
 struct ConnectorState {
     lost: Option<String>,
     pause: Duration,
-    /// No attempt before then.
+    /// Earliest time of the next attempt.
     next: Option<Instant>,
     sockets: Vec<Weak<Socket>>,
 }
 
-/// See the module.
+/// Establishes and tracks the connections to a peer.
 #[derive(Default)]
 pub(super) struct Dialer {
     state: Mutex<ConnectorState>,
@@ -46,7 +46,7 @@ impl Dialer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts every connection, and makes no other.
+    /// Cuts every connection, and prevents new ones.
     pub(super) fn lose(&self, reason: &str) {
         let mut state = self.lock();
         state.lost.get_or_insert_with(|| reason.to_owned());
@@ -65,7 +65,7 @@ impl Dialer {
         NetError::Lost { peer: peer.to_owned(), reason }
     }
 
-    /// The error of the peer if it is lost, else this one.
+    /// The reason of the loss if the peer is lost, else `error`.
     pub(super) fn error(&self, shared: &PeerShared, error: ConnectionError) -> NetError {
         if self.is_lost() { self.lost_error(&shared.options.name) } else { shared.failed(error) }
     }
@@ -107,7 +107,7 @@ impl Dialer {
     }
 }
 
-/// Connects, with the pause that is due.
+/// Connects, after any pending pause.
 pub(super) fn dial(
     shared: &PeerShared,
     class: ConnectionClass,

@@ -1,4 +1,4 @@
-//! Where the bytes of a fetch go: to the same offsets of a mirror, or to chosen places of a map.
+//! Destinations of fetched bytes: the same offsets of a mirror, or given offsets of a map.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
 use crate::cache::FetchClaim;
 use crate::error::FrameError;
 
-/// A range of the peer's data section, and where its bytes go.
+/// A range of the peer's data section, and the destination of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// At the peer.
+    /// Range at the peer.
     pub from: Span,
-    /// In the map.
+    /// Offset in the map.
     pub to: Offset,
 }
 
-/// Ranges that are copied to other offsets of a map. Nobody else reads or writes there meanwhile; the
-/// caller sees to that.
+/// Ranges that are copied to other offsets of a map. The caller ensures that no other thread
+/// accesses these offsets meanwhile.
 #[derive(Debug)]
 pub struct Placement {
     map: Arc<FileMap>,
-    /// By where they begin at the peer; they do not overlap there.
+    /// Sorted by their offset at the peer, where they do not overlap.
     pieces: Vec<Piece>,
     spans: Vec<Span>,
 }
@@ -30,8 +30,8 @@ impl Placement {
     /// A placement of pieces in a map.
     ///
     /// # Errors
-    /// [`FrameError::Overlap`] if two pieces share a byte at the peer. [`FrameError::Place`] for one
-    /// that leaves the map.
+    /// [`FrameError::Overlap`] if two pieces share a byte at the peer; [`FrameError::Place`] if one
+    /// exceeds the map.
     pub fn new(map: Arc<FileMap>, mut pieces: Vec<Piece>) -> Result<Self, FrameError> {
         pieces.retain(|piece| !piece.from.is_empty());
         pieces.sort_unstable_by_key(|piece| piece.from);
@@ -47,7 +47,7 @@ impl Placement {
         Ok(Self { map, pieces, spans })
     }
 
-    /// Where a range goes that lies in one piece.
+    /// Destination of a range; `None` if it is not within one piece.
     fn place(&self, range: Span) -> Option<Span> {
         let behind = self.pieces.partition_point(|piece| piece.from.offset <= range.offset);
         let piece = self.pieces.get(behind.checked_sub(1)?)?;
@@ -56,7 +56,7 @@ impl Placement {
     }
 }
 
-/// See the module.
+/// Destination of a fetch.
 #[derive(Debug)]
 pub(super) enum Destination {
     Mirror(FetchClaim),
@@ -64,7 +64,7 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// What is asked for, in order.
+    /// The requested ranges, in order.
     pub(super) fn spans(&self) -> &[Span] {
         match self {
             Self::Mirror(claim) => claim.spans(),
@@ -72,7 +72,7 @@ impl Destination {
         }
     }
 
-    /// Bytes in all.
+    /// Total number of bytes.
     pub(super) fn length(&self) -> Length {
         Length(self.spans().iter().map(|span| span.length.0).sum())
     }
@@ -84,7 +84,7 @@ impl Destination {
         }
     }
 
-    /// Where bytes of the peer go. They were asked for.
+    /// Destination of a requested range of the peer.
     pub(super) fn place(&self, range: Span) -> Option<Span> {
         match self {
             Self::Mirror(_) => Some(range),
@@ -92,7 +92,7 @@ impl Destination {
         }
     }
 
-    /// These bytes of the peer are in place.
+    /// Records that a range of the peer is in place.
     pub(super) fn complete(&self, range: Span) {
         if let Self::Mirror(claim) = self {
             claim.complete(range);
@@ -106,7 +106,7 @@ impl Destination {
         }
     }
 
-    /// No thread writes its bytes any more.
+    /// Ends the claim, if any. No thread may write its bytes any more.
     pub(super) fn end(&self) {
         if let Self::Mirror(claim) = self {
             claim.end();

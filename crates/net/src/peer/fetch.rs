@@ -1,4 +1,4 @@
-//! Parts of one object on their way, and the call that waits for them.
+//! Fetches: the requested ranges of one object, and the call that waits for them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use crate::frame::{ExpectedRanges, FrameHeader, RANGES_MAX, behind};
 use crate::records::FrameReader;
 use crate::source::HoldId;
 
-/// Bytes of one request: large enough that headers and calls do not count, small enough that a few
-/// fill the window.
+/// Bytes of one request: large enough that the cost of headers and calls is negligible, small
+/// enough that several fit the window.
 const REQUEST_BYTES: u64 = 1 << 20;
 
-/// Times that a request is sent before its fetch fails.
+/// Attempts of a request, failed connections included, before its fetch fails.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// Above this size pages are made ready ahead: below, that takes as long as the fetch.
+/// Minimum size of a fetch for allocating pages ahead: for less, that takes as long as the fetch.
 const COMMIT_AHEAD_BYTES_MIN: u64 = 1 << 20;
 
-/// Looks at whether the last writer is gone before the thread sleeps: after a success it is as good
-/// as gone.
+/// Checks for remaining writers before the thread sleeps between checks. After a success the last
+/// writer ends very soon.
 const YIELDS_MAX: u32 = 100;
 
-/// Longest wait between two looks at whether anything moves.
+/// Maximum time between two checks for progress.
 const LOOK: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -36,15 +36,15 @@ struct FetchState {
     error: Option<NetError>,
 }
 
-/// Bytes that have been asked for. Every request keeps this, so the bytes stay claimed as
-/// long as a connection may still write them, also after the caller has given up.
+/// Requested bytes. Every request holds a reference, so the bytes stay claimed while a connection
+/// may still write them, even after the caller has returned.
 pub(super) struct Fetch {
     destination: Destination,
     state: Mutex<FetchState>,
     changed: Condvar,
 }
 
-/// What is asked for at once.
+/// One request of a fetch.
 pub(super) struct FetchRequest {
     pub(super) fetch: Arc<Fetch>,
     pub(super) hold: HoldId,
@@ -53,8 +53,8 @@ pub(super) struct FetchRequest {
 }
 
 impl FetchRequest {
-    /// The same for what has not arrived, or `None` after the last attempt: then its fetch has
-    /// failed for this reason.
+    /// The request for the bytes that have not arrived. `None` if the fetch has failed; the last
+    /// attempt fails it with `error`.
     pub(super) fn again(
         mut self,
         expected: Option<&ExpectedRanges>,
@@ -80,14 +80,14 @@ impl Fetch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Divides it into requests. They are counted as left.
+    /// Divides the fetch into requests, and counts them as outstanding.
     pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<FetchRequest> {
         let mut requests: Vec<FetchRequest> = Vec::new();
         let mut bytes = 0;
         for span in self.destination.spans() {
             let mut rest = Some(*span);
             while let Some(range) = rest {
-                // Ranges end where the span or a chunk does: half a part would never be complete.
+                // Ranges end with the span or a chunk: a partial chunk would never become complete.
                 let to_boundary = REQUEST_BYTES - range.offset.0 % REQUEST_BYTES;
                 let length = Length(range.length.0.min(to_boundary));
                 let is_full = requests.last().is_none_or(|last| last.ranges.len() >= RANGES_MAX);
@@ -107,7 +107,7 @@ impl Fetch {
         requests
     }
 
-    /// Receives the bytes of a piece into their place.
+    /// Receives the bytes of a piece into the destination.
     pub(super) fn receive(
         &self,
         reader: &mut FrameReader,
@@ -132,7 +132,7 @@ impl Fetch {
         }
     }
 
-    /// The first error stays.
+    /// Fails the fetch. The first error is retained.
     pub(super) fn fail(&self, error: NetError) {
         self.lock().error.get_or_insert(error);
         self.changed.notify_all();
@@ -147,8 +147,8 @@ impl Fetch {
         state.requests_left == 0 || state.error.is_some()
     }
 
-    /// Waits for every request, and meanwhile makes pages ready. Fails when the time is over, or
-    /// nothing has arrived from the peer for the length of its patience.
+    /// Waits for every request, and meanwhile allocates pages. Fails after `time`, or if no data of
+    /// the peer arrives for the length of [`PeerShared::patience`].
     pub(super) fn wait(
         self: &Arc<Self>,
         shared: &PeerShared,
@@ -162,18 +162,18 @@ impl Fetch {
         }
         let outcome = self.wait_for_requests(shared, begin, time);
         match outcome {
-            // Every answer is in place. The threads that received them keep the claim a little longer.
+            // Every answer is in place, but the receiving threads may still hold references.
             Ok(()) => self.destination.end(),
             Err(_) => shared.queue.remove(self),
         }
         outcome
     }
 
-    /// Waits until no connection has a request of it any more. A mirror's bytes stay claimed by these,
-    /// so there nobody has to wait.
+    /// Waits until no connection holds a request of a placed fetch. A mirror needs no wait: these
+    /// requests keep its bytes claimed.
     pub(super) fn wait_for_writers(self: &Arc<Self>) {
         if matches!(self.destination, Destination::Placed(_)) {
-            // Each connection ends when it stalls, and its requests with it.
+            // Bounded: a stalled connection ends, and drops its requests.
             let mut looks = 0;
             while Arc::strong_count(self) > 1 {
                 looks += 1;

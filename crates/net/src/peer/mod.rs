@@ -1,13 +1,13 @@
-//! The reader's side of the data path: everything that this node asks of one peer.
+//! The reader's side of the data path: all requests of this node to one peer.
 //!
 //! Calls block, each with a limit, so they belong on a daemon's worker threads and not on its event
-//! loop. Opens and small reads go by one connection (`small`) and never wait behind bulk. Bulk
-//! reads are divided into requests that threads of the peer take from a queue, one thread and
-//! connection each (`bulk`). The caller's thread sends a push (`push`).
+//! loop. Opens and small reads use one connection (`small`), and never wait behind bulk data. Bulk
+//! reads are divided into requests in a queue, which threads with one connection each process
+//! (`bulk`). The caller's thread sends a push (`push`).
 //!
-//! A connection that fails is made again, with growing pauses. Reads that were on their way are
-//! asked for again, a few times; bytes that had arrived are not. A frame that no honest peer sends
-//! ends the connection with a reason.
+//! A failed connection is established again, with growing pauses. Incomplete reads are retried a
+//! few times, without the bytes that have already arrived. A protocol violation ends the connection
+//! with a reason.
 
 mod bulk;
 mod connect;
@@ -38,30 +38,31 @@ use destination::Destination;
 pub use destination::{Piece, Placement};
 use fetch::Fetch;
 
-/// Fetches up to this size go by the small connection: two chunks, as a fault and its neighbour.
+/// Maximum size of a fetch on the small connection: two chunks, as for a page fault and the chunk
+/// after it.
 const SMALL_FETCH_BYTES_MAX: u64 = 128 << 10;
 
 /// Address and settings of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
-    /// Its name as a member.
+    /// Member name of the peer.
     pub name: String,
-    /// Its data listener.
+    /// Address of its data listener.
     pub address: SocketAddr,
     /// Length of its data section.
     pub section: Length,
-    /// Of each connection.
+    /// Options of each connection.
     pub socket: SocketOptions,
-    /// Connections, and threads, for bulk reads.
+    /// Number of connections, and of threads, for bulk reads.
     pub bulk_connections: usize,
-    /// Connections for pushes.
+    /// Number of connections for pushes.
     pub push_connections: usize,
-    /// Longest time until a connection is made.
+    /// Time limit for establishing a connection.
     pub connect: Duration,
 }
 
 impl PeerOptions {
-    /// Two bulk connections, two for pushes; a second to connect.
+    /// Defaults: two bulk connections, two for pushes, one second to connect.
     #[must_use]
     pub fn new(name: impl Into<String>, address: SocketAddr, section: Length) -> Self {
         Self {
@@ -76,31 +77,31 @@ impl PeerOptions {
     }
 }
 
-/// Requests of a peer object to its daemon, from threads of its own.
+/// Requests of a [`Peer`] to its daemon, from threads of the peer.
 pub trait DaemonControl: Send + Sync {
-    /// A ticket for one connection, asked of the peer over the control channel. Returns within a
-    /// limit of its own.
+    /// Requests a ticket for one connection from the peer over the control channel. Must return
+    /// within its own limit.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason of the failure.
     fn ticket(&self) -> Result<Ticket, String>;
 
-    /// The peer says that an object was deleted. Returns soon; the answer is
-    /// [`Peer::acknowledge_gone`], from any thread.
+    /// Receives the peer's notice that an object was deleted. Must return soon. The daemon answers
+    /// with [`Peer::acknowledge_gone`], from any thread.
     fn gone(&self, notice: u64, object: u64);
 }
 
 /// Result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchReport {
-    /// Bytes that this call brought.
+    /// Bytes transferred by this call.
     pub fetched: Length,
 }
 
 /// An object that is held at its home.
 #[derive(Debug)]
 pub struct OpenedObject {
-    /// The hold: [`Peer::release`] ends it.
+    /// The hold, which [`Peer::release`] ends.
     pub hold: HoldId,
     /// Blocks, entry, and the bytes of a small object.
     pub opened: Opened,
@@ -116,7 +117,7 @@ struct PeerShared {
     pushes: push::PushPool,
     link: Mutex<LinkEstimate>,
     numbers: AtomicU64,
-    /// Grows with everything that arrives: what waits for bytes behind others sees that they move.
+    /// Grows with each arriving frame, so that waiting calls can detect progress of other requests.
     progress: AtomicU64,
 }
 
@@ -137,8 +138,8 @@ impl PeerShared {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// Longest time in which nothing at all arrives while something is asked for: a stalled
-    /// connection, and another attempt.
+    /// Maximum time without arriving frames while requests are outstanding: a stalled connection,
+    /// and another attempt.
     fn patience(&self) -> Duration {
         2 * (self.options.socket.stall + self.options.connect)
     }
@@ -161,17 +162,17 @@ impl fmt::Debug for Peer {
 }
 
 impl Peer {
-    /// Starts its threads. Connections are made when they are needed.
+    /// Starts the threads of a peer. Connections are established on demand.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// [`ConnectionError`] if a thread cannot be started, or there are no random bytes.
     pub fn start(
         options: PeerOptions,
         credentials: Credentials,
         control: Arc<dyn DaemonControl>,
     ) -> Result<Self, ConnectionError> {
         let count = options.bulk_connections.max(1);
-        // Holds of an earlier process of this node may still be known at the peer, by their numbers.
+        // Random, since the peer may still know holds of an earlier process of this node by number.
         let first_number = getrandom::u64()
             .map_err(|error| ConnectionError::Cut(format!("no random bytes: {error}")))?
             >> 1;
@@ -196,23 +197,24 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Its name.
+    /// Member name of the peer.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.options.name
     }
 
-    /// The measured link.
+    /// The measured properties of the link.
     #[must_use]
     pub fn link(&self) -> LinkEstimate {
         self.shared.link().clone()
     }
 
-    /// Finds an object at the peer and holds it there. `want` is for the peer's daemon to interpret.
+    /// Finds an object at the peer and holds it there. The peer's daemon interprets `want`.
     ///
     /// # Errors
-    /// [`NetError::Refused`] if there is none or this node may not read it; [`NetError::Connection`],
-    /// [`NetError::Lost`]; [`NetError::Request`] for a `want` above [`OPEN_BYTES_MAX`].
+    /// [`NetError::Refused`] if the object does not exist or this node may not read it;
+    /// [`NetError::Connection`], [`NetError::Lost`]; [`NetError::Request`] if `want` is empty or
+    /// longer than [`OPEN_BYTES_MAX`].
     pub fn open(&self, want: &[u8]) -> Result<OpenedObject, NetError> {
         let (length, max) = (want.len() as u64, OPEN_BYTES_MAX);
         if length == 0 || length > max {
@@ -221,27 +223,28 @@ impl Peer {
         small::open(&self.shared, want)
     }
 
-    /// Ends a hold at the peer. Does not wait for the answer; it is repeated by the next connection
-    /// until there is one.
+    /// Ends a hold at the peer. Does not wait for the answer. Without an answer, the next
+    /// connection repeats the release.
     pub fn release(&self, hold: HoldId) {
         small::release(&self.shared, hold);
     }
 
-    /// No reader of this node finds the object any more.
+    /// Acknowledges a notice: no reader of this node can find the object.
     ///
     /// # Errors
-    /// There is no connection: the peer repeats its notice by the next one.
+    /// [`NetError::Connection`], [`NetError::Lost`]. The peer repeats its notice on the next
+    /// connection.
     pub fn acknowledge_gone(&self, notice: u64, object: u64) -> Result<(), NetError> {
         small::acknowledge_gone(&self.shared, notice, object)
     }
 
-    /// Brings ranges of a held object into the mirror, except what is there or on its way by another
-    /// call, and returns when all of them are complete. Each range lies in one block of the object,
-    /// which `hold` holds at the peer. Takes `time` at most, of which waiting for room is part.
+    /// Fetches ranges of a held object into the mirror, except parts that are complete or arriving
+    /// by another call, and returns when all ranges are complete. Each range must be within one
+    /// block of the object, which `hold` holds at the peer. `time` includes the wait for room.
     ///
     /// # Errors
     /// [`NetError::Cache`] if there is no room; [`NetError::Connection`], [`NetError::Refused`],
-    /// [`NetError::Lost`], [`NetError::Deadline`]. Parts that had arrived stay.
+    /// [`NetError::Lost`], [`NetError::Busy`], [`NetError::Deadline`]. Complete parts are retained.
     pub fn fetch(
         &self,
         object: &MirrorHold,
@@ -260,7 +263,7 @@ impl Peer {
             let bytes = claim.length().0;
             self.bring(Destination::Mirror(claim), hold, begin, time)?;
             fetched += bytes;
-            // Another call brings the rest. If it fails, its parts are this call's to bring.
+            // Another call fetches the rest. If it fails, this call fetches its parts.
             let is_complete = object.wait_for_others(ranges, left())?;
             if !is_complete && left().is_zero() {
                 return Err(NetError::Deadline {
@@ -273,13 +276,14 @@ impl Peer {
         }
     }
 
-    /// Brings ranges of an object that `hold` holds at the peer to other offsets of a map, and returns
-    /// when all of them are there. Each range lies in one block of the object. Takes `time` at most.
-    /// When it returns no thread writes to these places any more, also after an error: that takes
-    /// no longer than its connection can stall.
+    /// Fetches ranges of an object that `hold` holds at the peer to other offsets of a map. Each
+    /// range must be within one block of the object. After return, no thread writes to these
+    /// offsets, even on error. The call may therefore exceed `time` by the stall limit of a
+    /// connection.
     ///
     /// # Errors
-    /// [`NetError::Connection`], [`NetError::Refused`], [`NetError::Lost`], [`NetError::Deadline`].
+    /// [`NetError::Connection`], [`NetError::Refused`], [`NetError::Lost`], [`NetError::Busy`],
+    /// [`NetError::Deadline`].
     pub fn read(&self, placement: Placement, hold: HoldId, time: Duration) -> Result<(), NetError> {
         self.bring(Destination::Placed(placement), hold, Instant::now(), time)
     }
@@ -305,9 +309,9 @@ impl Peer {
         outcome
     }
 
-    /// Writes ranges of a map to the same offsets at the peer, where they lie in a grant of this
-    /// node. Returns when the peer has every byte in its memory. Nothing is committed by it: the
-    /// seal is a later message.
+    /// Writes ranges of a map to the same offsets at the peer, within a grant of this node. Returns
+    /// when every byte is in the peer's memory. A push commits nothing: a later message seals the
+    /// object.
     ///
     /// # Errors
     /// [`NetError::Refused`] if the grant is not this node's; [`NetError::Connection`],
@@ -322,8 +326,8 @@ impl Peer {
         push::push(&self.shared, grant, map, ranges, time)
     }
 
-    /// The peer is no member any more. All waiting and later calls end with [`NetError::Lost`].
-    /// Complete parts of the mirror stay readable.
+    /// Ends all connections to a peer that is no longer a member. All waiting and later calls fail
+    /// with [`NetError::Lost`]. Complete parts of the mirror stay readable.
     pub fn lose(&self, reason: &str) {
         self.shared.dialer.lose(reason);
         let error = self.shared.dialer.lost_error(&self.shared.options.name);

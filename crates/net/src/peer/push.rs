@@ -1,4 +1,4 @@
-//! Writes to a peer, by the threads of their callers.
+//! Pushes to a peer, in the threads of the callers.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::frame::{
 use crate::records::FrameBody;
 use crate::source::GrantId;
 
-/// Requests that are on their way before the first is acknowledged.
+/// Maximum requests sent before the first is acknowledged.
 const AHEAD: usize = 4;
 
-/// Callers that wait for a connection.
+/// Maximum callers that wait for a connection.
 const WAITERS_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct PushState {
     waiters: usize,
 }
 
-/// Connections for pushes.
+/// The connections for pushes.
 pub(super) struct PushPool {
     state: Mutex<PushState>,
     changed: Condvar,
@@ -109,7 +109,7 @@ pub(super) fn push(
     let requests = divide(ranges);
     let place = shared.pushes.place(shared, begin, time, asked)?;
     let pooled = shared.pushes.lock().free.pop();
-    // A connection that lay idle may have been closed by the peer: that is no failure.
+    // The peer may have closed an idle connection, so its failure is retried once.
     let mut is_old = pooled.is_some();
     let mut connection = pooled;
     loop {
@@ -141,7 +141,7 @@ pub(super) fn push(
     }
 }
 
-/// Requests of some pieces each.
+/// Divides ranges into requests of at most [`READ_BYTES_MAX`] bytes.
 fn divide(ranges: &[Span]) -> Vec<Vec<Span>> {
     let mut requests: Vec<Vec<Span>> = Vec::new();
     let mut room = 0;

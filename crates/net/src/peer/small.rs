@@ -1,7 +1,7 @@
 //! The small connection of a peer: opens, releases, notices and reads of some chunks.
 //!
-//! Callers write their requests themselves; one thread receives for all. Requests overlap, and each
-//! answer is found by its number.
+//! Callers write their own requests, and one thread receives for all. Requests overlap, and numbers
+//! match answers to requests.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,10 @@ use crate::records::{FrameReader, FrameWriter};
 use crate::socket::Socket;
 use crate::source::HoldId;
 
-/// Requests that wait for an answer at a time.
+/// Maximum unanswered requests.
 const PENDING_MAX: usize = 4096;
 
-/// Connections that an open is tried on.
+/// Maximum attempts of an open, each on a new connection.
 const OPEN_ATTEMPTS: usize = 3;
 
 enum Pending {
@@ -38,13 +38,13 @@ enum SmallAnswer {
 #[derive(Default)]
 struct PendingTable {
     pending: HashMap<u64, Pending>,
-    /// Releases without an answer. They are not limited: there are no more than holds.
+    /// Unanswered releases. The number of holds limits them.
     releases: HashSet<u64>,
     answers: HashMap<u64, SmallAnswer>,
     ended: Option<Arc<ConnectionError>>,
 }
 
-/// One connection and what was asked on it.
+/// One connection and its outstanding requests.
 struct SmallConnection {
     socket: Arc<Socket>,
     writer: Mutex<FrameWriter>,
@@ -63,11 +63,11 @@ impl SmallConnection {
     }
 }
 
-/// See the module.
+/// The current small connection and unacknowledged releases.
 #[derive(Default)]
 pub(super) struct Small {
     live: Mutex<Option<Arc<SmallConnection>>>,
-    /// Holds that have to end at the peer, until it has said that they have.
+    /// Released holds that the peer has not yet acknowledged.
     releases: Mutex<BTreeSet<u64>>,
 }
 
@@ -80,15 +80,15 @@ impl Small {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer is lost: it keeps no hold for this node.
+    /// Forgets the releases: a lost peer retains no hold for this node.
     pub(super) fn close(&self) {
         self.releases().clear();
     }
 }
 
-/// The connection, made if there is none.
+/// The current connection, or a new one.
 fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, ConnectionError> {
-    // Others wait here while one connects: no longer than a pause and an attempt.
+    // Other callers wait for the lock during a connect: at most a pause and an attempt.
     let mut live = shared.small.live();
     if let Some(live) = live.as_ref().filter(|live| !live.socket.is_cut()) {
         return Ok(Arc::clone(live));
@@ -115,7 +115,7 @@ fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, Connecti
     Ok(fresh)
 }
 
-/// Notes a request before it is sent. Gives it back if the connection has ended or is full.
+/// Records a request before it is sent. Returns it if the connection has ended or is full.
 fn begin(
     live: &SmallConnection,
     id: u64,
@@ -154,7 +154,7 @@ pub(super) fn open(shared: &Arc<PeerShared>, want: &[u8]) -> Result<OpenedObject
 fn open_once(shared: &Arc<PeerShared>, want: &[u8]) -> Result<SmallAnswer, ConnectionError> {
     let live = connection(shared)?;
     let id = shared.number();
-    // A new hold each time: whether the peer made the last one is not known.
+    // A new hold for each attempt: the peer may or may not have created the previous one.
     let hold = HoldId(id);
     begin(&live, id, Pending::Open).map_err(|(_, error)| error)?;
     let begin = Instant::now();
@@ -194,7 +194,7 @@ pub(super) fn release(shared: &Arc<PeerShared>, hold: HoldId) {
     }
     shared.small.releases().insert(hold.0);
     let live = shared.small.live().clone();
-    // Without a connection the next one sends it.
+    // Without a connection, the next one sends the release.
     if let Some(live) = live.filter(|live| !live.socket.is_cut())
         && let Err(error) = send_release(shared, &live, hold.0)
     {
@@ -221,7 +221,7 @@ pub(super) fn acknowledge_gone(
     sent.map_err(|error| shared.dialer.error(shared, error))
 }
 
-/// Asks for all of a small fetch.
+/// Sends all requests of a small fetch.
 pub(super) fn fetch(
     shared: &Arc<PeerShared>,
     fetch: &Arc<Fetch>,
@@ -233,7 +233,7 @@ pub(super) fn fetch(
     Ok(())
 }
 
-/// Sends a request, again if it has to be. Its fetch hears of failures.
+/// Sends a request, with retries. The last failure fails its fetch.
 fn send(shared: &Arc<PeerShared>, request: FetchRequest) {
     let mut next = Some(request);
     while let Some(request) = next.take() {
@@ -249,7 +249,7 @@ fn send(shared: &Arc<PeerShared>, request: FetchRequest) {
     }
 }
 
-/// Returns the request if it was not sent and no other thread sends it again.
+/// Sends a request once. Returns it if that failed and no other thread retries it.
 fn send_once(
     shared: &PeerShared,
     live: &SmallConnection,
@@ -262,7 +262,7 @@ fn send_once(
         Ok(()) => {
             let error = live.write(Op::Read, id, hold, &body).err()?;
             live.socket.cut(error.to_string());
-            // Else the receiving thread has it, which ends now.
+            // Otherwise the receiving thread, which is ending, retries it.
             (live.table().pending.remove(&id)?, error)
         }
         Err(refused) => refused,
@@ -273,8 +273,8 @@ fn send_once(
     }
 }
 
-/// The thread of a connection. Reads that are pending at its end are sent again on the next one. The
-/// callers of pending opens repeat these themselves.
+/// Receives all frames of a connection. At its end, pending reads are sent again on the next
+/// connection. Callers of pending opens retry these themselves.
 fn receive_all(shared: &Arc<PeerShared>, live: &SmallConnection, mut reader: FrameReader) {
     let mut waits_since = None;
     let error = loop {
@@ -308,7 +308,7 @@ fn receive(
     reader: &mut FrameReader,
     waits_since: &mut Option<Instant>,
 ) -> Result<(), ConnectionError> {
-    // By ticks, since requests are sent by others while this waits.
+    // In ticks, since other threads send requests during the wait.
     let tick = reader.stall() / 2;
     let header = match reader.header(tick) {
         Ok(header) => header,
@@ -322,7 +322,7 @@ fn receive(
                 *begin = Instant::now();
                 return Ok(());
             }
-            // One more tick than the limit: the request may have been sent within the first.
+            // One tick more than the limit: a request may have been sent during the first.
             let waited = begin.elapsed();
             return if waited > reader.stall() + tick {
                 Err(ConnectionError::Stalled { waited })
@@ -391,7 +391,7 @@ fn on_answer(
 ) -> Result<(), ConnectionError> {
     let mut table = live.table();
     match table.pending.remove(&header.id) {
-        // The hold has the number of its request.
+        // The hold must have the number of its request.
         Some(Pending::Open) if !matches!(&answer, SmallAnswer::Opened(hold, _) if hold.0 != header.id) =>
         {
             table.answers.insert(header.id, answer);
@@ -408,7 +408,7 @@ fn on_data(
     reader: &mut FrameReader,
     header: &FrameHeader,
 ) -> Result<(), ConnectionError> {
-    // Taken out while it is received, so that the lock is not held for a body.
+    // Removed during the receive, so that the lock is not held for a body.
     let Some(Pending::Read(mut pending)) = live.table().pending.remove(&header.id) else {
         return Err(not_asked(header));
     };

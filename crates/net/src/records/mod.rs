@@ -1,8 +1,8 @@
-//! The layer between frames and a socket: a trait for each direction, a file for each record layer.
+//! The layer between frames and a socket, with a trait for each direction.
 //!
-//! A connection is divided into a reader and a writer, so that two threads can use it. The plain
-//! layer moves bytes between socket and map without a copy in this process, and its frames carry
-//! checksums. Under TLS the tag of each record covers its bytes, so frames carry none.
+//! A connection is split into a reader and a writer, so that two threads can use it. The plain
+//! layer moves bytes between socket and map without a copy in this process, and its frames have
+//! checksums. With TLS, the tag of each record protects its bytes, so frames have no checksums.
 
 mod plain;
 mod tls;
@@ -20,8 +20,7 @@ pub use tls::TlsIdentity;
 /// The identity of this node, and the identity that it requires of a peer.
 #[derive(Clone, Debug)]
 pub enum Credentials {
-    /// No encryption: within one machine, or where the user allows it. Only tickets identify the
-    /// peer.
+    /// No encryption: within one machine, or if the user allows it. Only tickets identify the peer.
     Plain,
     /// TLS 1.3 with certificates on both sides.
     Tls(Arc<TlsIdentity>),
@@ -38,7 +37,7 @@ impl Credentials {
     }
 }
 
-/// What follows the header of a frame.
+/// The body of a frame to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FrameBody<'a> {
     Bytes(&'a [u8]),
@@ -57,20 +56,20 @@ impl<'a> FrameBody<'a> {
 
 /// The receiving half of a record layer.
 pub(crate) trait RecordReceiver: Send {
-    /// At least one byte, within the patience.
+    /// Reads at least one byte, within `patience`.
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError>;
 
-    /// At least one byte of a span, into a file.
+    /// Reads at least one byte of a span into a file.
     fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError>;
 }
 
 /// The sending half of a record layer.
 pub(crate) trait RecordSender: Send {
-    /// All of a header and the body behind it.
+    /// Writes all of a header and a body.
     fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError>;
 }
 
-/// Frames from a record layer.
+/// Reads frames from a record layer.
 pub(crate) struct FrameReader {
     records: Box<dyn RecordReceiver>,
     socket: Arc<Socket>,
@@ -78,14 +77,13 @@ pub(crate) struct FrameReader {
     last: [u8; HEADER_BYTES],
 }
 
-/// Frames to a record layer.
+/// Writes frames to a record layer.
 pub(crate) struct FrameWriter {
     records: Box<dyn RecordSender>,
     is_checked: bool,
 }
 
-/// A connection that is ready for frames, and the name in the other side's certificate if it showed
-/// one.
+/// A connection that is ready for frames, and the member that the peer's certificate names, if any.
 pub(crate) struct RecordStream {
     pub(crate) reader: FrameReader,
     pub(crate) writer: FrameWriter,
@@ -93,7 +91,7 @@ pub(crate) struct RecordStream {
 }
 
 impl RecordStream {
-    /// As the side that listens.
+    /// Performs the handshake as the server.
     pub(crate) fn accept(
         socket: &Arc<Socket>,
         credentials: &Credentials,
@@ -104,7 +102,7 @@ impl RecordStream {
         }
     }
 
-    /// As the side that connects to a peer of that name.
+    /// Performs the handshake as the client of the peer named `peer`.
     pub(crate) fn connect(
         socket: &Arc<Socket>,
         credentials: &Credentials,
@@ -138,12 +136,12 @@ impl RecordStream {
 }
 
 impl FrameReader {
-    /// Without progress for longer than this, a connection ends.
+    /// Time without progress after which a connection ends.
     pub(crate) fn stall(&self) -> Duration {
         self.socket.stall()
     }
 
-    /// The header of the next frame, whose first byte may take as long as `patience`.
+    /// Reads the next header; its first byte must arrive within `patience`.
     pub(crate) fn header(&mut self, patience: Duration) -> Result<FrameHeader, ConnectionError> {
         let mut bytes = [0; HEADER_BYTES];
         let mut done = self.records.read(&mut bytes, patience)?;
@@ -160,9 +158,9 @@ impl FrameReader {
         Ok(header)
     }
 
-    /// The body of the last header, in memory of its own.
+    /// Reads the body of the last header into a new vector.
     pub(crate) fn body(&mut self, header: &FrameHeader) -> Result<Vec<u8>, ConnectionError> {
-        // The header was checked against the limit of its op.
+        // Bounded: the decoder checked the length against the limit of the op.
         let mut body = vec![0; Length(header.length).as_usize()];
         let (mut done, begin) = (0, Instant::now());
         while let Some(rest) = body.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -173,8 +171,8 @@ impl FrameReader {
         Ok(body)
     }
 
-    /// The body of the last header, straight into its place. Until this returns the bytes there may
-    /// be anything.
+    /// Reads the body of the last header directly into a map. The bytes there are undefined until
+    /// this returns.
     pub(crate) fn body_into(
         &mut self,
         header: &FrameHeader,
@@ -188,7 +186,7 @@ impl FrameReader {
             self.socket.check_frame_time(begin, header.length)?;
         }
         if self.is_checked {
-            // Hot in the cache now.
+            // The bytes are still in the CPU cache.
             self.verify(header, map.sealed(span)?)?;
         }
         Ok(())

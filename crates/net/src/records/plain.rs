@@ -1,4 +1,4 @@
-//! Bytes as they are.
+//! The plain record layer: frames without encryption.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::socket::{Pipe, Socket};
 
 pub(super) struct PlainReader {
     socket: Arc<Socket>,
-    /// Made for the first piece whose pages do not exist.
+    /// Created for the first piece whose pages do not exist.
     pipe: Option<Pipe>,
 }
 
@@ -36,7 +36,7 @@ impl RecordReceiver for PlainReader {
             None => Pipe::new()?,
         };
         let received = self.socket.receive_by_pipe(&pipe, map, span);
-        // After a failure bytes may be left in it.
+        // After a failure the pipe may hold bytes, so it is dropped.
         self.pipe = received.is_ok().then_some(pipe);
         received
     }
@@ -46,7 +46,7 @@ impl RecordSender for PlainWriter {
     fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError> {
         match body {
             FrameBody::Bytes([]) => self.0.write_all(head),
-            // One call, and so one packet for a small frame.
+            // One call, so that a small frame is one packet.
             FrameBody::Bytes(bytes) => self.0.write_all(&[head, bytes].concat()),
             FrameBody::Map(map, span) => self.0.send_all(head, map, span),
         }

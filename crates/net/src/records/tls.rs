@@ -19,17 +19,17 @@ use super::{FrameBody, RecordReceiver, RecordSender, RecordStream};
 use crate::error::ConnectionError;
 use crate::socket::Socket;
 
-/// Both sides insist on it, so that no connection of the control channel is taken for one of these.
+/// Protocol name that both sides require, so that control and data connections cannot be confused.
 const ALPN: &[u8] = b"farrow-data/1";
 
-/// Bytes that are encrypted, or read to be decrypted, at a time: four records, so that what one step
-/// wrote is in a near cache for the next.
+/// Bytes encrypted, or received for decryption, in one step: four records, so that the output of
+/// one step is still in a CPU cache for the next.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Reads the one member that a certificate names.
 pub type MemberOf = fn(&CertificateDer<'_>) -> Result<String, String>;
 
-/// This node's certificate, and how to read that of others.
+/// This node's certificate, and the checks of peer certificates.
 pub struct TlsIdentity {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -44,12 +44,13 @@ impl fmt::Debug for TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// From the cluster's authority, this node's certificate chain and its key. `member_of` reads
-    /// the member in a certificate; `server_name_of` is the DNS name by which a certificate names a
-    /// member. Nothing is resumed: each connection shows its certificates again.
+    /// Creates an identity from the cluster's root certificates, this node's certificate chain and
+    /// its key. `member_of` returns the member that a certificate names, and `server_name_of` the
+    /// DNS name of a member. Session resumption is disabled, so each connection checks
+    /// certificates.
     ///
     /// # Errors
-    /// The authority, chain or key is not usable.
+    /// The roots, chain or key are unusable.
     pub fn new(
         roots: RootCertStore,
         chain: Vec<CertificateDer<'static>>,
@@ -108,7 +109,7 @@ impl TlsIdentity {
         socket: &Arc<Socket>,
         mut connection: Connection,
     ) -> Result<RecordStream, ConnectionError> {
-        // A step is encrypted in one go.
+        // The buffer must hold a whole step.
         connection.set_buffer_limit(None);
         handshake(socket, &mut connection)?;
         if connection.alpn_protocol() != Some(ALPN) {
@@ -137,7 +138,7 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Within the time of one frame.
+/// Performs the handshake, within the time of one frame.
 fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), ConnectionError> {
     let begin = Instant::now();
     let mut received = [0; 4096];
@@ -156,7 +157,7 @@ fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), Connect
         while !rest.is_empty() {
             connection.read_tls(&mut rest)?;
             if let Err(error) = connection.process_new_packets() {
-                // The alert tells the other side why.
+                // Send the alert, which tells the peer the reason.
                 let _ = connection.write_tls(&mut to_send);
                 let _ = socket.write_all(&to_send);
                 return Err(tls(error));
@@ -170,12 +171,12 @@ struct TlsReader {
     socket: Arc<Socket>,
     connection: Arc<Mutex<Connection>>,
     received: Vec<u8>,
-    /// What of `received` is not decrypted.
+    /// Part of `received` that is not yet decrypted.
     unread: std::ops::Range<usize>,
 }
 
 impl TlsReader {
-    /// Gives decrypted bytes to `take`, which says how many it took.
+    /// Passes decrypted bytes to `take`, which returns the number of bytes consumed.
     fn read_with(
         &mut self,
         patience: Duration,
@@ -244,8 +245,8 @@ impl TlsWriter {
     fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), ConnectionError> {
         self.to_send.clear();
         {
-            // Not held while the socket takes the bytes: the reader would wait too, and two sides
-            // that wait like that would wait for each other.
+            // The lock is not held during the write to the socket: it would block the reader, and
+            // two peers in this state would deadlock.
             let mut connection = lock(&self.connection);
             connection.writer().write_all(head)?;
             connection.writer().write_all(body)?;

@@ -31,7 +31,7 @@ pub(super) fn serve(
         redeemed.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
     });
     let admitted = admitted.and_then(|member| {
-        // What the last small connection asked for has been done before this one asks.
+        // The requests of the previous small connection are complete before this one starts.
         shared.registry.replace_small(entry, &member, hello.class, socket.frame_time())?;
         Ok(member)
     });
@@ -48,7 +48,7 @@ pub(super) fn serve(
     let mut session = PeerSession { shared, socket, member, class: hello.class, reader, writer };
     loop {
         let header = match session.reader.header(shared.options.idle) {
-            // Nothing was asked for that long; the client connects again when it needs to.
+            // No request within the limit; the client reconnects on demand.
             Err(ConnectionError::Stalled { waited }) if waited == shared.options.idle => {
                 return Ok(());
             }
@@ -130,7 +130,7 @@ impl PeerSession<'_> {
         });
         let mut writer = lock(&self.writer);
         match opened {
-            // If the answer does not arrive the client releases the hold by its next connection.
+            // If the answer is lost, the client releases the hold on its next connection.
             Ok(body) => writer.write_bytes(Op::Opened, header.id, hold.0, &body),
             Err(refusal) => refuse(&mut writer, header.id, &refusal),
         }
@@ -162,8 +162,8 @@ impl PeerSession<'_> {
         Ok(())
     }
 
-    /// Receives straight into the heap, once the grant is checked. A refused push is read to its
-    /// end, so that its client is told why.
+    /// Checks the grant, and receives directly into the heap. A refused push is read to its end, so
+    /// that the client receives the reason.
     fn on_push(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
         let ranges = decode_ranges(&self.reader.body(header)?)?;
         let (id, grant) = (header.id, GrantId(header.offset));
@@ -187,7 +187,7 @@ impl PeerSession<'_> {
     }
 }
 
-/// The data of a push, into a map or nowhere.
+/// Receives the data of a push into a map, or discards it.
 fn receive(
     reader: &mut FrameReader,
     id: u64,

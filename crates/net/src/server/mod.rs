@@ -1,8 +1,8 @@
 //! The home's side of the data path: a listener, and a thread for each connection.
 //!
-//! A connection is admitted by a ticket, and by a certificate under TLS; from then on it belongs to
-//! one life of a member. [`Server::cut`] ends all connections of that life and returns when none of
-//! their threads touches memory any more.
+//! A ticket, and a certificate with TLS, admits a connection. The connection then belongs to one
+//! incarnation of a member. [`DataServer::cut`] ends all its connections, and returns when none of
+//! their threads accesses memory.
 
 mod connection;
 mod registry;
@@ -23,13 +23,13 @@ use registry::Registry;
 /// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Of each connection.
+    /// Options of each connection.
     pub socket: SocketOptions,
-    /// Connections in all, each with a thread.
+    /// Maximum number of connections, each with a thread.
     pub connections_max: usize,
-    /// Connections of one member.
+    /// Maximum connections of one member.
     pub connections_per_member_max: usize,
-    /// A connection without a request for so long is closed; its client opens another one.
+    /// Time without a request after which a connection is closed; its client reconnects on demand.
     pub idle: Duration,
 }
 
@@ -45,17 +45,17 @@ impl Default for ServerOptions {
     }
 }
 
-/// Threads did not end in time.
+/// Threads of connections did not end in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{running} connections still run after {} ms", waited.as_millis())]
 pub struct StillRunning {
-    /// How many.
+    /// Number of running threads.
     pub running: usize,
-    /// The time that the caller gave.
+    /// The caller's time limit.
     pub waited: Duration,
 }
 
-/// What the threads of a server share.
+/// State shared by the threads of a server.
 struct ServerShared {
     options: ServerOptions,
     credentials: Credentials,
@@ -80,10 +80,10 @@ pub struct DataServer {
 }
 
 impl DataServer {
-    /// Serves connections of a listener. Without a target pushes are refused.
+    /// Serves connections of a listener. Without a target, pushes are refused.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// [`ConnectionError::Io`] if the thread cannot be started.
     pub fn start(
         listener: TcpListener,
         options: ServerOptions,
@@ -108,15 +108,15 @@ impl DataServer {
         Ok(Self { shared, listener, accepting: Some(accepting) })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// # Errors
-    /// The system's answer.
+    /// [`ConnectionError::Io`].
     pub fn address(&self) -> Result<SocketAddr, ConnectionError> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// A ticket for one connection of a member, for the control channel to deliver.
+    /// Issues a ticket for one connection of a member; the control channel delivers it.
     ///
     /// # Errors
     /// [`TicketError`].
@@ -126,31 +126,31 @@ impl DataServer {
         tickets.issue(member, now_ms)
     }
 
-    /// Tells a member that an object was deleted. Returns whether there was a connection to tell it
-    /// by; where there is none, the member's daemon asks again when it connects.
+    /// Notifies a member that an object was deleted. Returns whether the notice was sent. Without a
+    /// connection it is not, and the member's daemon asks again when it connects.
     #[must_use]
     pub fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
         self.shared.registry.notify_gone(member, object)
     }
 
-    /// The life of a member has ended. Its unused tickets are void, its connections end, and when
-    /// this returns no thread reads or writes memory for it: now its holds and grants can be given
-    /// up.
+    /// Disconnects a member whose incarnation has ended: revokes its unused tickets and ends its
+    /// connections. When this returns, no thread reads or writes memory for the member, so its
+    /// holds and grants can be released.
     ///
     /// # Errors
-    /// [`StillRunning`] after `time`: nothing of that member may be reused yet.
+    /// [`StillRunning`] after `time`: memory of the member must not be reused yet.
     pub fn cut(&self, member: &MemberLife, time: Duration) -> Result<(), StillRunning> {
         self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner).revoke(member);
         self.shared.registry.cut(Some(member), &format!("{member} was cut off"), time)
     }
 
-    /// Connections that are admitted.
+    /// Number of admitted connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.registry.admitted()
     }
 
-    /// Why connections were ended by this side, in order, the newest 64: for logs and tests.
+    /// Errors that ended the newest 64 failed connections, oldest first: for logs and tests.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.shared.registry.violations()
@@ -162,7 +162,7 @@ impl DataServer {
     /// [`StillRunning`] after `time`.
     pub fn stop(&mut self, time: Duration) -> Result<(), StillRunning> {
         self.shared.registry.close();
-        // Wakes the thread that accepts; the listener takes no connection afterwards.
+        // Wakes the accepting thread; the listener accepts no more connections.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -191,7 +191,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<ServerShared>) {
             }
             Err(_) if shared.registry.is_closed() => return,
             Err(error) => {
-                // Out of descriptors, most likely: those in use end sooner or later.
+                // Probably out of file descriptors, which become free when connections end.
                 tracing::warn!(%error, "accept");
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -199,7 +199,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<ServerShared>) {
     }
 }
 
-/// The thread of one connection, from its handshake on.
+/// Starts the thread of one connection, which performs the handshake and serves requests.
 fn begin(
     stream: TcpStream,
     address: SocketAddr,

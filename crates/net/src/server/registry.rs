@@ -1,4 +1,4 @@
-//! The connections of a server: how many, whose, and when none is left.
+//! The connections of a server: their limits, their members, and the wait for their end.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use crate::records::FrameWriter;
 use crate::socket::Socket;
 use crate::source::MemberLife;
 
-/// Reasons that are remembered.
+/// Maximum number of recorded errors.
 const VIOLATIONS_MAX: usize = 64;
 
-/// Connections without a member: they are in their handshake, or strangers.
+/// Maximum connections that are not yet admitted.
 const UNADMITTED_MAX: usize = 64;
 
 /// A writer that the thread of a connection shares with notices.
@@ -23,7 +23,7 @@ pub(super) type SharedWriter = Arc<Mutex<FrameWriter>>;
 struct ServedConnection {
     socket: Arc<Socket>,
     member: Option<MemberLife>,
-    /// Of small connections: notices go there.
+    /// Writer for notices, which only small connections have.
     notices: Option<SharedWriter>,
 }
 
@@ -35,14 +35,14 @@ struct State {
     violations: VecDeque<String>,
 }
 
-/// See the module.
+/// All connections of a server.
 pub(super) struct Registry {
     state: Arc<(Mutex<State>, Condvar)>,
     connections_max: usize,
     per_member_max: usize,
 }
 
-/// A connection that counts. It leaves when its thread ends.
+/// A registered connection; dropping the entry at the end of the thread removes it.
 pub(super) struct RegistryEntry {
     state: Arc<(Mutex<State>, Condvar)>,
     number: u64,
@@ -64,7 +64,7 @@ impl Registry {
         Self { state: Arc::default(), connections_max, per_member_max }
     }
 
-    /// A connection whose member is not known yet.
+    /// Registers a connection whose member is not yet known.
     pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<RegistryEntry, ConnectionError> {
         let mut state = lock(&self.state);
         if state.is_closed {
@@ -84,8 +84,8 @@ impl Registry {
         Ok(RegistryEntry { state: Arc::clone(&self.state), number })
     }
 
-    /// The connection belongs to a member from now on. `redeem` is called under the lock, so that a
-    /// member that is cut off has either no ticket or a connection that is cut.
+    /// Assigns a connection to the member that `redeem` returns. `redeem` runs under the lock, so a
+    /// disconnected member either has its ticket revoked or its connection cut.
     pub(super) fn admit(
         &self,
         entry: &RegistryEntry,
@@ -109,8 +109,8 @@ impl Registry {
         Ok(member)
     }
 
-    /// A member has one small connection: an older one ends first, so that its requests do not
-    /// overtake those of this one.
+    /// Ends older small connections of a member, so that their requests are complete before those
+    /// of the new one.
     pub(super) fn replace_small(
         &self,
         entry: &RegistryEntry,
@@ -150,7 +150,8 @@ impl Registry {
         })
     }
 
-    /// Cuts the connections of a member, or all, and waits until their threads have ended.
+    /// Cuts the connections of a member, or all if `None`, and waits until their threads have
+    /// ended.
     pub(super) fn cut(
         &self,
         member: Option<&MemberLife>,

@@ -1,4 +1,4 @@
-//! Decisions of the daemon for a server: the objects that a peer may read, the grants it may fill.
+//! Decisions of the daemon for a server: objects that a peer may read, and grants that it may fill.
 
 pub mod table;
 
@@ -9,10 +9,10 @@ use farrow_memory::{FileMap, Span};
 
 use crate::frame::{ErrorCode, Opened};
 
-/// One life of a node as a member.
+/// One incarnation of a node as a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberLife {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
     /// Its incarnation.
     pub incarnation: u64,
@@ -24,8 +24,8 @@ impl fmt::Display for MemberLife {
     }
 }
 
-/// A hold of a member on an object, by a number that the member chose: so it can end holds whose
-/// answer never came.
+/// A hold of a member on an object. The member chooses the number, so it can end a hold even if the
+/// answer to Open is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HoldId(pub u64);
 
@@ -33,48 +33,48 @@ pub struct HoldId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
-/// A request is refused. The connection stays.
+/// The refusal of a request. The connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} ({code:?})")]
 pub struct SourceRefusal {
-    /// What kind of error.
+    /// The kind of error.
     pub code: ErrorCode,
-    /// For a human; cut at [`crate::frame::ERROR_TEXT_BYTES_MAX`].
+    /// The reason; truncated to [`crate::frame::ERROR_TEXT_BYTES_MAX`].
     pub text: String,
 }
 
 impl SourceRefusal {
-    /// A refusal with its text.
+    /// A refusal with a code and a text.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 }
 
-/// While it lives, the ranges it was given for are not reused: see [`Source::read`].
+/// While the guard lives, its ranges are not reused; see [`Source::read`].
 pub type Guard = Box<dyn Send>;
 
-/// Objects that peers may read. Called by several threads of a server at a time. Each call returns
-/// well within the stall limit, since its connection waits for it.
+/// Objects that peers may read. Several threads of a server call it concurrently. Each call must
+/// return well within the stall limit, since its connection waits for it.
 pub trait Source: Send + Sync {
-    /// The data section that offsets are in.
+    /// The data section that offsets refer to.
     fn map(&self) -> &Arc<FileMap>;
 
-    /// Finds the object that `want` describes, checks the member's rights and holds it for the
-    /// member under the number that it chose. A number that the member has in use is refused. `want`
-    /// comes from the peer and is at most [`crate::frame::OPEN_BYTES_MAX`] long.
+    /// Finds the object that `want` describes, checks the member's permission, and holds the object
+    /// under the given number. A number that the member already uses is refused. `want` is input of
+    /// the peer, of at most [`crate::frame::OPEN_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// [`Refusal`], which the peer is told.
+    /// [`SourceRefusal`], which is sent to the peer.
     fn open(&self, member: &MemberLife, hold: HoldId, want: &[u8])
     -> Result<Opened, SourceRefusal>;
 
-    /// Allows ranges to be sent: each lies within one block of the object of that hold, and the hold
-    /// is of that member. On memory that is not coherent it also refreshes them. The ranges stay
-    /// readable until the guard is dropped, even if the hold ends meanwhile.
+    /// Checks that ranges may be sent: the hold belongs to the member, and each range is within one
+    /// block of its object. On non-coherent memory it also refreshes them. The ranges stay readable
+    /// until the guard is dropped, even if the hold ends meanwhile.
     ///
     /// # Errors
-    /// [`Refusal`], which the peer is told.
+    /// [`SourceRefusal`], which is sent to the peer.
     fn read(
         &self,
         member: &MemberLife,
@@ -82,23 +82,23 @@ pub trait Source: Send + Sync {
         ranges: &[Span],
     ) -> Result<Guard, SourceRefusal>;
 
-    /// The member needs the hold no more. An unknown one is ignored: it may have ended before.
+    /// Releases a hold. An unknown hold is ignored, since it may have ended before.
     fn release(&self, member: &MemberLife, hold: HoldId);
 
-    /// No reader of the member finds the object any more: the answer to a notice.
+    /// Records the answer to a notice: no reader of the member can find the object.
     fn gone_seen(&self, member: &MemberLife, object: u64);
 }
 
 /// Grants that peers may fill.
 pub trait PushTarget: Send + Sync {
-    /// The data section that offsets are in, writable.
+    /// The writable data section that offsets refer to.
     fn map(&self) -> &Arc<FileMap>;
 
-    /// Allows ranges to be written: each lies in the grant, and the grant is the member's and is not
-    /// sealed. The grant is not given to anybody else until the guard is dropped.
+    /// Checks that ranges may be written: the grant belongs to the member and is not sealed, and
+    /// each range is within it. The grant's memory is not reused until the guard is dropped.
     ///
     /// # Errors
-    /// [`Refusal`], which the peer is told.
+    /// [`SourceRefusal`], which is sent to the peer.
     fn write(
         &self,
         member: &MemberLife,
@@ -106,11 +106,11 @@ pub trait PushTarget: Send + Sync {
         ranges: &[Span],
     ) -> Result<Guard, SourceRefusal>;
 
-    /// Every byte of the ranges is in memory. On memory that is not coherent it publishes them. The
-    /// guard still lives.
+    /// Called when every byte of the ranges is in memory, while the guard still lives. On
+    /// non-coherent memory it publishes the ranges.
     ///
     /// # Errors
-    /// [`Refusal`], which the peer is told instead of the acknowledgement.
+    /// [`SourceRefusal`], which is sent to the peer instead of the acknowledgement.
     fn written(
         &self,
         member: &MemberLife,

@@ -1,4 +1,4 @@
-//! A source and a push target over a table in memory: for tests and for measuring.
+//! A source and a push target over a table in memory, for tests and benchmarks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ struct SourceState {
 }
 
 impl TableSource {
-    /// Nothing in it yet.
+    /// An empty table over a map.
     #[must_use]
     pub fn new(map: Arc<FileMap>) -> Arc<Self> {
         Arc::new(Self { map, state: Arc::default() })
@@ -41,42 +41,42 @@ impl TableSource {
         self.lock().objects.insert(key, blocks);
     }
 
-    /// Deletes an object: it cannot be opened any more.
+    /// Deletes an object, which can then no longer be opened.
     pub fn delete(&self, key: u64) {
         self.lock().objects.remove(&key);
     }
 
-    /// Lets a member fill a range.
+    /// Adds a grant of a range to a member.
     pub fn grant(&self, grant: GrantId, member: &MemberLife, span: Span) {
         self.lock().grants.insert(grant, (member.clone(), span));
     }
 
-    /// Holds and grants of a member end: after [`crate::server::Server::cut`].
+    /// Ends holds and grants of a member. Call [`crate::server::DataServer::cut`] first.
     pub fn forget(&self, member: &MemberLife) {
         let mut state = self.lock();
         state.holds.retain(|(of, _), _| of != member);
         state.grants.retain(|_, (of, _)| of != member);
     }
 
-    /// Holds that peers have.
+    /// Number of holds of peers.
     #[must_use]
     pub fn holds(&self) -> usize {
         self.lock().holds.len()
     }
 
-    /// Requests that read or write ranges now.
+    /// Number of requests that currently read or write ranges.
     #[must_use]
     pub fn guards(&self) -> usize {
         self.lock().guards
     }
 
-    /// What has been acknowledged of a grant.
+    /// Acknowledged ranges of a grant.
     #[must_use]
     pub fn written(&self, grant: GrantId) -> Vec<Span> {
         self.lock().written.get(&grant).cloned().unwrap_or_default()
     }
 
-    /// Answers to notices.
+    /// Received answers to notices.
     #[must_use]
     pub fn seen(&self) -> Vec<(MemberLife, u64)> {
         self.lock().seen.clone()
@@ -96,7 +96,7 @@ impl Drop for TableGuard {
     }
 }
 
-/// The request to open an object, as this table takes it.
+/// The encoding of a request to open an object of this table.
 #[must_use]
 pub fn want(key: u64) -> [u8; 8] {
     key.to_le_bytes()

@@ -1,4 +1,4 @@
-//! Certificates of one authority, as a cluster's.
+//! Certificates of one authority, as in a cluster.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Authority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    /// What a node of that name shows, and whom it trusts.
+    /// The certificate and roots of a node of that name.
     pub fn credentials(&self, name: &str) -> Credentials {
         let params = CertificateParams::new(vec![server_name_of(name)]).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -39,7 +39,7 @@ fn server_name_of(name: &str) -> String {
     format!("{name}.net.test")
 }
 
-/// The daemon parses the certificate; here a search for its one DNS name will do.
+/// The daemon parses the certificate; the tests only search for its one DNS name.
 fn member_of(certificate: &CertificateDer<'_>) -> Result<String, String> {
     let text = String::from_utf8_lossy(certificate);
     let before = text.split(".net.test").next().filter(|before| before.len() < text.len());

@@ -20,7 +20,7 @@ use farrow_net::source::{MemberLife, PushTarget, Source};
 use farrow_net::ticket::Ticket;
 use rustix::fs::MemfdFlags;
 
-/// For what must happen.
+/// Limit of waits for conditions that must occur.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// The stall limit of tests that wait for one.
@@ -36,7 +36,7 @@ pub fn memory(length: u64) -> Arc<FileMap> {
     Arc::new(FileMap::new(file, 0, Length(length), true).unwrap())
 }
 
-/// Bytes that differ from place to place, and are never zero.
+/// Bytes that depend on the offset, and are never zero.
 pub fn pattern(span: Span) -> Vec<u8> {
     let first = span.offset.0;
     let byte = |at: u64| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8 | 1;
@@ -68,7 +68,7 @@ impl Home {
         Self { map, source, server: Arc::new(server), address }
     }
 
-    /// An object of the pattern's bytes.
+    /// Adds an object with the bytes of [`pattern`].
     pub fn add(&self, key: u64, blocks: &[Span]) {
         for block in blocks {
             self.map.write(block.offset, &pattern(*block)).unwrap();
@@ -77,7 +77,7 @@ impl Home {
     }
 }
 
-/// The control channel of a member, to a server in this process.
+/// The control channel of a member to a server in this process.
 pub struct TestControl {
     pub server: Mutex<Arc<DataServer>>,
     pub member: MemberLife,
@@ -137,7 +137,7 @@ impl Reader {
         Self::start(home, "reader", address, Credentials::Plain, 1 << 30, stall)
     }
 
-    /// Opens an object and puts it into the mirror.
+    /// Opens an object and adds it to the mirror.
     pub fn open(&self, key: u64) -> (OpenedObject, MirrorHold) {
         let opened = self.peer.open(&want(key)).unwrap();
         let held = self.mirror.insert(key, &opened.opened.blocks, LONG).unwrap();
@@ -154,7 +154,7 @@ impl Reader {
     }
 }
 
-/// Waits for a condition.
+/// Waits for a condition, up to a limit.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! Stands between reader and home and does to their bytes what networks and liars do.
+//! A proxy between reader and home that injects faults of networks and malicious peers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What is done to the bytes from home to reader. Numbers count those of one connection.
+/// A fault in the bytes from home to reader. Positions count the bytes of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Each read is passed on so much later.
+    /// Delays each read by this time.
     Delay(Duration),
-    /// Both sides see the end of the connection.
+    /// Closes both sides at this position.
     CutAfter(u64),
-    /// Nothing more is passed on, and nothing ends.
+    /// Forwards no bytes after this position, without closing.
     StallAfter(u64),
-    /// So many bytes from there on come twice.
+    /// Duplicates a number of bytes from this position.
     Double(u64, usize),
-    /// The lowest bit of that byte.
+    /// Flips the lowest bit of the byte at this position.
     Flip(u64),
 }
 
@@ -37,7 +37,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// To `home`. It ends with the test's process.
+    /// Starts a proxy to `home`, which runs until the test's process ends.
     pub fn start(home: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -60,21 +60,21 @@ impl Proxy {
         Self { address, state }
     }
 
-    /// To one connection each, in the order in which they bring more than 4 KiB.
+    /// Sets one fault for each connection, in the order in which they exceed 4 KiB.
     pub fn set_faults(&self, faults: &[Fault]) {
         let mut state = self.state.lock().unwrap();
         state.faults = faults.iter().rev().copied().collect();
         state.otherwise = None;
     }
 
-    /// To every connection.
+    /// Sets a fault for every connection.
     pub fn set_fault(&self, fault: Fault) {
         let mut state = self.state.lock().unwrap();
         state.faults.clear();
         state.otherwise = Some(fault);
     }
 
-    /// Bytes that went from home to reader.
+    /// Bytes forwarded from home to reader.
     pub fn to_reader(&self) -> u64 {
         self.state.lock().unwrap().to_reader
     }
@@ -89,7 +89,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Below it no planned fault is taken: greetings and small answers pass.
+/// Bytes of a connection before a planned fault applies: handshakes and small answers pass.
 const GREETING_BYTES: u64 = 4096;
 
 fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
@@ -120,7 +120,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
             Fault::StallAfter(at) if end > at => {
                 bytes.truncate(at.saturating_sub(passed) as usize);
                 let _ = to.write_all(&bytes);
-                // Until the reader gives up.
+                // Until the reader closes the connection.
                 let _ = std::io::copy(&mut to.try_clone().unwrap(), &mut std::io::sink());
                 break;
             }

@@ -1,4 +1,4 @@
-//! The same over sockets: a server that is lied to by a client, and a peer by its home.
+//! Forged frames over sockets: from a client to a server, and from a home to a reader.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -19,10 +19,10 @@ use crate::common::{Home, LONG, Reader, member, pattern, span, until};
 
 const STALL: Duration = Duration::from_millis(500);
 
-/// Most frames of one run.
+/// Maximum frames of one run.
 const FRAMES_MAX: usize = 24;
 
-/// A server with an honest reader and an object, and a grant of the liar's.
+/// A server with an object, an honest reader, and a grant of the malicious client.
 pub struct Victim {
     home: Home,
     reader: Reader,
@@ -38,7 +38,7 @@ impl Victim {
         victim
     }
 
-    /// Sends what the bytes say, and sees that the server ends the connection and is well.
+    /// Sends frames chosen by the bytes, and checks that the server ends the connection unharmed.
     pub fn run(&self, data: &[u8]) {
         let mut dice = Dice(data);
         let liar = member("liar");
@@ -55,7 +55,7 @@ impl Victim {
         stream.read_exact(&mut welcome).unwrap();
         let mut reading = stream.try_clone().unwrap();
         let reads = thread::spawn(move || {
-            // What the server answers does not matter, that it ends does.
+            // The answers are irrelevant, but the connection must end.
             reading.set_read_timeout(Some(LONG)).unwrap();
             let ended = std::io::copy(&mut reading, &mut std::io::sink());
             !matches!(ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
@@ -70,7 +70,7 @@ impl Victim {
         self.home.server.cut(&liar, LONG).unwrap();
         self.home.source.forget(&liar);
         assert_eq!(self.home.source.guards(), 0);
-        // Only the grant may have changed.
+        // Only bytes of the grant may have changed.
         let before = self.home.map.sealed(span(0, SECTION - 2 * CHUNK_BYTES)).unwrap();
         let after = self.home.map.sealed(span(SECTION - CHUNK_BYTES, CHUNK_BYTES)).unwrap();
         let (first, length) = (BLOCK.offset.0 as usize, BLOCK.length.as_usize());
@@ -79,7 +79,7 @@ impl Victim {
         assert!(after.iter().all(|byte| *byte == 0));
     }
 
-    /// The honest reader is.
+    /// Checks that the honest reader is served.
     pub fn assert_served(&self) {
         let (opened, held) = self.reader.open(1);
         self.reader.peer.fetch(&held, opened.hold, &[BLOCK], LONG).unwrap();
@@ -91,8 +91,8 @@ impl Victim {
     }
 }
 
-/// A peer whose home answers each request as the bytes say. Bytes outside of what it asked for stay,
-/// nothing hangs, and all room comes back.
+/// Runs a peer whose home answers each request as chosen by the bytes. Bytes outside its requests
+/// are unchanged, no call hangs, and all room is released.
 pub fn run_home(data: &[u8]) {
     let tickets = Home::start(SECTION, Credentials::Plain, STALL);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -134,7 +134,7 @@ fn answer(mut stream: TcpStream, script: &[u8]) -> std::io::Result<()> {
     stream.set_read_timeout(Some(4 * STALL))?;
     stream.set_write_timeout(Some(4 * STALL))?;
     let mut dice = Dice(script);
-    // Most runs greet as they should and open the object.
+    // Most runs answer Hello and Open correctly.
     let (greets, opens) = (dice.byte() % 16 != 0, dice.byte() % 8 != 0);
     loop {
         let mut head = [0; HEADER_BYTES];

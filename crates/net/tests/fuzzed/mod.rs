@@ -1,7 +1,8 @@
-//! What a peer could send, made from a fuzzer's bytes. Used by the fuzz targets and by a plain test.
+//! Possible input from a peer, generated from a fuzzer's bytes. The fuzz targets and a plain test
+//! use it.
 //!
-//! Random bytes hardly ever have a right checksum, so most inputs are instructions: which frames to
-//! send, with fields from those that mean something, and what to damage.
+//! Random bytes rarely have a right checksum, so most inputs are instructions: the frames to send,
+//! with meaningful values in their fields, and the bytes to damage.
 #![allow(dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
@@ -14,13 +15,13 @@ use farrow_net::frame::{
 };
 use farrow_net::{CHUNK_BYTES, PIECE_BYTES_MAX};
 
-/// The data section of the homes that are lied to.
+/// Length of the data sections of the homes.
 pub const SECTION: u64 = 1 << 20;
 
-/// The object that is asked for: chunks begin and end within it.
+/// The block of the requested object; chunks begin and end within it.
 pub const BLOCK: Span = Span::new(Offset(CHUNK_BYTES - 100), Length(5 * CHUNK_BYTES));
 
-/// Instructions from a fuzzer's bytes; zeros when they are used up.
+/// Instructions from a fuzzer's bytes; zeros after their end.
 pub struct Dice<'a>(pub &'a [u8]);
 
 impl Dice<'_> {
@@ -96,7 +97,7 @@ impl Dice<'_> {
     }
 }
 
-/// Whatever decodes is within its limits, and the same after it was encoded and decoded again.
+/// Checks that decoded values are within their limits, and survive encoding and decoding.
 pub fn decode(data: &[u8]) {
     if let Some((head, body)) = data.split_first_chunk::<HEADER_BYTES>() {
         for is_checked in [true, false] {
@@ -133,7 +134,8 @@ pub fn decode(data: &[u8]) {
     }
 }
 
-/// Pieces of any ranges are all of their bytes, in order, and nothing else is taken for them.
+/// Checks that the pieces of ranges cover all their bytes, in order, and that other data is
+/// rejected.
 fn arrive(ranges: &[Span]) {
     let mut expected = ExpectedRanges::new(1, ranges);
     for range in ranges {

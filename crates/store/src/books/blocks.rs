@@ -1,5 +1,5 @@
-//! Blocks of the heap that objects are made of, with how many objects each is part of, and to
-//! whose account it goes: that of the client that sealed it first, for as long as it is there.
+//! Blocks of the heap that objects are made of, how many objects share each, and the account that
+//! is charged for it: that of the client that sealed it first, for the life of the block.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use farrow_memory::Length;
 use crate::books::space::Run;
 use crate::format::ids::NamespaceId;
 
-/// One block. It is free again when both counts are zero.
+/// One block. It is free when both counts are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Block {
     pub(crate) end: u64,
@@ -18,36 +18,36 @@ pub(crate) struct Block {
     pub(crate) retiring: u32,
     /// Sealed objects whose primary block it is.
     pub(crate) objects: u32,
-    /// The account it goes to.
+    /// The account that is charged for it.
     pub(crate) owner: ClientAccount,
 }
 
-/// A client, never used again for another one in the life of a home. In the order of namespaces.
+/// The account of a client; a number is not reused in the life of a home. Ordered by namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct ClientAccount {
     pub(crate) namespace: NamespaceId,
-    /// 0: all clients of the namespace that went.
+    /// 0: all departed clients of the namespace.
     pub(crate) client: u32,
 }
 
 impl ClientAccount {
-    /// All clients of a namespace that went.
+    /// The account of all departed clients of a namespace.
     pub(crate) const fn gone(namespace: NamespaceId) -> Self {
         Self { namespace, client: 0 }
     }
 }
 
-/// What somebody has in a region.
+/// Memory and objects of one account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Bytes: what is granted, and the blocks of objects that are sealed or still held.
+    /// Bytes: grants, and the blocks of objects that are sealed or still held.
     pub bytes: Length,
     /// Sealed objects.
     pub objects: u32,
 }
 
 impl Usage {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { bytes: Length(self.bytes.0 + other.bytes.0), objects: self.objects + other.objects }
@@ -60,7 +60,7 @@ pub(crate) struct Blocks {
     map: BTreeMap<u64, Block>,
     sealed_bytes: u64,
     retiring_bytes: u64,
-    /// Of clients that are there, and of all that went.
+    /// Usage of present clients, and of the departed ones of each namespace.
     usage: BTreeMap<ClientAccount, Usage>,
 }
 
@@ -103,7 +103,7 @@ impl Blocks {
         self.map.get(&run.start).copied().filter(|block| block.end == run.end)
     }
 
-    /// One sealed object more is made of `run`. A new block goes to the account of `owner`.
+    /// Count one more sealed object made of `run`. A new block is charged to `owner`.
     pub(crate) fn seal(&mut self, run: Run, part: BlockRole, owner: ClientAccount) {
         let is_new = !self.map.contains_key(&run.start);
         let fresh = Block { end: run.end, sealed: 0, retiring: 0, objects: 0, owner };
@@ -124,7 +124,7 @@ impl Blocks {
         self.account(owner).objects += objects;
     }
 
-    /// One object made of `run` is no longer sealed, but retiring.
+    /// Move one object made of `run` from sealed to retiring.
     pub(crate) fn retire(&mut self, run: Run, part: BlockRole) -> Result<(), NoBlock> {
         let block = self.map.get_mut(&run.start).ok_or(NoBlock(run))?;
         block.sealed = block.sealed.checked_sub(1).ok_or(NoBlock(run))?;
@@ -141,7 +141,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// One retiring object made of `run` is gone. True: so is the block.
+    /// Remove one retiring object made of `run`. True: the block is free.
     pub(crate) fn release(&mut self, run: Run) -> Result<bool, NoBlock> {
         let block = self.map.get_mut(&run.start).ok_or(NoBlock(run))?;
         block.retiring = block.retiring.checked_sub(1).ok_or(NoBlock(run))?;
@@ -156,7 +156,7 @@ impl Blocks {
         Ok(true)
     }
 
-    /// A client went: what it made goes to the account of all that went from its namespace.
+    /// A client left: its usage is added to that of the departed clients of its namespace.
     pub(crate) fn disown(&mut self, owner: ClientAccount) {
         if let Some(usage) = self.usage.remove(&owner) {
             let gone = self.usage.entry(ClientAccount::gone(owner.namespace)).or_default();
@@ -165,7 +165,7 @@ impl Blocks {
         }
     }
 
-    /// What an account has in blocks.
+    /// Usage of an account in blocks.
     pub(crate) fn usage(&self, owner: ClientAccount) -> Usage {
         self.usage.get(&owner).copied().unwrap_or_default()
     }
@@ -175,7 +175,7 @@ impl Blocks {
         self.usage.values().copied().fold(Usage::default(), Usage::plus)
     }
 
-    /// What is left of clients that went, of any namespace.
+    /// Usage of departed clients, of all namespaces.
     pub(crate) fn usage_of_gone(&self) -> Usage {
         let gone = self.usage.iter().filter(|(account, _)| account.client == 0);
         gone.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
@@ -188,7 +188,7 @@ impl Blocks {
         accounts.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
     }
 
-    /// The account of a block: that of its owner, or of all that went.
+    /// The account of a block: that of its owner, or of departed clients.
     fn account(&mut self, owner: ClientAccount) -> &mut Usage {
         let gone = ClientAccount::gone(owner.namespace);
         let owner = if self.usage.contains_key(&owner) { owner } else { gone };
@@ -200,16 +200,16 @@ impl Blocks {
     }
 }
 
-/// What a block is to an object.
+/// The role of a block in an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BlockRole {
-    /// The one that its entry names: each object has one.
+    /// The block named in the entry: each object has one.
     Primary,
-    /// One of its list.
+    /// A block of its list.
     Extra,
 }
 
-/// The books do not know this block in the state it should be in.
+/// The block is unknown, or its counts do not allow the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NoBlock(pub(crate) Run);
 

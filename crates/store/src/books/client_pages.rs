@@ -1,6 +1,6 @@
-//! Pages of the data section that clients write: hold blocks, entry pages, use stamps. All that the
-//! home reads there is input, and on a node-local region comes from memory: a page that a client of
-//! another node writes is refreshed before each look.
+//! Pages of the data section that clients write: hold blocks, entry pages, use stamps. The home
+//! treats all of it as untrusted input. On a node-local region it reads memory itself: a page
+//! written by a client of another node is refreshed before each read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use farrow_memory::{Alias, Proximity, Region, Span};
 
 use crate::error::StoreError;
 
-/// The home's hand on such pages.
+/// The home's access to such pages.
 #[derive(Debug)]
 pub(crate) struct ClientPages {
     region: Arc<Region>,
-    /// Writable for the home alone, which zeroes pages here where calls do not.
+    /// Writable for the home alone, which zeroes pages through it if system calls cannot.
     alias: Alias,
-    /// The data section can be read and written by system calls, not only mapped.
+    /// Whether system calls can read and write the data section.
     is_by_call: bool,
     /// Clients on this node, whose pages need no refresh.
     near: BTreeSet<u32>,
@@ -29,7 +29,7 @@ impl ClientPages {
         Ok(Self { region: Arc::clone(region), alias, is_by_call, near: BTreeSet::new() })
     }
 
-    /// Where the process of a client runs.
+    /// Record whether the process of a client runs on this node.
     pub(crate) fn set_proximity(&mut self, client: u32, proximity: Proximity) {
         match proximity {
             Proximity::Local => self.near.insert(client),
@@ -37,13 +37,13 @@ impl ClientPages {
         };
     }
 
-    /// Whether what this client writes has to be refreshed before it is read.
+    /// Whether bytes that this client writes have to be refreshed before they are read.
     pub(crate) fn is_far(&self, client: Option<u32>) -> bool {
         self.region.is_node_local() && client.is_none_or(|client| !self.near.contains(&client))
     }
 
-    /// Copy words of a client out. By a system call where the fabric allows it: a client could cut the file
-    /// short, and a load from behind its end would kill the home.
+    /// Copy words of a client out. Uses a system call if the fabric allows it: a client could
+    /// truncate the file, and a load beyond its end would kill the home.
     pub(crate) fn read(&self, span: Span, client: Option<u32>) -> Result<Vec<u64>, StoreError> {
         if self.is_far(client) {
             self.region.refresh(span)?;
@@ -57,12 +57,12 @@ impl ClientPages {
             let words = self.region.words(span)?;
             (0..count).map(|i| words.load(i, Ordering::Acquire).unwrap_or(0)).collect()
         };
-        // What a client did before it stored a word happened before what the home does now.
+        // Everything a client did before it stored a word happens before the home's next steps.
         fence(Ordering::Acquire);
         Ok(words)
     }
 
-    /// Make a range zero, before it is a client's or after.
+    /// Zero a range, before it is assigned to a client or after.
     pub(crate) fn zero(&self, span: Span) -> Result<(), StoreError> {
         if self.is_by_call {
             let zeros = vec![0; span.length.0 as usize];
@@ -73,7 +73,7 @@ impl ClientPages {
                 words.store(i, 0, Ordering::Release);
             }
         }
-        // The next client may be on another node, and writes into these lines.
+        // The next client may be on another node and write into these lines.
         Ok(self.region.publish(span)?)
     }
 }

@@ -1,4 +1,4 @@
-//! The client table: who is joined, so that a home that comes back knows whom to watch.
+//! The client table: all joined clients, so that a restarted home knows which processes to watch.
 
 use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
@@ -6,57 +6,57 @@ use crate::failpoint;
 use crate::format::ids::NamespaceId;
 use crate::format::layout::{CLIENT_BYTES, Layout};
 
-/// A place in the client table.
+/// Index of a record in the client table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientSlot(pub u32);
 
-/// What a client got when it joined. The nonce proves that it is the same client when it comes
-/// back to a home that was restarted.
+/// The result of joining. The nonce proves that a client is the same one when it reconnects to a
+/// restarted home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Joined {
-    /// Its place.
+    /// Its slot.
     pub client: ClientSlot,
-    /// A random number that only it and the home know.
+    /// A random number known only to the client and the home.
     pub nonce: u64,
 }
 
-/// The node on which a client runs that is not of the home's own.
+/// The node of a client that runs on another node than the home.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RemoteClient {
-    /// What the daemon knows that node by, in all lives of both.
+    /// The daemon's id of that node, stable across restarts of both.
     pub node: u64,
 }
 
-/// Who joins.
+/// A client that joins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Newcomer {
     /// Its process.
     pub pid: u32,
-    /// Start time of that process: tells it from a later one with the same pid.
+    /// Start time of that process: distinguishes it from a later one with the same pid.
     pub start_time: u64,
     /// Its user.
     pub uid: u32,
-    /// The namespace it is to be in.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
     pub remote_client: Option<RemoteClient>,
 }
 
-/// A client as the table tells of it.
+/// A record of the client table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
-    /// Its place.
+    /// Its slot.
     pub client: ClientSlot,
     /// Its process.
     pub pid: u32,
-    /// Start time of that process, in whatever unit the daemon uses: tells it from a later process
-    /// with the same number.
+    /// Start time of that process, in a unit chosen by the daemon: distinguishes it from a later
+    /// process with the same pid.
     pub start_time: u64,
     /// Its user.
     pub uid: u32,
     /// See [`Joined`].
     pub nonce: u64,
-    /// The namespace it is in.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// `None`: it runs on the home's own node.
     pub remote_client: Option<RemoteClient>,
@@ -68,14 +68,14 @@ const JOINED: u64 = 1;
 const LEAVING: u64 = 2;
 const RECORD_WORDS: usize = 8;
 
-/// The table and what the home remembers of it.
+/// The table and the home's copy of it.
 #[derive(Debug)]
 pub(crate) struct ClientTable {
     control: Control,
     layout: Layout,
     joined: Vec<Option<ClientRecord>>,
     free: Vec<u32>,
-    /// Clients whose leaving a former home did not finish.
+    /// Clients whose departure a former home did not finish.
     leaving: Vec<u32>,
 }
 
@@ -140,7 +140,7 @@ impl ClientTable {
         place.ok_or(StoreError::NoSuchClient { slot: client.0 })
     }
 
-    /// From here on a new home finishes the leaving of this client.
+    /// From here on a new home finishes the departure of this client.
     pub(crate) fn begin_leave(&mut self, client: ClientSlot) -> Result<(), StoreError> {
         self.get(client)?;
         self.set_state(client, LEAVING)
@@ -159,7 +159,7 @@ impl ClientTable {
         self.joined.iter().flatten()
     }
 
-    /// Clients whose leaving a former home did not finish, once.
+    /// Clients whose departure a former home did not finish; empty on a second call.
     pub(crate) fn take_leaving(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.leaving)
     }

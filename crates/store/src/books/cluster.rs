@@ -1,8 +1,8 @@
-//! The cluster table: bytes that a node keeps beyond its own end, and bytes that it tells its
-//! clients. What they mean is the daemon's affair.
+//! The cluster table: bytes that a node retains beyond its own life, and bytes that it publishes
+//! for its clients. Only the daemon interprets them.
 //!
-//! What is retained lies in two parts, written in turn, so that a kill leaves the one before. What is
-//! told lies in one, behind a number that is odd while it changes.
+//! Retained bytes are in two parts, written in turn, so that a kill leaves the previous part.
+//! Published bytes are in one part, behind a number that is odd while it changes.
 
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, Span};
@@ -15,16 +15,16 @@ use crate::format::layout::{CLUSTER_PART_BYTES, Layout};
 /// Bytes of a part before its contents: its number, then length and checksum.
 const HEAD_BYTES: u64 = 16;
 
-/// Most bytes that can be retained, or told.
+/// Most bytes that can be retained, or published.
 pub const CLUSTER_BYTES_MAX: u64 = CLUSTER_PART_BYTES - HEAD_BYTES;
 
-/// Parts for what is retained; the one behind them is for what is told.
+/// Parts for retained bytes; the next part is for published bytes.
 const RETAINED_PARTS: u64 = 2;
 
-/// A look that meets a change is tried again so often.
+/// Attempts of a reader while the part changes.
 const ROUNDS_MAX: u32 = 64;
 
-/// Keep `bytes`, over the older of the two parts.
+/// Retain `bytes`, in place of the older of the two parts.
 pub(crate) fn keep(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
     check_length(bytes)?;
     let region = control.region();
@@ -32,14 +32,14 @@ pub(crate) fn keep(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(
     let newest = newest.collect::<Result<Vec<_>, _>>()?;
     let number = newest.iter().map(|(number, _)| *number).max().unwrap_or(0).wrapping_add(1);
     let at = part_at(layout, number % RETAINED_PARTS);
-    // Nothing that was there counts from here on.
+    // From here on the old contents of the part are invalid.
     control.store(at, 0)?;
     fill(control, at, number, bytes)?;
     failpoint!("cluster.keep.filled");
     control.store(at, number)
 }
 
-/// What was retained last.
+/// The bytes retained last.
 pub(crate) fn retained(control: &Control, layout: &Layout) -> Result<Option<Vec<u8>>, StoreError> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
     for part in 0..RETAINED_PARTS {
@@ -52,7 +52,7 @@ pub(crate) fn retained(control: &Control, layout: &Layout) -> Result<Option<Vec<
     Ok(newest.map(|(_, bytes)| bytes))
 }
 
-/// Tell clients `bytes` from here on.
+/// Publish `bytes` for clients.
 pub(crate) fn tell(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
     check_length(bytes)?;
     let at = part_at(layout, RETAINED_PARTS);
@@ -64,12 +64,12 @@ pub(crate) fn tell(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(
     control.store(at, number.wrapping_add(1))
 }
 
-/// The number of what is told: it changes with it. 0: nothing was ever told.
+/// Number of the published bytes, which changes with them. 0: none were ever published.
 pub(crate) fn told_number(region: &Region, layout: &Layout) -> Result<u64, StoreError> {
     load(region, part_at(layout, RETAINED_PARTS))
 }
 
-/// What is told, and its number. `None`: nothing, or it changes all the time.
+/// The published bytes and their number. `None`: there are none, or they keep changing.
 pub(crate) fn told(region: &Region, layout: &Layout) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
     for _ in 0..ROUNDS_MAX {
         if let Some(told) = read_part(region, layout, RETAINED_PARTS)? {

@@ -1,4 +1,4 @@
-//! The home's hand on the control section: every change is one ordered store of one word.
+//! The home's access to the control section: every change is one ordered store of one word.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Control {
         &self.region
     }
 
-    /// Load the word at `offset`. The home is its own writer, so no order is needed.
+    /// Load the word at `offset`. The home is the only writer, so no order is needed.
     pub(crate) fn load(&self, offset: Offset) -> Result<u64, StoreError> {
         let words = self.region.words(Span::new(offset, Length(8)))?;
         words
@@ -30,7 +30,7 @@ impl Control {
             .ok_or_else(|| StoreError::unreachable_word("control", offset.0))
     }
 
-    /// Store the word at `offset` after everything stored before it, and publish it.
+    /// Store the word at `offset` after all earlier stores, and publish it.
     pub(crate) fn store(&self, offset: Offset, value: u64) -> Result<(), StoreError> {
         let span = Span::new(offset, Length(8));
         let words = self.region.words_mut(span)?;
@@ -55,7 +55,7 @@ impl Control {
         Ok(record)
     }
 
-    /// Store the words of a record that nobody reads yet, in no order, and publish them.
+    /// Store the words of a record that no reader uses yet, in no order, and publish them.
     pub(crate) fn store_record(&self, offset: Offset, record: &[u64]) -> Result<(), StoreError> {
         let span = Span::new(offset, Length(record.len() as u64 * 8));
         let words = self.region.words_mut(span)?;
@@ -67,13 +67,13 @@ impl Control {
         self.publish(span)
     }
 
-    /// Write bytes that nobody reads yet, and publish them.
+    /// Write bytes that no reader uses yet, and publish them.
     pub(crate) fn write_bytes(&self, offset: Offset, bytes: &[u8]) -> Result<(), StoreError> {
         self.region.write(offset, bytes)?;
         self.publish(Span::new(offset, Length(bytes.len() as u64)))
     }
 
-    /// Make a whole table zero. Stores are ordered, for a name index may have a late reader.
+    /// Zero a whole table. Stores are ordered, because a name index may still have a reader.
     pub(crate) fn zero(&self, span: Span) -> Result<(), StoreError> {
         let words = self.region.words_mut(span)?;
         for i in 0..words.len() {
@@ -82,7 +82,7 @@ impl Control {
         self.publish(span)
     }
 
-    /// Make what was stored visible to other nodes, before anything that is stored later.
+    /// Make earlier stores visible to other nodes, before any later store.
     fn publish(&self, span: Span) -> Result<(), StoreError> {
         self.region.publish(span)?;
         fence(Ordering::Release);
@@ -90,8 +90,8 @@ impl Control {
     }
 }
 
-/// The place of word `word` of record `index` in a table of records of `bytes`.
+/// The offset of word `word` of record `index` in a table of records of `bytes`.
 pub(crate) fn word_of(table: Span, bytes: u64, index: u32, word: u64) -> Offset {
-    // Tables lie in the region, so neither the product nor the sum leaves 64 bits.
+    // Tables are in the region, so neither the product nor the sum overflows 64 bits.
     Offset(table.offset.0 + u64::from(index) * bytes + word * 8)
 }

@@ -1,4 +1,4 @@
-//! The directory as the home writes it: slots, their lives, and their entries.
+//! The home's side of the directory: slots, their lives, and their entries.
 
 use farrow_memory::{Offset, Span};
 
@@ -41,7 +41,7 @@ impl Directory {
         self.used
     }
 
-    /// The slot the next object gets. It stays free until it is published.
+    /// The slot of the next object. It stays free until the object is published.
     pub(crate) fn vacancy(&self) -> Result<Vacancy, StoreError> {
         let slot = match self.free.last() {
             Some(slot) => *slot,
@@ -78,8 +78,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Write an object of this life anew, which nobody holds. It is coming back until the last
-    /// store, which brings it into `state`.
+    /// Rewrite the entry of an object that no client holds, in the same life. Its state is
+    /// restoring until the last store, which sets `state`.
     pub(crate) fn replace(&self, entry: &Entry, state: EntryState) -> Result<(), StoreError> {
         let slot = entry.id.slot();
         let opened = self.sequence(slot)?.with(EntryState::Restoring);
@@ -104,7 +104,7 @@ impl Directory {
         self.control.store(self.word(slot, 0), to.0)
     }
 
-    /// Make a slot free, in its next life; one that has none is never used again.
+    /// Free a slot into its next life. A slot without a next life is never used again.
     pub(crate) fn vacate(&mut self, slot: Slot) -> Result<(), StoreError> {
         let sequence = self.sequence(slot)?;
         self.vacated += 1;
@@ -118,8 +118,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Remember a slot that was found free. The very last life of a slot is not given out: it
-    /// would have no next one to be free in.
+    /// Remember a slot that was found free. The last life of a slot is not used: the slot could not
+    /// be freed into a next one.
     pub(crate) fn found_free(&mut self, slot: Slot, sequence: Sequence) {
         if sequence.next_life().is_some() {
             self.free.push(slot.0);
@@ -144,7 +144,7 @@ impl Directory {
         self.vacated
     }
 
-    /// How many slots an object can have.
+    /// Slots that are available for new objects.
     pub(crate) fn vacant(&self) -> u32 {
         self.layout.objects_max.saturating_sub(self.used) + self.free.len() as u32
     }

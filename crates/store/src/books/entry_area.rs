@@ -1,7 +1,7 @@
-//! The home's view of the entry pages: who owns which, and the lives of the entries in them.
+//! The home's view of the entry pages: the owner of each page, and the lives of its entries.
 //!
-//! An entry page is a page of the data section that one client writes. All that is read from it
-//! is input; the owner table and the life table lie in the control section.
+//! An entry page is a page of the data section that one client writes. All bytes read from it are
+//! untrusted input; the owner table and the life table are in the control section.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,11 @@ use crate::format::entry::Sequence;
 use crate::format::ids::NamespaceId;
 use crate::format::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
 
-/// Owner word of a page whose client went, and whose objects the home keeps. Client slots plus 1
-/// are far below.
+/// Owner word of a page whose client left, and whose objects the home retains. Client slots plus 1
+/// are far below it.
 const RETAINED_BY_HOME: u32 = u32::MAX;
 
-/// Of the free pages, one client gets at most this part at once.
+/// One client gets at most this fraction of the free pages at once.
 const SHARE_OF_FREE: usize = 4;
 
 /// The entry-page table, the life table and the pages.
@@ -36,12 +36,13 @@ pub(crate) struct EntryArea {
     namespaces: Vec<NamespaceId>,
     free: BTreeSet<u32>,
     by_client: BTreeMap<u32, BTreeSet<u32>>,
-    /// Entries of each page that are in the home's books: sealed, retiring or taken over.
+    /// Entries of each page that the home knows: sealed, retiring or adopted.
     known: Vec<u32>,
 }
 
 impl EntryArea {
-    /// Take over the table as it lies in the region. Pages of nobody in `clients` are the home's.
+    /// Take over the table of an existing region. Pages of a client not in `clients` become the
+    /// home's.
     pub(crate) fn open(
         control: Control,
         layout: Layout,
@@ -70,12 +71,12 @@ impl EntryArea {
         Ok(area)
     }
 
-    /// Where the process of a client runs.
+    /// Record whether the process of a client runs on this node.
     pub(crate) fn set_proximity(&mut self, client: u32, proximity: Proximity) {
         self.pages.set_proximity(client, proximity);
     }
 
-    /// Assign at most `count` pages in a row to a client, all zero. At least one.
+    /// Assign at most `count` consecutive pages to a client, zeroed. At least one.
     pub(crate) fn assign(
         &mut self,
         client: u32,
@@ -97,7 +98,7 @@ impl EntryArea {
         Ok(Span::new(self.span_of(first).offset, Length(u64::from(count) * page)))
     }
 
-    /// A client went: its pages with objects are the home's from here on, the others free.
+    /// A client left: its pages with objects become the home's, the others are free.
     pub(crate) fn client_left(&mut self, client: u32) -> Result<(), StoreError> {
         for page in self.by_client.get(&client).cloned().unwrap_or_default() {
             let is_empty = self.known.get(page as usize) == Some(&0);
@@ -113,7 +114,7 @@ impl EntryArea {
         self.by_client.keys().copied().collect()
     }
 
-    /// The pages of a client, neighbours as one.
+    /// The pages of a client, adjacent ones merged.
     pub(crate) fn spans_of(&self, client: u32) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         for page in self.by_client.get(&client).into_iter().flatten() {
@@ -126,14 +127,14 @@ impl EntryArea {
         spans
     }
 
-    /// Pages of a client in which an entry is not in the books.
+    /// Pages of a client with an entry that the home does not know.
     pub(crate) fn unknown_pages_of(&self, client: u32) -> Vec<u32> {
         let full = self.layout.client_entries_in_page();
         let pages = self.by_client.get(&client).into_iter().flatten();
         pages.copied().filter(|page| self.known.get(*page as usize) != Some(&full)).collect()
     }
 
-    /// Pages that have an owner, be it the home.
+    /// Pages that have an owner, including the home.
     pub(crate) fn used_pages(&self) -> Vec<u32> {
         (0..).zip(&self.owners).filter(|(_, owner)| **owner != 0).map(|(page, _)| page).collect()
     }
@@ -165,7 +166,7 @@ impl EntryArea {
         self.namespaces.get(page as usize).copied().unwrap_or_default()
     }
 
-    /// One entry more of the books lies in its page.
+    /// Count one more known entry in its page.
     pub(crate) fn enter(&mut self, number: u32) {
         let page = self.page_of(number);
         if let Some(known) = self.known.get_mut(page) {
@@ -173,7 +174,7 @@ impl EntryArea {
         }
     }
 
-    /// The life of an entry in the books is over. A page of the home's is free with its last.
+    /// The life of a known entry is over. A page of the home becomes free with its last entry.
     pub(crate) fn leave(&mut self, number: u32) -> Result<(), StoreError> {
         let page = self.page_of(number);
         let Some(known) = self.known.get_mut(page) else {
@@ -187,7 +188,7 @@ impl EntryArea {
         Ok(())
     }
 
-    /// Free the home's pages in which nothing is known: a former home was killed before it did.
+    /// Free the home's pages without known entries: a former home was killed before it did.
     pub(crate) fn free_empty(&mut self) -> Result<(), StoreError> {
         for page in self.used_pages() {
             let is_empty = self.known.get(page as usize) == Some(&0);
@@ -207,7 +208,7 @@ impl EntryArea {
         self.control.store(self.layout.life(number, 0), to.0)
     }
 
-    /// Where the object of an entry went: the low half of an object id, or 0.
+    /// The new location of an adopted object: the low half of an object id, or 0.
     pub(crate) fn forward(&self, number: u32) -> Result<u64, StoreError> {
         self.control.load(self.layout.life(number, FORWARD_WORD))
     }
@@ -216,11 +217,11 @@ impl EntryArea {
         self.control.store(self.layout.life(number, FORWARD_WORD), to)
     }
 
-    /// End the life of an entry: it is open in the next one, and leads nowhere. The last life has
-    /// no next one and stays closed for ever.
+    /// End the life of an entry: the next one is open, and is not forwarded. The last life has no
+    /// next one and stays closed.
     pub(crate) fn end_life(&self, number: u32) -> Result<(), StoreError> {
         let life = self.life(number)?;
-        // Of the very last life, state free means closed.
+        // In the last life, state free means closed.
         self.set_life(
             number,
             life.next_life().unwrap_or(life.with(crate::format::entry::EntryState::Free)),
@@ -255,7 +256,8 @@ impl EntryArea {
         (page * in_page..).zip(entries.iter().take(in_page as usize))
     }
 
-    /// Whether books and table agree. `known` says how many entries of a page are in the books.
+    /// Whether private state and table agree. `known` returns the number of known entries of a
+    /// page.
     pub(crate) fn check(&self, known: impl Fn(u32) -> u32) -> Result<(), String> {
         for (page, owner) in (0..).zip(&self.owners) {
             let found =
@@ -332,7 +334,7 @@ impl EntryArea {
     }
 }
 
-/// The namespace of a page, as the region tells any process.
+/// The namespace of a page, as any process reads it from the region.
 pub(crate) fn namespace_of_page(
     region: &Region,
     layout: &Layout,

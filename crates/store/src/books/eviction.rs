@@ -1,4 +1,4 @@
-//! Which objects go when memory is short.
+//! The choice of objects to evict when memory is short.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use farrow_memory::Length;
 
 use crate::format::ids::{NamespaceId, ObjectId};
 
-/// An object that may go: sealed, not held, not pinned, not retained for its creator.
+/// An object that may be evicted: sealed, not held, not pinned, not retained for its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EvictionCandidate {
     /// The object.
     pub id: ObjectId,
     /// When it was last used: the later of its seal and its last get, nanoseconds since 1970.
     pub last_use_ns: u64,
-    /// Bytes of its blocks. What it shares with another object comes back with the last of them.
+    /// Bytes of its blocks. A block shared with other objects becomes free with the last of them.
     pub bytes: Length,
     /// The namespace it is in.
     pub namespace: NamespaceId,
@@ -21,20 +21,20 @@ pub struct EvictionCandidate {
     pub is_replica: bool,
 }
 
-/// How a home chooses what to evict.
+/// How a home chooses objects to evict.
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
-    /// What it is called in options and statistics.
+    /// Its name in options and statistics.
     fn name(&self) -> &'static str;
 
     /// Whether the home evicts by itself when a client asks for memory that is not free.
     fn is_automatic(&self) -> bool;
 
-    /// A number by which candidates go: the least first, and of equals the lower id. A candidate
-    /// without a number stays.
+    /// The rank of a candidate: the least is evicted first, and of equals the lower id. A candidate
+    /// without a rank stays.
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64>;
 }
 
-/// What was not used for the longest time goes first.
+/// Evicts the least recently used object first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lru;
 
@@ -52,8 +52,8 @@ impl EvictionPolicy for Lru {
     }
 }
 
-/// Nothing goes by itself: memory that is full is an error for whoever asks for more. Who evicts
-/// by hand gets the order of [`Lru`].
+/// No automatic eviction: a request for more memory than is free is an error. Eviction by hand uses
+/// the order of [`Lru`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByHand;
 
@@ -71,7 +71,7 @@ impl EvictionPolicy for ByHand {
     }
 }
 
-/// Another policy's order, of the objects in one namespace.
+/// Another policy's order, limited to one namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Within<'a> {
     /// The policy.
@@ -94,19 +94,19 @@ impl EvictionPolicy for Within<'_> {
     }
 }
 
-/// What is to become free.
+/// The memory that must become free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// So many bytes, wherever they lie.
+    /// This many bytes, at any addresses.
     Bytes(Length),
-    /// One range of whole pages that is so long, what is free already included.
+    /// One contiguous range of whole pages of this length; memory that is already free counts.
     Run(Length),
 }
 
-/// What [`crate::Home::evict_for`] did.
+/// Result of [`crate::Home::evict_for`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Evicted {
-    /// Objects that went.
+    /// Objects that were evicted.
     pub objects: u32,
     /// Bytes that became free with them.
     pub bytes: Length,

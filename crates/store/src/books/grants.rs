@@ -1,8 +1,8 @@
-//! Which ranges of the heap belong to which client, before anything in them is sealed.
+//! The grant table: ranges of the heap that belong to a client, before anything in them is sealed.
 //!
-//! The table lies in the region, so that a restarted home does not take a living writer's memory
-//! away. Each change is a row of single stores, and after each of them the records cover at least
-//! what is granted: a home that adopts the region takes off what has become objects.
+//! The table is in the region, so that a restarted home leaves the memory of a running writer
+//! alone. Each change is a sequence of single stores. After each of them the records cover at least
+//! the granted ranges: a home that adopts the region subtracts those that have become objects.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ pub(crate) struct FoundGrant {
     pub(crate) run: Run,
 }
 
-/// Ranges to be taken out of one client's grants. Made by [`Grants::plan`], which sees that all of
-/// it is granted and that records suffice.
+/// Ranges to take out of one client's grants. Made by [`Grants::plan`], which checks that all of
+/// them are granted and that there are enough records.
 #[derive(Debug, Default)]
 pub(crate) struct Carving {
     pieces: Vec<Run>,
@@ -55,7 +55,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// The grants that [`Grants::read`] found, made disjoint.
+    /// The grants found by [`Grants::read`], made disjoint.
     pub(crate) fn new(control: Control, layout: Layout, in_use: &[FoundGrant]) -> Self {
         let mut is_used = vec![false; layout.grants_max as usize];
         for found in in_use {
@@ -75,7 +75,7 @@ impl Grants {
         grants
     }
 
-    /// All records that say they are in use.
+    /// All records whose owner word is set.
     pub(crate) fn read(control: &Control, layout: &Layout) -> Result<Vec<FoundGrant>, StoreError> {
         let mut all = Vec::new();
         for record in 0..layout.grants_max {
@@ -89,8 +89,8 @@ impl Grants {
         Ok(all)
     }
 
-    /// Make the record in the region say `run`, or nothing if it is empty. By one store if one end
-    /// stays where it is.
+    /// Set the record in the region to `run`, or free it if `run` is empty. One store if one end is
+    /// unchanged.
     pub(crate) fn mend(
         control: &Control,
         layout: &Layout,
@@ -113,7 +113,7 @@ impl Grants {
         self.freed
     }
 
-    /// Whether so many more ranges can be granted.
+    /// Whether this many more ranges can be granted.
     ///
     /// # Errors
     /// [`StoreError::TooManyGrants`] with the limit.
@@ -137,7 +137,7 @@ impl Grants {
         self.layout.grants_max - self.free.len() as u32
     }
 
-    /// Record `run`, which the space allocator has just given, as the client's.
+    /// Record `run`, just given by the space allocator, as the client's.
     pub(crate) fn add(&mut self, client: u32, run: Run) -> Result<(), StoreError> {
         let max = self.layout.grants_max;
         let record = self.free.pop().ok_or(StoreError::TooManyGrants { max })?;
@@ -169,12 +169,12 @@ impl Grants {
         true
     }
 
-    /// Plan to take `runs` (sorted, disjoint) out of the client's grants. A run may reach over
-    /// grants that touch. Nothing changes yet.
+    /// Plan to take `runs` (sorted, disjoint) out of the client's grants. A run may span several
+    /// adjacent grants. Nothing changes yet.
     pub(crate) fn plan(&self, client: u32, runs: &[Run]) -> Result<Carving, StoreError> {
         let mut carving = Carving::default();
         let mut records = 0usize;
-        // The grant the last piece came from, and where what is left of it starts.
+        // The grant of the last piece, and the start of its remainder.
         let mut current: Option<(Run, u64)> = None;
         for run in runs {
             let mut at = run.start;
@@ -185,7 +185,7 @@ impl Grants {
                     Some((same, left)) if same == grant => left,
                     _ => grant.start,
                 };
-                // With something left on both sides, `carve_one` will need one record more.
+                // If a remainder is left on both sides, `carve_one` needs one more record.
                 if at > left && end < grant.end {
                     records += 1;
                 }
@@ -200,7 +200,8 @@ impl Grants {
         Ok(carving)
     }
 
-    /// Take the planned ranges out of the client's grants. What becomes of them is up to the caller.
+    /// Take the planned ranges out of the client's grants. The caller decides about their further
+    /// use.
     pub(crate) fn carve(&mut self, client: u32, carving: &Carving) -> Result<(), StoreError> {
         for piece in &carving.pieces {
             self.carve_one(client, *piece)?;
@@ -243,8 +244,8 @@ impl Grants {
         Ok(())
     }
 
-    /// Take what has become `blocks` (disjoint, in order) out of the client's grants: a former home
-    /// was killed between the two.
+    /// Subtract `blocks` (disjoint, in order), which have become objects, from the client's grants:
+    /// a former home was killed before it did.
     pub(crate) fn take_off(&mut self, client: u32, blocks: &[Run]) -> Result<(), StoreError> {
         let parts: Vec<Run> = self.of(client).flat_map(|grant| inside(blocks, grant)).collect();
         let carving = self.plan(client, &parts)?;
@@ -268,7 +269,7 @@ impl Grants {
         Ok(runs)
     }
 
-    /// Whether books and table agree.
+    /// Whether private state and table agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         let found = Self::read(&self.control, &self.layout).map_err(|error| error.to_string())?;
         let known: usize = self.by_client.values().map(BTreeMap::len).sum();

@@ -1,9 +1,9 @@
-//! The home's view of the hold blocks: who owns which, and which objects are held.
+//! The home's view of the hold blocks: the owner of each block, and the objects that are held.
 //!
-//! A hold block is a page of the data section that one client writes. Word 0 is how many of its
-//! slots may be in use; slots begin at word 16. A slot holds 0, or a directory slot plus 1. All of
-//! it is input: the first word is clamped, and a slot value that names no retiring object is
-//! nothing. A client that lies loses its own holds and no other's.
+//! A hold block is a page of the data section that one client writes. Word 0 bounds the slots that
+//! may be in use; slots begin at word 16. A slot is 0, or a directory slot plus 1. All of it is
+//! untrusted input: the first word is clamped, and a value that names no retiring object is
+//! ignored. A client that stores wrong values loses its own holds only.
 
 use std::collections::BTreeSet;
 
@@ -27,12 +27,12 @@ pub(crate) struct HoldArea {
     owners: Vec<u32>,
     assigned: BTreeSet<u32>,
     free: BTreeSet<u32>,
-    /// Clients whose holds count no more, though their blocks are not free yet.
+    /// Clients whose holds no longer count, though their blocks are not free yet.
     silent: BTreeSet<u32>,
 }
 
 impl HoldArea {
-    /// Take over the table as it lies in the region.
+    /// Take over the table of an existing region.
     pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
         let pages = ClientPages::new(control.region(), layout.hold_blocks)?;
         let mut area = Self {
@@ -57,17 +57,17 @@ impl HoldArea {
         Ok(area)
     }
 
-    /// Where the process of a client runs.
+    /// Record whether the process of a client runs on this node.
     pub(crate) fn set_proximity(&mut self, client: u32, proximity: Proximity) {
         self.pages.set_proximity(client, proximity);
     }
 
-    /// A client holds nothing any more. Its blocks stay its own until [`Self::take_all`].
+    /// Ignore all holds of a client. Its blocks stay its own until [`Self::take_all`].
     pub(crate) fn silence(&mut self, client: u32) {
         self.silent.insert(client);
     }
 
-    /// Assign one more block to a client, all zero.
+    /// Assign one more block to a client, zeroed.
     pub(crate) fn assign(&mut self, client: u32) -> Result<Span, StoreError> {
         let max = self.layout.hold_blocks_max;
         let block = *self.free.first().ok_or(StoreError::HoldBlocksExhausted { max })?;
@@ -80,7 +80,7 @@ impl HoldArea {
         Ok(self.span_of(block))
     }
 
-    /// Take all blocks of a client, and so its holds. Returns how many blocks.
+    /// Take all blocks of a client, and so its holds. Returns the number of blocks.
     pub(crate) fn take_all(&mut self, client: u32) -> Result<u32, StoreError> {
         self.silent.remove(&client);
         self.pages.set_proximity(client, Proximity::Remote);
@@ -136,7 +136,7 @@ impl HoldArea {
         Ok(held)
     }
 
-    /// Every slot that is held, in one pass. What no client writes who keeps the rules is left out.
+    /// Every held slot, in one pass. Values that no correct client stores are left out.
     pub(crate) fn held(&self) -> Result<BTreeSet<u32>, StoreError> {
         let mut held = BTreeSet::new();
         for block in self.counted() {
@@ -178,7 +178,7 @@ impl HoldArea {
         self.assigned.len() as u32
     }
 
-    /// Whether books and table agree.
+    /// Whether private state and table agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (block, owner) in (0..).zip(&self.owners) {
             let at = word_of(self.layout.hold_owners, HOLD_OWNER_BYTES, block, 0);
@@ -194,14 +194,14 @@ impl HoldArea {
         Ok(())
     }
 
-    /// Show each slot of a block that may be in use to `see`, until it says false.
+    /// Pass each slot of a block that may be in use to `see`, until it returns false.
     fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
         let (mut span, owner) = (self.span_of(block), self.owner_of(block));
         let used =
             |words: &[u64]| words.first().copied().unwrap_or(0).min(self.layout.hold_slots());
         if self.pages.is_far(owner) {
-            // Only the lines that tell of something: a refresh costs for each. The number of slots
-            // was published before a claim behind it, so what it leaves out is claimed too late.
+            // Only the lines in use: each refreshed line has a cost. The number of slots was
+            // published before any claim beyond it, so a claim outside of it is too late.
             let head = self.pages.read(Span::new(span.offset, Length(8)), owner)?;
             span.length = Length((HOLD_HEADER_WORDS + used(&head)) * 8);
         }

@@ -1,4 +1,4 @@
-//! What a home keeps: the tables that it alone writes, and its private books about them.
+//! The home's tables: those that it alone writes in the region, and its private state about them.
 
 pub(crate) mod blocks;
 pub(crate) mod client_pages;

@@ -1,14 +1,14 @@
-//! Names: their bytes in the name heap, and the index that leads from a hash to a slot.
+//! Names: their bytes in the name heap, and the index from a hash to a slot.
 //!
 //! The index is an open-addressing table of words: high half the tag (the high half of the hash),
-//! low half the slot plus 1. 0 is a place never used, a word with a low half of 0 is a tombstone.
-//! A probe starts at the hash modulo the number of places and ends at the first 0.
+//! low half the slot plus 1. 0 is a place never used, a word with a low half of 0 is a tombstone. A
+//! probe starts at the hash modulo the number of places and ends at the first 0.
 //!
-//! Why a reader that probes while the home changes the table misses no name that is there all the
-//! time: the place of such a name does not change within one table, and no place between the start
-//! of its probe and that place becomes 0, for a tombstone is turned to 0 only if the next place is
-//! 0, and then no probe leads over it. When the tables change roles, the turn has grown, and a
-//! reader that found nothing looks at the turn again.
+//! A reader that probes while the home changes the table misses no name that is there all the time.
+//! The place of such a name does not change within one table, and no place between the start of its
+//! probe and that place becomes 0: a tombstone becomes 0 only if the next place is 0, and then no
+//! probe passes over it. When the tables swap roles, the turn grows, and a reader that found
+//! nothing checks the turn again.
 
 use std::borrow::Cow;
 
@@ -25,13 +25,13 @@ use crate::format::ids::Slot;
 use crate::format::layout::Layout;
 use crate::format::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
 
-/// A place that was used; not 0, so that probes go on.
+/// A place that was used; not 0, so that probes continue.
 const TOMBSTONE: u64 = 1 << 32;
 
-/// Places in the shortest cache line there is, of 64 B.
+/// Places in a cache line of 64 B, the shortest one.
 const LINE_PLACES: usize = 8;
 
-/// Between the name of a namespace and that of an object in it.
+/// Separates the name of a namespace from that of an object in it.
 const NAMESPACE_END: char = '\0';
 
 /// Whether `name` may be the name of an object of the default namespace.
@@ -42,11 +42,12 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     full_name("", name).map(drop)
 }
 
-/// The name that an object has in the directory: in the default namespace (`""`) its own, in
-/// others that of the namespace, a NUL, and its own.
+/// The name of an object in the directory: its own name in the default namespace (`""`), elsewhere
+/// the name of the namespace, a NUL, and its own name.
 ///
 /// # Errors
-/// [`StoreError::NameInvalid`] if its own is empty, contains NUL, or makes more than 255 bytes.
+/// [`StoreError::NameInvalid`] if its own name is empty, contains NUL, or makes more than 255
+/// bytes.
 pub fn full_name<'a>(namespace: &str, name: &'a str) -> Result<Cow<'a, str>, StoreError> {
     let bytes = name.len() as u64;
     let before = if namespace.is_empty() { 0 } else { namespace.len() as u64 + 1 };
@@ -60,7 +61,7 @@ pub fn full_name<'a>(namespace: &str, name: &'a str) -> Result<Cow<'a, str>, Sto
     Ok(Cow::Owned(format!("{namespace}{NAMESPACE_END}{name}")))
 }
 
-/// The name that an object has in its namespace.
+/// The name of an object in its namespace.
 #[must_use]
 pub fn own_name(full: &str) -> &str {
     full.split_once(NAMESPACE_END).map_or(full, |(_, own)| own)
@@ -79,8 +80,9 @@ pub(crate) fn check_full_name(namespace: &str, full: &str) -> Result<(), StoreEr
     own.ok_or(invalid).and_then(|own| full_name(namespace, own)).map(drop)
 }
 
-/// Show `see` the slots whose names may have this hash, in probe order, until it finds what it
-/// looks for. At most one round of the table. `refresh` is told of each place that begins a line.
+/// Pass the slots whose names may have this hash to `see`, in probe order, until it returns a
+/// result. At most one round of the table. `refresh` is called before the first place and each
+/// start of a line.
 pub(crate) fn probe<T, E>(
     index: &Words<'_>,
     hash: NameHash,
@@ -93,7 +95,7 @@ pub(crate) fn probe<T, E>(
         if step == 0 || at.is_multiple_of(LINE_PLACES) {
             refresh(at)?;
         }
-        // Acquire: a place that was cleared for a new turn shows that the old one is over.
+        // Acquire: a place cleared for a new turn shows that the old turn is over.
         match index.load(at, Ordering::Acquire) {
             None | Some(0) => return Ok(None),
             Some(word) => {
@@ -121,12 +123,12 @@ pub(crate) struct Names {
     count: u64,
     /// Places of the index that are not 0.
     filled: u64,
-    /// Names whose room became free since these were opened.
+    /// Names freed since this was opened.
     erased: u64,
 }
 
 impl Names {
-    /// An empty index, as in a region just made.
+    /// An empty index, as in a new region.
     pub(crate) fn new(
         control: Control,
         layout: Layout,
@@ -160,20 +162,20 @@ impl Names {
         self.heap.free_bytes()
     }
 
-    /// How many names left room since these were opened.
+    /// How many names were freed since this was opened.
     pub(crate) fn erased(&self) -> u64 {
         self.erased
     }
 
-    /// Which bytes of the name heap are free. Whoever takes some in thought gives them back.
+    /// The allocator of the name heap. A caller that allocates for a trial frees it again.
     pub(crate) fn heap_mut(&mut self) -> &mut SpaceAllocator {
         &mut self.heap
     }
 
-    /// Whether there is room for a name of so many bytes.
+    /// Whether there is room for a name of this many bytes.
     ///
     /// # Errors
-    /// [`StoreError::NameSpaceFull`] with what is free.
+    /// [`StoreError::NameSpaceFull`] with the free bytes.
     pub(crate) fn check_room(&self, asked: Length) -> Result<(), StoreError> {
         if self.heap.largest() >= asked.0.next_multiple_of(NAME_GRAIN_BYTES) {
             return Ok(());
@@ -181,7 +183,7 @@ impl Names {
         Err(self.full(asked))
     }
 
-    /// What there is, for names that find no room.
+    /// The error for a name without room, with the sizes of the heap.
     pub(crate) fn full(&self, asked: Length) -> StoreError {
         let free = self.heap.free_bytes();
         StoreError::NameSpaceFull {
@@ -192,7 +194,7 @@ impl Names {
         }
     }
 
-    /// Find the place and the slot for which `is_it` says yes.
+    /// Find the place and the slot for which `is_it` returns true.
     pub(crate) fn find(
         &self,
         hash: NameHash,
@@ -202,7 +204,7 @@ impl Names {
         probe(&words, hash, |_| Ok(()), |at, slot| Ok(is_it(slot)?.then_some((at, slot))))
     }
 
-    /// Take room for a name and write it there. Nobody knows of it yet.
+    /// Allocate room for a name and write it there. No entry refers to it yet.
     pub(crate) fn write(&mut self, name: &str) -> Result<Span, StoreError> {
         let asked = Length(name.len() as u64);
         self.check_room(asked)?;
@@ -217,15 +219,15 @@ impl Names {
         Ok(span)
     }
 
-    /// Give the room of a name back.
+    /// Free the room of a name.
     pub(crate) fn erase(&mut self, span: Span) -> Result<(), StoreError> {
         let run = name_run(span);
         self.erased += 1;
         self.heap.free(run).map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
     }
 
-    /// Lead from `hash` to `slot`. `others` tells all names that are in the index already, in
-    /// case it must be built anew.
+    /// Add an entry from `hash` to `slot`. `others` lists all names in the index, in case the index
+    /// has to be rebuilt.
     pub(crate) fn insert<I>(
         &mut self,
         hash: NameHash,
@@ -235,8 +237,8 @@ impl Names {
     where
         I: IntoIterator<Item = (NameHash, Slot)>,
     {
-        // Three quarters full: probes would grow long. Half of the places are tombstones or less
-        // than half, so the rebuilt index has room for as many changes again.
+        // Beyond three quarters full, probes grow long. Names fill at most half of the places, so a
+        // rebuilt index has at least a quarter of its places for further changes.
         if (self.filled + 1).saturating_mul(4) > self.layout.index_places.saturating_mul(3) {
             let others = others()?;
             return self.rebuild(others.into_iter().chain([(hash, slot)]));
@@ -249,7 +251,7 @@ impl Names {
         self.publish(place)
     }
 
-    /// No longer lead from `hash` to `slot`.
+    /// Remove the entry from `hash` to `slot`.
     pub(crate) fn remove(&mut self, hash: NameHash, slot: Slot) -> Result<(), StoreError> {
         let Some((at, _)) = self.find(hash, |found| Ok(found == slot))? else {
             return Err(StoreError::Corrupt { slot, reason: "its name is not in the index" });
@@ -260,7 +262,7 @@ impl Names {
         words.store(at, TOMBSTONE, Ordering::Release);
         self.publish(at)?;
         self.count = self.count.saturating_sub(1);
-        // Tombstones with nothing behind them are of no use to any probe.
+        // No probe needs a tombstone that precedes an empty place.
         while words.load(at.wrapping_add(1) & mask, Ordering::Relaxed) == Some(0)
             && words.load(at, Ordering::Relaxed) == Some(TOMBSTONE)
         {
@@ -272,8 +274,8 @@ impl Names {
         Ok(())
     }
 
-    /// Build the index anew in the table that is not in use, then let the tables change roles by
-    /// one store. A kill before that store leaves the old index as it was.
+    /// Rebuild the index in the unused table, then swap the tables by one store. A kill before that
+    /// store leaves the old index unchanged.
     pub(crate) fn rebuild(
         &mut self,
         all: impl IntoIterator<Item = (NameHash, Slot)>,
@@ -330,8 +332,8 @@ impl Names {
     }
 }
 
-/// Store into the first place of the probe that is empty or a tombstone. Which place, and whether
-/// it was a tombstone. Not yet published.
+/// Store into the first place of the probe that is empty or a tombstone. Returns the place, and
+/// whether it was a tombstone. The store is not published yet.
 fn put(index: &WordsMut<'_>, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
     let mask = index.len().wrapping_sub(1);
     let value = (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1);

@@ -1,7 +1,7 @@
-//! The namespace table: which namespaces there are, what each may have, who may write in it.
+//! The namespace table: names, limits and permitted writers of all namespaces.
 //!
-//! The default namespace has number 0, no record, no name and no limits. Record `n` is that of
-//! number `n + 1`. A record is written while its state says free, and is there from one store on.
+//! The default namespace has number 0, no record, no name and no limits. Record `n` describes
+//! number `n + 1`. A record is written while its state is free, and becomes valid by one store.
 
 use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
@@ -20,34 +20,34 @@ const BYTES_WORD: usize = 10;
 const EVENTS_WORD: usize = 11;
 /// Words of the writers, two in each.
 const WRITER_WORDS: std::ops::Range<usize> = 12..16;
-/// Number of writers where everybody may write.
+/// Number of writers if every user may write.
 const ANYBODY: u64 = 0xff;
 
-/// What a namespace is to be. [`Default`]: the default one.
+/// The options of a namespace. [`Default`]: the default namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceOptions {
     /// 1 to 63 bytes of UTF-8 without NUL.
     pub name: String,
-    /// Bytes that all its clients, and what is left of those that went, may have; `None`: all.
+    /// Bytes for all its clients and the objects of departed clients; `None`: no limit.
     pub bytes_max: Option<u64>,
-    /// Sealed objects in it; `None`: as many as the region holds.
+    /// Sealed objects in it; `None`: as many as the region allows.
     pub objects_max: Option<u32>,
     /// Users that may write in it, at most 8; `None`: all.
     pub writers: Option<Vec<u32>>,
 }
 
-/// A namespace as the table tells of it.
+/// A namespace in the table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Namespace {
     /// Its number.
     pub id: NamespaceId,
     /// Its name and its limits.
     pub options: NamespaceOptions,
-    /// How many events were published before it was made: those are not its own.
+    /// How many events were published before its creation: those are not its own.
     pub events_from: u64,
 }
 
-/// The table and what the home remembers of it.
+/// The table and the home's copy of it.
 #[derive(Debug)]
 pub(crate) struct NamespaceTable {
     control: Control,
@@ -58,8 +58,7 @@ pub(crate) struct NamespaceTable {
 }
 
 impl NamespaceTable {
-    /// Read the table. Returns with it what is wrong with records that cannot be right; those are
-    /// free from here on.
+    /// Read the table. Also returns a message for each invalid record; those are freed.
     pub(crate) fn open(
         control: Control,
         layout: Layout,
@@ -85,8 +84,8 @@ impl NamespaceTable {
         Ok((table, damaged))
     }
 
-    /// Number of a namespace that does not exist yet. `is_unused` says of which numbers nothing
-    /// is left.
+    /// Create a namespace and return its number. `is_unused` tells whether nothing is left of an
+    /// earlier namespace with a number.
     pub(crate) fn create(
         &mut self,
         options: &NamespaceOptions,
@@ -114,7 +113,7 @@ impl NamespaceTable {
         Ok(id)
     }
 
-    /// The caller has seen that nothing is in it.
+    /// Free a record. The caller has checked that the namespace is empty.
     pub(crate) fn remove(&mut self, id: NamespaceId) -> Result<(), StoreError> {
         let Some(record) = u32::from(id.0).checked_sub(1) else {
             return Ok(());
@@ -127,7 +126,7 @@ impl NamespaceTable {
         Ok(())
     }
 
-    /// All, the default one first.
+    /// All namespaces, the default one first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
         std::iter::once(&self.default).chain(self.known.iter().flatten())
     }
@@ -143,7 +142,7 @@ impl NamespaceTable {
         }
     }
 
-    /// Whether books and table agree.
+    /// Whether private state and table agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (record, known) in (0..).zip(&self.known) {
             let words = self.control.load_record(self.word(record, 0));
@@ -164,7 +163,7 @@ impl NamespaceTable {
     }
 }
 
-/// `NAMESPACES_MAX` keeps this far below 16 bits.
+/// `NAMESPACES_MAX` is far below 16 bits.
 fn id_of(record: u32) -> NamespaceId {
     NamespaceId(u16::try_from(record + 1).unwrap_or(u16::MAX))
 }

@@ -1,7 +1,7 @@
 //! Which objects are pinned: a bit for each directory slot, in the control section.
 //!
-//! A pin says that the home may not evict an object by itself; it survives the home. It is one bit,
-//! however often an object is pinned, and goes with the object.
+//! A pin prevents automatic eviction; it survives the home. It is one bit, however often an object
+//! is pinned, and is removed with the object.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Take over the table as it lies in the region. Pins of slots without an object go: a kill
-    /// may have come between the end of an object and that of its pin.
+    /// Take over the table of an existing region. Pins of slots without an object are cleared: a
+    /// kill may have separated the end of an object from that of its pin.
     pub(crate) fn open(
         control: Control,
         layout: Layout,
@@ -60,7 +60,7 @@ impl Pins {
         self.pinned.len() as u32
     }
 
-    /// Pin the object in `slot`, or let it go. One store, none if nothing changes.
+    /// Pin or unpin the object in `slot`. One store, none if nothing changes.
     pub(crate) fn set(&mut self, slot: Slot, is_pinned: bool) -> Result<(), StoreError> {
         let has_changed =
             if is_pinned { self.pinned.insert(slot.0) } else { self.pinned.remove(&slot.0) };
@@ -72,7 +72,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Whether books and table agree.
+    /// Whether private state and table agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         for word in 0..self.layout.objects_max.div_ceil(PINS_IN_WORD) {
             let found = self.control.load(self.place(word)).map_err(|error| error.to_string())?;

@@ -1,14 +1,14 @@
-//! Which bytes of a range are free: best fit in O(log n), retained in private memory of the home.
+//! Free space of a range: best fit in O(log n), in private memory of the home.
 //!
-//! Free runs are any multiple of the grain; what is handed out is whole units (pages), because
-//! a writer's memory is mapped by the page. A run is therefore filed by the length of its
-//! *interior*, the whole units inside it. The ragged rest stays with its run and becomes of use
-//! when a neighbour is freed, for neighbours always merge.
+//! Free runs are any multiple of the grain. Allocations are whole units (pages), because a writer's
+//! memory is mapped by the page. A run is therefore filed by the length of its *interior*, the
+//! whole units inside it. The ragged rest stays with its run and becomes usable when an adjacent
+//! run is freed, because adjacent free runs are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Runs that are looked at for one that fits the wished alignment with no waste, before a longer
-/// run, in which every alignment fits, is cut up. A small constant keeps the search O(log n).
+/// Runs tried for one that fits the requested alignment with no waste, before a longer run, in
+/// which every alignment fits, is cut. A small constant keeps the search O(log n).
 const ALIGNED_CANDIDATES_MAX: usize = 16;
 
 /// A range of bytes, from `start` up to but not including `end`.
@@ -16,7 +16,7 @@ const ALIGNED_CANDIDATES_MAX: usize = 16;
 pub struct Run {
     /// First byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// First byte after the range.
     pub end: u64,
 }
 
@@ -29,21 +29,21 @@ impl Run {
 /// Why a range cannot be taken or given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpaceError {
-    /// Not a range that this allocator could ever have handed out.
+    /// A range that this allocator cannot have handed out.
     #[error("range {0:?} is empty, unaligned or outside of what is managed")]
     Outside(Run),
-    /// Part of it is free, or occupied, already.
+    /// Part of it is already free, or already occupied.
     #[error("range {asked:?} overlaps {other:?}")]
     Overlap {
         /// The range.
         asked: Run,
-        /// What it overlaps.
+        /// The range it overlaps.
         other: Run,
     },
 }
 
-/// Free ranges, filed by address and by length. The home's heap is one of these; a client keeps
-/// what it was granted in another.
+/// Free ranges, filed by address and by length. The home's heap is one of these; a client manages
+/// its grants in another.
 #[derive(Clone, Debug)]
 pub struct SpaceAllocator {
     all: Run,
@@ -64,7 +64,7 @@ impl SpaceAllocator {
         Self::with_occupied(all, grain, unit, std::iter::empty())
     }
 
-    /// Everything in `all` is free but `occupied`, whose runs come in order and do not overlap.
+    /// An allocator for `all`, free except for `occupied`, whose runs are sorted and disjoint.
     /// Linear in their number: the trees are built in bulk.
     pub fn with_occupied(
         all: Run,
@@ -121,8 +121,8 @@ impl SpaceAllocator {
         Ok(space)
     }
 
-    /// Take `length` bytes, rounded up to whole units, at a multiple of `alignment` if some free
-    /// run has room for that, else at any unit. None: no run is long enough.
+    /// Allocate `length` bytes, rounded up to whole units, at a multiple of `alignment` if a free
+    /// run allows it, else at any unit. None: no run is long enough.
     pub fn allocate(&mut self, length: u64, alignment: u64) -> Option<Run> {
         let length = length.max(1).checked_next_multiple_of(self.unit)?;
         let place = if alignment > self.unit && alignment.is_power_of_two() {
@@ -151,7 +151,7 @@ impl SpaceAllocator {
         }
     }
 
-    /// Give a range back. It merges with free neighbours. Nothing changes on an error.
+    /// Free a range. It is merged with adjacent free runs. Nothing changes on an error.
     pub fn free(&mut self, run: Run) -> Result<(), SpaceError> {
         if run.start >= run.end
             || run.start < self.all.start
@@ -181,17 +181,17 @@ impl SpaceAllocator {
         Ok(())
     }
 
-    /// All that is free.
+    /// Free bytes, including those outside whole units.
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
 
-    /// What of it is in whole units, so that it can be handed out.
+    /// Free bytes in whole units, which can be allocated.
     pub(crate) fn interior_bytes(&self) -> u64 {
         self.interior_bytes
     }
 
-    /// The longest range that [`Self::allocate`] would give.
+    /// The longest range that [`Self::allocate`] would return.
     pub fn largest(&self) -> u64 {
         self.by_interior.last().map_or(0, |(interior, _)| *interior)
     }
@@ -201,7 +201,7 @@ impl SpaceAllocator {
         self.free.iter().map(|(&start, &end)| Run { start, end })
     }
 
-    /// Whether the two trees and the sums agree, and every neighbour is merged.
+    /// Whether the two trees and the sums agree, and all adjacent runs are merged.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut last_end = None;
         let (mut bytes, mut interior, mut filed) = (0u64, 0u64, 0usize);
@@ -380,7 +380,7 @@ mod tests {
         let mut space = SpaceAllocator::new(run(UNIT, UNIT * 64), GRAIN, UNIT).unwrap();
         let first = space.allocate(big, big).unwrap();
         assert_eq!(first.start % big, 0);
-        // 15 units lie before it: too short. Two aligned places lie after it.
+        // The 15 units before it are too short. Two aligned places follow it.
         assert_eq!(space.allocate(big, big).unwrap().start, 2 * big);
         assert_eq!(space.allocate(big, big).unwrap().start, 3 * big);
         assert!(space.allocate(big, big).is_none());
@@ -424,7 +424,7 @@ mod tests {
         space.check().unwrap();
     }
 
-    /// One byte of state a grain: the plainest thing that is right.
+    /// One flag for each grain: the simplest correct allocator.
     struct SpaceModel {
         taken: Vec<bool>,
         base: u64,

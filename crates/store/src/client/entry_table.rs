@@ -1,19 +1,19 @@
-//! A client's side of client entries: make an object by stores of one's own, without a message.
+//! The client side of client entries: make an object by stores, without a message.
 //!
 //! # Why an entry is read whole or not at all
 //!
-//! The client uses an entry for a life that is open and that it has not used yet. It
+//! The client uses an entry for an open life that it has not used yet. It
 //!   1. stores the sequence with state writing, and passes a release fence,
 //!   2. stores the other words,
-//!   3. stores the sequence with state sealed, by a release store: the object is there.
+//!   3. stores the sequence with state sealed, by a release store: the object exists.
 //!
-//! A reader loads life and sequence before it loads the other words, and again afterwards. The
-//! home ends a life by storing the life, and only then opens the next one, which the client loads
-//! before step 1: so a reader that sees a word of the next life sees, at its second look, that its
-//! own is over. A client that is killed before step 3 leaves an entry that nobody reads.
+//! A reader loads life and sequence before the other words, and again afterwards. The home ends a
+//! life by storing the life, and only then opens the next one, which the client loads before step
+//! 1. So a reader that sees a word of the next life sees, at its second load, that its own is over.
+//! A client that is killed before step 3 leaves an entry that no reader accepts.
 //!
 //! On a node-local region the entry is published before step 3, and its first line after it. A
-//! reader on another node may have lines of different age: the checksum tells, and it looks again.
+//! reader on another node may see lines of different age: the checksum differs, and it looks again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,20 +32,20 @@ use crate::format::ids::{Generation, NamespaceId, ObjectId};
 use crate::home::SealRequest;
 use crate::seqlock::{self, RecordWriter};
 
-/// Entries that one search finds, and lives that it looks at in any case: some 4 KiB of them.
+/// Entries that one search finds, and lives that it looks at in any case: about 4 KiB of them.
 const SEARCH_MIN: usize = 512;
 
-/// Lives that may be looked at for each object that is made. Where one entry in this many can be
-/// used again, no page is asked for: what a client takes follows what it has in use.
+/// Lives that may be looked at for each new object. If one entry in this many can be reused, no
+/// page is requested: a client's pages are proportional to its live objects.
 const LOOKS_PER_OBJECT: usize = 4;
 
-/// Entries in pages in a row.
+/// Consecutive entry pages.
 #[derive(Debug)]
 struct PageRow {
     alias: Alias,
     /// Number of its first entry.
     first: u32,
-    /// That of the client.
+    /// Namespace of the pages.
     namespace: NamespaceId,
     /// The last life of each entry that this client used; 0: none.
     used: Vec<u32>,
@@ -54,7 +54,7 @@ struct PageRow {
 #[derive(Debug, Default)]
 struct Books {
     rows: Vec<PageRow>,
-    /// Row and place in it of entries whose life is open and not used.
+    /// Row, and index in it, of entries whose life is open and unused.
     free: Vec<(usize, usize)>,
     /// Where the next search starts.
     row: usize,
@@ -99,17 +99,17 @@ impl EntryTable {
     /// A table without pages, of the client in slot `client`.
     ///
     /// # Errors
-    /// [`StoreError::Format`] if `region` is none.
+    /// [`StoreError::Format`] if `region` is not a store region.
     pub fn new(region: Arc<Region>, client: ClientSlot, pid: u32) -> Result<Self, StoreError> {
         let header = RegionHeader::read(&region)?;
         Ok(Self { region, header, client, pid, state: Mutex::default() })
     }
 
-    /// Add pages in a row that the home has assigned. Pages that are in the table already are
+    /// Add consecutive pages that the home has assigned. Pages that are already in the table are
     /// left as they are.
     ///
     /// # Errors
-    /// [`StoreError::BadSpan`] if they are no entry pages, [`StoreError::Map`].
+    /// [`StoreError::BadSpan`] if they are not entry pages, [`StoreError::Map`].
     pub fn add_pages(&self, span: Span) -> Result<(), StoreError> {
         let layout = &self.header.layout;
         let page = layout.page.0;
@@ -138,8 +138,8 @@ impl EntryTable {
         let before = (span.offset.0 - layout.entry_pages.offset.0) / layout.page.0;
         let pages = span.length.0 / layout.page.0;
         let alias = self.region.alias(span)?;
-        // The home made the pages zero; what this node has of them may be older, and would go back to
-        // memory with the first entry.
+        // The home has zeroed the pages. This node's caches may have older bytes, and would write
+        // them back with the first entry.
         self.region.refresh_if_remote(span)?;
         let used = vec![0; pages as usize * in_page as usize];
         let (row, places) = (books.rows.len(), used.len());
@@ -155,14 +155,14 @@ impl EntryTable {
         Ok(())
     }
 
-    /// Make an object of what this client has written and published: no name, one block, which is
-    /// a part of its grants. None: there is no entry for it; ask the home for pages.
+    /// Make an object of bytes that this client has written and published: no name, and one block,
+    /// which is part of its grants. None: no entry is free; ask the home for pages.
     ///
-    /// With `holds` the object is held from the first moment on.
+    /// With `holds` the object is held from the beginning.
     ///
     /// # Errors
-    /// [`StoreError::BadRequest`] for a request that cannot be right, or has a name or extra
-    /// blocks; [`StoreError::HoldsExhausted`]. There is no object then.
+    /// [`StoreError::BadRequest`] for a request that is invalid, or has a name or extra blocks;
+    /// [`StoreError::HoldsExhausted`]. No object exists then.
     pub fn seal(
         &self,
         request: &SealRequest<'_>,
@@ -229,7 +229,7 @@ impl EntryTable {
         if entry.descriptor.length.0 > u32::MAX.into() {
             return Err(StoreError::BadRequest { reason: "a descriptor of more than 32 bits" });
         }
-        // The claim comes first: nobody can delete the object before it is held.
+        // The claim is first, so that the object cannot be deleted before it is held.
         let held = match holds {
             Some(holds) => {
                 let closed = || StoreError::Inconsistent("an open life was closed".to_owned());
@@ -255,7 +255,7 @@ impl EntryTable {
         Ok(())
     }
 
-    /// Look for entries whose life has moved on since they were used.
+    /// Look for entries whose life has advanced since they were used.
     fn search(&self, books: &mut Books) -> Result<(), StoreError> {
         let most = books.looks.max(SEARCH_MIN).min(books.entries);
         for _ in 0..most {
@@ -290,14 +290,14 @@ impl EntryTable {
         let span = Span::new(at, Length(8));
         self.region.refresh_if_remote(span)?;
         let words = self.region.words(span)?;
-        // Acquire: what is stored into the entry is stored after its last life was over.
+        // Acquire: stores into the entry follow the end of its last life.
         let word = words.load(0, Ordering::Acquire);
         let life = life_of(word.ok_or_else(|| StoreError::unreachable_word("life table", at.0))?);
         let is_unused = row.used.get(place).is_some_and(|used| *used < life.generation().0);
         Ok((is_open(life) && is_unused).then_some(life.generation()))
     }
 
-    /// The books under the lock are right after each statement.
+    /// The state under the lock is consistent after each statement.
     fn books(&self) -> MutexGuard<'_, Books> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,46 +1,47 @@
-//! A client's side of holds: claim an object by one store, let it go by one store.
+//! The client side of holds: claim an object by one store, release it by one store.
 //!
 //! # Why a held object is not freed
 //!
-//! It is the hazard-pointer argument (Michael, "Hazard Pointers", 2004). A reader
+//! The argument is that of hazard pointers (Michael, "Hazard Pointers", 2004). A reader
 //!   1. loads the entry's sequence `s` and sees it sealed,
 //!   2. stores its claim,
 //!   3. passes a sequentially consistent fence,
 //!   4. loads the sequence again and holds the object only if it is still `s`.
 //!
-//! The home, to delete,
+//! To delete an object, the home
 //!   1. stores the sequence with state retiring,
 //!   2. passes a sequentially consistent fence,
-//!   3. loads every claim and frees the object only if none is on it.
+//!   3. loads every claim and frees the object only if none names it.
 //!
-//! All such fences are in one order. If the reader's comes first, its claim is seen by the home's
-//! loads, which come after the home's fence: the object stays. If the home's comes first, the
-//! reader's second load sees retiring, or a later life: the reader gives up. The number of slots
-//! in use, in word 0 of a block, is raised before the claim and so before the fence; the same
-//! argument covers it.
+//! All such fences have one total order. If the reader's fence is first, the home's loads, which
+//! follow the home's fence, see the claim: the object stays. If the home's fence is first, the
+//! reader's second load sees retiring, or a later life: the reader gives up. The number of slots in
+//! use, in word 0 of a block, is raised before the claim and so before the fence; the same argument
+//! covers it.
 //!
-//! Several objects may be claimed with one fence, after all claims and before all second looks: for
-//! each of them it is the same argument.
+//! Several objects may be claimed with one fence, after all claims and before all second loads. The
+//! argument holds for each of them.
 //!
-//! Of an object that a client sealed by itself, the word in question is the life, which the home
-//! alone writes; it is open where the sequence of another is sealed.
+//! For an object that a client sealed without the home, the word in question is the life, which
+//! only the home writes. An open life corresponds to a sealed sequence.
 //!
-//! A claim is let go by a release store, and the home loads claims with acquire: all that the
-//! reader has read, it has read before the space is used again. A sequence never repeats, so the
-//! slot's next life cannot be taken for this one.
+//! A claim is released by a release store, and the home loads claims with acquire: all reads by the
+//! reader precede the reuse of the space. A sequence never repeats, so the slot's next life cannot
+//! be mistaken for this one.
 //!
-//! On a node-local region a client of another node publishes its claim before the fence and refreshes
-//! the word it loads after it; the home publishes its store before its fence and refreshes the claims
-//! after it. Memory has one order of what is published, so the argument stays as it is.
+//! On a node-local region a client of another node publishes its claim before the fence and
+//! refreshes the word it loads after it. The home publishes its store before its fence and
+//! refreshes the claims after it. Memory orders everything that is published, so the argument still
+//! holds.
 //!
-//! Several threads, and several handles, of one client share a claim: it is counted here. The lock
-//! of a shard is held over a few loads and stores of mapped memory and over no system call, but for
-//! the one that asks about children.
+//! The threads and handles of one client share a claim, which is counted here. The lock of a shard
+//! is held over a few loads and stores of mapped memory. The only system call under it is the check
+//! for child processes.
 //!
-//! A forked child reads what its parent held at the fork, and has no claims. So a claim that is older
-//! than a fork stays, with a count of 0, until no child of that fork is left ([`farrow_memory::fork`]).
-//! When the parent ends before, its claims stay where they are: the home leaves the place alone while
-//! anybody maps the region through it.
+//! A forked child reads the objects its parent held at the fork, and has no claims of its own. So a
+//! claim older than a fork stays, with a count of 0, until no child of that fork is left
+//! ([`farrow_memory::fork`]). If the parent ends first, its claims stay in its blocks: the home
+//! leaves the client's slot alone while any process maps the region through it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -63,15 +64,15 @@ mod batch;
 
 pub use batch::HeldBytes;
 
-/// Locks that readers of different objects spread over. A power of two; some times the cores of a
+/// Locks that readers of different objects spread over: a power of two, a few times the cores of a
 /// small machine.
 const SHARDS: usize = 16;
 
-/// Free slots that a shard keeps, so that most claims take no second lock.
+/// Free slots retained by a shard, so that most claims take no second lock.
 const SPARE_MAX: usize = 4;
 
-/// A mark is lowered only from above this: to scan a few lines costs the home less than it costs
-/// a reader to write word 0 for each hold.
+/// A mark is lowered only from above this: scanning a few lines costs the home less than writing
+/// word 0 for each hold costs a reader.
 const MARK_RETAINED: u64 = 64;
 
 /// One slot of a hold block, which may hold a claim.
@@ -79,13 +80,14 @@ const MARK_RETAINED: u64 = 64;
 struct HoldSlot {
     /// The block, mapped writable.
     block: Arc<Alias>,
-    /// Which block of the table.
+    /// Number of the block in the table.
     number: usize,
     /// Slot within the block, from 0.
     index: u64,
 }
 
-/// Slots of a block that are in use, and the mark in its word 0: none from there on is.
+/// Slots of a block that are in use, and the mark in its word 0: every slot in use is below the
+/// mark.
 #[derive(Clone, Copy, Debug, Default)]
 struct BlockCounts {
     in_use: u64,
@@ -98,9 +100,9 @@ struct HoldClaim {
     sequence: Sequence,
     /// 0: only children of this process may still use it.
     count: u64,
-    /// The last fork before the first use of it.
+    /// The last fork before its first use.
     since: u64,
-    /// The last fork before it was let go, while the count is 0.
+    /// The last fork before its release, while the count is 0.
     until: u64,
     place: HoldSlot,
 }
@@ -111,7 +113,7 @@ impl HoldClaim {
     }
 }
 
-/// What is shared by all shards: one short lock when an object is first claimed or last let go.
+/// State shared by all shards: one short lock when an object is first claimed or last released.
 #[derive(Debug, Default)]
 struct HoldPool {
     free: Vec<HoldSlot>,
@@ -120,7 +122,7 @@ struct HoldPool {
 
 type ClaimMap = HashMap<u32, HoldClaim, BuildHasherDefault<SlotHasher>>;
 
-/// Claims on the slots of one shard, and a few slots of blocks that are ready for more.
+/// Claims on the slots of one shard, and a few free slots for more.
 #[derive(Debug, Default)]
 struct Shard {
     claims: ClaimMap,
@@ -143,8 +145,8 @@ impl HoldTable {
     /// A table over the hold blocks that the home has assigned to this client.
     ///
     /// # Errors
-    /// [`StoreError::Format`] if `region` is none, [`StoreError::BadSpan`] for a block that is not
-    /// one, [`StoreError::Map`] if a block cannot be mapped writable.
+    /// [`StoreError::Format`] if `region` is not a store region, [`StoreError::BadSpan`] for a span
+    /// that is not a hold block, [`StoreError::Map`] if a block cannot be mapped writable.
     pub fn new(region: Arc<Region>, blocks: &[Span]) -> Result<Self, StoreError> {
         let layout = RegionHeader::read(&region)?.layout;
         let table = Self {
@@ -175,8 +177,8 @@ impl HoldTable {
         let block = Arc::new(self.region.alias(span)?);
         // The first claim should not wait for the page.
         block.populate()?;
-        // The home made it zero; what this node has of it may be older, and would go back to memory
-        // with the first claim.
+        // The home has zeroed it. This node's caches may have older bytes, and would write them
+        // back with the first claim.
         self.region.refresh_if_remote(span)?;
         let mut pool = lock(&self.pool);
         let number = pool.blocks.len();
@@ -211,8 +213,8 @@ impl HoldTable {
         spare + lock(&self.pool).free.len()
     }
 
-    /// Touch no claim from here on, as a client that was killed. A child process after `fork` does so
-    /// by itself: its copies of the handles are not the owner's, and must let nothing go.
+    /// Touch no claim from now on, like a client that was killed. A child process does so by itself
+    /// after `fork`: its copies of the handles are not the owner's, and must release nothing.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
     }
@@ -221,25 +223,25 @@ impl HoldTable {
         self.region.is_of_this_process() && !self.is_abandoned.load(Ordering::Acquire)
     }
 
-    /// Hold the object of `entry`. None: it is not there any more.
+    /// Hold the object of `entry`. None: it is no longer there.
     ///
     /// # Errors
-    /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
+    /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for another block.
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
         let is_held = self.acquire(entry.id.slot(), self.expected(entry))?;
         Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
     }
 
-    /// The word that tells of an object's life, while it is there.
+    /// The expected word of an object's life while the object is there.
     fn expected(&self, entry: &Entry) -> Sequence {
         match self.layout.client_entry(entry.id.slot()) {
-            // The home says whether it is still there, not the client that wrote the entry.
+            // The home decides whether it is still there, not the client that wrote the entry.
             Some(_) => Sequence::new(entry.id.generation(), EntryState::Free),
             None => entry.sequence(),
         }
     }
 
-    /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
+    /// Claim the life `sequence` of `slot`, or count one more use of an existing claim.
     fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         if !self.is_usable() {
             return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
@@ -247,7 +249,7 @@ impl HoldTable {
         let since = fork::completed_forks();
         let mut shard = self.shard(slot);
         if let Some(claim) = shard.claims.get_mut(&slot.0) {
-            // A claim on another life: the slot is not free, so it is not in the life asked for.
+            // A claim on another life: the slot is not free, so it is not in the requested life.
             if claim.sequence != sequence {
                 return Ok(false);
             }
@@ -276,7 +278,7 @@ impl HoldTable {
         hazard::claim(words, claim_on(slot), sequence.0)
     }
 
-    /// One use less. With the last one the claim goes, unless a child may have inherited it.
+    /// Drop one use. The last one clears the claim, unless a child may have inherited it.
     fn release(self: &Arc<Self>, slot: Slot) {
         if !self.is_usable() {
             return;
@@ -296,7 +298,7 @@ impl HoldTable {
         self.let_claim_go(&mut shard, slot);
     }
 
-    /// The claim on this slot goes when no child has it any more.
+    /// Defer clearing the claim on this slot until no child can use it.
     #[cold]
     fn keep_for_children(self: &Arc<Self>, mut shard: MutexGuard<'_, Shard>, slot: Slot) {
         shard.inherited.push(slot.0);
@@ -305,7 +307,7 @@ impl HoldTable {
         fork::defer(this);
     }
 
-    /// Takes a claim that nobody uses out, and clears it.
+    /// Removes an unused claim and clears its slot.
     fn let_claim_go(&self, shard: &mut Shard, slot: Slot) {
         if let Some(claim) = shard.claims.remove(&slot.0) {
             match claim.place.store(0) {
@@ -328,19 +330,19 @@ impl HoldTable {
         }
     }
 
-    /// The claim keeps bytes that this process has had since that fork.
+    /// Record that the claim protects bytes that this process has had since fork `since`.
     fn date_back(&self, slot: Slot, since: u64) {
         if let Some(claim) = self.shard(slot).claims.get_mut(&slot.0) {
             claim.since = claim.since.min(since);
         }
     }
 
-    /// Lets go of what no child has any more; how much of a shard is left.
+    /// Clears claims that no child uses any more; returns how many of the shard remain.
     fn let_inherited_go(&self, shard: &Mutex<Shard>) -> usize {
         let mut shard = lock(shard);
         let mut left = Vec::new();
         for slot in std::mem::take(&mut shard.inherited) {
-            // A claim in use again is let go like any other.
+            // A claim in use again is released like any other.
             let Some(HoldClaim { count: 0, since, until, .. }) = shard.claims.get(&slot) else {
                 continue;
             };
@@ -354,8 +356,8 @@ impl HoldTable {
         shard.inherited.len()
     }
 
-    /// Take a free slot of the pool, or one that another shard keeps, and raise the mark of its
-    /// block over it. The caller holds the lock of a shard, so others are only tried.
+    /// Take a free slot of the pool, or a spare one of another shard, and raise the mark of its
+    /// block above it. The caller holds the lock of a shard, so the other locks are only tried.
     fn take_place(&self) -> Result<HoldSlot, StoreError> {
         let mut pool = lock(&self.pool);
         if let Some(place) = pool.take()? {
@@ -369,15 +371,15 @@ impl HoldTable {
         })
     }
 
-    /// Keep a slot in the shard, or put it back into the pool.
+    /// Retain a slot in the shard, or put it back into the pool.
     fn give_back(&self, shard: &mut Shard, place: HoldSlot) {
         if let Some(place) = shard.keep(place) {
             lock(&self.pool).put(place);
         }
     }
 
-    /// Where the word lies that tells of a slot's life: the sequence of its entry, or the life of a
-    /// client's.
+    /// The span of the word with a slot's life: the sequence of its entry, or the life of a
+    /// client's entry.
     fn life_span(&self, slot: Slot) -> Span {
         let at = match self.layout.client_entry(slot) {
             Some(number) => self.layout.life(number, 0),
@@ -386,11 +388,11 @@ impl HoldTable {
         Span::new(at, Length(8))
     }
 
-    /// That word, of which this node may know an older one on a region that is not coherent.
+    /// That word. On a region that is not coherent this node may see an older value.
     fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
         let span = self.life_span(slot);
         let words = self.region.words(span)?;
-        // Acquire: what is read of the object afterwards is read afterwards.
+        // Acquire: all later reads of the object follow this load.
         let word = words.load(0, Ordering::Acquire);
         let word = word.ok_or_else(|| StoreError::unreachable_word("directory", span.offset.0))?;
         let is_of_client = self.layout.client_entry(slot).is_some();
@@ -409,18 +411,18 @@ impl fork::Deferred for HoldTable {
     }
 }
 
-/// Which shard's a slot of the directory is.
+/// The shard of a directory slot.
 fn shard_of(slot: Slot) -> usize {
     slot.0 as usize % SHARDS
 }
 
-/// What a claim on a slot of the directory looks like; 0 is none.
+/// The value of a claim on a directory slot; 0 is no claim.
 fn claim_on(slot: Slot) -> u64 {
     u64::from(slot.0) + 1
 }
 
 impl HoldPool {
-    /// A free slot, with the mark of its block over it.
+    /// A free slot, with the mark of its block above it.
     fn take(&mut self) -> Result<Option<HoldSlot>, StoreError> {
         let Some(place) = self.free.pop() else {
             return Ok(None);
@@ -436,7 +438,7 @@ impl HoldPool {
         Ok(Some(place))
     }
 
-    /// A slot that is free again. A block of which all are back needs no scan.
+    /// Put a free slot back. A block with no slot in use needs no scan.
     fn put(&mut self, place: HoldSlot) {
         if let Some(counts) = self.blocks.get_mut(place.number) {
             counts.in_use = counts.in_use.saturating_sub(1);
@@ -449,7 +451,7 @@ impl HoldPool {
 }
 
 impl Shard {
-    /// Keeps a slot, if it keeps more at all; else it is returned.
+    /// Retains a slot, or returns it if the shard has enough.
     fn keep(&mut self, place: HoldSlot) -> Option<HoldSlot> {
         if self.spare.len() >= SPARE_MAX || place.index >= MARK_RETAINED {
             return Some(place);
@@ -458,7 +460,7 @@ impl Shard {
         None
     }
 
-    /// Keeps a slot, or puts it back into the pool.
+    /// Retains a slot, or puts it back into the pool.
     fn give_back(&mut self, pool: &mut HoldPool, place: HoldSlot) {
         if let Some(place) = self.keep(place) {
             pool.put(place);
@@ -466,7 +468,7 @@ impl Shard {
     }
 }
 
-/// What a claim is made with: a slot of a hold block, and the word of the object's life.
+/// The words of a claim: a slot of a hold block, and the word of the object's life.
 struct ClaimWords<'a> {
     table: &'a HoldTable,
     place: &'a HoldSlot,
@@ -499,7 +501,7 @@ impl hazard::Claim for ClaimWords<'_> {
     }
 }
 
-/// The region of these claims, where its home is on another node and memory is not coherent.
+/// The region of these claims, if its home is on another node and memory is not coherent.
 fn remote<'a>(wishes: &[ClaimRequest<ClaimWords<'a>>]) -> Option<&'a Region> {
     let region = &*wishes.first()?.reader.table.region;
     region.is_remote().then_some(region)
@@ -532,7 +534,7 @@ impl HoldSlot {
     }
 }
 
-/// A claim on an object: while it lives, the object's bytes stay where they are.
+/// A claim on an object: while it exists, the object's bytes stay where they are.
 #[derive(Debug)]
 pub struct Held {
     table: Arc<HoldTable>,
@@ -540,14 +542,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// What is held.
+    /// The entry of the held object.
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// Say that this process has had the bytes since before the claim, from fork `since` on: children
-    /// of all later forks may have inherited them.
+    /// Record that this process has had the bytes since before the claim, from fork `since` on:
+    /// children of all later forks may have inherited them.
     pub fn date_back(&self, since: u64) {
         self.table.date_back(self.entry.id.slot(), since);
     }
@@ -593,7 +595,8 @@ impl Hasher for SlotHasher {
     }
 }
 
-/// The books under these locks are right after each statement, so a panic elsewhere harms nothing.
+/// The state under these locks is consistent after each statement, so a panic elsewhere is
+/// harmless.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A client's side: find objects, hold them, seal its own.
+//! The client side: find objects, hold them, seal the client's own.
 
 pub(crate) mod entry_table;
 pub(crate) mod hold_table;

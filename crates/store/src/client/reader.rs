@@ -1,4 +1,4 @@
-//! A client's side of the directory: find objects by loads of mapped memory alone.
+//! The client side of the directory: find objects by loads of mapped memory alone.
 
 use std::sync::Arc;
 
@@ -32,68 +32,71 @@ use crate::seqlock::{self, Copied, RecordReader};
 
 mod together;
 
-/// How often a lookup starts again when the directory changes under it. Each time, the object it
-/// looked for was away for a moment, so giving up with "not there" is true.
+/// Rounds of a lookup while the directory changes under it. After the last one the object is
+/// reported as not there.
 const ROUNDS_MAX: u32 = 64;
 
-/// Finds and holds objects of one region. Sends nothing, locks nothing that others share.
+/// Finds and holds objects of one region. Sends no message and takes no lock shared between
+/// processes.
 #[derive(Clone, Debug)]
 pub struct Reader {
     region: Arc<Region>,
     header: RegionHeader,
     namespace: NamespaceId,
-    /// Its name.
+    /// Name of the namespace.
     namespace_name: Arc<str>,
-    /// What was refreshed, on a node-local region.
+    /// Objects already refreshed, on a node-local region.
     refreshed: Arc<Refreshed>,
 }
 
-/// One line of a listing.
+/// One object in a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectoryItem {
     /// The object.
     pub entry: Entry,
     /// Its name.
     pub name: Option<String>,
-    /// Whether it is never evicted.
+    /// Whether eviction skips it.
     pub is_pinned: bool,
-    /// When it was last used: the later of its seal and its last get, nanoseconds since 1970. A
-    /// hint, no more.
+    /// When it was last used: the later of its seal and its last get, nanoseconds since 1970. Only
+    /// a hint.
     pub last_use_ns: u64,
-    /// Whether its bytes lie outside of the region, so that it has to be brought back to be held.
+    /// Whether its bytes are outside the region, so that it has to be restored before it can be
+    /// held.
     pub is_spilled: bool,
-    /// Whether its name was overwritten: then none is told. The object is found by its id.
+    /// Whether its name was overwritten: then `name` is none. The object can be found by its id.
     pub is_name_damaged: bool,
 }
 
-/// A name as it lies in the region.
+/// A name as stored in the region.
 enum StoredName {
     Name(String),
-    /// It has another hash than the entry says, or is not UTF-8.
+    /// Its hash differs from that in the entry, or it is not UTF-8.
     Damaged,
 }
 
 /// A block of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockLocation {
-    /// Where it lies.
+    /// Its span.
     pub block: Span,
-    /// Where it lay at seal: what the descriptor says counts from there.
+    /// Its span at seal: offsets in the descriptor are relative to it.
     pub origin: Span,
 }
 
-/// Where an object is.
+/// Location of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
-    /// There is none.
+    /// There is no such object.
     Nowhere,
-    /// Where it can be held.
+    /// In memory, where it can be held.
     InMemory,
-    /// Out of memory, or on its way out or back: the home brings it back, or says that it went.
+    /// Out of memory, or being evicted or restored: the home restores it, or reports that it was
+    /// removed.
     Away(ObjectId),
 }
 
-/// What a look at one entry showed. Not boxed: it lives on the stack of a lookup.
+/// Result of a look at one entry. Not boxed: it lives on the stack of a lookup.
 #[allow(clippy::large_enum_variant)]
 enum Look {
     /// No sealed object there.
@@ -105,20 +108,20 @@ enum Look {
     Away(Entry, bool),
 }
 
-/// What a look at an entry that a client wrote showed.
+/// Result of a look at an entry that a client wrote.
 #[allow(clippy::large_enum_variant)]
 enum LocalLook {
     None,
     Sealed(Entry),
-    /// The object of this life is in the directory by now.
+    /// The object of this life is in the directory now.
     Moved(Generation, ObjectId),
 }
 
 impl Reader {
-    /// Open a mapped region. Its header is checked against the region's true length.
+    /// Open a mapped region. Its header is checked against the region's actual length.
     ///
     /// # Errors
-    /// [`FormatError`], by what is wrong.
+    /// [`FormatError`] if the header is invalid.
     pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
         let header = RegionHeader::read(&region)?;
         let refreshed = Arc::default();
@@ -126,22 +129,22 @@ impl Reader {
         Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name, refreshed })
     }
 
-    /// The same, with what it refreshes, and what others did, told by these words, of which there
-    /// have to be [`REFRESHED_MARKS`](crate::REFRESHED_MARKS): shared by processes of this node that
-    /// trust each other.
+    /// The same reader, recording refreshed objects in `marks` and relying on those that other
+    /// processes recorded there. There must be [`REFRESHED_MARKS`](crate::REFRESHED_MARKS) words,
+    /// shared only by processes of this node that trust each other.
     #[must_use]
     pub fn sharing_refreshed(self, marks: SharedWords) -> Self {
         Self { refreshed: Arc::new(Refreshed::OfNode(marks)), ..self }
     }
 
-    /// The same in a namespace: names are those of its objects, and lists tell of them alone.
+    /// The same reader in a namespace: names are those of its objects, and lists contain only them.
     /// Ids lead to objects of all namespaces.
     #[must_use]
     pub fn in_namespace(self, namespace: NamespaceId, name: &str) -> Self {
         Self { namespace, namespace_name: name.into(), ..self }
     }
 
-    /// The namespace it looks in, and the name of that.
+    /// The namespace of names and lists, and its name.
     #[must_use]
     pub fn namespace(&self) -> (NamespaceId, &str) {
         (self.namespace, &self.namespace_name)
@@ -153,13 +156,13 @@ impl Reader {
         &self.region
     }
 
-    /// Where everything lies.
+    /// The positions of all tables.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.header.layout
     }
 
-    /// Which region this is.
+    /// The uid of this region.
     #[must_use]
     pub fn uid(&self) -> RegionUid {
         self.header.uid
@@ -168,7 +171,7 @@ impl Reader {
     /// The sealed object with this name.
     ///
     /// # Errors
-    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right.
+    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if an entry is invalid.
     pub fn find(&self, name: &str) -> Result<Option<Entry>, StoreError> {
         let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
@@ -200,11 +203,11 @@ impl Reader {
         Ok(None)
     }
 
-    /// The sealed object with this id. One that the home took over has another id by now: that of
-    /// the entry returned.
+    /// The sealed object with this id. An object that the home has adopted has a new id: that of
+    /// the returned entry.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if what is found cannot be right.
+    /// [`StoreError::Corrupt`] if an entry is invalid.
     pub fn by_id(&self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
         if id.region() != self.header.uid {
             return Ok(None);
@@ -213,7 +216,7 @@ impl Reader {
         if let Some(number) = self.layout().client_entry(id.slot()) {
             match self.look_local(number)? {
                 LocalLook::Sealed(entry) => return Ok(Some(entry).filter(|e| e.id == id)),
-                // Of this life: it is in the directory by now.
+                // The object of this life is in the directory now.
                 LocalLook::Moved(life, to) if life == id.generation() => id = to,
                 _ => return Ok(None),
             }
@@ -221,12 +224,12 @@ impl Reader {
         let directory = self.region.words(self.layout().directory)?;
         match self.look(&directory, id.slot())? {
             Look::Sealed(entry) if entry.id == id => Ok(Some(entry)),
-            // A change means that this life of the slot is over.
+            // After a change this life is over, or the object cannot be held at the moment.
             _ => Ok(None),
         }
     }
 
-    /// The sealed object that is meant.
+    /// The sealed object that `target` names.
     ///
     /// # Errors
     /// As [`Reader::find`] and [`Reader::by_id`].
@@ -238,8 +241,8 @@ impl Reader {
     }
 
     /// Find an object and hold it, so that it stays until [`Held`] is dropped. On a node-local
-    /// region its bytes are refreshed, since any node may have written them: once on this node, or in
-    /// this process where its processes share no [marks](Self::sharing_refreshed).
+    /// region its bytes are refreshed, since any node may have written them: once for each node, or
+    /// once for each process if processes share no [marks](Self::sharing_refreshed).
     ///
     /// # Errors
     /// As [`Reader::lookup`], and [`StoreError::HoldsExhausted`].
@@ -262,8 +265,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// Refresh all bytes of an object that is held, if that was not done yet and has to be: for who
-    /// held it by [`HoldTable::hold`]. Whether it was done now.
+    /// Refresh all bytes of a held object, if it is necessary and not done yet. [`Reader::hold`]
+    /// does this, [`HoldTable::hold`] does not. Returns whether they were refreshed now.
     ///
     /// # Errors
     /// As [`Reader::blocks`].
@@ -275,7 +278,7 @@ impl Reader {
         if self.has_refreshed(entry.id.slot(), entry.sequence()) {
             return Ok(false);
         }
-        // The list of the others lies in the primary block.
+        // The list of the other blocks is in the primary block.
         self.region.refresh(entry.primary)?;
         for block in self.blocks(entry)?.into_iter().skip(1) {
             self.region.refresh(block)?;
@@ -292,16 +295,16 @@ impl Reader {
         self.refreshed.insert(slot, sequence);
     }
 
-    /// Notes that this process wrote and published every byte of an object: what its node's caches
-    /// hold of it is right, and a hold need not refresh it.
+    /// Records that this process wrote and published every byte of an object: its node's caches are
+    /// correct, and a hold need not refresh them.
     pub fn note_written(&self, entry: &Entry) {
         if self.region.is_node_local() {
             self.note_refreshed(entry.id.slot(), entry.sequence());
         }
     }
 
-    /// Where an object is. For who did not find it: one that is about to be evicted, and perhaps
-    /// stays, cannot be held for a moment.
+    /// Where an object is, for a caller that did not find it. An object chosen for eviction cannot
+    /// be held for a moment, even if it stays in the end.
     ///
     /// # Errors
     /// [`StoreError::NameInvalid`]; memory that cannot be read.
@@ -375,8 +378,8 @@ impl Reader {
         }
     }
 
-    /// Whether the object in `slot`, in this life, has this name. Its name is the same in every
-    /// state, also while other words of the entry are written.
+    /// Whether the object in `slot`, in this life, has this name. The name is the same in every
+    /// state, even while other words of the entry are written.
     fn has_name(
         &self,
         directory: &Words<'_>,
@@ -402,8 +405,8 @@ impl Reader {
         Ok(found == name.as_bytes() && now.generation() == sequence.generation())
     }
 
-    /// Until when replicas may be used without asking the home: nanoseconds of the machine's monotonic
-    /// clock. One load.
+    /// Until when replicas may be used without asking the home, in nanoseconds of the machine's
+    /// monotonic clock. One load.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -411,8 +414,8 @@ impl Reader {
         self.word(REPLICAS_UNTIL)
     }
 
-    /// Whether somebody wants to hear of all objects of the namespace: then the home has to seal
-    /// them, which announces them. One load.
+    /// Whether a client watches all objects of the namespace: then the home has to seal them, which
+    /// announces them. One load.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -420,7 +423,7 @@ impl Reader {
         Ok(self.word(WATCHED)? & watched_bit(self.namespace) != 0)
     }
 
-    /// The number of what the home tells its clients: it changes with it. 0: nothing yet. One load.
+    /// The version of the bytes that the home publishes for its clients. 0: none yet. One load.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -428,7 +431,7 @@ impl Reader {
         cluster::told_number(&self.region, self.layout())
     }
 
-    /// What the home tells its clients, and its number; `None`: nothing yet.
+    /// The bytes that the home publishes for its clients, and their version; `None`: none yet.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -440,7 +443,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`StoreError::BlockListDamaged`] or [`StoreError::Corrupt`] if the list in the data section
-    /// is not what was sealed.
+    /// differs from the sealed one.
     pub fn blocks(&self, entry: &Entry) -> Result<Vec<Span>, StoreError> {
         if entry.extra_count == 0 {
             return Ok(vec![entry.primary]);
@@ -448,8 +451,8 @@ impl Reader {
         Ok(self.places(entry)?.into_iter().map(|place| place.block).collect())
     }
 
-    /// All blocks of an object and where they lay at seal, the primary one first. The caller holds
-    /// the object.
+    /// All blocks of an object and their spans at seal, the primary one first. The caller holds the
+    /// object.
     ///
     /// # Errors
     /// As [`Reader::blocks`].
@@ -480,10 +483,10 @@ impl Reader {
         Ok(places)
     }
 
-    /// The object that a held replica is a copy of; none if it is no replica.
+    /// The object of which a held replica is a copy; none if it is not a replica.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if what its block says of that was changed.
+    /// [`StoreError::Corrupt`] if the origin in its block was changed.
     pub fn origin(&self, entry: &Entry) -> Result<Option<ObjectId>, StoreError> {
         if !entry.is_replica {
             return Ok(None);
@@ -496,10 +499,10 @@ impl Reader {
         decode_origin(&bytes).map(Some).map_err(corrupt)
     }
 
-    /// The metadata of an object; none if the object is not there any more.
+    /// The metadata of an object; none if the object is no longer there.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it is not what the creator sealed.
+    /// [`StoreError::Corrupt`] if it is not the metadata that the creator sealed.
     pub fn metadata(&self, entry: &Entry) -> Result<Option<Metadata>, StoreError> {
         if entry.metadata_bytes == 0 {
             return Ok(Some(Metadata::default()));
@@ -531,8 +534,9 @@ impl Reader {
         Metadata::decode(&bytes).map(Some).map_err(|_| corrupt("its metadata does not decode"))
     }
 
-    /// All objects of the namespace whose name starts with `prefix`; with an empty prefix those
-    /// without a name too. In the order of slots. Objects that come or go meanwhile may be in it or not.
+    /// All objects of the namespace whose name starts with `prefix`; an empty prefix includes those
+    /// without a name. In the order of slots. Objects sealed or deleted meanwhile may be in it or
+    /// not.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if an entry cannot be right.
@@ -549,9 +553,9 @@ impl Reader {
         Ok(all)
     }
 
-    /// A page of the list: objects from position `from` on, until `take` returns false or `steps` positions
-    /// were visited. Position 0 is the first. Returns the position of the next page, if there is one. An
-    /// object that stays sealed while all pages are read is in one of them.
+    /// A page of the list: objects from position `from` on, until `take` returns false or `steps`
+    /// positions were visited. Position 0 is the first. Returns the position of the next page, if
+    /// there is one. An object that stays sealed while all pages are read is in one of them.
     ///
     /// # Errors
     /// As [`Reader::list`].
@@ -589,7 +593,7 @@ impl Reader {
     ) -> Result<Option<DirectoryItem>, StoreError> {
         for _ in 0..ROUNDS_MAX {
             let look = match self.look(directory, slot) {
-                // It is of no use to anybody, and no reason not to list the others.
+                // A corrupt entry is unusable, but no reason not to list the others.
                 Err(StoreError::Corrupt { slot, reason }) => {
                     tracing::warn!(slot = slot.0, reason, "an entry is not listed");
                     return Ok(None);
@@ -599,7 +603,7 @@ impl Reader {
             match look {
                 Look::None => return Ok(None),
                 Look::Changed => {}
-                // A replica is listed where its object is.
+                // A replica is listed in the region of its original.
                 Look::Sealed(entry) | Look::Away(entry, _)
                     if entry.namespace != self.namespace || entry.is_replica =>
                 {
@@ -626,8 +630,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// As [`Reader::list_from`] for objects that clients sealed by themselves; none has a name. Their
-    /// positions are behind those of the directory.
+    /// As [`Reader::list_from`] for objects that clients sealed without the home; none has a name.
+    /// Their positions follow those of the directory.
     fn list_local(
         &self,
         from: u64,
@@ -655,7 +659,7 @@ impl Reader {
                 number = number_of(page + 1);
                 continue;
             }
-            // What a client wrote that cannot be right is nobody else's trouble.
+            // An invalid entry harms only the client that wrote it.
             let look = self.look_local(number as u32);
             number += 1;
             if let Ok(LocalLook::Sealed(entry)) = look
@@ -674,7 +678,7 @@ impl Reader {
         is_spilled: bool,
     ) -> Result<DirectoryItem, StoreError> {
         let slot = entry.id.slot();
-        // What a client sealed by itself is pinned only once the home has taken it over.
+        // An object sealed by a client is pinned only once the home has adopted it.
         let is_pinned = slot.0 < self.layout().objects_max && {
             let pins = word_of(self.layout().pins, 8, slot.0 / PINS_IN_WORD, 0);
             self.word(pins)? >> (slot.0 % PINS_IN_WORD) & 1 == 1
@@ -684,7 +688,7 @@ impl Reader {
         Ok(DirectoryItem { entry, name, is_pinned, last_use_ns, is_spilled, is_name_damaged })
     }
 
-    /// The name of an object in its namespace; none if it has none, or is not there any more.
+    /// The name of an object in its namespace; none if it has none, or is no longer there.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -699,8 +703,8 @@ impl Reader {
         })
     }
 
-    /// A place before event `next`, or before the oldest that is there, or behind the last:
-    /// 0 is the oldest, `u64::MAX` what comes from now on.
+    /// A cursor before event `next`, clamped to the events that are there: 0 is the oldest,
+    /// `u64::MAX` waits for new events only.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -708,7 +712,7 @@ impl Reader {
         EventCursor::new(Arc::clone(&self.region), *self.layout(), next)
     }
 
-    /// Copy an entry out, and see that it was the same before and after.
+    /// Copy an entry out, and check that it was the same before and after.
     fn look(&self, directory: &Words<'_>, slot: Slot) -> Result<Look, StoreError> {
         if slot.0 >= self.layout().objects_max {
             return Ok(Look::None);
@@ -755,7 +759,7 @@ impl Reader {
         }
     }
 
-    /// Copy an entry that a client wrote out, and see that it and its life were the same before
+    /// Copy an entry that a client wrote out, and check that it and its life were the same before
     /// and after.
     fn look_local(&self, number: u32) -> Result<LocalLook, StoreError> {
         if self.region.is_node_local() {
@@ -770,7 +774,7 @@ impl Reader {
         let life_span = self.life_span_of(number);
         let lives = self.region.words(life_span)?;
         let life_word = || {
-            // It lies in the region, as `words` has seen.
+            // It is in the region, as `words` has checked.
             let _ = self.region.refresh_if_remote(life_span);
             lives.load(0, Ordering::Acquire).unwrap_or_default()
         };
@@ -778,7 +782,7 @@ impl Reader {
         let to = lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default();
         if to != 0 && matches!(life.state(), EntryState::Free | EntryState::Leaving) {
             let to = ObjectId { hi: self.header.uid.0, lo: to };
-            // Until the new entry is sealed the old one is good.
+            // Until the new entry is sealed the old one is valid.
             if life.state() == EntryState::Leaving || self.is_sealed(to)? {
                 return Ok(LocalLook::Moved(life.generation(), to));
             }
@@ -802,7 +806,7 @@ impl Reader {
         Ok(LocalLook::Sealed(Entry { namespace, ..entry }))
     }
 
-    /// Whether an object that was there can still be found. Cheaper than to find it.
+    /// Whether an object found before can still be found. Cheaper than finding it.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -814,7 +818,7 @@ impl Reader {
         if life.generation() == id.generation() && is_open(life) {
             return Ok(true);
         }
-        // Perhaps the home took it over.
+        // The home may have adopted it.
         Ok(self.by_id(id)?.is_some())
     }
 
@@ -827,8 +831,8 @@ impl Reader {
         Ok(sequence.state() == EntryState::Sealed && sequence.generation() == id.generation())
     }
 
-    /// Whether an object has this name. The bytes may be another's by now, so the entry is looked
-    /// at again after they were read.
+    /// Whether an object has this name. Its bytes may be another's by now, so the entry is checked
+    /// again after they were read.
     fn is_named(
         &self,
         directory: &Words<'_>,
@@ -847,7 +851,7 @@ impl Reader {
         Ok(found == name.as_bytes() && self.is_still(directory, entry)?)
     }
 
-    /// The name, empty if there is none; none if the object went while it was read.
+    /// The name, empty if there is none; none if the object was removed while it was read.
     fn stable_name(
         &self,
         directory: &Words<'_>,
@@ -887,7 +891,7 @@ impl Reader {
         is_still.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))
     }
 
-    /// The sequence of a slot that is there, as it is now.
+    /// The current sequence of an existing slot.
     fn sequence(
         &self,
         directory: &Words<'_>,
@@ -898,7 +902,7 @@ impl Reader {
         load(directory, slot, 0, order).map(Sequence)
     }
 
-    /// Where the home says in which life a client's entry is.
+    /// The span of the words in which the home records the life of a client's entry.
     fn life_span_of(&self, number: u32) -> Span {
         Span::new(self.layout().life(number, 0), Length(LIFE_BYTES))
     }
@@ -927,7 +931,8 @@ impl Reader {
     }
 }
 
-/// What a look shows that fetches all lines of an entry: if they were of different age, the next.
+/// Result of a look that fetches all lines of an entry. If they were of different age, it looks
+/// again.
 #[cold]
 fn whole<T>(look: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let mut seen = look();
@@ -945,7 +950,7 @@ fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result
     directory.load(at as usize, order).ok_or_else(|| StoreError::unreachable_word("directory", at))
 }
 
-/// The words of one entry, wherever it lies.
+/// The words of one entry, in the directory or in an entry page.
 struct EntryReader<'a>(Words<'a>);
 
 impl RecordReader for EntryReader<'_> {

@@ -1,8 +1,9 @@
-//! Which objects were refreshed on this node: what is sealed does not change, so once is enough.
+//! Which objects were refreshed on this node. A sealed object does not change, so one refresh is
+//! enough.
 //!
-//! A refresh makes all caches of the node forget the lines, so one process may rely on another's, if
-//! it trusts what that one says of it. Processes of one user do: the marks lie in memory that they
-//! share ([`SharedWords`]). Where there is none, each process has its own.
+//! A refresh drops the lines from all caches of the node, so one process can rely on a refresh by
+//! another, if it trusts that process. Processes of one user do: they share the marks
+//! ([`SharedWords`]). Without shared marks each process has its own.
 
 use std::sync::OnceLock;
 
@@ -12,18 +13,18 @@ use farrow_memory::sync::{AtomicU64, Ordering};
 use crate::format::entry::Sequence;
 use crate::format::ids::Slot;
 
-/// Marks, each for the slots that leave the same remainder: of two that share one the last counts, and
-/// the other is refreshed once more.
+/// Number of marks, each shared by the slots with the same remainder. If two objects share a mark,
+/// the later one owns it, and the other is refreshed again.
 pub const REFRESHED_MARKS: usize = 1 << 16;
 
-/// Of a mark the upper bits tell the slot, the others the sequence, which no other object in the slot
-/// has and which changes when the bytes move.
+/// The upper bits of a mark are the slot, the others the sequence. No other object in the slot has
+/// this sequence, and it changes when the bytes move.
 const SEQUENCE_BITS: u32 = 48;
 
-/// Mark by place.
+/// The marks, private or shared.
 #[derive(Debug)]
 pub(crate) enum Refreshed {
-    /// Made when the first one is set: on a coherent region that is never.
+    /// Allocated at the first access, which never happens on a coherent region.
     OfProcess(OnceLock<Box<[AtomicU64]>>),
     OfNode(SharedWords),
 }
@@ -36,7 +37,7 @@ impl Default for Refreshed {
 
 impl Refreshed {
     pub(crate) fn contains(&self, slot: Slot, sequence: Sequence) -> bool {
-        // Acquire: what was refreshed before the mark was set is loaded after it.
+        // Acquire: loads of the refreshed bytes follow this load.
         let found = self.place(slot).map(|place| place.load(Ordering::Acquire));
         found.is_some() && found == mark(slot, sequence)
     }
@@ -59,7 +60,8 @@ impl Refreshed {
     }
 }
 
-/// None for a sequence that does not fit, after many trillions of objects: it is refreshed each time.
+/// None if the sequence does not fit, after many trillions of objects: such an object is refreshed
+/// each time.
 fn mark(slot: Slot, sequence: Sequence) -> Option<u64> {
     let upper = u64::from(slot.0) / REFRESHED_MARKS as u64;
     let fits = sequence.0 != 0 && sequence.0 >> SEQUENCE_BITS == 0;

@@ -1,13 +1,14 @@
-//! When each object was last used: a hint by which the home chooses what to evict.
+//! When each object was last used: a hint for the home's choice of objects to evict.
 //!
-//! A word for each slot in the data section, nanoseconds since 1970. Every client
-//! writes it at a get, so this is the one table whose words have more than one writer, and the one
-//! about which no promise is made: whatever lies there is a number, and a wrong number makes an
-//! object go earlier or later than it should. An object is never taken to be unused since before
-//! its seal, so a word that is left of an earlier life of the slot means nothing.
+//! The data section has one word for each slot, in nanoseconds since 1970. Every client stores it
+//! at a get, so this is the only table with more than one writer. Its contents are not trusted: any
+//! word is a valid number, and a wrong number only moves the eviction of an object. The home uses
+//! the later of the stamp and the time of the seal, so a word left from an earlier life of the slot
+//! has no effect.
 //!
-//! Between nodes that are not coherent no two may write a line. So on a node-local region only clients
-//! on the home's node leave stamps: what is used from other nodes alone counts as used at its seal.
+//! Between nodes that are not coherent, each line has one writer. So on a node-local region only
+//! clients on the home's node leave stamps. An object used from other nodes alone counts as used at
+//! its seal.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
 use crate::format::layout::{Layout, USE_BYTES};
 
-/// The home reads so many bytes of the table at once.
+/// Bytes of the table that the home reads at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A client's hand on the table.
+/// A client's access to the table.
 #[derive(Debug)]
 pub struct UseStamps {
     /// None: this client leaves no stamps.
@@ -31,11 +32,12 @@ pub struct UseStamps {
 }
 
 impl UseStamps {
-    /// Map the table of a region writable, unless the region is node-local and its home on another
-    /// node.
+    /// Map the table of a region writable, unless the region is node-local and its home is on
+    /// another node.
     ///
     /// # Errors
-    /// [`StoreError::Format`] if `region` is none, [`StoreError::Map`] if it cannot be mapped.
+    /// [`StoreError::Format`] if `region` is not a store region, [`StoreError::Map`] if it cannot
+    /// be mapped.
     pub fn new(region: &Arc<Region>) -> Result<Self, StoreError> {
         let layout = RegionHeader::read(region)?.layout;
         if region.is_remote() {
@@ -48,14 +50,14 @@ impl UseStamps {
         Ok(Self { table: Some(region.alias(pages)?) })
     }
 
-    /// The object in `slot` is used now: nanoseconds since 1970. No store when it was used less than
-    /// `grain_ns` ago, so that readers of one object share its line.
+    /// Stamp the object in `slot` as used now, in nanoseconds since 1970. Nothing is stored if its
+    /// last use is less than `grain_ns` ago, so that readers of one object share its line.
     pub fn touch(&self, slot: Slot, now_ns: u64, grain_ns: u64) {
         let Some(table) = &self.table else {
             return;
         };
         let at = word_of(table.span(), USE_BYTES, slot.0, 0);
-        // A slot beyond the table has no stamp; there is nothing to do about it here.
+        // A slot outside the table has no stamp; there is nothing to do about it here.
         if let Ok(words) = table.words_mut(Span::new(at, Length(USE_BYTES)))
             && words
                 .load(0, Ordering::Relaxed)
@@ -66,15 +68,15 @@ impl UseStamps {
     }
 }
 
-/// The stamp of one slot, as a client reads it; 0 where there is none.
+/// The stamp of one slot, as a client reads it; 0 if there is none.
 pub(crate) fn stamp(region: &Region, layout: &Layout, slot: Slot) -> u64 {
     let at = word_of(layout.uses, USE_BYTES, slot.0, 0);
     let words = region.words(Span::new(at, Length(USE_BYTES))).ok();
     words.and_then(|words| words.load(0, Ordering::Relaxed)).unwrap_or_default()
 }
 
-/// The stamps of slots `first..end`. By system calls where the fabric allows it: a client could cut
-/// the file short, and a load from behind its end would kill the home.
+/// The stamps of slots `first..end`. Reads use system calls if the fabric allows it: a client could
+/// truncate the file, and a load beyond its end would kill the home.
 pub(crate) fn stamps(
     region: &Region,
     layout: &Layout,

@@ -1,4 +1,4 @@
-//! What happened to objects, told to whoever asks: a ring of the last events in the control section.
+//! Events of objects: a ring of the latest ones in the control section, open to all readers.
 
 pub(crate) mod ring;
 mod writer;
@@ -19,26 +19,26 @@ use crate::seqlock::RecordReader;
 use ring::{EVENT_WORDS, Pulled, RingRead};
 pub(crate) use writer::EventRing;
 
-/// The word with the number of the event.
+/// Index of the word with the event number.
 const NUMBER_WORD: usize = 6;
-/// The word with the checksum.
+/// Index of the word with the checksum.
 const CHECKSUM_WORD: usize = 7;
-/// Where the name starts.
+/// Index of the first word of the name.
 const NAME_WORD: usize = 8;
 
-/// What happened to an object.
+/// The change of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum EventKind {
-    /// It exists, and can be found.
+    /// The object was sealed, and can be found.
     Sealed = 1,
-    /// It was deleted by a client.
+    /// A client deleted the object.
     Deleted = 2,
-    /// It was deleted to make room.
+    /// The object was evicted to make room.
     Evicted = 3,
-    /// Its bytes left the region.
+    /// The object was moved from memory to a file.
     Spilled = 4,
-    /// Its bytes came back.
+    /// The object was restored to memory.
     Restored = 5,
 }
 
@@ -47,19 +47,19 @@ impl EventKind {
     pub const ALL: [Self; 5] =
         [Self::Sealed, Self::Deleted, Self::Evicted, Self::Spilled, Self::Restored];
 
-    /// The number that stands for this kind in a region.
+    /// The number of this kind in a region.
     #[must_use]
     pub const fn as_u8(self) -> u8 {
         self as u8
     }
 
-    /// The kind a number stands for.
+    /// The kind with this number.
     #[must_use]
     pub fn from_u8(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_u8() == number)
     }
 
-    /// A set of this kind alone, for [`EventKind::is_in`]; sets are united with `|`.
+    /// The set of only this kind, for [`EventKind::is_in`]; combine sets with `|`.
     #[must_use]
     pub const fn bit(self) -> u8 {
         1 << self.as_u8()
@@ -75,21 +75,21 @@ impl EventKind {
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Its number: events of a region are counted from 0.
+    /// Its sequence number: events of a region are counted from 0.
     pub number: u64,
-    /// What happened.
+    /// The change.
     pub kind: EventKind,
-    /// To which object.
+    /// The changed object.
     pub id: ObjectId,
-    /// What that is.
+    /// The kind of that object.
     pub object_kind: ObjectKind,
-    /// Bytes that the user of the object sees.
+    /// Size of the object, as users see it.
     pub size: Length,
-    /// The namespace it is in.
+    /// The namespace of the object.
     pub namespace: NamespaceId,
     /// Its name there, empty if it has none.
     pub name: String,
-    /// When, by the home's clock: nanoseconds since 1970.
+    /// The time by the home's clock: nanoseconds since 1970.
     pub at_ns: u64,
 }
 
@@ -135,7 +135,8 @@ impl Event {
         words
     }
 
-    /// Words that were copied out of the place of event `number`. None: they are not its words.
+    /// Decode words copied from the slot of event `number`. `None`: they belong to another event or
+    /// are damaged.
     fn decode(words: &[u64; EVENT_WORDS], number: u64) -> Option<Self> {
         if words[NUMBER_WORD] != number || words[CHECKSUM_WORD] != checksum(words) {
             return None;
@@ -157,7 +158,7 @@ impl Event {
     }
 }
 
-/// crc32c of the words but the first, which changes, and the checksum itself.
+/// crc32c of all words but the first, which changes, and the checksum itself.
 fn checksum(words: &[u64; EVENT_WORDS]) -> u64 {
     let mut bytes = [0u8; EVENT_WORDS * 8];
     let told = words.iter().enumerate().filter(|(i, _)| *i != 0 && *i != CHECKSUM_WORD);
@@ -167,19 +168,19 @@ fn checksum(words: &[u64; EVENT_WORDS]) -> u64 {
     u64::from(crc32c::crc32c(&bytes))
 }
 
-/// What a subscriber comes upon.
+/// An item that a cursor returns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
     /// An event.
     Event(Event),
-    /// So many events were overwritten before they were read.
+    /// Events were overwritten before the cursor read them.
     Gap {
-        /// How many.
+        /// Number of missed events.
         missed: u64,
     },
 }
 
-/// One reader's place in the events of a region. Sends nothing and slows nobody.
+/// A reader's position in the events of a region. It never slows the writer.
 #[derive(Clone, Debug)]
 pub struct EventCursor {
     region: Arc<Region>,
@@ -210,13 +211,13 @@ impl RingRead for Mapped<'_> {
 
     fn place(&self, first: usize) -> impl RecordReader {
         let at = Offset(self.events.offset.0.saturating_add(first as u64 * 8));
-        // A place outside of the region is found out by the loads.
+        // The loads detect a slot outside of the region.
         let _ = self.region.refresh_if_remote(Span::new(at, Length(EVENT_BYTES)));
         ReadSlot { ring: &self.ring, first }
     }
 }
 
-/// The words of one place.
+/// The words of one slot.
 struct ReadSlot<'a> {
     ring: &'a Words<'a>,
     first: usize,
@@ -237,7 +238,7 @@ fn unreachable_ring() -> StoreError {
 }
 
 impl EventCursor {
-    /// A place before event `next`, or before the oldest that is there.
+    /// A cursor before event `next`, or before the oldest one that is still in the ring.
     pub(crate) fn new(region: Arc<Region>, layout: Layout, next: u64) -> Result<Self, StoreError> {
         let mut cursor = Self { region, layout, next: 0 };
         let head = cursor.head()?;
@@ -246,7 +247,7 @@ impl EventCursor {
         Ok(cursor)
     }
 
-    /// The next event, or how many were missed before it. None: there is none yet.
+    /// The next event, or the number of events missed before it. `None`: there is no new event.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -270,20 +271,20 @@ impl EventCursor {
             }
             Pulled::Words(words) => {
                 self.next = number + 1;
-                // A damaged event is one that was missed.
+                // A damaged event counts as missed.
                 let event = Event::decode(&words, number).map(Seen::Event);
                 Ok(Some(event.unwrap_or(Seen::Gap { missed: 1 })))
             }
         }
     }
 
-    /// The number of the event that comes next.
+    /// The number of the next event.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.next
     }
 
-    /// Pass over the events before `number`, which are of no interest.
+    /// Skip the events before `number`.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -292,7 +293,7 @@ impl EventCursor {
         Ok(())
     }
 
-    /// How many events were ever published.
+    /// The number of events published so far.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -303,6 +304,6 @@ impl EventCursor {
 
 /// Offset of a word of the ring.
 fn word_at(layout: &Layout, index: usize) -> Offset {
-    // The index lies in the ring or its store is refused.
+    // An index outside of the ring is rejected by the store.
     Offset(layout.events.offset.0.saturating_add((index as u64).saturating_mul(8)))
 }

@@ -1,43 +1,43 @@
-//! The ring as an algorithm: one writer, any number of readers, each with a place of its own.
+//! The event ring: one writer, any number of readers, each with its own cursor.
 //!
-//! A place of the ring holds event `n` while its first word is `n + 1`; 0 says that it is being
-//! written. The writer fills a place before it changes what the event tells of, and publishes it
-//! afterwards, so that a kill in between leaves a draft in the ring and no change goes untold. A
-//! reader copies a place out between two loads of its first word. It never waits, and the writer
-//! never waits for it: who is too slow finds another number there, and knows how many it missed.
+//! A slot of the ring holds event `n` while its first word is `n + 1`; 0 marks it as being written.
+//! The writer fills a slot before the change that the event describes, and publishes it afterwards.
+//! A kill in between leaves a draft, so no change lacks its event. A reader copies a slot between
+//! two loads of its first word. Neither side waits: a slow reader finds another number in the slot
+//! and computes how many events it missed.
 //!
-//! Written over two small traits, so that a model checker can stand in for mapped memory.
+//! Generic over two small traits, so that a model checker can replace mapped memory.
 
 use crate::failpoint;
 use crate::seqlock::{self, Copied, RecordReader, RecordWriter};
 
-/// Words of a place: 8, and a name of up to 256 bytes.
+/// Words of a slot: 8, and a name of up to 256 bytes.
 pub(crate) const EVENT_WORDS: usize = 40;
 
-/// What a reader loads.
+/// A reader's view of the ring.
 pub(crate) trait RingRead {
-    /// How many events were ever published (acquire).
+    /// The number of events published so far (acquire).
     fn head(&self) -> Option<u64>;
-    /// The place that starts at word `first` of the ring.
+    /// The slot that starts at word `first` of the ring.
     fn place(&self, first: usize) -> impl RecordReader;
 }
 
-/// What the writer stores.
+/// The writer's view of the ring.
 pub(crate) trait RingWrite {
     type Error;
-    /// The place that starts at word `first` of the ring.
+    /// The slot that starts at word `first` of the ring.
     fn place(&self, first: usize) -> impl RecordWriter<Error = Self::Error>;
-    /// Store how many events were published, after everything stored before.
+    /// Store the number of published events, after all earlier stores.
     fn store_head(&self, head: u64) -> Result<(), Self::Error>;
 }
 
-/// First word of the place of event `number`.
+/// First word of the slot of event `number`.
 pub(crate) fn first_word<const WORDS: usize>(number: u64, capacity: u32) -> usize {
-    // A capacity of at most 2^20 places keeps the product far below 2^63.
+    // A capacity of at most 2^20 slots keeps the product far below 2^63.
     (number % u64::from(capacity.max(1))) as usize * WORDS
 }
 
-/// Fill the place of event `number` without publishing it. The first of `words` is not used.
+/// Fill the slot of event `number` without publishing it. The first of `words` is not used.
 pub(crate) fn draft<W: RingWrite, const WORDS: usize>(
     ring: &W,
     number: u64,
@@ -63,19 +63,19 @@ pub(crate) fn publish<W: RingWrite, const WORDS: usize>(
     ring.store_head(published)
 }
 
-/// What a reader finds. Not boxed: it lives on the stack of one call.
+/// The result of a read. Not boxed: it exists only on the stack of one call.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pulled<const WORDS: usize> {
-    /// No event `number` yet.
+    /// Event `number` is not published yet.
     Nothing,
     /// The words of event `number`.
     Words([u64; WORDS]),
-    /// It is gone; the oldest that may still be there is this one.
+    /// The event was overwritten; this is the oldest one that may still exist.
     Lapped(u64),
 }
 
-/// Read event `number`. `None`: the ring cannot be reached.
+/// Read event `number`. `None`: the ring is not accessible.
 pub(crate) fn pull<const WORDS: usize>(
     ring: &impl RingRead,
     number: u64,
@@ -91,7 +91,7 @@ pub(crate) fn pull<const WORDS: usize>(
             return Some(Pulled::Words(words));
         }
     }
-    // It was overwritten, or is just now: then the head may not have moved yet.
+    // The event was overwritten, or is being overwritten and the head has not advanced yet.
     let oldest = ring.head()?.saturating_sub(capacity.into());
     Some(Pulled::Lapped(oldest.max(number + 1)))
 }

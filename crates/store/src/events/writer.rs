@@ -1,4 +1,4 @@
-//! The home's hand on the ring.
+//! The home's side of the ring.
 
 use super::ring::{self, EVENT_WORDS, RingWrite};
 use super::{Event, NUMBER_WORD, word_at};
@@ -9,7 +9,7 @@ use crate::format::header::EVENTS_HEAD;
 use crate::format::layout::Layout;
 use crate::seqlock::RecordWriter;
 
-/// Drafts an event before a change, and publishes it afterwards. One draft at a time.
+/// Drafts an event before a change, and publishes it afterwards. There is one draft at a time.
 #[derive(Debug)]
 pub(crate) struct EventRing {
     control: Control,
@@ -17,7 +17,7 @@ pub(crate) struct EventRing {
     head: u64,
 }
 
-/// The words of one place.
+/// The words of one slot.
 struct WriteSlot<'a> {
     ring: &'a EventRing,
     first: usize,
@@ -54,17 +54,17 @@ impl EventRing {
         Ok(Self { control, layout, head })
     }
 
-    /// The number of the event that is drafted next, and how many were published.
+    /// The number of the next event, which is also the number of published events.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Write an event that tells of a change which is about to be made.
+    /// Write an event for a change that is about to be made.
     pub(crate) fn draft(&self, event: &Event) -> Result<(), StoreError> {
         ring::draft(self, self.head, self.layout.events_max, &event.encode())
     }
 
-    /// The change was made: publish the draft.
+    /// Publish the draft after the change was made.
     pub(crate) fn publish(&mut self) -> Result<(), StoreError> {
         ring::publish::<_, EVENT_WORDS>(self, self.head, self.layout.events_max)?;
         failpoint!("event.published");
@@ -72,14 +72,14 @@ impl EventRing {
         Ok(())
     }
 
-    /// Nobody may take a draft that was not published for the event of a change that is about to be
-    /// made without one.
+    /// Invalidate an unpublished draft before a change without an event, so that adoption does not
+    /// take that change for the drafted one.
     pub(crate) fn forget_draft(&self) -> Result<(), StoreError> {
         let at = ring::first_word::<EVENT_WORDS>(self.head, self.layout.events_max) + NUMBER_WORD;
         self.control.store(word_at(&self.layout, at), u64::MAX)
     }
 
-    /// The draft that a home left which was killed before it published it.
+    /// The draft of a former home that was killed before it published it.
     pub(crate) fn found_draft(&self) -> Result<Option<Event>, StoreError> {
         let at = ring::first_word::<EVENT_WORDS>(self.head, self.layout.events_max);
         let words: [u64; EVENT_WORDS] = self.control.load_record(word_at(&self.layout, at))?;

@@ -1,9 +1,9 @@
-//! An entry that a client writes by itself, and what the home says of its life.
+//! An entry that a client writes itself, and the life word that the home writes for it.
 //!
-//! Slots from `objects_max` on are *client entries*. The entry lies in an entry page, which one
-//! client writes; its *life* lies in the control section, which the home alone writes. An object
-//! is there while the entry is sealed in the life that is open. So a client makes an object by
-//! stores of its own, the home ends it by one store of its own, and no word has two writers.
+//! Slots from `objects_max` on are *client entries*. The entry is in an entry page, which one
+//! client writes. Its *life* is in the control section, which only the home writes. An object
+//! exists while its entry is sealed in the open life. So a client creates an object with its own
+//! stores, the home ends it with one store, and no word has two writers.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -17,21 +17,21 @@ use crate::format::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
 pub(crate) const CLIENT_ENTRY_WORDS: usize = 12;
 /// The word with the checksum.
 const CHECKSUM_WORD: usize = CLIENT_ENTRY_WORDS - 1;
-/// The word of a life that says where the object went.
+/// The word of a life record with the id in the directory, after a takeover.
 pub(crate) const FORWARD_WORD: u64 = 1;
 
-/// The life a word of the life table tells of: a word that was never written, of the first.
+/// The life in a word of the life table. A word that was never written has the first life.
 pub(crate) fn life_of(word: u64) -> Sequence {
     if word == 0 { Sequence::FIRST } else { Sequence(word) }
 }
 
-/// Whether an object may be in this life. The last life is never used: it has no next one.
+/// Whether an object may exist in this life. The last life is never used: it has no next one.
 pub(crate) fn is_open(life: Sequence) -> bool {
     life.state() == EntryState::Free && life.next_life().is_some()
 }
 
 impl Layout {
-    /// Which client entry a slot is, if it is one.
+    /// The client entry number of a slot, if it is a client entry.
     pub(crate) fn client_entry(&self, slot: Slot) -> Option<u32> {
         slot.0.checked_sub(self.objects_max).filter(|number| *number < self.client_entries())
     }
@@ -41,7 +41,7 @@ impl Layout {
         Slot(self.objects_max.saturating_add(number))
     }
 
-    /// Where a client entry lies.
+    /// The range of a client entry.
     pub(crate) fn client_entry_span(&self, number: u32) -> Span {
         let in_page = self.client_entries_in_page().max(1);
         let page = Offset(self.entry_pages.offset.0 + u64::from(number / in_page) * self.page.0);
@@ -49,13 +49,13 @@ impl Layout {
         Span::new(Offset(at), Length(CLIENT_ENTRY_BYTES))
     }
 
-    /// Where the life of a client entry lies; word 1 is where its object went.
+    /// The offset of a word of a life record: 0 is the life, 1 is the id after a takeover.
     pub(crate) fn life(&self, number: u32, word: u64) -> Offset {
         word_of(self.lives, LIFE_BYTES, number, word)
     }
 }
 
-/// The words of an entry as a client publishes them. It has no name and one block.
+/// The words of an entry as a client publishes them. It has no name and a single block.
 pub(crate) fn encode(entry: &Entry) -> [u64; CLIENT_ENTRY_WORDS] {
     let mut words = [
         entry.sequence().0,
@@ -75,8 +75,8 @@ pub(crate) fn encode(entry: &Entry) -> [u64; CLIENT_ENTRY_WORDS] {
     words
 }
 
-/// Read words that were copied out of a client entry. All of it is input. Of its namespace it says
-/// nothing: that is the one of its page.
+/// Decode words copied from a client entry. All of it is untrusted. It has no namespace: that is a
+/// property of its page.
 pub(crate) fn decode(
     words: &[u64; CLIENT_ENTRY_WORDS],
     uid: RegionUid,

@@ -1,8 +1,8 @@
-//! A directory entry: 128 bytes that say what an object is and where it lies.
+//! A directory entry: 128 bytes with the kind, position and state of an object.
 //!
-//! The first word tells the life of the slot and its state at once, so that every change after the
-//! first publication is one store of one word, and a kill between two stores leaves no torn entry
-//! but one that was never published.
+//! The first word has both the life of the slot and its state. So every change after the first
+//! publication is one store of one word. A kill between two stores leaves a torn entry only if it
+//! was never published.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -18,58 +18,57 @@ pub(crate) const ENTRY_WORDS: usize = 16;
 pub(crate) const SEQUENCE_WORD: u64 = 0;
 /// The word with the length of the name, in its second byte.
 pub(crate) const NAME_LENGTH_WORD: u64 = 1;
-/// The word that says where the name lies.
+/// The word with the offset of the name.
 pub(crate) const NAME_WORD: u64 = 9;
 /// The word with the checksum.
 const CHECKSUM_WORD: usize = 15;
-/// Where the number of returns into memory starts in a sequence.
+/// First bit of the residency count in a sequence.
 const RESIDENCY_SHIFT: u32 = 35;
-/// Where the number of the namespace starts in the word with the flags, and its bits.
+/// First bit of the namespace id in the word with the flags, and its mask.
 const NAMESPACE_SHIFT: u32 = 20;
 const NAMESPACE_MASK: u16 = 0xfff;
-/// Bytes of one extra block in its list.
+/// Bytes of one extra block in the list.
 pub(crate) const EXTRA_BYTES: u64 = 16;
-/// Bytes that say of which object a replica is: its id, and crc32c of that in the low half of a word.
+/// Bytes of the origin of a replica: the object id, and its crc32c in the low half of a word.
 pub(crate) const REPLICA_ORIGIN_BYTES: u64 = 24;
-/// Bytes that say where a block was at seal.
+/// Bytes of the position of a block at seal.
 pub(crate) const ORIGIN_BYTES: u64 = 8;
 
-/// What the sequence word of an entry says.
+/// The state in the sequence word of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryState {
-    /// No object; the generation is the one the next object gets.
+    /// No object; the generation is that of the next object.
     Free,
-    /// Being written: its other words mean nothing.
+    /// Being written: the other words are invalid.
     Writing,
     /// An object.
     Sealed,
-    /// An object whose bytes lie outside of the region.
+    /// An object whose bytes are outside of the region.
     Spilled,
-    /// An object that the home is about to take out of memory, unless somebody holds it.
+    /// An object that the home is about to remove from memory, unless it is held.
     Leaving,
-    /// A spilled object that is coming back: its other words are being written.
+    /// A spilled object that is being restored: the other words are being written.
     Restoring,
     /// An object that cannot be found any more, but may still be held.
     Retiring,
-    /// No program writes this.
+    /// A value that no program writes.
     Unknown,
 }
 
-/// The first word of an entry: the state in 3 bits, the generation in 32, and in the other 29 how
-/// often the object came back into memory. A sealed object that comes back lies elsewhere, and so
-/// has another word.
+/// The first word of an entry: the state in 3 bits, the generation in 32, and the number of
+/// restores in the other 29. A restored object is at another position, and so has another word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Sequence(pub(crate) u64);
 
 impl Sequence {
-    /// The first generation; 0 would make the never-used word look like a free one.
+    /// The first generation. Generation 0 would make a never-used word equal to a free one.
     pub(crate) const FIRST: Self = Self::new(Generation(1), EntryState::Free);
 
     pub(crate) const fn new(generation: Generation, state: EntryState) -> Self {
         Self::resident(generation, 0, state)
     }
 
-    /// After `residency` returns into memory, at most 2^29 - 1.
+    /// After `residency` restores, at most 2^29 - 1.
     pub(crate) const fn resident(
         generation: Generation,
         residency: u32,
@@ -101,12 +100,12 @@ impl Sequence {
         }
     }
 
-    /// The life.
+    /// The generation.
     pub(crate) const fn generation(self) -> Generation {
         Generation((self.0 >> 3) as u32)
     }
 
-    /// How often the object came back into memory.
+    /// The number of restores.
     pub(crate) const fn residency(self) -> u32 {
         (self.0 >> RESIDENCY_SHIFT) as u32
     }
@@ -115,61 +114,61 @@ impl Sequence {
         Self::resident(self.generation(), self.residency(), state)
     }
 
-    /// Free, in the next life. None after the last one: such a slot is never used again.
+    /// Free, in the next life. `None` after the last one: such a slot is never used again.
     pub(crate) fn next_life(self) -> Option<Self> {
         self.generation().0.checked_add(1).map(|g| Self::new(Generation(g), EntryState::Free))
     }
 }
 
-/// A sealed object as the directory tells of it. All spans are offsets in the region.
+/// A sealed object as the directory describes it. All spans are offsets in the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Its id.
     pub id: ObjectId,
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
     /// The primary block: descriptor, list of extra blocks, and what was copied in.
     pub primary: Span,
-    /// The descriptor inside of the primary block; empty at its start for plain bytes.
+    /// The descriptor inside of the primary block; for plain bytes, empty and at the block's start.
     pub descriptor: Span,
-    /// Bytes the user sees. For plain bytes, the object is this many bytes from the block's start.
+    /// Size that users see. A plain-bytes object is the first `size` bytes of its block.
     pub size: Length,
-    /// Blocks besides the primary one, listed behind the descriptor.
+    /// Number of blocks besides the primary one, listed behind the descriptor.
     pub extra_count: u32,
-    /// Where the name lies in the control section; empty for an object without one.
+    /// The range of the name in the control section; empty without a name.
     pub name: Span,
-    /// Hash of the name; 0 without one.
+    /// Hash of the name; 0 without a name.
     pub name_hash: u64,
-    /// crc32c of the descriptor, as the creator gave it.
+    /// crc32c of the descriptor, as computed by the creator.
     pub descriptor_crc: u32,
     /// crc32c of the list of extra blocks.
     pub extra_crc: u32,
-    /// When it was sealed, by the home's clock: nanoseconds since 1970.
+    /// Time of the seal, by the home's clock: nanoseconds since 1970.
     pub sealed_at_ns: u64,
-    /// Process that created it.
+    /// The process that created it.
     pub creator_pid: u32,
     /// Client slot of that process at the time.
     pub creator: u32,
-    /// Bytes of metadata; they end with the primary block, but for padding to a multiple of 8.
+    /// Bytes of metadata; they end with the primary block, except for padding to a multiple of 8.
     pub metadata_bytes: u32,
-    /// crc32c of the metadata; 0 without.
+    /// crc32c of the metadata; 0 without metadata.
     pub metadata_crc: u32,
-    /// How often it came back into memory.
+    /// The number of restores.
     pub residency: u32,
-    /// Whether its blocks lie elsewhere than at seal: the list behind the descriptor then tells,
-    /// after the extra blocks, where each block was, the primary one first.
+    /// Whether its blocks are at other positions than at seal. Then the list behind the descriptor
+    /// has, after the extra blocks, the position of each block at seal, the primary one first.
     pub is_relocated: bool,
     /// Whether it is a copy of an object of another region: see [`Entry::origin`].
     pub is_replica: bool,
-    /// The namespace it is in.
+    /// Its namespace.
     pub namespace: NamespaceId,
 }
 
-/// Why words are not an entry.
+/// The reason why words are not an entry.
 pub(crate) type EntryFault = &'static str;
 
 impl Entry {
-    /// Plain bytes that fill a block, of which no more is known.
+    /// Plain bytes that fill a block; all other fields are defaults.
     pub(crate) fn bytes(id: ObjectId, primary: Span) -> Self {
         Self {
             id,
@@ -194,8 +193,8 @@ impl Entry {
         }
     }
 
-    /// Where the list of extra blocks lies: behind the descriptor, at the next multiple of 8. With
-    /// the places that the blocks had at seal, if those are others now.
+    /// The range of the list of extra blocks: behind the descriptor, at the next multiple of 8. If
+    /// the object is relocated, the positions at seal are included.
     #[must_use]
     pub fn extra_list(&self) -> Option<Span> {
         let start = Length(self.descriptor.end()?.0).round_up(8)?;
@@ -204,7 +203,7 @@ impl Entry {
         Some(Span::new(Offset(start.0), Length(extra * EXTRA_BYTES + origins)))
     }
 
-    /// Where the metadata lies: at the end of the primary block. None: it would not fit there.
+    /// The range of the metadata: at the end of the primary block. `None`: it would not fit there.
     #[must_use]
     pub fn metadata(&self) -> Option<Span> {
         let length = Length(self.metadata_bytes.into());
@@ -212,8 +211,8 @@ impl Entry {
         (start >= self.primary.offset.0).then_some(Span::new(Offset(start), length))
     }
 
-    /// Where a replica says of which object it is: before the metadata. `None`: it is no replica, or
-    /// that would not fit there.
+    /// The range of a replica's origin: before the metadata. `None`: it is no replica, or the
+    /// origin would not fit there.
     #[must_use]
     pub fn origin(&self) -> Option<Span> {
         let start = self.metadata()?.offset.0.checked_sub(REPLICA_ORIGIN_BYTES)?;
@@ -227,7 +226,7 @@ impl Entry {
         Span::new(self.primary.offset, self.size)
     }
 
-    /// The word of the directory while this entry stands there, sealed.
+    /// The sequence word of this entry while it is sealed.
     pub(crate) fn sequence(&self) -> Sequence {
         Sequence::resident(self.id.generation(), self.residency, EntryState::Sealed)
     }
@@ -261,10 +260,9 @@ impl Entry {
         words
     }
 
-    /// Read words that were copied out of slot `slot`. The checksum is of the words as they were
-    /// when published, whatever the state in the first word is. Of a spilled object those that
-    /// say where it lies mean nothing; of one that was coming back when its home was killed they
-    /// may be half written, and so the checksum means nothing either.
+    /// Decode words copied from slot `slot`. The checksum covers the words as published, in state
+    /// sealed. In a spilled entry, the position fields are invalid. In an interrupted restore they
+    /// may be half written, so the checksum is not checked.
     pub(crate) fn decode(
         words: &[u64; ENTRY_WORDS],
         uid: RegionUid,
@@ -318,14 +316,14 @@ impl Entry {
         Self { name: Span::default(), name_hash: 0, ..self }
     }
 
-    /// The same object, of which is not known any more where it lay.
+    /// The same object without a position.
     pub(crate) fn nowhere(self) -> Self {
         let (primary, descriptor) = (Span::default(), Span::default());
         Self { primary, descriptor, is_relocated: false, ..self }
     }
 
-    /// Bytes of the primary block as it was at seal. One that came back has more behind them: the
-    /// descriptor, the lists and the metadata once more.
+    /// Length of the primary block at seal. A restored object has the descriptor, the lists and the
+    /// metadata appended to it.
     pub(crate) fn primary_bytes_at_seal(&self) -> Length {
         match self.is_relocated {
             true => Length(self.descriptor.offset.0.saturating_sub(self.primary.offset.0)),
@@ -333,7 +331,8 @@ impl Entry {
         }
     }
 
-    /// Whether everything lies where it may. Asked of requests too, before they are written.
+    /// Check that all parts are within their limits. Requests are checked too, before they are
+    /// written.
     pub(crate) fn validate(&self, layout: &Layout) -> Result<(), EntryFault> {
         if self.primary.is_empty() || !self.primary.is_aligned(BLOCK_BYTES) {
             return Err("primary block is empty or unaligned");
@@ -388,7 +387,7 @@ fn checksum(words: &[u64; ENTRY_WORDS]) -> u64 {
     crc_of_words::<{ CHECKSUM_WORD * 8 }>(words)
 }
 
-/// A list of extra blocks as it lies behind a descriptor, for the client that writes it.
+/// The list of extra blocks behind a descriptor, for the client that writes it.
 #[must_use]
 pub fn encode_extra(blocks: &[Span]) -> Vec<u8> {
     blocks
@@ -398,7 +397,7 @@ pub fn encode_extra(blocks: &[Span]) -> Vec<u8> {
         .collect()
 }
 
-/// How a replica says of which object it is.
+/// The bytes of a replica's origin.
 pub(crate) fn encode_origin(id: ObjectId) -> [u8; REPLICA_ORIGIN_BYTES as usize] {
     let mut bytes = [0; REPLICA_ORIGIN_BYTES as usize];
     let id = [id.hi.to_le_bytes(), id.lo.to_le_bytes()].concat();
@@ -407,7 +406,7 @@ pub(crate) fn encode_origin(id: ObjectId) -> [u8; REPLICA_ORIGIN_BYTES as usize]
     bytes
 }
 
-/// The opposite of [`encode_origin`].
+/// The inverse of [`encode_origin`].
 pub(crate) fn decode_origin(
     bytes: &[u8; REPLICA_ORIGIN_BYTES as usize],
 ) -> Result<ObjectId, EntryFault> {
@@ -422,8 +421,8 @@ pub(crate) fn decode_origin(
     Ok(id)
 }
 
-/// Read what lies behind a descriptor: the extra blocks, and of an object that came back where
-/// each of its blocks was at seal, the primary one first.
+/// Decode the list behind a descriptor: the extra blocks, and for a relocated object the position
+/// of each block at seal, the primary one first.
 pub(crate) fn decode_list(
     bytes: &[u8],
     entry: &Entry,
@@ -439,7 +438,8 @@ pub(crate) fn decode_list(
     Ok((decode_extra(extra, layout)?, origins))
 }
 
-/// Read such a list. Each block lies aligned in the heap; more is not known of them.
+/// Decode a list of extra blocks. Checks that each block is aligned and in the heap, and nothing
+/// else.
 fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, EntryFault> {
     let (words, rest) = bytes.as_chunks::<16>();
     if !rest.is_empty() {

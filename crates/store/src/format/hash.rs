@@ -1,14 +1,14 @@
 //! SipHash-1-3, the hash of names (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012).
 //!
-//! It is written here because its value lies in memory that outlives a program and is shared by
-//! programs of different age, and the standard library promises no fixed algorithm.
+//! Implemented here because hash values are stored in memory that programs of different versions
+//! share, and the standard library guarantees no fixed algorithm.
 
-/// The two words that key the hash of one region, so that names that collide in one region do
-/// not collide in another.
+/// The key of one region's hash, so that names that collide in one region do not collide in
+/// another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashKey(pub [u64; 2]);
 
-/// The hash of a name as it lies in directory entries and in the name index.
+/// The hash of a name in directory entries and in the name index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NameHash(pub u64);
 
@@ -20,7 +20,7 @@ impl NameHash {
     }
 }
 
-/// SipHash with `C` rounds a word and `D` rounds at the end.
+/// SipHash with `C` rounds per word and `D` final rounds.
 fn siphash<const C: usize, const D: usize>(key: [u64; 2], bytes: &[u8]) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,
@@ -65,7 +65,7 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// CRC-32C of the first so many bytes of words, as they lie in memory.
+/// CRC-32C of the first `BYTES` bytes of words, in little-endian order.
 pub(crate) fn crc_of_words<const BYTES: usize>(words: &[u64]) -> u64 {
     let mut bytes = [0u8; BYTES];
     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {

@@ -1,4 +1,4 @@
-//! The first page of a region: what it is, and where everything lies in it.
+//! The first page of a region: identification, and the ranges of all tables.
 
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Geometry, Length, Offset, Region, Section, Span, page_bytes};
@@ -14,36 +14,36 @@ pub const FORMAT_VERSION: u32 = 3;
 
 /// First word of a region: "FARROWRG".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
-/// First word while a region is being made: nobody opens it.
+/// First word while a region is being created: no client or home opens it.
 pub(crate) const MAGIC_MAKING: u64 = u64::from_le_bytes(*b"FARRMAKE");
 
-/// Words of the part that is written once, with its checksum in the last.
+/// Words of the immutable part, with the checksum in the last one.
 pub(crate) const HEADER_WORDS: usize = 52;
 const CHECKSUM_WORD: usize = HEADER_WORDS - 1;
 /// First word of the (offset, length) pairs of the tables.
 const TABLES_WORD: usize = 17;
 
-/// How often a home has opened the region, its making included.
+/// The number of times a home has opened the region, including its creation.
 pub(crate) const LIFE: Offset = Offset(512);
-/// How often the name indexes changed roles: even, index 0 is in use; odd, index 1.
+/// The number of role changes of the name indexes. Even: index 0 is in use; odd: index 1.
 pub(crate) const INDEX_TURN: Offset = Offset(640);
-/// Directory slots from this one on were never used.
+/// The first directory slot that was never used.
 pub(crate) const SLOTS_USED: Offset = Offset(768);
-/// How many events were ever published.
+/// The number of events published so far.
 pub(crate) const EVENTS_HEAD: Offset = Offset(896);
-/// In whose namespaces somebody wants to hear of all objects: bit `id % 64` of each.
+/// The watched namespaces: bit `id % 64` of each.
 pub(crate) const WATCHED: Offset = Offset(1024);
 
-/// Until when replicas may be read without asking the home: nanoseconds of the machine's monotonic clock.
+/// The time until which replicas may be read without asking the home, by the monotonic clock in ns.
 pub(crate) const REPLICAS_UNTIL: Offset = Offset(1152);
 
-/// The bit of a namespace in the word of those that are watched. Others may share it.
+/// The bit of a namespace in the word of watched namespaces. Several namespaces share a bit.
 #[must_use]
 pub fn watched_bit(namespace: NamespaceId) -> u64 {
     1 << (namespace.0 % 64)
 }
 
-/// What the first page says.
+/// The contents of the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionHeader {
     pub(crate) uid: RegionUid,
@@ -84,14 +84,14 @@ impl RegionHeader {
         words
     }
 
-    /// Read and check the header of a region. Nothing of it is believed before.
+    /// Read the header of a region and check all of it before use.
     pub(crate) fn read(region: &Region) -> Result<Self, FormatError> {
         let found = region.length();
         if found.0 < HEADER_BYTES {
             return Err(FormatError::Truncated { needed: Length(HEADER_BYTES), found });
         }
         let span = Span::new(Offset(0), Length(HEADER_WORDS as u64 * 8));
-        // No word outside of the region: the length was looked at.
+        // Cannot be outside of the region: the length was checked.
         let _ = region.refresh_if_remote(span);
         let words = region.words(span).map_err(|error| FormatError::Access(error.to_string()))?;
         let mut copy = [0; HEADER_WORDS];
@@ -164,7 +164,7 @@ impl RegionHeader {
         })
     }
 
-    /// Whether the mapped region is what the header says.
+    /// Check that the mapped region matches the header.
     pub(crate) fn compare(&self, mapped: Geometry) -> Result<(), FormatError> {
         let said = self.layout.geometry;
         let (needed, found) = (said.total(), mapped.total());
@@ -183,7 +183,7 @@ impl RegionHeader {
         Ok(())
     }
 
-    /// Write the header of a region that is being made. The magic comes last, on its own.
+    /// Write the header of a region during creation. The magic is stored last, on its own.
     pub(crate) fn write(&self, control: &Control) -> Result<(), StoreError> {
         let words = self.encode();
         let (magic, rest) = words.split_at(1);
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// The words with their checksum made good.
+    /// The words with a valid checksum.
     fn signed(mut words: [u64; HEADER_WORDS]) -> [u64; HEADER_WORDS] {
         words[CHECKSUM_WORD] = checksum(&words);
         words

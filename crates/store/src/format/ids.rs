@@ -1,20 +1,20 @@
-//! Names of things that never repeat: regions, lives of directory slots, objects.
+//! Identifiers that never repeat: regions, lives of directory slots, objects.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::books::names::own_name;
 
-/// A namespace: 0 is the default one, which is always there.
+/// A namespace: 0 is the default one, which always exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NamespaceId(pub u16);
 
 impl NamespaceId {
-    /// The namespace of who asked for none.
+    /// The namespace of a client that requests none.
     pub const DEFAULT: Self = Self(0);
 }
 
-/// Which region: a random number, drawn when the region is made and never zero.
+/// The id of a region: a random number, drawn at creation and never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionUid(pub u64);
 
@@ -24,17 +24,17 @@ impl fmt::Display for RegionUid {
     }
 }
 
-/// A place in the directory of one region.
+/// A position in the directory of one region, or a client entry behind it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
 
-/// Which life of a directory slot. It only grows, so an object id is never given out twice.
+/// The life of a slot. It only grows, so an object id is never assigned twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Generation(pub u32);
 
-/// Which object: 128 bits, unique for all time as long as region uids are.
+/// The id of an object: 128 bits, unique for all time if region uids are.
 ///
-/// The high half is the region's uid, the low half is generation (32 bits, high) and slot
+/// The high half is the region's uid. The low half is the generation (32 bits, high) and the slot
 /// (32 bits, low), so an id leads to its entry with one load and no search.
 ///
 /// ```
@@ -53,31 +53,31 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    /// The id of the given life of a slot.
+    /// The id of a slot in the given generation.
     #[must_use]
     pub const fn new(region: RegionUid, generation: Generation, slot: Slot) -> Self {
         Self { hi: region.0, lo: ((generation.0 as u64) << 32) | slot.0 as u64 }
     }
 
-    /// The region this object lies in.
+    /// The region of this object.
     #[must_use]
     pub const fn region(self) -> RegionUid {
         RegionUid(self.hi)
     }
 
-    /// The directory slot of this object.
+    /// The slot of this object.
     #[must_use]
     pub const fn slot(self) -> Slot {
         Slot((self.lo & 0xffff_ffff) as u32)
     }
 
-    /// The life of that slot.
+    /// The generation of that slot.
     #[must_use]
     pub const fn generation(self) -> Generation {
         Generation((self.lo >> 32) as u32)
     }
 
-    /// 16 bytes, big-endian, high half first, so that bytes sort as ids do.
+    /// 16 bytes, big-endian, high half first, so that bytes sort like ids.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         (((self.hi as u128) << 64) | self.lo as u128).to_be_bytes()
@@ -103,7 +103,7 @@ impl fmt::Debug for ObjectId {
     }
 }
 
-/// How to say which object is meant.
+/// A reference to an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target<'a> {
     /// By its id.
@@ -133,7 +133,7 @@ impl<'a> From<&'a str> for Target<'a> {
     }
 }
 
-/// A text that is not an object id.
+/// The error for text that is not an object id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an object id is 32 hexadecimal digits; this text has {bytes} bytes or another character")]
 pub struct InvalidObjectId {
@@ -154,7 +154,7 @@ impl FromStr for ObjectId {
     }
 }
 
-/// What an object is, so that a reader gets back the kind that was put.
+/// The kind of an object, so that a reader gets back the same type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum ObjectKind {
@@ -164,11 +164,11 @@ pub enum ObjectKind {
     NdArray = 2,
     /// One Arrow array.
     Array = 3,
-    /// Arrow arrays of one type in a row.
+    /// A sequence of Arrow arrays of one type.
     ChunkedArray = 4,
     /// One Arrow record batch.
     RecordBatch = 5,
-    /// Arrow record batches of one schema in a row.
+    /// A sequence of Arrow record batches of one schema.
     Table = 6,
 }
 
@@ -183,19 +183,19 @@ impl ObjectKind {
         Self::Table,
     ];
 
-    /// The number that stands for this kind in a region.
+    /// The number of this kind in a region.
     #[must_use]
     pub const fn as_u8(self) -> u8 {
         self as u8
     }
 
-    /// The kind a number stands for.
+    /// The kind with this number.
     #[must_use]
     pub fn from_u8(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_u8() == number)
     }
 
-    /// A name for people.
+    /// A human-readable name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! Where everything lies in a region: computed once from the options, written into the header,
-//! and never believed when read back before it is checked.
+//! The layout of a region: computed once from the options, written into the header, and validated
+//! whenever it is read back.
 
 use farrow_memory::{Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
@@ -9,48 +9,47 @@ use crate::format::options::{
     RegionOptions,
 };
 
-/// Bytes at the start of the control section that the header takes. All its words fit the
-/// smallest page there is.
+/// Bytes of the header at the start of the control section. All its words fit the smallest page.
 pub(crate) const HEADER_BYTES: u64 = 4096;
 /// Bytes of a client record.
 pub(crate) const CLIENT_BYTES: u64 = 64;
 /// Bytes of a grant record.
 pub(crate) const GRANT_BYTES: u64 = 32;
-/// Bytes of a hold-block record.
+/// Bytes of a hold-block owner record.
 pub(crate) const HOLD_OWNER_BYTES: u64 = 8;
 /// Bytes of a directory entry.
 pub(crate) const ENTRY_BYTES: u64 = 128;
-/// Bytes of one place in a name index.
+/// Bytes of one slot in a name index.
 pub(crate) const INDEX_BYTES: u64 = 8;
-/// Words at the start of a hold block that are no hold slots.
+/// Words at the start of a hold block that are not hold slots.
 pub(crate) const HOLD_HEADER_WORDS: u64 = 16;
-/// Bytes of an entry that a client writes, in an entry page of its own.
+/// Bytes of an entry that a client writes, in one of its entry pages.
 pub(crate) const CLIENT_ENTRY_BYTES: u64 = 96;
-/// Bytes of an entry-page record: who owns the page.
+/// Bytes of an entry-page owner record.
 pub(crate) const ENTRY_OWNER_BYTES: u64 = 8;
-/// Bytes of what the home says of an entry that a client wrote: its life, and where it went.
+/// Bytes of the home's record for a client entry: its life, and the id after a takeover.
 pub(crate) const LIFE_BYTES: u64 = 16;
 /// Bytes of an event: eight words and a name.
 pub(crate) const EVENT_BYTES: u64 = 320;
 /// Bytes of a namespace record.
 pub(crate) const NAMESPACE_BYTES: u64 = 128;
-/// Bytes of the word that says when an object was last used.
+/// Bytes of the word with the last use of an object.
 pub(crate) const USE_BYTES: u64 = 8;
-/// Bytes of each of the three parts of the cluster table: a view of 64 members of 1.5 KiB each, and
-/// as much again in reserve.
+/// Bytes of each of the three parts of the cluster table: a view of 64 members of 1.5 KiB each,
+/// doubled for reserve.
 pub(crate) const CLUSTER_PART_BYTES: u64 = 192 << 10;
-/// Parts of the cluster table: what the node keeps for itself, twice, and what it tells clients.
+/// Parts of the cluster table: the node's own state, twice, and the state published to clients.
 pub(crate) const CLUSTER_PARTS: u64 = 3;
-/// Objects of which one word of the pin table tells.
+/// Objects per word of the pin table.
 pub(crate) const PINS_IN_WORD: u32 = 64;
 
 /// A heap of this size or more starts at a huge page, as does the data section.
 const HUGE_CAPACITY_MIN: u64 = 32 * HUGE_PAGE_BYTES_USUAL.0;
 
-/// Most entry pages: with those of 4 KiB, somewhat more than [`OBJECTS_MAX`] entries.
+/// Maximum number of entry pages: with pages of 4 KiB, slightly more than [`OBJECTS_MAX`] entries.
 const ENTRY_PAGES_MAX: u32 = OBJECTS_MAX / 42 + 1;
 
-/// Parts of a region besides the header.
+/// Number of parts of a region besides the header.
 pub(crate) const TABLES: usize = 17;
 
 /// One part of a region.
@@ -58,9 +57,9 @@ pub(crate) const TABLES: usize = 17;
 pub(crate) struct Table {
     pub(crate) name: &'static str,
     pub(crate) span: Span,
-    /// What its count gives.
+    /// Its length according to its count.
     bytes: u64,
-    /// It starts at a multiple of this.
+    /// Alignment of its start.
     grain: u64,
     section: Section,
 }
@@ -71,65 +70,66 @@ impl Table {
     }
 }
 
-/// Entries that a client writes in one page.
+/// Number of client entries in one page.
 fn client_entries_in(page: u64) -> u32 {
     (page / CLIENT_ENTRY_BYTES) as u32
 }
 
-/// The parts of a region. Every table starts at a multiple of 128 bytes.
+/// The parts of a region. Every table starts at a multiple of 128 bytes; the name heap, of 32
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Length of the two sections.
     pub geometry: Geometry,
-    /// Page size of the machine that made the region; also the size of a hold block.
+    /// Page size of the machine that created the region; also the size of a hold block.
     pub page: Length,
-    /// Most objects.
+    /// Maximum number of objects.
     pub objects_max: u32,
-    /// Most clients.
+    /// Maximum number of clients.
     pub clients_max: u32,
-    /// Most grants.
+    /// Maximum number of grants.
     pub grants_max: u32,
-    /// Most hold blocks.
+    /// Maximum number of hold blocks.
     pub hold_blocks_max: u32,
-    /// Places in each of the two name indexes: a power of two, at least twice `objects_max`.
+    /// Slots in each of the two name indexes: a power of two, at least twice `objects_max`.
     pub index_places: u64,
-    /// Most pages of entries that clients write.
+    /// Maximum number of entry pages.
     pub entry_pages_max: u32,
-    /// Places in the ring of events.
+    /// Slots of the event ring.
     pub events_max: u32,
-    /// Most namespaces.
+    /// Maximum number of namespaces besides the default one.
     pub namespaces_max: u32,
     /// Client records.
     pub clients: Span,
     /// Grant records.
     pub grants: Span,
-    /// Hold-block records: who owns which block.
+    /// Owners of hold blocks.
     pub hold_owners: Span,
     /// Directory entries.
     pub directory: Span,
     /// The two name indexes.
     pub index: [Span; 2],
-    /// Bytes of names.
+    /// The name heap.
     pub names: Span,
-    /// Entry-page records: who owns which page.
+    /// Owners of entry pages.
     pub entry_owners: Span,
-    /// What the home says of each entry that a client wrote.
+    /// The home's records for client entries.
     pub lives: Span,
-    /// Which objects are pinned, a bit each.
+    /// The pin table, one bit for each object.
     pub pins: Span,
-    /// The ring of events.
+    /// The event ring.
     pub events: Span,
     /// Namespace records.
     pub namespaces: Span,
-    /// What the node knows of its cluster.
+    /// The node's state of its cluster.
     pub cluster: Span,
     /// Hold blocks, the first part of the data section.
     pub hold_blocks: Span,
-    /// Pages of entries that clients write.
+    /// Entry pages, which clients write.
     pub entry_pages: Span,
-    /// When each object was last used, a word each; a hint, written by all clients.
+    /// Last use of each object, one word each; a hint, written by all clients.
     pub uses: Span,
-    /// Where objects lie.
+    /// The heap, which holds all blocks.
     pub heap: Span,
 }
 
@@ -260,17 +260,17 @@ impl Layout {
         (self.page.0 / 8).saturating_sub(HOLD_HEADER_WORDS)
     }
 
-    /// Entries in one page that a client writes.
+    /// Client entries in one page.
     pub(crate) fn client_entries_in_page(&self) -> u32 {
         client_entries_in(self.page.0)
     }
 
-    /// Entries that clients write, in all: the slots from `objects_max` on.
+    /// Total number of client entries: the slots from `objects_max` on.
     pub(crate) fn client_entries(&self) -> u32 {
         self.entry_pages_max.saturating_mul(self.client_entries_in_page())
     }
 
-    /// Whether all parts lie disjoint in their sections, with the lengths their counts give.
+    /// Check that all parts are disjoint, in their sections, and as long as their counts require.
     pub(crate) fn validate(&self) -> Result<(), FormatError> {
         self.validate_counts()?;
         let mut sorted = vec![("header", Span::new(Offset(0), Length(HEADER_BYTES)))];

@@ -1,16 +1,16 @@
 //! Small key-value pairs that an object carries besides its bytes.
 //!
-//! They lie at the end of the primary block, written by the creator before the seal and immutable
-//! like everything else there. The entry says how many bytes they take and what their checksum is.
+//! They are at the end of the primary block, written by the creator before the seal and immutable
+//! like the rest of the block. The entry has their length and checksum.
 
 use std::collections::BTreeMap;
 
-/// Most bytes that encoded metadata may take: it is for labels, not for data.
+/// Maximum length of encoded metadata: it is for labels, not for data.
 pub const METADATA_BYTES_MAX: u32 = 4096;
 /// Longest key, in bytes: its length is one byte.
 pub const METADATA_KEY_BYTES_MAX: usize = 255;
 
-/// Why pairs cannot be metadata, or bytes are none.
+/// The reason why pairs are not valid metadata, or bytes do not decode.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
@@ -20,23 +20,23 @@ pub enum MetadataError {
         /// Length of the key.
         bytes: usize,
     },
-    /// All together are too long.
+    /// The encoded pairs are too long.
     #[error("metadata of {bytes} B; at most {METADATA_BYTES_MAX} B are taken")]
     TooLong {
-        /// Their length, encoded.
+        /// Their encoded length.
         bytes: u64,
     },
     /// The bytes do not decode.
     #[error("metadata of {bytes} B does not decode: {reason}")]
     Garbled {
-        /// Their length.
+        /// Length of the bytes.
         bytes: usize,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
 }
 
-/// Pairs of text, in the order of their keys.
+/// Text pairs, in the order of their keys.
 ///
 /// ```
 /// use farrow_store::Metadata;
@@ -51,7 +51,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// From pairs; of two with the same key the last one counts.
+    /// Make metadata of pairs; of several with the same key the last one counts.
     ///
     /// # Errors
     /// [`MetadataError::Key`], [`MetadataError::TooLong`].
@@ -73,7 +73,7 @@ impl Metadata {
         Ok(Self { pairs })
     }
 
-    /// No pair at all.
+    /// Whether there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
@@ -96,12 +96,12 @@ impl Metadata {
         other.pairs.iter().all(|(key, value)| self.pairs.get(key) == Some(value))
     }
 
-    /// As it lies in the region.
+    /// Encode the pairs as in the region.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (key, value) in &self.pairs {
-            // `new` has seen that both lengths fit.
+            // `new` and `decode` have checked that both lengths fit.
             bytes.push(key.len() as u8);
             bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
             bytes.extend_from_slice(key.as_bytes());
@@ -110,7 +110,7 @@ impl Metadata {
         bytes
     }
 
-    /// What [`Metadata::encode`] wrote.
+    /// Decode the bytes that [`Metadata::encode`] wrote.
     ///
     /// # Errors
     /// [`MetadataError::Garbled`], [`MetadataError::TooLong`].

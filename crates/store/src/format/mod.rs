@@ -1,4 +1,4 @@
-//! What the bytes of a region and of a spill file mean: `docs/formats/region.md`, `spill.md`.
+//! The byte formats of a region and of a spill file: `docs/formats/region.md`, `spill.md`.
 
 pub(crate) mod client_entry;
 pub(crate) mod entry;

@@ -1,74 +1,74 @@
-//! How large a region is to be, and the limits of the format.
+//! Sizes and limits of a new region, and the limits of the format.
 
 use farrow_memory::{Length, page_bytes};
 
 use crate::error::FormatError;
 
 /// Blocks start and end at multiples of this: two lines of 64 bytes or one of 128, so that no two
-/// objects share a cache line on any machine Farrow knows.
+/// objects share a cache line on any supported machine.
 pub const BLOCK_BYTES: u64 = 128;
 
-/// A name lies in a whole number of these, so that its first word is aligned.
+/// A name takes a multiple of this, so that its first word is aligned.
 pub(crate) const NAME_GRAIN_BYTES: u64 = 32;
 
-/// Longest name. The length is one byte in the directory entry.
+/// Maximum length of a name. The directory entry has one byte for it.
 pub const NAME_BYTES_MAX: u64 = 255;
 
-/// Bytes of the name heap for each object: with names of up to so many, the slots of the directory
-/// run out before the room for names does. Paths of files and of partitions are shorter.
+/// Name heap bytes for each object. With names up to this length, directory slots run out before
+/// name space does. File and partition paths are usually shorter.
 const NAME_BYTES_USUAL: u64 = 128;
 
-/// From this size on a grant starts at a multiple of it if one fits: a huge page on x86-64.
+/// Grants of this size or more start at a multiple of it if one fits: a huge page on x86-64.
 pub const HUGE_GRANT_BYTES: u64 = 2 << 20;
 
-/// Most directory entries. 2^28 entries are 32 GiB of directory: beyond any machine of today, and
+/// Maximum number of directory entries. 2^28 entries take 32 GiB, beyond any current machine, and
 /// every count and product in the layout stays far below 2^64.
 pub const OBJECTS_MAX: u32 = 1 << 28;
 
-/// Most clients, grants and hold blocks. 2^20 hold blocks are 4 GiB of them.
+/// Maximum number of clients, of grants and of hold blocks. 2^20 hold blocks of 4 KiB take 4 GiB.
 pub const RECORDS_MAX: u32 = 1 << 20;
 
-/// Most namespaces besides the default one: an entry has 12 bits for the number of its own.
+/// Maximum number of namespaces besides the default one: an entry has 12 bits for its namespace.
 pub const NAMESPACES_MAX: u32 = 4095;
 
-/// Longest name of a namespace: with it, an object still has 191 bytes for its own.
+/// Maximum length of a namespace name. It leaves an object 191 bytes for its own name.
 pub const NAMESPACE_NAME_BYTES_MAX: u64 = 63;
 
-/// Most users that one namespace names as writers: they fill its record.
+/// Maximum number of writers of one namespace: they fill its record.
 pub const WRITERS_MAX: usize = 8;
 
-/// Longest heap. The kernel maps at most 2^47 bytes in a process on common machines.
+/// Maximum heap length. On common machines the kernel maps at most 2^47 bytes in a process.
 pub const CAPACITY_MAX: Length = Length(1 << 47);
 
-/// What a region is to hold. All counts are limits for its whole life.
+/// The sizes of a region. All counts are limits for its whole life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     /// Bytes of the heap; rounded up to whole pages.
     pub capacity: Length,
-    /// Objects at one time, those that are retiring included.
+    /// Objects at one time, including retiring ones.
     pub objects_max: u32,
     /// Clients at one time.
     pub clients_max: u32,
     /// Hold blocks: one page each, 496 holds in a page of 4 KiB.
     pub hold_blocks_max: u32,
-    /// Grants at one time. Each range a client still owns between two of its objects counts.
+    /// Grants at one time. Each range that a client still owns between two of its objects counts.
     pub grants_max: u32,
     /// Bytes for names; each name takes a multiple of 32.
     pub name_bytes: Length,
-    /// Objects at one time that clients seal by themselves, rounded up to whole pages of them.
+    /// Objects at one time that clients seal themselves, rounded up to whole entry pages.
     pub client_objects_max: u32,
-    /// Events that a subscriber may be behind before it misses some.
+    /// Number of events that a subscriber may lag behind before it misses some.
     pub events_max: u32,
-    /// Namespaces.
+    /// Namespaces besides the default one.
     pub namespaces_max: u32,
 }
 
 impl RegionOptions {
-    /// Options for a heap of `capacity`, with limits that fit it.
+    /// Options for a heap of `capacity`, with limits in proportion.
     ///
-    /// One object for each 16 KiB, at least 1024 and at most 4 Mi: an object costs 128 B of
-    /// directory, up to 64 B of index and 128 B of names, one that a client seals by itself 122 B,
-    /// so the tables take about 2.8 % of a large region.
+    /// One object for each 16 KiB, at least 1024 and at most 4 Mi. An object takes 128 B of
+    /// directory, up to 64 B of index and 128 B of names; one that a client seals itself takes 122
+    /// B. So the tables take about 2.8 % of a large region.
     #[must_use]
     pub fn for_capacity(capacity: Length) -> Self {
         let objects_max = (capacity.0 / (16 << 10)).clamp(1 << 10, 4 << 20) as u32;
@@ -86,7 +86,7 @@ impl RegionOptions {
         }
     }
 
-    /// Whether every number lies within the limits of the format.
+    /// Check that every number is within the limits of the format.
     ///
     /// # Errors
     /// [`FormatError::OutOfRange`] with the number and its limits.

@@ -1,7 +1,7 @@
-//! The file of an object that was taken out of memory: `docs/formats/spill.md`.
+//! The file of a spilled object: `docs/formats/spill.md`.
 //!
-//! Head, parts, trailer. The head says how long everything is, so that room can be made before the
-//! rest is read; the trailer has the checksums, so that the parts can be written as they are read.
+//! Head, parts, trailer. The head has all lengths, so that room can be made before the rest is
+//! read. The trailer has the checksums, so that the parts can be written in one pass.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -9,77 +9,77 @@ use crate::format::ids::{ObjectId, ObjectKind};
 use crate::format::metadata::METADATA_BYTES_MAX;
 use crate::format::options::{BLOCK_BYTES, CAPACITY_MAX};
 
-/// The one version this program knows.
+/// The only version that this program supports.
 pub const SPILL_VERSION: u32 = 1;
 
-/// Bytes of the head that say how long the whole head is.
+/// Bytes of the head that are needed to compute its full length.
 pub const SPILL_HEAD_BYTES_MIN: u64 = 64;
 
 const MAGIC: [u8; 8] = *b"FRWSPILL";
 const BLOCK_RECORD_BYTES: u64 = 16;
 const CHECKSUM_BYTES: u64 = 4;
 
-/// Most blocks of an object: 65,536 besides the primary one, as the protocol has it.
+/// Maximum number of blocks of an object: 65,536 besides the primary one, as in the protocol.
 const BLOCKS_MAX: u64 = 65_537;
 
 /// Parts before the blocks: descriptor and metadata.
 const PARTS_BEFORE: u64 = 2;
 
-/// Why bytes are not the file that is wanted.
+/// The reason why bytes are not a valid spill file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpillFault {
-    /// The file ends early.
+    /// The file ends early, or its trailer has a wrong length.
     #[error("{found} B long, {needed} B needed")]
     Short {
-        /// Bytes there are.
+        /// Actual length.
         found: u64,
-        /// Bytes there must be.
+        /// Required length.
         needed: u64,
     },
-    /// It starts with something else.
+    /// The file starts with another magic.
     #[error("not a spill file")]
     BadMagic,
     /// Another version of the format.
     #[error("version {found}; this program knows version {SPILL_VERSION}")]
     OtherVersion {
-        /// The one found.
+        /// The version found.
         found: u32,
     },
-    /// It was changed or is torn.
+    /// A part was modified or is torn.
     #[error("the checksum of {what} is {computed:#010x}, the file says {stored:#010x}")]
     Checksum {
-        /// Of which part.
+        /// The part.
         what: &'static str,
-        /// What the file says.
+        /// The checksum in the file.
         stored: u32,
-        /// What its bytes give.
+        /// The checksum of the bytes.
         computed: u32,
     },
-    /// It contradicts itself, or is of another object.
+    /// The head contradicts itself, or the file is of another object.
     #[error("{0}")]
     Wrong(&'static str),
 }
 
-/// What the file says before its parts.
+/// The first part of a spill file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpillHead {
     /// The object.
     pub id: ObjectId,
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
-    /// Bytes the user sees.
+    /// Size that users see.
     pub size: Length,
     /// Bytes of the descriptor.
     pub descriptor_bytes: u64,
     /// Bytes of the metadata.
     pub metadata_bytes: u32,
-    /// Where its blocks lay at seal, the primary one first.
+    /// The ranges of its blocks at seal, the primary one first.
     pub origins: Vec<Span>,
 }
 
 impl SpillHead {
-    /// The head as it stands in the file.
+    /// The head as in the file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.length() as usize);
@@ -100,10 +100,11 @@ impl SpillHead {
         bytes
     }
 
-    /// How long the head is that starts with these bytes, [`SPILL_HEAD_BYTES_MIN`] at least.
+    /// The full length of the head, from its first bytes, at least [`SPILL_HEAD_BYTES_MIN`] of
+    /// them.
     ///
     /// # Errors
-    /// [`SpillFault`], by what is wrong.
+    /// A [`SpillFault`] with the reason.
     pub fn length_of(start: &[u8]) -> Result<u64, SpillFault> {
         let Some(start) = start.first_chunk::<{ SPILL_HEAD_BYTES_MIN as usize }>() else {
             let found = start.len() as u64;
@@ -122,10 +123,10 @@ impl SpillHead {
         }
     }
 
-    /// Read a whole head.
+    /// Decode a whole head.
     ///
     /// # Errors
-    /// [`SpillFault`], by what is wrong.
+    /// A [`SpillFault`] with the reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, SpillFault> {
         let needed = Self::length_of(bytes)?;
         let short = SpillFault::Short { found: bytes.len() as u64, needed };
@@ -196,7 +197,7 @@ impl SpillHead {
         self.length() + self.part_bytes().sum::<u64>() + self.trailer_bytes()
     }
 
-    /// The trailer, of the checksums of all parts.
+    /// The trailer with the checksums of all parts.
     #[must_use]
     pub fn encode_trailer(&self, checksums: &[u32]) -> Vec<u8> {
         let mut bytes: Vec<u8> = checksums.iter().copied().flat_map(u32::to_le_bytes).collect();
@@ -207,7 +208,7 @@ impl SpillHead {
     /// The checksums of all parts, from the trailer.
     ///
     /// # Errors
-    /// [`SpillFault`], by what is wrong.
+    /// A [`SpillFault`] with the reason.
     pub fn decode_trailer(&self, bytes: &[u8]) -> Result<Vec<u32>, SpillFault> {
         if bytes.len() as u64 != self.trailer_bytes() {
             let (found, needed) = (bytes.len() as u64, self.trailer_bytes());
@@ -221,7 +222,7 @@ impl SpillHead {
         Ok(content.chunks(CHECKSUM_BYTES as usize).map(|crc| word(crc, 0) as u32).collect())
     }
 
-    /// The trailer belongs to this head and no other.
+    /// The checksum of head and trailer, which ties the trailer to this head.
     fn seal_of(&self, checksums: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c(&self.encode()), checksums)
     }
@@ -238,7 +239,7 @@ fn check(what: &'static str, bytes: &[u8], stored: u32) -> Result<(), SpillFault
     }
 }
 
-/// Up to 8 bytes as a little-endian number; what is not there is zero.
+/// Up to 8 bytes as a little-endian number; missing bytes count as zero.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     for (to, from) in word.iter_mut().zip(bytes.get(at..).unwrap_or_default()) {

@@ -1,6 +1,7 @@
-//! Who has how much: each byte of the heap that is not free goes to one account, of a client that
-//! is there or of all that went. Private memory: a new home makes the accounts anew, and takes an
-//! object for a client's when it is still there and its process is the one that made it.
+//! Memory usage by client: each allocated byte of the heap belongs to one account, either of a
+//! joined client or of all disconnected ones. Accounts are private memory. A new home rebuilds
+//! them: an object belongs to the client in its creator's slot if that is still the creating
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::books::clients::{ClientRecord, ClientSlot};
 use crate::format::entry::Entry;
 use crate::format::ids::NamespaceId;
 
-/// The account of each client that is there.
+/// The account of each joined client.
 #[derive(Debug)]
 pub(super) struct ClientAccounts {
     of_client: BTreeMap<u32, (ClientAccount, u32)>,
@@ -20,7 +21,7 @@ pub(super) struct ClientAccounts {
 }
 
 impl ClientAccounts {
-    /// One for each client that a former home left.
+    /// One account for each client that a former home left.
     pub(super) fn new<'a>(clients: impl Iterator<Item = &'a ClientRecord>) -> Self {
         let mut accounts = Self { of_client: BTreeMap::new(), next: 1 };
         for record in clients {
@@ -32,7 +33,7 @@ impl ClientAccounts {
     pub(super) fn open(&mut self, client: ClientSlot, pid: u32, namespace: NamespaceId) {
         let account = ClientAccount { namespace, client: self.next };
         self.of_client.insert(client.0, (account, pid));
-        // After 2^32 clients accounts are used again; 0 stays that of all that went.
+        // After 2^32 clients account numbers repeat; 0 is reserved for disconnected clients.
         self.next = self.next.checked_add(1).unwrap_or(1);
     }
 
@@ -40,14 +41,14 @@ impl ClientAccounts {
         self.of_client.remove(&client.0).map(|(account, _)| account)
     }
 
-    /// The account of a client of this namespace, if it is there.
+    /// The account of a client, if it has joined in this namespace.
     pub(super) fn of(&self, client: u32, namespace: NamespaceId) -> ClientAccount {
         let account = self.of_client.get(&client).map(|(account, _)| *account);
         let same = account.filter(|account| account.namespace == namespace);
         same.unwrap_or(ClientAccount::gone(namespace))
     }
 
-    /// The account of the process that made an object, if it is still that client.
+    /// The account of the process that created an object, if it is still that client.
     pub(super) fn of_creator(&self, entry: &Entry) -> ClientAccount {
         match self.of_client.get(&entry.creator) {
             Some((_, pid)) if *pid == entry.creator_pid => self.of(entry.creator, entry.namespace),
@@ -57,8 +58,8 @@ impl ClientAccounts {
 }
 
 impl Home {
-    /// What a client has: what is granted to it, and the objects that it made. Objects that it
-    /// sealed by itself count once they are registered; before, their bytes are granted ones.
+    /// Usage of a client: its grants and the objects it made. Objects that it sealed itself count
+    /// once they are registered; until then their bytes count as granted.
     #[must_use]
     pub fn usage_of(&self, client: ClientSlot) -> Usage {
         let account = self.accounts.of_client.get(&client.0);
@@ -67,13 +68,13 @@ impl Home {
         Usage { bytes: Length(blocks.bytes.0 + granted), objects: blocks.objects }
     }
 
-    /// What is left of clients that went.
+    /// Usage of all disconnected clients.
     #[must_use]
     pub fn usage_of_gone(&self) -> Usage {
         self.blocks.usage_of_gone()
     }
 
-    /// All accounts together are all there is.
+    /// Check that the accounts add up to the total.
     pub(super) fn check_accounts(&self) -> Result<(), String> {
         let clients = self.clients().map(|record| self.usage_of(record.client));
         let sum = clients.fold(self.usage_of_gone(), Usage::plus);

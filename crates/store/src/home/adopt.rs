@@ -1,7 +1,8 @@
-//! Open a region: read what a former home left, settle what its end left open, rebuild the books.
+//! Adoption: read the state that a former home left, settle interrupted changes, rebuild private
+//! state.
 //!
-//! Every store made here leaves a region that can be adopted again, so a home may be killed while
-//! it adopts. Linear in objects, but for one sort: a million take well under a second.
+//! Every store made here leaves a region that can be adopted again, so a home may be killed during
+//! adoption. Linear in objects except for one sort: a million objects take well under a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,50 +38,50 @@ use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
 
-/// Something that was not retained, and why.
+/// An object or record that was dropped, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dropped {
-    /// The object, where so much is known of it.
+    /// The object, if its id is known.
     pub id: Option<ObjectId>,
-    /// Which slot or record, and what was wrong with it.
+    /// The slot or record, and the fault.
     pub reason: String,
 }
 
-/// What a home found when it adopted a region.
+/// The result of adopting a region.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdoptReport {
-    /// How often a home has opened the region, this one included.
+    /// The number of times a home has opened the region, including this one.
     pub life: u64,
-    /// Sealed objects that were retained.
+    /// Sealed objects.
     pub objects: u32,
-    /// Objects that are out of memory.
+    /// Spilled objects.
     pub spilled: u32,
-    /// Deleted objects that somebody still holds.
+    /// Deleted objects that are still held.
     pub retiring: u32,
-    /// Entries that a kill left half written: their seal was never answered.
+    /// Entries that a kill left half written: their seal was never confirmed.
     pub unfinished: u32,
-    /// What was damaged. Empty unless somebody wrote where he must not.
+    /// Damaged objects and records. Empty unless a process wrote to memory it does not own.
     pub dropped: Vec<Dropped>,
-    /// Objects that were retained without their names, which were damaged.
+    /// Objects that stay, but without their names, which were damaged.
     pub unnamed: Vec<Dropped>,
-    /// Clients that have joined, for the daemon to watch or, if they are dead, to let go.
+    /// Clients that have joined. The daemon watches them, and removes the dead ones.
     pub clients: Vec<ClientRecord>,
 }
 
-/// All entries, by what they are.
+/// All entries of the directory, by state.
 #[derive(Default)]
 struct EntrySurvey {
     candidates: Vec<KeepCandidate>,
-    /// Out of memory, and whether it was coming back.
+    /// Spilled entries, and whether the object was being restored.
     spilled: Vec<(Entry, bool)>,
     free: Vec<(Slot, Sequence)>,
-    /// To be made free: half written, or of no use.
+    /// Entries to free: half written or unusable.
     void: Vec<Slot>,
     unfinished: u32,
     dropped: Vec<Dropped>,
 }
 
-/// What the books need of the objects that stay.
+/// The private state of the objects that stay.
 #[derive(Default)]
 struct Staying {
     objects: u32,
@@ -91,7 +92,7 @@ struct Staying {
 }
 
 impl Home {
-    /// Open a region that was just made, or one that a former home left.
+    /// Open a region that was newly created or left by a former home.
     pub(super) fn open(
         control: Control,
         is_new: bool,
@@ -134,7 +135,7 @@ impl Home {
         let unnamed = names.unnamed;
         let mut staying = store_fates(&mut directory, candidates, void)?;
         stay_spilled(&directory, &survey.spilled, &mut staying)?;
-        // Reversed, so that low slots are used first again.
+        // Reversed, so that low slots are reused first.
         for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
         }
@@ -178,7 +179,7 @@ impl Home {
         };
         home.keep_locals(of_clients, locals)?;
         home.finish_event()?;
-        // Before anything is freed: what was retained stays retained.
+        // Before anything is freed, so that retained objects stay.
         match unfinished {
             Some(unfinished) => home.inherit(unfinished),
             None => home.keep_in_doubt(sealed_last),
@@ -204,7 +205,8 @@ impl Home {
         Ok((home, report))
     }
 
-    /// Go on where a former home was killed while clients left, and take hold blocks of nobody.
+    /// Finish the removal of clients that a kill interrupted, and free hold blocks without an
+    /// owner.
     fn finish_leaving(&mut self, known: &BTreeSet<u32>) -> Result<(), StoreError> {
         for client in self.clients.take_leaving() {
             failpoint!("adopt.leaving");
@@ -216,7 +218,7 @@ impl Home {
         Ok(())
     }
 
-    /// Hash and slot of every object with a name, in memory or not, except one.
+    /// Hash and slot of every named object, in memory or spilled, except the one in slot `except`.
     pub(super) fn sealed_names(
         directory: &Directory,
         except: Option<Slot>,
@@ -235,7 +237,7 @@ impl Home {
     }
 }
 
-/// Read every entry that was ever used.
+/// Read every directory entry that was ever used.
 fn survey_entries(
     control: &Control,
     header: &RegionHeader,
@@ -244,7 +246,7 @@ fn survey_entries(
 ) -> Result<EntrySurvey, StoreError> {
     let mut survey = EntrySurvey::default();
     survey.candidates.reserve_exact(directory.used() as usize);
-    // One call instead of a fault for each page. Without it the faults do the same.
+    // One call instead of a page fault for each page. If it fails, the faults do the same.
     let used = Length(u64::from(directory.used()) * ENTRY_BYTES);
     let span = Span::new(directory.span().offset, used);
     if let Err(error) = control.region().populate(span, Populate::Read) {
@@ -289,7 +291,7 @@ fn survey_entries(
     Ok(survey)
 }
 
-/// Store the fate of every object, and sort out what the books need of those that stay.
+/// Store the fate of every object, and collect the private state of those that stay.
 fn store_fates(
     directory: &mut Directory,
     candidates: Vec<KeepCandidate>,
@@ -299,7 +301,7 @@ fn store_fates(
     for candidate in candidates {
         let slot = candidate.slot;
         match candidate.fate {
-            // What has an entry in the directory is never left for later.
+            // An object with a directory entry is never deferred.
             Fate::Gone | Fate::Later => {
                 void.push(slot);
                 continue;
@@ -330,7 +332,7 @@ fn store_fates(
     Ok(staying)
 }
 
-/// Objects that are out of memory stay so; one that was coming back is again.
+/// Spilled objects stay spilled; an interrupted restore is undone.
 fn stay_spilled(
     directory: &Directory,
     spilled: &[(Entry, bool)],
@@ -354,8 +356,8 @@ fn drop_entry(survey: &mut EntrySurvey, slot: Slot, reason: &str) {
     survey.void.push(slot);
 }
 
-/// An object as its entry and, where it has one, its list of extra blocks tell of it. Without its
-/// list an object is of no use; it retires with the one block that is known.
+/// The candidate in an entry, with its list of extra blocks if it has one. An object with a bad
+/// list is unusable: it retires with its primary block alone.
 fn candidate(
     control: &Control,
     header: &RegionHeader,
@@ -375,8 +377,8 @@ fn candidate(
         creator: entry.creator,
         account,
         is_local: false,
-        // One that was about to leave stays: nobody has been told that it went. Of a replica nobody
-        // knows whether its origin is still there.
+        // An object that was leaving stays: its end was not published. A replica retires, because
+        // its original may no longer exist.
         fate: match state == EntryState::Retiring || entry.is_replica {
             true => Fate::Retiring,
             false => Fate::Sealed,
@@ -385,7 +387,7 @@ fn candidate(
     if entry.extra_count == 0 {
         return Ok(candidate);
     }
-    // `Entry::decode` has seen that the list lies in the primary block.
+    // `Entry::decode` has checked that the list is in the primary block.
     let list = entry.extra_list().unwrap_or_default();
     let mut bytes = vec![0; list.length.0 as usize];
     control.region().refresh(list)?;
@@ -402,7 +404,7 @@ fn candidate(
     Ok(candidate)
 }
 
-/// Free space: all of the heap but `blocks` and `grants`.
+/// Free space: the heap without `blocks` and `grants`.
 fn occupy(
     layout: &Layout,
     blocks: &[Run],
@@ -416,8 +418,8 @@ fn occupy(
         .map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
 }
 
-/// The name heap and the index. The index is always built anew: a kill may have come between an
-/// entry and its name, and tombstones go.
+/// The name heap and the index. The index is always rebuilt: a kill may have separated an entry
+/// from its name, and a rebuild removes tombstones.
 fn open_names(
     control: &Control,
     header: &RegionHeader,

@@ -1,5 +1,5 @@
-//! Adoption of what clients have sealed by themselves: their entries are read like the
-//! directory's, and believed less.
+//! Adoption of objects that clients sealed themselves. Their entries are read like the directory's,
+//! but trusted less.
 
 use std::collections::BTreeSet;
 
@@ -22,20 +22,21 @@ use crate::format::hash::NameHash;
 use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, ObjectId, Slot};
 
-/// Creator of an object whose client went: nobody's grants may overlap it.
+/// Creator of an object whose client disconnected. It equals no grant's client, so no grant may
+/// overlap the object.
 const NOBODY: u32 = u32::MAX;
 
-/// What was found in the entry pages, besides candidates.
+/// The contents of the entry pages, besides candidates.
 #[derive(Default)]
 pub(super) struct LocalSurvey {
-    /// Entries that lead to an object in the directory, by number.
+    /// Entries that forward to an object in the directory, by number.
     moved: Vec<(u32, ObjectId)>,
-    /// Entries whose life is over: they claim to be something and cannot be.
+    /// Entries whose life ends: they are not valid, or forward to no object.
     void: Vec<u32>,
 }
 
-/// Read every entry of every page that has an owner, for as long as its life has something to
-/// say. What a takeover left half done is undone here, or finished once all is settled.
+/// Read every entry of every page in use whose life may have an object. A takeover that was
+/// interrupted is undone here, or finished once all is settled.
 pub(super) fn survey(
     area: &EntryArea,
     directory: &Directory,
@@ -68,7 +69,7 @@ pub(super) fn survey(
                 Ok(Some(candidate)) => candidates.push(candidate),
                 Ok(None) => {}
                 Err(reason) => {
-                    // What retires was told to be gone already.
+                    // A retiring entry was no object any more, so it is not reported.
                     if life.state() != EntryState::Retiring {
                         let reason = format!("client entry {number}: {reason}");
                         dropped.push(Dropped { id: None, reason });
@@ -81,7 +82,7 @@ pub(super) fn survey(
     Ok(survey)
 }
 
-/// What an entry is, if its life says that it may be something.
+/// The candidate in an entry, if its life allows one.
 fn candidate(
     header: &RegionHeader,
     life: Sequence,
@@ -119,7 +120,7 @@ fn candidate(
     }))
 }
 
-/// Whether a directory slot has this object, be it one that retires.
+/// Whether a directory slot has this object, sealed or retiring.
 fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
     if id.slot().0 >= directory.used() || id.generation() == Generation(0) {
         return Ok(false);
@@ -130,9 +131,9 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
     Ok(sequence.generation() == id.generation() && !is_empty)
 }
 
-/// Take the blocks of objects in the directory off the grants. First of all: the former home saw
-/// that there are records for it before it published the last of them, which must not be used up
-/// for objects that clients have sealed by themselves.
+/// Take the blocks of objects in the directory off the grants. They are first: before each
+/// publication the former home checked that enough grant records are free. Those records must not
+/// be used up for objects that clients sealed themselves.
 fn take_off_told(
     candidates: &mut [KeepCandidate],
     found: &[FoundGrant],
@@ -149,9 +150,9 @@ fn take_off_told(
     clients.iter().try_for_each(|client| grants.take_off(*client, &told))
 }
 
-/// Find the blocks of all objects, and take them off the grants of their creators. Objects of a
-/// client for which no grant record is left stay what they were before the home heard of them: a
-/// part of its grant. The home looks at them again when it next looks for such.
+/// Find the blocks of all objects, and take them off the grants of their creators. If a client
+/// lacks grant records, its own objects stay unregistered parts of its grants; the home retries
+/// them at the next registration.
 pub(super) fn settle_all(
     candidates: &mut [KeepCandidate],
     found: &[FoundGrant],
@@ -162,7 +163,7 @@ pub(super) fn settle_all(
     if candidates.iter().any(|candidate| candidate.is_local) {
         take_off_told(candidates, found, grants, clients, dropped)?;
     }
-    // Each round but the last leaves all such objects of a client for later.
+    // Each round but the last defers all such objects of one client.
     for _ in 0..=clients.len() {
         let blocks = settle_blocks(candidates, found, dropped)?;
         let sorted: Vec<Run> =
@@ -198,7 +199,7 @@ pub(super) fn settle_all(
 }
 
 impl Home {
-    /// Store the fate of every client entry, and note those that stay.
+    /// Store the fate of every client entry, and register the objects that stay.
     pub(super) fn keep_locals(
         &mut self,
         candidates: Vec<KeepCandidate>,

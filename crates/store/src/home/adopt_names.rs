@@ -1,7 +1,7 @@
-//! Names of the objects that a region left. The hash in an entry is covered by the checksum of the
-//! entry, is of 64 bits, and its key is the region's: it is the checksum of the name.
+//! Check of object names during adoption. The 64-bit name hash, keyed per region, serves as the
+//! checksum of the name; the checksum of the entry covers it.
 //!
-//! An object whose name is damaged is whole. It is retained without a name, under its id.
+//! An object with a damaged name is otherwise intact. It stays without a name, under its id.
 
 use std::collections::HashSet;
 
@@ -18,16 +18,17 @@ use crate::format::hash::{HashKey, NameHash};
 use crate::format::layout::Layout;
 use crate::format::options::NAME_GRAIN_BYTES;
 
-/// Reads names, and takes those from their objects that cannot be right.
+/// Reads names, and removes invalid ones from their objects.
 pub(super) struct NameCheck<'a> {
     control: &'a Control,
     key: HashKey,
-    /// Names that were seen.
+    /// Hashes of the valid names so far.
     hashes: HashSet<NameHash>,
-    /// First byte of the name heap, and which of its grains are taken by them.
+    /// First byte of the name heap.
     first: u64,
+    /// The grains of the name heap that valid names take.
     taken: Vec<bool>,
-    /// Objects that lost their names, and why.
+    /// Objects that lost their names, with the reason.
     pub(super) unnamed: Vec<Dropped>,
 }
 
@@ -39,7 +40,8 @@ impl<'a> NameCheck<'a> {
         Self { control, key, hashes, first, taken, unnamed: Vec::new() }
     }
 
-    /// Looks at the name of each object that stays. Those of damaged names are stored without one.
+    /// Check the name of each object that stays. Objects with damaged names are stored without a
+    /// name.
     pub(super) fn check_all(
         &mut self,
         directory: &Directory,
@@ -61,14 +63,14 @@ impl<'a> NameCheck<'a> {
         for (entry, is_torn) in spilled.iter_mut().filter(|(entry, _)| !entry.name.is_empty()) {
             if let Some(reason) = self.fault(entry.name, NameHash(entry.name_hash))? {
                 self.unnamed.push(Dropped { id: Some(entry.id), reason });
-                // It is stored anew with those that were coming back.
+                // Stored again together with the interrupted restores.
                 (*entry, *is_torn) = (entry.unnamed(), true);
             }
         }
         Ok(())
     }
 
-    /// What is wrong with a name; none if it is right, and then it is taken.
+    /// The fault of a name. If there is none, the name's range is marked as taken.
     fn fault(&mut self, name: Span, hash: NameHash) -> Result<Option<String>, StoreError> {
         let mut bytes = vec![0; name.length.0 as usize];
         self.control.region().refresh(name)?;

@@ -1,7 +1,7 @@
-//! Events: each change of an object is written to the ring before it is made, and published after.
+//! Events: each change of an object is drafted in the ring before it, and published after it.
 //!
-//! A home that was killed in between leaves a draft. The next one looks whether the change was
-//! made, and publishes the draft if it was, so that no event is lost and none is told twice.
+//! A home killed between the two leaves a draft. The next home publishes the draft if the change
+//! was made, so no event is lost and none is published twice.
 
 use super::Home;
 use crate::books::names::own_name;
@@ -12,24 +12,24 @@ use crate::format::header::WATCHED;
 use crate::format::ids::Slot;
 
 impl Home {
-    /// What time it is: nanoseconds since 1970. Events bear the time that was said last.
+    /// Set the time: nanoseconds since 1970. Events bear the time set last.
     pub fn set_time(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// The time that was said last.
+    /// The time set last.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// How many events were ever published.
+    /// The number of events published so far.
     #[must_use]
     pub fn events_head(&self) -> u64 {
         self.events.head()
     }
 
-    /// The namespaces in which somebody wants to hear of all objects, as [`crate::watched_bit`]s.
+    /// The namespaces with a watcher of all objects, as [`crate::watched_bit`]s.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -37,8 +37,8 @@ impl Home {
         self.control.load(WATCHED)
     }
 
-    /// Has clients of these namespaces leave to the home what they could seal by themselves, so
-    /// that it is announced.
+    /// Set the watched namespaces. Their clients leave every seal to the home, so that it publishes
+    /// an event.
     ///
     /// # Errors
     /// Memory that cannot be written.
@@ -46,7 +46,7 @@ impl Home {
         self.control.store(WATCHED, bits)
     }
 
-    /// A place before event `next`, or before the oldest that is there.
+    /// A cursor before event `next`, or before the oldest one that is still in the ring.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -54,16 +54,16 @@ impl Home {
         EventCursor::new(self.region().clone(), *self.layout(), next)
     }
 
-    /// Before a change of an object that has its name by now: write the event.
+    /// Draft the event before a change of an object that already has its name.
     pub(super) fn draft_event_of(&self, kind: EventKind, entry: &Entry) -> Result<(), StoreError> {
         let name = String::from_utf8(self.name_of(entry)?).unwrap_or_default();
-        // One that was overwritten is no name of anything.
+        // An overwritten name does not match the hash and is left out.
         let is_right = self.names.hash(&name).0 == entry.name_hash;
         self.draft_event(kind, entry, if is_right { &name } else { "" })
     }
 
-    /// Before a change of an object with this full name: write the event. The one drafted before
-    /// is forgotten unless it was published.
+    /// Draft the event before a change of an object with this full name. It replaces an earlier
+    /// draft that was not published.
     pub(super) fn draft_event(
         &self,
         kind: EventKind,
@@ -74,12 +74,12 @@ impl Home {
         self.events.draft(&Event::of(kind, entry, own_name(name).to_owned(), number, self.now_ns))
     }
 
-    /// After the change: tell of it.
+    /// Publish the drafted event after the change.
     pub(super) fn publish_event(&mut self) -> Result<(), StoreError> {
         self.events.publish()
     }
 
-    /// Publish what a former home drafted, if the change was made.
+    /// Publish a former home's draft if the change was made.
     pub(super) fn finish_event(&mut self) -> Result<(), StoreError> {
         let Some(event) = self.events.found_draft()? else {
             return Ok(());
@@ -90,7 +90,7 @@ impl Home {
         Ok(())
     }
 
-    /// The same for an object that a client sealed by itself: only its end is told of.
+    /// Like [`Home::is_made`] for an object that a client sealed itself: only its end has an event.
     fn is_made_local(&self, event: &Event) -> Result<bool, StoreError> {
         let life = self.locals.area.life(self.number_of(event.id.slot())?)?;
         let is_there =
@@ -99,7 +99,7 @@ impl Home {
         Ok(is_end && !is_there)
     }
 
-    /// Whether the object is what the event says that it became.
+    /// Whether the change that the event describes was made.
     fn is_made(&self, event: &Event) -> Result<bool, StoreError> {
         if self.layout().client_entry(event.id.slot()).is_some() {
             return self.is_made_local(event);

@@ -1,4 +1,4 @@
-//! Whether everything that must be true of a region is. For tests, and for a daemon that is asked.
+//! Invariant checks of a region, for tests and for a daemon on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,12 @@ use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 
 impl Home {
-    /// Check every invariant: each byte of the heap has one owner, the sums are right, neighbours
-    /// are merged, books and tables agree, entries, names and index lead to each other.
+    /// Check every invariant: each byte of the heap has one owner, the sums are right, adjacent
+    /// free runs are merged, private state and tables agree, entries, names and index refer to each
+    /// other.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the violation.
     pub fn check(&self) -> Result<(), String> {
         self.space.check()?;
         self.names.check()?;
@@ -50,7 +51,7 @@ impl Home {
         Ok(())
     }
 
-    /// Every slot is free, sealed or retiring, and in the right book; blocks have the right counts.
+    /// Every slot is free, sealed, spilled or retiring, as recorded; blocks have the right counts.
     fn check_entries(&self) -> Result<(), String> {
         let text = |error: crate::StoreError| error.to_string();
         let mut counts: BTreeMap<Run, (u32, u32)> = BTreeMap::new();
@@ -118,7 +119,7 @@ impl Home {
         Ok(())
     }
 
-    /// The name of a sealed object leads back to it, and has the hash its entry says.
+    /// The name of a sealed or spilled object leads back to it and matches the hash in its entry.
     fn check_name_of(&self, slot: Slot) -> Result<(), String> {
         let text = |error: crate::StoreError| error.to_string();
         let entry = self.directory.entry(slot).map_err(text)?;

@@ -1,4 +1,4 @@
-//! Delete: an object can no longer be found at once; its memory comes back when nobody holds it.
+//! Delete: an object cannot be found from then on; its memory is freed once it has no hold.
 
 use std::collections::BTreeSet;
 
@@ -20,31 +20,31 @@ use crate::hazard::{self, Scan};
 pub struct Deleted {
     /// The object.
     pub id: ObjectId,
-    /// Whether nobody held it, so that its memory is free.
+    /// Whether it was not held, so that its memory is free.
     pub freed_now: bool,
-    /// Whether it was out of memory: then its file is left.
+    /// Whether it was spilled: its file still exists.
     pub was_spilled: bool,
     /// Bytes of its blocks. A block that another object shares is freed with the last of them.
     pub bytes: Length,
 }
 
-/// What came back.
+/// Resources that became free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
-    /// Retiring objects that nobody holds any more.
+    /// Retiring objects without a hold.
     pub objects: u32,
-    /// Bytes that became free with them.
+    /// Bytes of those objects.
     pub bytes: Length,
     /// Bytes that were granted and not sealed.
     pub granted: Length,
-    /// Hold blocks.
+    /// Hold blocks of a removed client.
     pub hold_blocks: u32,
 }
 
 impl Home {
-    /// Delete an object. It cannot be found from here on and its name is free; its memory is freed
-    /// now if nobody holds it, else by the [`Home::reclaim`] after its last hold went.
-    ///
+    /// Delete an object. It cannot be found from here on, and its name is free. Its memory is freed
+    /// now if it is not held, otherwise by the first [`Home::reclaim`] after the release of its
+    /// last hold.
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn delete(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
@@ -53,16 +53,16 @@ impl Home {
         results.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Delete several objects, with one look at the holds for all of them.
+    /// Delete several objects, with one scan of the holds for all of them.
     ///
     /// # Errors
-    /// Memory that cannot be read. What is wrong with one object is in its own result.
+    /// Memory that cannot be read. The error of a single object is in its own result.
     pub fn delete_many<'a>(
         &mut self,
         targets: impl IntoIterator<Item = Target<'a>>,
     ) -> Result<Vec<Result<Deleted, StoreError>>, StoreError> {
-        // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
-        // fences, looks at the entry. One of the two sees the other.
+        // The home's half of the hazard-pointer protocol: retire, fence, scan the holds. A reader
+        // claims, fences, checks the entry. At least one of the two sees the other.
         let mut results: Vec<_> = targets.into_iter().map(|one| self.withdraw(one)).collect();
         let withdrawn = results.iter().flatten().filter(|deleted| !deleted.freed_now);
         let unheld = self.unheld(withdrawn.map(|deleted| deleted.id.slot().0).collect())?;
@@ -76,7 +76,7 @@ impl Home {
         Ok(results)
     }
 
-    /// End an object by the wish of a client. One that is out of memory is gone with that.
+    /// Retire an object on a client's request. A spilled object is deleted at once.
     fn withdraw(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
         if let Some(entry) = self.find_spilled(target)? {
             return self.delete_spilled(&entry);
@@ -94,13 +94,13 @@ impl Home {
         Ok(Deleted { id: entry.id, freed_now: false, was_spilled: false, bytes })
     }
 
-    /// End an object: it cannot be found any more, its name and its pin go, its blocks wait for the
-    /// last hold. Returns the bytes of these.
+    /// Retire an object: it cannot be found any more, its name and pin are removed, its blocks wait
+    /// for the last hold. Returns the bytes of the blocks.
     pub(super) fn retire(&mut self, entry: &Entry, why: EventKind) -> Result<Length, StoreError> {
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, entry)?;
         let sequence = self.directory.sequence(slot)?;
-        // What becomes of a copy is no news of its object.
+        // Events describe the original, so a replica has none.
         let is_told = !entry.is_replica;
         if is_told {
             self.draft_event_of(why, entry)?;
@@ -118,7 +118,7 @@ impl Home {
         Ok(Length(runs.iter().map(|run| run.len()).sum()))
     }
 
-    /// Take the name out of an object that cannot be found any more.
+    /// Remove the name of an object that cannot be found any more.
     pub(super) fn free_name(&mut self, entry: &Entry) -> Result<(), StoreError> {
         if !entry.name.is_empty() {
             self.names.remove(NameHash(entry.name_hash), entry.id.slot())?;
@@ -128,7 +128,7 @@ impl Home {
         Ok(())
     }
 
-    /// The blocks of an object, the primary one first, wait for its end.
+    /// Mark the blocks of an object, the primary one first, as retiring.
     pub(super) fn retire_blocks(&mut self, runs: &[Run]) -> Result<(), StoreError> {
         let parts = std::iter::once(BlockRole::Primary).chain(std::iter::repeat(BlockRole::Extra));
         for (run, part) in runs.iter().zip(parts) {
@@ -137,13 +137,13 @@ impl Home {
         Ok(())
     }
 
-    /// As [`Self::release_block`] for each.
+    /// Like [`Self::release_block`] for several blocks.
     pub(super) fn release_blocks(&mut self, runs: &[Run]) -> Result<u64, StoreError> {
         runs.iter().try_fold(0, |bytes, run| Ok(bytes + self.release_block(*run)?))
     }
 
-    /// Let go of a block that retires; free it if it was the last to. Returns the bytes that became
-    /// free.
+    /// Release a retiring block, and free it if this was its last user. Returns the bytes that
+    /// became free.
     pub(super) fn release_block(&mut self, run: Run) -> Result<u64, StoreError> {
         if !self.blocks.release(run).map_err(unknown_block)? {
             return Ok(0);
@@ -152,7 +152,7 @@ impl Home {
         Ok(run.len())
     }
 
-    /// Free every retiring object that nobody holds any more. One pass over all holds.
+    /// Free every retiring object without a hold. One scan of all holds.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -168,7 +168,7 @@ impl Home {
         Ok(reclaimed)
     }
 
-    /// Those of the retiring `slots` that nobody holds. One pass over all holds.
+    /// Those of the retiring `slots` without a hold. One scan of all holds.
     fn unheld(&self, mut slots: BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
         // An object that was taken over may be held under either of its slots.
         let before = |slot: &u32| self.locals.taken.get(slot).copied();
@@ -182,20 +182,20 @@ impl Home {
         Ok(slots)
     }
 
-    /// Whether [`Home::reclaim`] may find something to do, now or later.
+    /// Whether [`Home::reclaim`] may free anything, now or later.
     #[must_use]
     pub fn has_retiring(&self) -> bool {
         !self.retiring.is_empty()
     }
 
-    /// Free a retiring object that nobody holds. Returns the bytes that became free.
+    /// Free a retiring object without a hold. Returns the bytes that became free.
     pub(super) fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
         if self.layout().client_entry(slot).is_some() {
             return self.free_local(slot);
         }
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
-        // The entry first: a kill right after it frees the blocks, for nothing names them then.
+        // The entry first: after a kill the blocks are free, because no entry has them.
         self.directory.vacate(slot)?;
         failpoint!("free.entry");
         self.extras.remove(&slot.0);

@@ -1,8 +1,8 @@
-//! Eviction: objects that nobody uses make room for others.
+//! Eviction: unused objects make room for others.
 //!
-//! The order is that of a hold against a free, with a way back: the home stores leaving, fences,
-//! and looks at the holds. Somebody holds the object: sealed again, the same word as before. Nobody
-//! does: nobody can any more, for a reader that claims it now sees that it is leaving.
+//! The protocol is that of a hold against a free, with a way back. The home marks the object as
+//! leaving, fences, and scans the holds. If it is held, the home restores the same sealed word as
+//! before. If not, it cannot be held any more: a reader that claims it now sees the mark.
 
 use std::collections::BTreeMap;
 
@@ -21,30 +21,30 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
 
-/// An object that may be held between the choice and its turn is replaced by another so often.
+/// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;
 
-/// A candidate with what it has.
+/// A candidate with its resources.
 pub(super) struct Choice {
     pub(super) candidate: EvictionCandidate,
     pub(super) rank: u64,
     pub(super) runs: Vec<Run>,
-    /// Its name in the region; empty if it has none.
+    /// The range of its name in the name heap; empty if it has none.
     pub(super) name: Span,
-    /// It lies in the directory, not in an entry page of a client.
+    /// Whether it has a directory slot, not an entry in a client's entry page.
     pub(super) has_slot: bool,
 }
 
 impl Home {
-    /// Pin an object, so that it is never evicted, or let it go. Returns the id that it has in the
-    /// directory; the one it had before leads there.
+    /// Pin an object, so that it is never evicted, or unpin it. Returns its id in the directory; a
+    /// former id still forwards there.
     ///
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn pin(&mut self, target: Target<'_>, is_pinned: bool) -> Result<ObjectId, StoreError> {
         let mut id = self.find(target)?.id;
         if is_pinned {
-            // What a client sealed by itself has no bit in the pin table.
+            // An object that a client sealed itself has no bit in the pin table.
             id = self.take_over(id)?;
         }
         if self.layout().client_entry(id.slot()).is_none() {
@@ -53,8 +53,8 @@ impl Home {
         Ok(id)
     }
 
-    /// Evict objects in the order of `policy` until `need` is met. Where it cannot be met by all
-    /// of them, bytes are freed as far as they can be, and for a run nothing is.
+    /// Evict objects in the order of `policy` until `need` is met. If evicting all candidates is
+    /// not enough, bytes are freed as far as possible; for a run nothing is evicted.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -87,8 +87,8 @@ impl Home {
         Ok(evicted)
     }
 
-    /// The objects that have to go for `need`, in the order of `policy`. None where that is met
-    /// already; none for a run that there would not be without all of them either.
+    /// The objects to evict for `need`, in the order of `policy`. Empty if `need` is met already,
+    /// or if evicting all candidates would not make the requested run free.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -123,7 +123,7 @@ impl Home {
         Ok(gone)
     }
 
-    /// What may go by this policy, in its order.
+    /// The candidates of this policy, in its order.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -136,8 +136,8 @@ impl Home {
         Ok(choices.into_iter().map(|choice| choice.candidate).collect())
     }
 
-    /// Evict one object: it is gone as if deleted. None: somebody holds it, or it may not go for
-    /// another reason. Else the bytes that became free.
+    /// Evict one object, as if it were deleted. Returns the bytes that became free. `None`: the
+    /// object is held or protected, and stays.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; memory that cannot be read.
@@ -149,8 +149,8 @@ impl Home {
         self.free_object(entry.id.slot()).map(|bytes| Some(Length(bytes)))
     }
 
-    /// Bring an object into state leaving, from where nobody can hold it any more. False: it is
-    /// sealed as before.
+    /// Bring an object into state leaving, so that it cannot be held any more. Returns false if it
+    /// stays sealed.
     pub(super) fn try_leave(&mut self, slot: Slot) -> Result<bool, StoreError> {
         if self.is_protected(slot) {
             return Ok(false);
@@ -167,15 +167,15 @@ impl Home {
         Ok(true)
     }
 
-    /// Whether something but a hold keeps an object from going.
+    /// Whether a reason other than a hold protects an object from eviction.
     pub(super) fn is_protected(&self, slot: Slot) -> bool {
         self.pins.is_pinned(slot)
             || self.retained.contains(slot.0)
             || self.spilling.contains(&slot.0)
     }
 
-    /// Everything that may go, and for each block that several objects share how many of those
-    /// that have it may not have gone yet.
+    /// All candidates, and for each block that candidates share, the number of objects that have
+    /// it.
     pub(super) fn choices(
         &self,
         policy: &dyn EvictionPolicy,
@@ -203,7 +203,7 @@ impl Home {
                 continue;
             };
             let SealedEntry { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
-            // A stamp that is yet to come is somebody's mistake.
+            // Stamps are client input: one in the future counts as now.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
             let used_at = used_at.max(self.restored_at.get(&slot.0).copied().unwrap_or_default());
@@ -219,7 +219,8 @@ impl Home {
             let has_slot = self.layout().client_entry(slot).is_none();
             choices.push(Choice { candidate, rank, runs, name, has_slot });
         }
-        // From "how many stay" to "how many go": a block that one who stays has never goes.
+        // `shared` has the sharers that stay. `going` adds the candidates, so a block with a
+        // staying sharer never reaches zero.
         let mut going: BTreeMap<u64, u32> = BTreeMap::new();
         for run in choices.iter().flat_map(|choice| &choice.runs) {
             if let Some(staying) = shared.get(&run.start) {
@@ -231,7 +232,7 @@ impl Home {
         Ok((choices, going))
     }
 
-    /// The stamps of the slots of the directory, and of those of client entries, as far as needed.
+    /// The use stamps of directory slots and of client entries, as far as needed.
     fn stamps(&self) -> Result<[Vec<u64>; 2], StoreError> {
         let (region, layout) = (self.region(), self.layout());
         let known = self.locals.blocks.last_key_value().map(|(slot, _)| *slot);
@@ -243,12 +244,12 @@ impl Home {
         ])
     }
 
-    /// Slots of the objects that clients have sealed by themselves, as far as they are in the books.
+    /// Slots of registered objects that clients sealed themselves.
     fn local_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.locals.blocks.keys().copied().map(Slot)
     }
 
-    /// What is to be known of a slot, if there is a sealed object in it.
+    /// The entry in a slot, if the slot has a sealed object.
     fn blocks_if_sealed(&self, slot: Slot) -> Result<Option<SealedEntry>, StoreError> {
         if let Some(number) = self.layout().client_entry(slot) {
             let run = self.locals.blocks.get(&slot.0).copied().flatten();
@@ -256,7 +257,7 @@ impl Home {
                 return Ok(None);
             };
             let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
-            // An entry that was written over since is of no age.
+            // An overwritten entry has an unknown age and counts as the oldest.
             let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
             let namespace = self.locals.area.namespace_of(number);
             let (runs, name, is_replica) = (vec![run], Span::default(), false);
@@ -272,7 +273,7 @@ impl Home {
     }
 }
 
-/// What is to be known of a sealed object.
+/// The properties of a sealed object that eviction needs.
 struct SealedEntry {
     id: ObjectId,
     namespace: NamespaceId,
@@ -282,12 +283,12 @@ struct SealedEntry {
     name: Span,
 }
 
-/// Objects that a block is part of.
+/// The number of objects that have a block.
 fn sharers(block: Block) -> u32 {
     block.sealed.saturating_add(block.retiring)
 }
 
-/// Whether nobody else has this block; counts one who has it less.
+/// Decrement the sharers of a block. Returns true if none is left.
 pub(super) fn last_sharer(shared: &mut BTreeMap<u64, u32>, run: Run) -> bool {
     match shared.get_mut(&run.start) {
         Some(sharers) => {

@@ -1,7 +1,7 @@
-//! What a home knows that is not in the region, for a home that follows it in good order.
+//! Private state of a home, handed over to the next one on an orderly shutdown.
 //!
-//! After a kill it is lost: names reserved for objects in creation are free again, and more
-//! objects than need be are treated as held by their creators (see [`super::keep`]).
+//! After a kill it is lost: reserved names are free again, and more objects than necessary are
+//! treated as held by their creators (see [`super::keep`]).
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::{ObjectId, Target};
 
-/// Books of a home beyond those in its region.
+/// State of a home that is not in its region.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unfinished {
-    /// Names of objects in creation, and who reserved them.
+    /// Names of objects in creation, with the clients that reserved them.
     pub reserved: Vec<(ClientSlot, String)>,
     /// Sealed objects whose creators have not held them yet.
     pub retained: Vec<(ClientSlot, ObjectId)>,
 }
 
 impl Home {
-    /// Keep bytes beyond the end of this home: those of the last call are found by the next one,
-    /// whenever this one was killed.
+    /// Store bytes beyond the end of this home. The next home finds those of the last finished
+    /// call, whenever this one was killed.
     ///
     /// # Errors
     /// [`StoreError::Inconsistent`] for more than [`CLUSTER_BYTES_MAX`](crate::CLUSTER_BYTES_MAX).
@@ -31,7 +31,7 @@ impl Home {
         cluster::keep(&self.control, self.layout(), bytes)
     }
 
-    /// What was retained last; `None`: nothing.
+    /// The bytes that [`Home::keep_for_cluster`] stored last, if any.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -39,7 +39,7 @@ impl Home {
         cluster::retained(&self.control, self.layout())
     }
 
-    /// Tell clients bytes, which they find by [`Reader::told`](crate::Reader::told).
+    /// Publish bytes to clients, which read them with [`Reader::told`](crate::Reader::told).
     ///
     /// # Errors
     /// As [`Home::keep_for_cluster`].
@@ -47,7 +47,7 @@ impl Home {
         cluster::tell(&self.control, self.layout(), bytes)
     }
 
-    /// What the next home of this region is to be told, at most `max` names and as many objects.
+    /// The state to hand over to the next home, at most `max` names and as many objects.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -64,8 +64,8 @@ impl Home {
         })
     }
 
-    /// Go on with what the last home of this region knew. What does not fit the region, because
-    /// its client went or its name is taken, is left out.
+    /// Take over the state of the former home. Items that no longer fit the region are skipped,
+    /// because their client left or their name is taken.
     pub(super) fn inherit(&mut self, unfinished: &Unfinished) {
         let mut left_out = 0_usize;
         for (client, name) in &unfinished.reserved {
@@ -83,8 +83,8 @@ impl Home {
         }
     }
 
-    /// Reserve names for a client that has them or had them under the last home; says which it
-    /// has now. If they are all that it needs, any other of its names is given back.
+    /// Reserve names for a client that has them, or had them under the former home. Returns which
+    /// of them it has now. If `are_all` is set, its other names are released.
     pub fn renew(&mut self, client: ClientSlot, names: &[String], are_all: bool) -> Vec<bool> {
         if are_all {
             let needed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
@@ -96,7 +96,7 @@ impl Home {
         names.iter().map(|name| has(self, name)).collect()
     }
 
-    /// Whether the object is sealed, or deleted and not yet gone.
+    /// Whether the object is sealed or retiring.
     fn is_live(&self, id: ObjectId) -> bool {
         self.find(Target::Id(id)).is_ok()
             || self.retiring.contains(&id.slot().0)

@@ -1,12 +1,12 @@
-//! The moment between a seal and the creator's own hold.
+//! Retention of objects between a seal and the creator's own hold.
 //!
-//! A client that builds a table in a pool goes on using its buffers after they were sealed, and
-//! holds the object for as long. It learns the object's id only from the answer to the seal, and
-//! another client may delete the object before it has published its hold. Until it says that it
-//! has, or goes, the home treats the object as held.
+//! A client that builds a table in a pool continues to use the buffers after the seal, and holds
+//! the object meanwhile. It learns the object's id from the response to the seal, and another
+//! client may delete the object before the hold is published. Until the creator confirms its hold
+//! or disconnects, the home treats the object as held.
 //!
-//! This is in private memory. A home that follows a killed one keeps for each client what it has
-//! sealed last, until that client says that it holds all that it still uses.
+//! This state is in private memory. After a kill, the next home retains the objects that each
+//! client sealed last, until the client confirms that it holds all objects it still uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,16 @@ use super::settle::{Fate, KeepCandidate};
 use crate::books::clients::ClientSlot;
 use crate::format::ids::{ObjectId, Slot};
 
-/// A client that runs holds what it has sealed within microseconds; one that is paused between
-/// seal and hold seals nothing meanwhile. So this is counted back from the last seal of each.
+/// A running client holds an object within microseconds of the seal; one paused between seal and
+/// hold seals nothing meanwhile. So the time counts back from the last seal of each client.
 const RECENT_NS: u64 = 10_000_000_000;
 
-/// Which objects are treated as held, and for whom.
+/// The objects treated as held, and the client of each.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
     /// By slot.
     owners: BTreeMap<u32, ClientSlot>,
-    /// Slots that are in there only because the home before was killed.
+    /// Slots that are retained only because the former home was killed.
     in_doubt: BTreeMap<ClientSlot, BTreeSet<u32>>,
 }
 
@@ -41,7 +41,7 @@ impl Retained {
         self.owners.insert(slot.0, client);
     }
 
-    /// The client alone can say so.
+    /// Only the client that the object is retained for can release it.
     fn remove(&mut self, slot: u32, client: ClientSlot) {
         if self.owners.get(&slot) == Some(&client) {
             self.owners.remove(&slot);
@@ -55,12 +55,12 @@ impl Retained {
 }
 
 impl Home {
-    /// Treat an object that was sealed just now as held by its creator.
+    /// Treat a newly sealed object as held by its creator.
     pub fn keep_for(&mut self, client: ClientSlot, id: ObjectId) {
         self.retained.insert(id.slot(), client);
     }
 
-    /// The creator has published its hold. What it did not keep is not touched.
+    /// Release an object whose creator has published its hold. Does nothing if it is not retained.
     pub fn confirm(&mut self, client: ClientSlot, id: ObjectId) {
         self.retained.remove(id.slot().0, client);
         if let Some(in_doubt) = self.retained.in_doubt.get_mut(&client) {
@@ -68,19 +68,20 @@ impl Home {
         }
     }
 
-    /// The client has published holds of all that it sealed under an earlier home and still uses.
+    /// Release the objects retained after a kill: the client now holds all of them that it still
+    /// uses.
     pub fn confirm_earlier(&mut self, client: ClientSlot) {
         for slot in self.retained.in_doubt.remove(&client).unwrap_or_default() {
             self.retained.remove(slot, client);
         }
     }
 
-    /// A client that went keeps nothing.
+    /// A disconnected client retains nothing.
     pub(super) fn forget_retained(&mut self, client: ClientSlot) {
         self.retained.forget(client);
     }
 
-    /// Treat as held what was sealed last, after a home that was killed.
+    /// Retain the objects that clients sealed last, after a home was killed.
     pub(super) fn keep_in_doubt(&mut self, recent: Vec<(Slot, ClientSlot)>) {
         for (slot, client) in recent {
             self.retained.insert(slot, client);
@@ -89,7 +90,7 @@ impl Home {
     }
 }
 
-/// What each client that is there has sealed last.
+/// The objects that each connected client sealed last.
 pub(super) fn sealed_last(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
     let in_use = |one: &&KeepCandidate| {
         one.account.client != 0 && matches!(one.fate, Fate::Sealed | Fate::Retiring)

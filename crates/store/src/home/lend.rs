@@ -1,4 +1,4 @@
-//! What the home lends to clients: a place in the table, hold blocks, ranges of the heap, names.
+//! Resources that the home assigns to clients: a client record, hold blocks, grants, names.
 
 use farrow_memory::{Length, Proximity, Span};
 
@@ -13,7 +13,8 @@ use crate::format::ids::{NamespaceId, Target};
 use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 
 impl Home {
-    /// Take in a client, into the default namespace. `start_time` tells its process from a later one with the same pid.
+    /// Add a client to the default namespace. `start_time` distinguishes its process from a later
+    /// one with the same pid.
     ///
     /// # Errors
     /// [`StoreError::TooManyClients`] with the limit.
@@ -27,10 +28,10 @@ impl Home {
         self.client_join_as(&Newcomer { pid, start_time, uid, namespace, remote_client })
     }
 
-    /// As [`Home::client_join`], into a namespace, in which it stays, and from any node.
+    /// Like [`Home::client_join`], for any node and into a namespace, in which the client stays.
     ///
     /// # Errors
-    /// As [`Home::client_join`]; [`StoreError::Inconsistent`] for a namespace that is not there.
+    /// As [`Home::client_join`]; [`StoreError::Inconsistent`] if the namespace does not exist.
     pub fn client_join_as(&mut self, newcomer: &Newcomer) -> Result<Joined, StoreError> {
         let namespace = newcomer.namespace;
         if self.namespaces.get(namespace).is_none() {
@@ -41,11 +42,11 @@ impl Home {
         Ok(joined)
     }
 
-    /// Whether the client that comes back after a restart of the home is the one that joined. Its
-    /// grants and holds are as they were; names in creation must be reserved again.
+    /// Check that a client that reconnects after a restart of the home is the one that joined. Its
+    /// grants and holds are unchanged; it must reserve names of objects in creation again.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchClient`] if it is not.
+    /// [`StoreError::NoSuchClient`] if it is another one.
     pub fn client_resume(
         &mut self,
         client: ClientSlot,
@@ -59,9 +60,9 @@ impl Home {
         Ok(())
     }
 
-    /// Let a client go that has ended or let go of everything: its holds, its grants and the names
-    /// it reserved come back, and with the holds whatever waited for them. Objects that it sealed
-    /// by itself stay.
+    /// Remove a client that has ended or released everything: its holds, grants and reserved names
+    /// are released, and objects that waited for its holds are freed. Objects that it sealed itself
+    /// stay.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`].
@@ -96,7 +97,7 @@ impl Home {
         self.clients.get(client)
     }
 
-    /// Assign one more hold block, all zero, that the client maps writable.
+    /// Assign another hold block, all zero, that the client maps writable.
     ///
     /// # Errors
     /// [`StoreError::HoldBlocksExhausted`] with the limit.
@@ -105,18 +106,18 @@ impl Home {
         self.holds.assign(client.0)
     }
 
-    /// The hold blocks of a client, for one that comes back.
+    /// The hold blocks of a client, for a client that reconnects.
     #[must_use]
     pub fn hold_blocks_of(&self, client: ClientSlot) -> Vec<Span> {
         self.holds.spans_of(client.0)
     }
 
-    /// Give a client a range of its own: `want` bytes if there is such a range, else the longest
-    /// there is, but no less than `min`. Whole pages. From 2 MiB on it starts at a multiple of
-    /// 2 MiB if such a range is free.
+    /// Grant a client a range: `want` bytes if a free range is that long, otherwise the longest
+    /// one, but not less than `min`. The length is whole pages. From 2 MiB on, the range starts at
+    /// a multiple of 2 MiB if such a range is free.
     ///
     /// # Errors
-    /// [`StoreError::OutOfMemory`] with what is free, [`StoreError::TooManyGrants`].
+    /// [`StoreError::OutOfMemory`] with the free bytes, [`StoreError::TooManyGrants`].
     pub fn grant(
         &mut self,
         client: ClientSlot,
@@ -133,11 +134,11 @@ impl Home {
         Ok(span_of(run))
     }
 
-    /// Take back parts of grants that the client does not use: multiples of 128 bytes, disjoint.
+    /// Take back unused parts of a client's grants: multiples of 128 bytes, disjoint.
     ///
     /// # Errors
-    /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if what is
-    /// left would be in too many pieces. Nothing is taken then.
+    /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if the rest
+    /// would be in too many pieces. On error nothing is taken.
     pub fn release(&mut self, client: ClientSlot, spans: &[Span]) -> Result<(), StoreError> {
         self.clients.get(client)?;
         let runs = self.disjoint_runs(spans)?;
@@ -150,23 +151,23 @@ impl Home {
         Ok(())
     }
 
-    /// What a client has been granted and has neither sealed nor given back, in order.
+    /// The memory granted to a client that it has neither sealed nor given back, in order.
     #[must_use]
     pub fn grants_of(&self, client: ClientSlot) -> Vec<Span> {
         self.grants.of(client.0).map(span_of).collect()
     }
 
-    /// Keep a full name for an object that a client is about to create in its namespace.
+    /// Reserve a full name for an object that a client is about to create in its namespace.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`].
+    /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`], [`StoreError::TooManyObjects`].
     pub fn reserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
         self.clients.get(client)?;
         self.check_name_for_client(client, name)?;
         if self.slot_of_name(name)?.is_some() {
             return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
         }
-        // A client could reserve without end; as many names as objects are enough.
+        // Limits the reservations of clients: as many names as objects are enough.
         let max = self.layout().objects_max;
         if self.reserved.len() >= max as usize {
             return Err(StoreError::TooManyObjects { max });
@@ -177,13 +178,13 @@ impl Home {
         Ok(())
     }
 
-    /// Memory that the names take that a client has reserved.
+    /// Memory that the names reserved by a client take.
     #[must_use]
     pub fn reserved_bytes(&self, client: ClientSlot) -> usize {
         self.reserved.bytes_of(client)
     }
 
-    /// Whether an object has this full name, in memory or out of it.
+    /// Whether an object in memory or spilled has this full name.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -191,23 +192,24 @@ impl Home {
         self.slot_of_name(name).map(|slot| slot.is_some())
     }
 
-    /// Full names that clients reserved.
+    /// Full names that clients have reserved.
     pub fn reserved_names(&self) -> impl Iterator<Item = &str> {
         self.reserved.iter().map(|(name, _)| name)
     }
 
-    /// Whether a client reserved this full name.
+    /// Whether a client has reserved this full name.
     #[must_use]
     pub fn is_reserved(&self, name: &str) -> bool {
         self.reserved.get(name).is_some()
     }
 
-    /// Let go of all names that a client reserved which has ended, and whose children may still read.
+    /// Release all names reserved by a client that has ended but whose child processes may still
+    /// read.
     pub fn unreserve_all(&mut self, client: ClientSlot) {
         self.reserved.retain_of(client, |_| false);
     }
 
-    /// Let go of a name that the client reserved. One that it did not is left alone.
+    /// Release a name that the client reserved. Names of other clients are unchanged.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if this client did not reserve it.
@@ -219,7 +221,7 @@ impl Home {
         Ok(())
     }
 
-    /// Sort spans of a request, and see that they are blocks that do not overlap.
+    /// Sort the spans of a request, and check that they are blocks that do not overlap.
     pub(super) fn disjoint_runs(&self, spans: &[Span]) -> Result<Vec<Run>, StoreError> {
         let mut runs = Vec::with_capacity(spans.len());
         for span in spans {

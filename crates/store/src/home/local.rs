@@ -1,9 +1,9 @@
-//! Objects that clients seal by themselves, in entry pages of their own.
+//! Objects that clients seal themselves, in their own entry pages.
 //!
-//! The home learns of them when it looks: before it counts, deletes, or lets a client go. It then
-//! takes the object's block off the client's grants and into its books, and believes the entry
-//! no more: which block an object has is in private memory from there on. An entry that claims
-//! what is not its client's to give is no object, and its life ends.
+//! The home registers them when it scans entry pages: before it counts, deletes, or removes a
+//! client. It then takes the object's block off the client's grants and records it in private
+//! memory, and no longer trusts the entry for it. An entry that claims memory outside of its
+//! client's grants is no object, and its life ends.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::{Deleted, home::outside};
 
-/// What the home remembers of client entries.
+/// The home's private state of client entries.
 #[derive(Debug)]
 pub(super) struct Locals {
     pub(super) area: EntryArea,
-    /// The block of each object that is sealed or retiring, by slot. None: the entry was no
-    /// object, and waits for those who hold it all the same.
+    /// The block of each sealed or retiring object, by slot. None: the entry was invalid, and
+    /// retires until its holds are released.
     pub(super) blocks: BTreeMap<u32, Option<Run>>,
-    /// The directory slot of each object that the home took over, by the slot it had.
+    /// The directory slot of each object that the home took over, by its former slot.
     pub(super) moved: BTreeMap<u32, u32>,
-    /// The same the other way round.
+    /// The inverse of `moved`.
     pub(super) taken: BTreeMap<u32, u32>,
 }
 
@@ -48,16 +48,15 @@ impl Locals {
     }
 }
 
-/// An entry that is sealed in the life that is open, and not in the books.
+/// An entry that is sealed in its open life and not registered.
 struct LocalEntry {
     number: u32,
-    /// The block, if the entry can be right.
+    /// The block, if the entry is valid.
     run: Option<Run>,
 }
 
 impl Home {
-    /// Give a client at most `count` more pages for entries of its own, at least one: pages in a
-    /// row, all zero.
+    /// Assign a client up to `count` more contiguous entry pages, at least one, all zero.
     ///
     /// # Errors
     /// [`StoreError::EntryPagesExhausted`] with the limit, [`StoreError::NoSuchClient`].
@@ -66,14 +65,14 @@ impl Home {
         self.locals.area.assign(client.0, namespace, count)
     }
 
-    /// The entry pages of a client, for one that comes back.
+    /// The entry pages of a client, for a client that reconnects.
     #[must_use]
     pub fn entry_pages_of(&self, client: ClientSlot) -> Vec<Span> {
         self.locals.area.spans_of(client.0)
     }
 
-    /// Take every object that clients have sealed by themselves into the books. False: some stay
-    /// out, for which no grant record is left; they are looked at again the next time.
+    /// Register all objects that clients sealed themselves. Returns false if some stay unregistered
+    /// for lack of grant records; the next call retries them.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -91,12 +90,12 @@ impl Home {
         Ok(is_complete)
     }
 
-    /// Take the objects that one client has sealed by itself into the books. Before what is
-    /// granted to it is compared with what it knows.
+    /// Register the objects that one client sealed itself. Call it before comparing the client's
+    /// grants with the client's own view.
     ///
     /// # Errors
-    /// [`StoreError::TooManyGrants`] if what is left of its grants would be in too many pieces;
-    /// memory that cannot be read.
+    /// [`StoreError::TooManyGrants`] if the rest of its grants would be in too many pieces; memory
+    /// that cannot be read.
     pub fn register(&mut self, client: ClientSlot) -> Result<(), StoreError> {
         let found = self.found(client.0)?;
         let runs: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
@@ -109,8 +108,9 @@ impl Home {
         Ok(())
     }
 
-    /// What a client has been granted and has neither given back nor sealed, be it by itself: in
-    /// order, and without the objects for which no grant record is left.
+    /// The memory granted to a client that it has neither given back nor sealed, in order. Objects
+    /// that it sealed itself are excluded even if they cannot be registered for lack of grant
+    /// records.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -121,8 +121,8 @@ impl Home {
         Ok(grants.flat_map(|run| outside(&blocks, run)).map(span_of).collect())
     }
 
-    /// A client goes: its objects are the home's to keep, the rest of its grants is free. Returns
-    /// the bytes that became free.
+    /// On disconnect of a client, the home keeps its objects and frees the rest of its grants.
+    /// Returns the bytes that became free.
     pub(super) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {
         let found = self.found(client.0)?;
         let blocks: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
@@ -136,12 +136,12 @@ impl Home {
         for (run, number) in found {
             self.enter(number, run);
         }
-        // Only now: what the home keeps may overlap nobody's grants.
+        // Last, because the objects that the home keeps must not overlap any grant.
         self.locals.area.client_left(client.0)?;
         Ok(granted)
     }
 
-    /// The entry of an object that a client has sealed by itself.
+    /// The entry of an object that a client sealed itself.
     pub(super) fn find_local(&self, id: ObjectId) -> Result<Entry, StoreError> {
         let not_found = || StoreError::NotFound { what: Target::Id(id).to_string() };
         let (layout, slot) = (self.layout(), id.slot());
@@ -155,13 +155,13 @@ impl Home {
         let entry = entry.filter(|entry| entry.id == id).ok_or_else(not_found)?;
         let entry = Entry { namespace: self.locals.area.namespace_of(number), ..entry };
         match self.locals.blocks.get(&slot.0) {
-            // Written over since it was sealed.
+            // Overwritten since the seal.
             Some(known) if *known != run_of(entry.primary) => Err(not_found()),
             _ => Ok(entry),
         }
     }
 
-    /// End an object that a client has sealed by itself.
+    /// Retire an object that a client sealed itself.
     pub(super) fn retire_local(&mut self, id: ObjectId) -> Result<Deleted, StoreError> {
         let not_found = || StoreError::NotFound { what: Target::Id(id).to_string() };
         let slot = id.slot();
@@ -174,7 +174,7 @@ impl Home {
             self.register_one(number)?;
         }
         let run = self.locals.blocks.get(&slot.0).copied().flatten().ok_or_else(not_found)?;
-        // The entry may have been written over since; that it goes is told all the same.
+        // The entry may have been overwritten; the deletion is published nevertheless.
         let namespace = self.locals.area.namespace_of(number);
         let unknown = Entry { namespace, ..Entry::bytes(id, span_of(run)) };
         let entry = self.find_local(id).unwrap_or(unknown);
@@ -188,7 +188,7 @@ impl Home {
         Ok(Deleted { id, freed_now: false, was_spilled: false, bytes: Length(run.len()) })
     }
 
-    /// Free a retiring object of a client's that nobody holds. Returns the bytes that became free.
+    /// Free a retiring client object that has no hold. Returns the bytes that became free.
     pub(super) fn free_local(&mut self, slot: Slot) -> Result<u64, StoreError> {
         let number = self.number_of(slot)?;
         self.locals.area.end_life(number)?;
@@ -202,13 +202,13 @@ impl Home {
         self.release_block(run)
     }
 
-    /// Which client entry a slot is.
+    /// The client entry number of a slot.
     pub(super) fn number_of(&self, slot: Slot) -> Result<u32, StoreError> {
         let number = self.layout().client_entry(slot);
         number.ok_or(StoreError::Corrupt { slot, reason: "not a client entry" })
     }
 
-    /// Take one object into the books, or end the life of an entry that is none.
+    /// Register one object, or end the life of an entry that is not a valid object.
     pub(super) fn register_one(&mut self, number: u32) -> Result<(), StoreError> {
         let words = self.locals.area.read_entry(number)?;
         let Some(LocalEntry { run, .. }) = self.claim(number, &words)? else {
@@ -227,8 +227,8 @@ impl Home {
         }
     }
 
-    /// The objects of a client that are not in the books, by place: disjoint, and in its grants.
-    /// Entries that claim something else are refused.
+    /// The unregistered objects of a client, by offset: disjoint, and within its grants. Entries
+    /// that claim other memory are refused.
     fn found(&mut self, client: u32) -> Result<Vec<(Run, u32)>, StoreError> {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         for page in self.locals.area.unknown_pages_of(client) {
@@ -258,7 +258,7 @@ impl Home {
         Ok(found)
     }
 
-    /// Whether an entry says that it is an object, and is not in the books.
+    /// The claim of an entry that is sealed in its open life and not registered.
     fn claim(
         &self,
         number: u32,
@@ -272,7 +272,7 @@ impl Home {
         }
         let mut entry = decode(words, self.uid(), slot, self.layout());
         if entry.is_err() {
-            // Perhaps it was being written when its page was copied, and is whole by now.
+            // The entry may have been half written when its page was copied; read it again.
             entry = decode(&self.locals.area.read_entry(number)?, self.uid(), slot, self.layout());
         }
         let is_same_life = |entry: &Entry| entry.id.generation() == life.generation();
@@ -280,7 +280,7 @@ impl Home {
         Ok(Some(LocalEntry { number, run }))
     }
 
-    /// An object is in the books from here on.
+    /// Register an object.
     fn enter(&mut self, number: u32, run: Run) {
         let client = self.locals.area.client_of(number);
         let namespace = self.locals.area.namespace_of(number);
@@ -292,8 +292,8 @@ impl Home {
         self.objects += 1;
     }
 
-    /// End the life of an entry that claims to be an object and cannot be one. Somebody may hold
-    /// it, so it retires, without a block.
+    /// End the life of an entry that claims to be an object and is not valid. It may be held, so it
+    /// retires, without a block.
     fn refuse(&mut self, number: u32) -> Result<(), StoreError> {
         let life = self.locals.area.life(number)?;
         let slot = self.layout().client_slot(number);
@@ -307,8 +307,8 @@ impl Home {
         Ok(())
     }
 
-    /// Whether anybody holds the object in a slot, under this slot or the one it had before the
-    /// home took it over. The caller has fenced.
+    /// Whether the object in a slot is held, under this slot or under the one before its takeover.
+    /// The caller has fenced.
     pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
         let is_busy = self.retained.contains(slot.0) || self.spilling.contains(&slot.0);
         if is_busy || self.holds.is_held(slot)? {
@@ -320,7 +320,7 @@ impl Home {
         }
     }
 
-    /// The id that an object had before the home took it over from the client that sealed it.
+    /// The id that an object had before the home took it over from its creator.
     #[must_use]
     pub fn former_id(&self, id: ObjectId) -> Option<ObjectId> {
         let to = self.forwarded(id).ok()?;
@@ -329,7 +329,7 @@ impl Home {
         Some(ObjectId::new(self.uid(), life.generation(), before))
     }
 
-    /// What must be true of client entries.
+    /// Check the invariants of client entries.
     pub(super) fn check_locals(&self) -> Result<(), String> {
         let text = |error: StoreError| error.to_string();
         let layout = self.layout();

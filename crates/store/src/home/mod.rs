@@ -1,4 +1,4 @@
-//! The daemon's side of a region: it alone allocates, and it alone writes the directory.
+//! The daemon's side of a region: the only allocator, and the only writer of the directory.
 
 mod accounts;
 mod adopt;
@@ -72,10 +72,9 @@ use restore::Restoring;
 
 /// A region opened by the one process that may change it.
 ///
-/// It has no thread, no socket and no clock: the daemon calls it, and says what time it is. What
-/// it does is in the region before a call returns; what it keeps in private memory (which bytes
-/// are free, which blocks objects share) can be rebuilt from there by [`Home::adopt`], whenever
-/// it was killed.
+/// A home has no thread, socket or clock: the daemon calls it and passes the time. Changes are in
+/// the region before a call returns. Private state (which bytes are free, which blocks objects
+/// share) is rebuilt from the region by [`Home::adopt`], at whatever point the home was killed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -109,42 +108,42 @@ pub struct Home {
     directory: Directory,
     names: Names,
     events: EventRing,
-    /// Nanoseconds since 1970, as the daemon said last.
+    /// Nanoseconds since 1970, as the daemon set last.
     now_ns: u64,
-    /// Blocks besides the primary one, of objects that have such. The list in the data section
-    /// is not looked at again after the seal.
+    /// Blocks of objects besides the primary one. The list in the data section is not read again
+    /// after the seal.
     extras: BTreeMap<u32, Box<[Run]>>,
-    /// Slots of objects that wait for their last hold to go.
+    /// Slots of objects that wait for the release of their last hold.
     retiring: BTreeSet<u32>,
-    /// Slots of objects whose creator goes on using their memory and has not held them yet.
+    /// Slots of objects whose creator still uses their memory and has not published its hold yet.
     retained: Retained,
-    /// Objects that clients have sealed by themselves.
+    /// Objects that clients sealed themselves.
     locals: Locals,
-    /// Objects that may not be evicted.
+    /// Objects that must not be evicted.
     pins: Pins,
-    /// Slots of objects that are being written to files.
+    /// Slots of objects that are being spilled to files.
     spilling: BTreeSet<u32>,
-    /// Slots of objects that are out of memory, with the bytes that their users see.
+    /// Slots of spilled objects, with the object size that users see.
     spilled: BTreeMap<u32, u64>,
-    /// Memory for objects that are coming back.
+    /// Memory for objects that are being restored.
     loading: BTreeMap<ObjectId, Restoring>,
-    /// When objects came back: a use, of which nobody else has left a stamp yet.
+    /// Restore times by slot. A restore counts as a use, but leaves no use stamp.
     restored_at: BTreeMap<u32, u64>,
-    /// Sealed objects.
+    /// Number of sealed objects.
     objects: u32,
     accounts: ClientAccounts,
     namespaces: NamespaceTable,
     /// Bytes that became free since this home was opened.
     freed_bytes: u64,
-    /// Clients that went, and whose memory waits for their nodes.
+    /// Clients that disconnected and whose memory waits for their nodes.
     quarantined: BTreeSet<ClientSlot>,
-    /// Names of objects in creation.
+    /// Reserved names of objects in creation.
     reserved: Reserved,
 }
 
 impl Home {
-    /// Make a region, over whatever lay there. The region is as long as
-    /// [`Layout::new`] of the same options says.
+    /// Create a region over any previous content. The region must be as long as [`Layout::new`] of
+    /// the same options computes.
     ///
     /// # Errors
     /// [`StoreError::Format`] for options out of range or a mapped region of another length;
@@ -170,7 +169,7 @@ impl Home {
         let first_word = control.load(Offset(0))?;
         control.store(Offset(0), MAGIC_MAKING)?;
         failpoint!("create.making");
-        // A file of tmpfs starts as zeros; anything else, or anything used, is made so.
+        // A fresh tmpfs file is all zeros. Any other or reused memory is zeroed here.
         let is_fresh = first_word == 0 && control.region().fabric().kind() == FabricKind::Shm;
         if !is_fresh {
             for table in header.layout.tables().iter().filter(|table| table.is_control()) {
@@ -183,20 +182,20 @@ impl Home {
         Ok(home)
     }
 
-    /// Open a region that a former home left, by whatever end: keep what is sealed, go on with
-    /// what is retiring, keep what is granted to clients that may still live, free the rest.
+    /// Open a region that a former home left, however it ended. Sealed objects and the grants of
+    /// clients that may still live stay, retirement continues, and all other memory becomes free.
     ///
-    /// The region must have no other home; the daemon sees to that with a lock on its file.
+    /// The region must have no other home; the daemon ensures this with a lock on its file.
     ///
     /// # Errors
     /// [`StoreError::Format`] if this is not a region, or not one for this program;
-    /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of
-    /// a home can bring about.
+    /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of a
+    /// home can cause.
     pub fn adopt(region: Arc<Region>) -> Result<(Self, AdoptReport), StoreError> {
         Self::open(Control::new(region), false, None)
     }
 
-    /// As [`Home::adopt`], told by the former home what is not in the region.
+    /// Like [`Home::adopt`], with state that the former home handed over besides the region.
     ///
     /// # Errors
     /// As [`Home::adopt`].
@@ -213,25 +212,25 @@ impl Home {
         self.control.region()
     }
 
-    /// Where everything lies.
+    /// Offsets and sizes of all tables.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.header.layout
     }
 
-    /// Which region this is.
+    /// The unique id of this region.
     #[must_use]
     pub fn uid(&self) -> RegionUid {
         self.header.uid
     }
 
-    /// How often a home has opened this region: 1 in the home that made it.
+    /// The number of times a home has opened this region: 1 in the home that created it.
     #[must_use]
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// When the region was made: nanoseconds since 1970, by the clock of the home that made it.
+    /// Creation time: nanoseconds since 1970, by the clock of the home that created the region.
     #[must_use]
     pub fn created_at_ns(&self) -> u64 {
         self.header.created_at_ns
@@ -245,7 +244,7 @@ impl Home {
         Ok(std::iter::once(primary).chain(extra.iter().copied()).collect())
     }
 
-    /// Bytes of a name.
+    /// The bytes of an entry's name.
     fn name_of(&self, entry: &Entry) -> Result<Vec<u8>, StoreError> {
         let mut name = vec![0; entry.name.length.0 as usize];
         self.region().copy_out(entry.name.offset, &mut name)?;
@@ -260,14 +259,14 @@ impl Home {
         }
     }
 
-    /// Sealed objects, those that clients sealed by themselves once they are registered.
+    /// Number of sealed objects, including registered ones that clients sealed themselves.
     #[must_use]
     pub fn objects(&self) -> u32 {
         self.objects
     }
 
-    /// What became free since this home was opened: when any of it has grown, a request that did
-    /// not fit may fit.
+    /// Totals of freed resources since this home was opened. When any of them has grown, a request
+    /// that did not fit may fit.
     #[must_use]
     pub fn freed(&self) -> Freed {
         Freed {
@@ -278,7 +277,7 @@ impl Home {
         }
     }
 
-    /// Bytes that are free, and of them the longest range that can be granted.
+    /// The free bytes, and the longest range that can be granted.
     #[must_use]
     pub fn free_bytes(&self) -> (Length, Length) {
         (Length(self.space.free_bytes()), Length(self.space.largest()))
@@ -291,7 +290,7 @@ impl Home {
         self.space.free(run).map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
     }
 
-    /// Overwrite what becomes free, so that a test sees whoever still reads it.
+    /// Overwrite freed memory, so that a test detects a late reader.
     #[cfg(test)]
     fn poison(&self, run: Run) -> Result<(), StoreError> {
         if poison::is_on() {

@@ -1,4 +1,4 @@
-//! Namespaces: made, dropped, and what is in them.
+//! Namespaces: creation, removal and usage.
 
 use farrow_memory::Length;
 
@@ -10,11 +10,11 @@ use crate::books::namespaces::{Namespace, NamespaceOptions};
 use crate::error::StoreError;
 use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
 
-/// So many names an error repeats.
+/// Maximum number of names that an error lists.
 const NAMES_TOLD_MAX: usize = 64;
 
 impl Home {
-    /// Make a namespace. It stays, with its objects, until it is dropped.
+    /// Create a namespace. It persists, with its objects, until it is dropped.
     ///
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::NamespaceNameInvalid`],
@@ -29,7 +29,7 @@ impl Home {
             away.insert(self.directory.entry(slot)?.namespace);
         }
         let (blocks, clients) = (&self.blocks, &self.clients);
-        // Nothing of a namespace that was dropped; of one that was damaged there may be.
+        // A dropped namespace is empty; one with a damaged record may still have objects.
         let is_unused = |id| {
             !away.contains(&id)
                 && blocks.usage_of_namespace(id) == Usage::default()
@@ -38,7 +38,7 @@ impl Home {
         self.namespaces.create(options, events_from, is_unused)
     }
 
-    /// Drop a namespace in which nothing and nobody is.
+    /// Drop a namespace that has no objects, memory or clients.
     ///
     /// # Errors
     /// [`StoreError::NamespaceInUse`] with the numbers, [`StoreError::NoSuchNamespace`].
@@ -54,7 +54,7 @@ impl Home {
         self.namespaces.remove(id)
     }
 
-    /// Objects of a namespace that are out of memory.
+    /// The number of spilled objects in a namespace.
     fn spilled_in(&self, id: NamespaceId) -> Result<u32, StoreError> {
         let mut count = 0;
         for slot in self.spilled.keys().copied().map(Slot) {
@@ -71,7 +71,7 @@ impl Home {
     /// The namespace with this name; `""` is the default one.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchNamespace`] with the names that there are.
+    /// [`StoreError::NoSuchNamespace`] with the existing names.
     pub fn namespace(&self, name: &str) -> Result<&Namespace, StoreError> {
         self.namespaces.find(name).ok_or_else(|| StoreError::NoSuchNamespace {
             name: name.to_owned(),
@@ -81,18 +81,19 @@ impl Home {
         })
     }
 
-    /// The namespace that a client is in.
+    /// The namespace of a client.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchClient`]; [`StoreError::Inconsistent`] where its record was damaged.
+    /// [`StoreError::NoSuchClient`]; [`StoreError::Inconsistent`] if the namespace record was
+    /// damaged.
     pub fn namespace_of(&self, client: ClientSlot) -> Result<&Namespace, StoreError> {
         let id = self.clients.get(client)?.namespace;
         let lost = || StoreError::Inconsistent(format!("namespace {} has no record", id.0));
         self.namespaces.get(id).ok_or_else(lost)
     }
 
-    /// What is in a namespace: what is granted to its clients, and its objects, whoever made
-    /// them. What a client sealed by itself counts as in [`Home::usage_of`].
+    /// Usage of a namespace: the grants of its clients, and its objects, whichever client made
+    /// them. Objects that a client sealed itself count as in [`Home::usage_of`].
     #[must_use]
     pub fn usage_of_namespace(&self, id: NamespaceId) -> Usage {
         let blocks = self.blocks.usage_of_namespace(id);
@@ -105,7 +106,7 @@ impl Home {
         self.clients().filter(move |record| record.namespace == id).map(|record| record.client)
     }
 
-    /// The namespace of an object, whether or not it is in the books.
+    /// The namespace of an object, registered or not.
     ///
     /// # Errors
     /// [`StoreError::NotFound`].
@@ -125,7 +126,7 @@ impl Home {
     pub fn name_of_object(&self, id: ObjectId) -> Option<String> {
         let id = self.forwarded(id).ok()?;
         if self.layout().client_entry(id.slot()).is_some() {
-            // What a client seals by itself has none.
+            // An object that a client sealed itself has no name.
             return None;
         }
         let entry = match self.find_spilled(Target::Id(id)).ok()? {
@@ -136,7 +137,7 @@ impl Home {
         String::from_utf8(name).ok().filter(|name| !name.is_empty())
     }
 
-    /// Whether a full name is one that this client may give.
+    /// Check that this client may use a full name.
     pub(super) fn check_name_for_client(
         &self,
         client: ClientSlot,

@@ -1,4 +1,4 @@
-//! What the clients have, and what the heap looks like, for people who watch.
+//! Clients and heap usage, for monitoring.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::format::ids::Slot;
 
-/// Most cells of a picture of the heap.
+/// Maximum number of cells in a heap picture.
 pub const HEAP_CELLS_MAX: u32 = 4096;
 
-/// What one client has.
+/// Usage of one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientShare {
-    /// Who it is.
+    /// Its record.
     pub record: ClientRecord,
     /// Bytes granted to it and not sealed.
     pub granted: Length,
@@ -24,21 +24,21 @@ pub struct ClientShare {
     pub holds: u64,
 }
 
-/// Bytes of an equal part of the heap, by what they are; they add up to the part.
+/// Bytes by use in one of the equal parts of the heap; they add up to the part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeapCell {
     /// Free.
     pub free: u64,
     /// Granted and not sealed.
     pub granted: u64,
-    /// Of objects that somebody holds.
+    /// Of objects that are held under a directory slot.
     pub held: u64,
-    /// Of objects that nobody holds, or that are deleted and not yet gone.
+    /// All other objects. Includes those that clients sealed themselves, held or not.
     pub used: u64,
 }
 
 impl Home {
-    /// All clients. Looks at every hold.
+    /// Usage of all clients. Scans every hold.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -55,8 +55,8 @@ impl Home {
             .collect())
     }
 
-    /// The heap in `cells` parts, at least one and at most [`HEAP_CELLS_MAX`]. Takes time for
-    /// each free range, grant and hold, and none for objects that nobody holds.
+    /// The heap in `cells` parts, at least one and at most [`HEAP_CELLS_MAX`]. The time is linear
+    /// in free ranges, grants and holds; objects without a hold take none.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -68,7 +68,7 @@ impl Home {
         let held: BTreeSet<u64> = holds.into_values().flatten().collect();
         let mut blocks = BTreeSet::new();
         for slot in held.into_iter().filter(|slot| *slot < self.layout().objects_max.into()) {
-            // A hold is input: it may name a slot that holds nothing any more.
+            // A hold is client input: its slot may have no object.
             let slot = Slot(slot as u32);
             if let Ok(entry) = self.directory.entry(slot)
                 && let Ok(runs) = self.runs_of(slot, &entry)
@@ -109,7 +109,7 @@ impl Picture {
         }
     }
 
-    /// What is nothing else is used.
+    /// All bytes without another use are used.
     fn finish(mut self) -> Vec<HeapCell> {
         let total = self.heap.end - self.heap.start;
         for (number, cell) in (0..).zip(&mut self.cells) {
@@ -120,5 +120,5 @@ impl Picture {
     }
 }
 
-/// Directory slots that each client holds, by client.
+/// The slots that each client holds, by client.
 pub(crate) type HoldsByClient = BTreeMap<u32, BTreeSet<u64>>;

@@ -1,12 +1,12 @@
-//! Quarantine: memory of a client on another node that went without a word.
+//! Quarantine: memory of a client on another node that disconnected without cleaning its caches.
 //!
-//! On a node-local region the caches of that node may still have lines that the client wrote, and
-//! may write them back at any time. So what it could write (its grants, hold blocks and entry
-//! pages) is nobody's until its node has said that it has no such line any more. Its holds count no
-//! longer, and what it sealed was published before and stays.
+//! On a node-local region the caches of that node may still have dirty lines of the client, and may
+//! write them back at any time. So its writable memory (grants, hold blocks, entry pages) stays
+//! unused until its node confirms that no such line is left. Its holds no longer count. Its sealed
+//! objects were published before and stay.
 //!
-//! In the region the client is still joined, so a home that is killed meanwhile finds it among its
-//! clients, and hears once more that it went.
+//! In the region the client is still joined. If the home is killed meanwhile, the next home finds
+//! the client in its table and is notified of the disconnect again.
 
 use farrow_memory::{Length, Proximity, Span};
 
@@ -15,21 +15,21 @@ use crate::books::clients::{ClientRecord, ClientSlot};
 use crate::books::grants::span_of;
 use crate::error::StoreError;
 
-/// What a client left behind that its node must clean.
+/// Memory of a disconnected client that its node must clean.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quarantined {
-    /// Where it could write: what its node cleans by [`crate::clean`] before
+    /// The client's writable memory: its node cleans it with [`crate::clean`] before
     /// [`Home::release_quarantine`].
     pub spans: Vec<Span>,
-    /// Bytes of the heap among them.
+    /// Bytes of the heap among `spans`.
     pub bytes: Length,
-    /// What came back because it held it.
+    /// Resources reclaimed with the client's holds.
     pub reclaimed: Reclaimed,
 }
 
 impl Home {
-    /// Say on which node a client runs. Before it is said clients of a node-local region are taken
-    /// to be on others, which is always right but has their pages refreshed before each look.
+    /// Set on which node a client runs. Until then, clients of a node-local region are assumed to
+    /// be on other nodes. That is always correct, but refreshes their pages before each scan.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`].
@@ -44,16 +44,16 @@ impl Home {
         Ok(())
     }
 
-    /// A client of another node went, and nobody said that its node holds no dirty line of what it
-    /// could write. Its holds and reserved names go at once; what it could write waits for
-    /// [`Home::release_quarantine`].
+    /// Quarantine a client of another node that disconnected without confirmation that its node
+    /// holds no dirty line of its writable memory. Its holds and reserved names are released at
+    /// once; its memory waits for [`Home::release_quarantine`].
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`], also if it is in quarantine already.
     pub fn quarantine(&mut self, client: ClientSlot) -> Result<Quarantined, StoreError> {
         self.present(client)?;
         match self.register(client) {
-            // They stay out of the books until it leaves.
+            // Its objects stay unregistered until it leaves.
             Ok(()) | Err(StoreError::TooManyGrants { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -66,7 +66,8 @@ impl Home {
         Ok(Quarantined { spans: self.writable_by(client), bytes, reclaimed })
     }
 
-    /// The node of a client that is in quarantine holds no dirty line of its any more: it leaves.
+    /// End the quarantine of a client whose node holds no dirty line of it any more: the client
+    /// leaves.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`] if it is not in quarantine.
@@ -77,13 +78,13 @@ impl Home {
         self.client_leave(client)
     }
 
-    /// Clients in quarantine. They are among [`Home::clients`] too.
+    /// Clients in quarantine. They are also in [`Home::clients`].
     pub fn quarantined(&self) -> impl Iterator<Item = ClientSlot> + '_ {
         self.quarantined.iter().copied()
     }
 
-    /// All that a client may have written and not published: its grants, in order, then its hold
-    /// blocks and entry pages.
+    /// All memory that a client may have written and not published: its grants, in order, then its
+    /// hold blocks and entry pages.
     #[must_use]
     pub fn writable_by(&self, client: ClientSlot) -> Vec<Span> {
         let mut spans: Vec<Span> = self.grants.of(client.0).map(span_of).collect();
@@ -97,7 +98,7 @@ impl Home {
         self.quarantined.iter().map(|client| self.grants.bytes_of(client.0)).sum()
     }
 
-    /// A client that is there, and not in quarantine.
+    /// The record of a client that has joined and is not in quarantine.
     pub(super) fn present(&self, client: ClientSlot) -> Result<&ClientRecord, StoreError> {
         if self.quarantined.contains(&client) {
             return Err(StoreError::NoSuchClient { slot: client.0 });

@@ -1,14 +1,11 @@
-//! Replicas: copies of objects of regions that cannot be mapped here.
+//! Replicas: copies of objects whose regions cannot be mapped here.
 //!
-//! A replica has an id, and perhaps a name, in this region, and is found, held, evicted and deleted like
-//! any other object. Its primary block also says which object it is a copy of. Its blocks lie where there
-//! was room, so it is relocated, as an object that came back from a file.
+//! A replica has an id and an optional name in this region, and is found, held, evicted and deleted
+//! like any other object. Its primary block also records the id of the original. Its blocks are at
+//! other positions than the original's, so it is relocated, like a restored object.
 //!
-//! An object that a client of such a region puts here is brought in the same way, and is then an object
-//! of this region: an import.
-//!
-//! Nothing in the region tells of a replica until all its bytes are there. Whether its origin still exists
-//! is known to the daemon alone, so an adopted region has none: those that are held retire.
+//! The region does not show a replica until all its bytes are there. Only the daemon knows whether
+//! the original still exists, so an adopted region has no replicas: those that are held retire.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -27,29 +24,28 @@ use crate::format::header::REPLICAS_UNTIL;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
 
-/// What is written of a replica besides the bytes of its blocks.
+/// The parts of a replica besides the bytes of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaSeal<'a> {
     /// Its full name in this region.
     pub name: Option<&'a str>,
-    /// The namespace of this region that it is in.
+    /// The namespace of the replica in this region.
     pub namespace: NamespaceId,
     /// Its descriptor.
     pub descriptor: &'a [u8],
-    /// crc32c of that.
+    /// crc32c of the descriptor.
     pub descriptor_crc: u32,
     /// Its metadata.
     pub metadata: &'a [u8],
-    /// crc32c of that.
+    /// crc32c of the metadata.
     pub metadata_crc: u32,
-    /// When its origin was sealed.
+    /// When the original was sealed.
     pub sealed_at_ns: u64,
     /// The client whose object this is from here on; `None`: it is a replica.
     pub importer: Option<ClientSlot>,
 }
 
-/// The order in which replicas make room: the one that was used longest ago goes first, and nothing
-/// else goes.
+/// An eviction policy for replicas only: the least recently used one is evicted first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplicasFirst;
 
@@ -68,11 +64,11 @@ impl EvictionPolicy for ReplicasFirst {
 }
 
 impl Home {
-    /// Take memory for a replica of the object that the head is of. Returns where its blocks go, each as
-    /// long as in the head.
+    /// Allocate memory for a replica of the object in `head`. Returns its blocks, each as long as
+    /// in the head.
     ///
     /// # Errors
-    /// [`StoreError::BadRequest`] if it is being brought already or is of this region,
+    /// [`StoreError::BadRequest`] if it is being fetched already or is of this region,
     /// [`StoreError::OutOfMemory`].
     pub fn begin_replica(
         &mut self,
@@ -111,9 +107,10 @@ impl Home {
     /// The blocks of a replica have their bytes: it is an object from here on.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if no memory was taken for it; [`StoreError::NameTaken`],
+    /// [`StoreError::NotFound`] if no memory was allocated for it; [`StoreError::NameTaken`],
     /// [`StoreError::NameInvalid`], [`StoreError::NameSpaceFull`], [`StoreError::TooManyObjects`],
-    /// [`StoreError::BadRequest`] for lengths that contradict the head. Its memory is free again then.
+    /// [`StoreError::BadRequest`] for lengths that contradict the head. On error its memory is
+    /// freed.
     pub fn finish_replica(
         &mut self,
         origin: ObjectId,
@@ -149,16 +146,17 @@ impl Home {
         Ok(id)
     }
 
-    /// A replica is not brought: its memory is free again. Does nothing if it has none.
+    /// Abort the fetch of a replica and free its memory. Does nothing if there is none.
     ///
     /// # Errors
-    /// The books are wrong.
+    /// The home's private state is inconsistent.
     pub fn abort_replica(&mut self, origin: ObjectId) -> Result<(), StoreError> {
         self.abort_restore(origin)
     }
 
-    /// Until when clients may read replicas without asking: nanoseconds of the machine's monotonic
-    /// clock. Their homes wait no longer for this node to drop them.
+    /// Set the time until which clients may read replicas without asking: nanoseconds of the
+    /// machine's monotonic clock. The homes of the originals wait no longer than that for this node
+    /// to drop them.
     ///
     /// # Errors
     /// Memory that cannot be written.
@@ -174,7 +172,7 @@ impl Home {
         self.find(target).map(|entry| entry.is_replica)
     }
 
-    /// Writes the lists of a replica and its entry. Only the last store makes it an object.
+    /// Write the lists and the entry of a replica. Only the last store makes it an object.
     fn publish_replica(
         &mut self,
         origin: ObjectId,

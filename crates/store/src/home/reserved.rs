@@ -1,14 +1,15 @@
-//! Names that clients have reserved for objects in creation, with the memory that they take of each.
+//! Names that clients have reserved for objects in creation, and the memory each client's names
+//! take.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::books::clients::ClientSlot;
 
-/// What a name takes in the table beside its bytes.
+/// Estimated overhead of a name in the table, besides its bytes.
 const NAME_COST_BYTES: usize = 64;
 
-/// Who has reserved which full name.
+/// Reserved full names and the client of each.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     by_name: HashMap<String, ClientSlot>,
@@ -29,12 +30,12 @@ impl Reserved {
         self.by_name.iter().map(|(name, client)| (name.as_str(), *client))
     }
 
-    /// Memory that the names of a client take.
+    /// Memory that a client's names take.
     pub(super) fn bytes_of(&self, client: ClientSlot) -> usize {
         self.bytes.get(&client).copied().unwrap_or(0)
     }
 
-    /// False if the name is reserved already.
+    /// Reserve a name. Returns false if it is reserved already.
     pub(super) fn insert(&mut self, name: &str, client: ClientSlot) -> bool {
         match self.by_name.entry(name.to_owned()) {
             Entry::Occupied(_) => false,
@@ -52,7 +53,7 @@ impl Reserved {
         }
     }
 
-    /// Drops those names of a client for which `is_retained` says no.
+    /// Drop the names of a client for which `is_retained` returns false.
     pub(super) fn retain_of(&mut self, client: ClientSlot, is_retained: impl Fn(&str) -> bool) {
         if !self.bytes.contains_key(&client) {
             return;

@@ -1,9 +1,9 @@
-//! Restore: an object that is out of memory comes back, elsewhere, under the same id and name.
+//! Restore: a spilled object returns to memory, at another position, under the same id and name.
 //!
-//! Nothing in the region tells of it until all its bytes are there: a kill before leaves it
-//! spilled, and the memory that it was to have free. What its descriptor says counts from where
-//! its blocks lay at seal, so the primary block gets a list of these places, behind the bytes it
-//! had: the descriptor once more, the extra blocks, the places, and the metadata at the end.
+//! The region does not show it until all its bytes are there: a kill before leaves the object
+//! spilled and the memory free. The descriptor refers to positions of the blocks at seal. So the
+//! primary block of everything but plain bytes gets a list of them appended: the descriptor again,
+//! the extra blocks, their positions at seal, and the metadata at the end.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -21,7 +21,7 @@ use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
 use crate::format::spill_file::SpillHead;
 
-/// Memory for an object that is coming back.
+/// Memory for an object that is being restored.
 #[derive(Debug)]
 pub(super) struct Restoring {
     pub(super) head: SpillHead,
@@ -30,24 +30,23 @@ pub(super) struct Restoring {
 }
 
 impl Home {
-    /// Bytes of memory in a row that an object needs to come back; none if the file is not its.
+    /// Contiguous bytes that restoring an object needs; `None` on overflow.
     #[must_use]
     pub fn restored_bytes(head: &SpillHead) -> Option<Length> {
         bytes_in_memory(head, false)
     }
 
-    /// Bytes of memory in a row that a replica needs; none if they are too many.
+    /// Contiguous bytes that a replica needs; `None` on overflow.
     #[must_use]
     pub fn replica_bytes(head: &SpillHead) -> Option<Length> {
         bytes_in_memory(head, true)
     }
 
-    /// Take memory for an object that is to come back. Returns where its blocks go, each as long as
-    /// in its file.
+    /// Allocate memory to restore an object. Returns its blocks, each as long as in its file.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if it is not spilled, [`StoreError::BadRequest`] if the file is of
-    /// another object, [`StoreError::OutOfMemory`].
+    /// another object or a restore is under way, [`StoreError::OutOfMemory`].
     pub fn begin_restore(&mut self, head: &SpillHead) -> Result<Vec<Span>, StoreError> {
         let entry = self.spilled_entry(head.id)?;
         let wrong = |reason| StoreError::BadRequest { reason };
@@ -61,7 +60,7 @@ impl Home {
         self.take_blocks(head, false, owner)
     }
 
-    /// Take memory for the blocks of an object. Returns where they go, each as long as at seal.
+    /// Allocate memory for the blocks of an object. Returns the blocks, each as long as at seal.
     pub(super) fn take_blocks(
         &mut self,
         head: &SpillHead,
@@ -100,12 +99,11 @@ impl Home {
         Ok(blocks)
     }
 
-    /// The bytes of an object are in memory, as its file has them, and published: it can be held
-    /// again.
+    /// Publish a restored object, once its bytes are in memory and published: it can be held again.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if it was deleted meanwhile; memory that cannot be written. The
-    /// memory is free again then.
+    /// [`StoreError::NotFound`] if it was deleted meanwhile; memory that cannot be written. On
+    /// error its memory is freed.
     pub fn finish_restore(
         &mut self,
         id: ObjectId,
@@ -142,10 +140,10 @@ impl Home {
         Ok(())
     }
 
-    /// An object does not come back: its memory is free again. Does nothing if it has none.
+    /// Abort a restore and free its memory. Does nothing if there is none.
     ///
     /// # Errors
-    /// The books are wrong.
+    /// The home's private state is inconsistent.
     pub fn abort_restore(&mut self, id: ObjectId) -> Result<(), StoreError> {
         let Some(Restoring { runs, .. }) = self.loading.remove(&id) else {
             return Ok(());
@@ -157,7 +155,7 @@ impl Home {
         Ok(())
     }
 
-    /// Blocks of objects that are coming back.
+    /// Blocks of objects that are being restored.
     pub(super) fn loading_runs(&self) -> impl Iterator<Item = Run> + '_ {
         self.loading.values().flat_map(|loading| loading.runs.iter().copied())
     }
@@ -179,7 +177,7 @@ impl Home {
         self.find_spilled(Target::Id(id))?.ok_or_else(missing)
     }
 
-    /// Write what the primary block needs besides its old bytes; the entry as it is to be.
+    /// Write the appended part of the primary block. Returns the new entry.
     fn prepare_restored(
         &self,
         id: ObjectId,
@@ -218,14 +216,14 @@ impl Home {
     }
 }
 
-/// Bytes of memory in a row of all blocks.
+/// Total bytes of all blocks, which are allocated contiguously.
 fn bytes_in_memory(head: &SpillHead, is_replica: bool) -> Option<Length> {
     let extra = head.origins.iter().skip(1).map(|span| span.length.0);
     let primary = primary_bytes(head, is_replica);
     extra.fold(primary, |sum, bytes| sum?.checked_add(bytes)).map(Length)
 }
 
-/// Bytes of the primary block of an object that came back, or of a replica.
+/// Bytes of the primary block of a restored object or a replica.
 fn primary_bytes(head: &SpillHead, is_replica: bool) -> Option<u64> {
     let at_seal = head.origins.first()?.length.0;
     if head.kind == ObjectKind::Bytes && !is_replica {

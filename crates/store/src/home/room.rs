@@ -1,7 +1,7 @@
-//! Room for one operation: ranges of the heap, slots of the directory and bytes for names.
+//! Room for one operation: ranges of the heap, directory slots and bytes for names.
 //!
-//! What has to go for it is chosen in thought, for all of it at once, before anything goes. So an
-//! operation that cannot have all that it needs costs no other object.
+//! All victims for one operation are chosen by simulation before the first eviction. So an
+//! operation that cannot have all its room evicts nothing.
 
 use std::collections::BTreeMap;
 
@@ -20,25 +20,25 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::options::HUGE_GRANT_BYTES;
 
-/// An object that may be held between the choice and its turn is replaced by another so often.
+/// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;
 
-/// Where several ranges are wanted, whether they fit is looked at after each of so many parts more
-/// of the objects that would go.
+/// With several ranges or names, the fit is checked again only after the number of simulated
+/// evictions has grown by one part in this many.
 const LOOK_PART: usize = 16;
 
-/// What one operation needs, what is free already included: all of it or nothing.
+/// The total need of one operation, including resources that are free already: all or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Ranges of the heap, of whole pages, each so long.
+    /// Lengths of heap ranges, in whole pages.
     pub runs: Vec<Length>,
-    /// Slots of the directory.
+    /// Number of directory slots.
     pub slots: u32,
-    /// Names, each of so many bytes.
+    /// Lengths of names in bytes.
     pub names: Vec<Length>,
 }
 
-/// What became free, by counts that only grow.
+/// Totals of freed resources, which only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
     /// Bytes of the heap.
@@ -51,14 +51,14 @@ pub struct Freed {
     pub records: u64,
 }
 
-/// The room that there would be.
+/// The simulated free resources.
 struct Thought {
     space: SpaceAllocator,
     names: SpaceAllocator,
     vacant: u64,
 }
 
-/// Where it would lie.
+/// The positions of the requested room.
 #[derive(Default)]
 struct Fit {
     runs: Vec<Run>,
@@ -72,14 +72,15 @@ impl Room {
         Self { runs: vec![bytes], ..Self::default() }
     }
 
-    /// Bytes of all ranges.
+    /// Total length of all ranges.
     fn run_bytes(&self) -> u64 {
         self.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
     }
 }
 
 impl Thought {
-    /// Where all of it would lie; none if it does not fit. Everything is free again afterwards.
+    /// The positions of all requested room; none if it does not fit. Leaves the simulation
+    /// unchanged.
     fn fit(&mut self, room: &Room) -> Option<Fit> {
         if self.vacant < room.slots.into() || self.space.free_bytes() < room.run_bytes() {
             return None;
@@ -91,11 +92,12 @@ impl Thought {
 }
 
 impl Home {
-    /// Whether all of it is free now.
+    /// Check that all requested room is free now.
     ///
     /// # Errors
-    /// What is short, with the numbers: [`StoreError::TooManyGrants`], for which nobody can go,
-    /// [`StoreError::OutOfMemory`], [`StoreError::TooManyObjects`], [`StoreError::NameSpaceFull`].
+    /// The missing resource, with the numbers: [`StoreError::TooManyGrants`], which eviction cannot
+    /// help, [`StoreError::OutOfMemory`], [`StoreError::TooManyObjects`],
+    /// [`StoreError::NameSpaceFull`].
     pub fn check_room(&mut self, room: &Room) -> Result<(), StoreError> {
         self.grants.check_records(room.runs.len())?;
         if fit_all(&mut self.space, &room.runs).is_none() {
@@ -111,14 +113,14 @@ impl Home {
         Ok(())
     }
 
-    /// Whether all of it is free now.
+    /// Whether all requested room is free now.
     #[must_use]
     pub fn has_room(&mut self, room: &Room) -> bool {
         self.check_room(room).is_ok()
     }
 
-    /// Evict objects in the order of `policy` until there is all of `room`. Nothing goes where that
-    /// is so already, or where all that may go would not be enough.
+    /// Evict objects in the order of `policy` until all of `room` is free. Evicts nothing if it is
+    /// free already, or if evicting all candidates would not be enough.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -139,11 +141,12 @@ impl Home {
         Ok(evicted)
     }
 
-    /// The objects that have to go for `room`, in the order of `policy`: none of them where there is
-    /// room already. `None`: there would not be room without all of them either.
+    /// The objects to evict for `room`, in the order of `policy`. Empty if there is room already.
+    /// `None`: evicting all candidates would not make room.
     ///
-    /// Of all choices that are enough it is the one whose last to go goes earliest, and what lies
-    /// beside the room that is made stays.
+    /// The victims are from the shortest sufficient prefix of the order, without objects outside of
+    /// the new room. With several ranges or names, the prefix may be up to 1/16 longer than the
+    /// shortest.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -154,13 +157,13 @@ impl Home {
     ) -> Result<Option<Vec<ObjectId>>, StoreError> {
         match self.check_room(room) {
             Ok(()) => return Ok(Some(Vec::new())),
-            // Nobody can go for that.
+            // Eviction frees no grant records.
             Err(StoreError::TooManyGrants { .. }) => return Ok(None),
             Err(_) => {}
         }
         self.register_all()?;
         let vacant = self.directory.vacant();
-        // What a client sealed by itself needs a slot for a moment before it can go.
+        // An object that a client sealed itself needs a slot temporarily before its eviction.
         let least = u32::from(vacant == 0);
         let room = Room { slots: room.slots.max(least), ..room.clone() };
         let (mut choices, mut shared) = self.choices(policy)?;
@@ -188,8 +191,8 @@ impl Home {
         Ok(None)
     }
 
-    /// Evict all of these objects, or none: false. Only where objects that clients sealed by
-    /// themselves need the slots of others before them, these may be gone.
+    /// Evict all of these objects, or none (returns false). Exception: objects whose slots are
+    /// needed to take over client-sealed ones may be evicted already.
     fn evict_together(
         &mut self,
         ids: Vec<ObjectId>,
@@ -219,10 +222,9 @@ impl Home {
         Ok(true)
     }
 
-    /// Bring an object into state leaving. None: somebody holds it, or it may not go for another
-    /// reason.
+    /// Bring an object into state leaving. Returns `None` if it is held or protected.
     pub(super) fn begin_leave(&mut self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
-        // Of what a client sealed by itself the home cannot say that it is leaving.
+        // Only a directory entry can be in state leaving.
         let id = match self.take_over(id) {
             Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
                 return Ok(None);
@@ -233,7 +235,7 @@ impl Home {
         Ok(self.try_leave(id.slot())?.then_some(entry))
     }
 
-    /// End objects that are leaving.
+    /// Evict objects that are leaving.
     fn let_go(
         &mut self,
         leaving: &mut Vec<Entry>,
@@ -247,8 +249,8 @@ impl Home {
         Ok(())
     }
 
-    /// Give a client a range for each of `sizes`, all of them or none. A single one may be as long
-    /// as `want`, if there is such a range.
+    /// Grant a client a range for each of `sizes`, all or none. A single range may be up to `want`
+    /// long, if a free range is.
     ///
     /// # Errors
     /// As [`Home::grant`]; [`StoreError::OutOfMemory`] has the sum of the sizes.
@@ -278,7 +280,7 @@ impl Home {
         Ok(runs.into_iter().map(span_of).collect())
     }
 
-    /// A range for each size, in their order; those of huge pages at such, if they all fit then.
+    /// A range for each size, in order. Huge-page alignment is used if all ranges fit with it.
     fn take_all_space(&mut self, sizes: &[Length]) -> Option<Vec<Run>> {
         let aligned = |size: u64| if size >= HUGE_GRANT_BYTES { HUGE_GRANT_BYTES } else { 1 };
         take_all(&mut self.space, sizes, aligned)
@@ -286,7 +288,7 @@ impl Home {
     }
 }
 
-/// What would be free, were this object gone too.
+/// Simulate the eviction of one more object.
 fn think_gone(
     choice: &Choice,
     thought: &mut Thought,
@@ -307,8 +309,7 @@ fn think_gone(
     Ok(())
 }
 
-/// Those of the objects in whose place something would lie, and as many besides as there have to be
-/// slots.
+/// The objects that overlap the requested room, plus as many others as are needed for slots.
 fn needed(choices: Vec<Choice>, fit: &Fit, (vacant, slots): (u32, u32)) -> Vec<ObjectId> {
     let touches = |choice: &Choice| {
         let name = (!choice.name.is_empty()).then(|| name_run(choice.name));
@@ -331,7 +332,7 @@ fn needed(choices: Vec<Choice>, fit: &Fit, (vacant, slots): (u32, u32)) -> Vec<O
     ids
 }
 
-/// Takes all, the longest first, at any place. None: they do not fit, and nothing is taken.
+/// Allocate all sizes, the longest first. `None`: they do not fit, and nothing is allocated.
 fn take_all(
     space: &mut SpaceAllocator,
     sizes: &[Length],
@@ -355,14 +356,14 @@ fn take_all(
     Some(taken)
 }
 
-/// Where all would lie. Nothing is taken.
+/// The positions that all sizes would get. Allocates nothing.
 fn fit_all(space: &mut SpaceAllocator, sizes: &[Length]) -> Option<Vec<Run>> {
     let taken = take_all(space, sizes, |_| 1)?;
     taken.iter().for_each(|run| give_back(space, Some(*run)));
     Some(taken)
 }
 
-/// What was just taken can be given back.
+/// Free a run that was allocated just before, which cannot fail.
 fn give_back(space: &mut SpaceAllocator, run: Option<Run>) {
     if let Some(Err(error)) = run.map(|run| space.free(run)) {
         tracing::error!(%error, "room that was taken in thought stays taken");

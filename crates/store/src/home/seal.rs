@@ -1,4 +1,4 @@
-//! Seal: what a client has written becomes an object.
+//! Seal: memory that a client has written becomes an object.
 
 use farrow_memory::{Length, Span};
 
@@ -15,10 +15,10 @@ use crate::failpoint;
 use crate::format::entry::{Entry, encode_extra};
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
 
-/// What a client says of the object it has finished. None of it is believed unchecked.
+/// A client's description of a finished object. All of it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealRequest<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
     /// Its primary block: a part of the client's grants, or a block of another object.
     pub primary: Span,
@@ -31,7 +31,7 @@ pub struct SealRequest<'a> {
     pub extra: Vec<Span>,
     /// crc32c of that list.
     pub extra_crc: u32,
-    /// Bytes the user sees.
+    /// Size that users see.
     pub size: Length,
     /// Bytes of metadata, which the client has written to the end of the primary block.
     pub metadata_bytes: u32,
@@ -63,7 +63,7 @@ impl<'a> SealRequest<'a> {
     }
 }
 
-/// Everything that was checked, so that from here on nothing but the memory itself can fail.
+/// A fully checked seal: from here on only memory access can fail.
 struct SealPlan {
     vacancy: Vacancy,
     entry: Entry,
@@ -73,16 +73,16 @@ struct SealPlan {
 }
 
 impl Home {
-    /// Make an object of what `client` has written. The client has published the bytes and no
-    /// longer maps them writable.
+    /// Make an object of memory that `client` has written. The client has published the bytes and
+    /// no longer maps them writable.
     ///
-    /// The object exists from one store on. If the home is killed after that store and before it
-    /// answers, the object is there when the region is adopted: a client that comes back asks
-    /// [`Home::find_sealed`] before it seals again.
+    /// The object exists from a single store on. If the home is killed after that store and before
+    /// it responds, adoption keeps the object: a client that reconnects calls [`Home::find_sealed`]
+    /// before it seals again.
     ///
     /// # Errors
     /// [`StoreError::NotYours`] for ranges that are neither granted nor blocks,
-    /// [`StoreError::BadSpan`] and [`StoreError::BadRequest`] for a request that cannot be right,
+    /// [`StoreError::BadSpan`] and [`StoreError::BadRequest`] for an invalid request,
     /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`], [`StoreError::NameSpaceFull`],
     /// [`StoreError::TooManyObjects`], [`StoreError::TooManyGrants`].
     pub fn seal(
@@ -126,8 +126,8 @@ impl Home {
         Ok(plan.entry.id)
     }
 
-    /// The object that `client` has sealed with this primary block, if any. For a client whose
-    /// home was restarted before it answered. Looks at every entry.
+    /// The object that `client` has sealed with this primary block, if any. For a client whose home
+    /// was restarted before it responded. Scans every entry.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`]; memory that cannot be read.
@@ -149,8 +149,7 @@ impl Home {
         Ok(None)
     }
 
-    /// Extra blocks may be those of objects that clients have sealed by themselves, of which the
-    /// home has not heard yet.
+    /// Register client-sealed objects if the request has extra blocks that the home does not know.
     fn register_shared(
         &mut self,
         client: ClientSlot,
@@ -166,7 +165,7 @@ impl Home {
         if !runs.iter().any(|run| is_anothers(self, run)) {
             return Ok(());
         }
-        // What stays out of the books for want of grant records is no mistake of this client's.
+        // The client is not at fault if objects cannot be registered for lack of grant records.
         let is_complete = self.register_all()?;
         if !is_complete && runs.iter().any(|run| is_anothers(self, run)) {
             return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
@@ -174,7 +173,7 @@ impl Home {
         Ok(())
     }
 
-    /// Check all of a request, and change nothing.
+    /// Check all of a request without changing anything.
     fn plan_seal(
         &self,
         client: ClientSlot,
@@ -210,7 +209,7 @@ impl Home {
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         self.check_extra_list(&entry, &request.extra)?;
         let (primary, extra, carving) = self.plan_blocks(client, request)?;
-        // Room last: where there is none, all else is right, and others may go for it.
+        // Free room is checked last: if only that fails, the caller may evict objects and retry.
         let vacancy = self.directory.vacancy()?;
         if let Some(name) = request.name {
             self.names.check_room(Length(name.len() as u64))?;
@@ -219,7 +218,8 @@ impl Home {
         Ok(SealPlan { vacancy, entry, primary, extra, carving })
     }
 
-    /// Whether the list behind the descriptor is the one in the request: the next home reads it.
+    /// Check that the list behind the descriptor equals that of the request, because the next home
+    /// reads it.
     fn check_extra_list(&self, entry: &Entry, extra: &[Span]) -> Result<(), StoreError> {
         if extra.is_empty() {
             return Ok(());
@@ -235,7 +235,7 @@ impl Home {
         Ok(())
     }
 
-    /// Which blocks are new, and are to be taken out of grants, and which are shared.
+    /// Separate new blocks, which are taken out of grants, from shared ones.
     fn plan_blocks(
         &self,
         client: ClientSlot,
@@ -269,7 +269,7 @@ impl Home {
         Ok(())
     }
 
-    /// The slot of the sealed object with this name.
+    /// The slot of the sealed or spilled object with this name.
     pub(super) fn slot_of_name(&self, name: &str) -> Result<Option<Slot>, StoreError> {
         let found = self.names.find(self.names.hash(name), |slot| {
             let entry = self.directory.entry(slot)?;

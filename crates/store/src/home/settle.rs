@@ -1,10 +1,10 @@
-//! Who owns a byte, where two records claim it.
+//! Ownership of bytes that two records claim.
 //!
-//! A kill leaves one kind of overlap: a range that has become part of an object and is still in
-//! its creator's grants, or in two of them while one was being split. Everything else means that
-//! somebody wrote where he must not, and is settled so that no byte has two owners: the control
-//! section, which only the home writes, is believed before lists in the data section, and those
-//! before the entries that clients write there; of two of a kind the older one is.
+//! A kill leaves one kind of overlap: a range that became part of an object and is still in its
+//! creator's grants, or in two grants while one was being split. Any other overlap means that a
+//! process wrote to memory it does not own. It is settled so that no byte has two owners.
+//! Precedence: the control section, which only the home writes; lists in the data section; entries
+//! written by clients. Within a kind the older claim wins.
 
 use std::collections::BTreeSet;
 
@@ -21,21 +21,21 @@ use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::Layout;
 use crate::format::options::BLOCK_BYTES;
 
-/// Rounds of settling, each of which drops what lost in the one before. Each object that loses is
-/// out of the next round, so two are enough but for objects that share blocks; more mean trouble.
+/// Rounds of settling, each of which drops the losers of the one before. Two suffice except for
+/// objects that share blocks; more indicate severe damage.
 const ROUNDS_MAX: u32 = 8;
 
-/// What becomes of an object.
+/// The outcome of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Sealed,
     Retiring,
     Gone,
-    /// Sealed, and not in the books yet: its block is part of its client's grant.
+    /// Sealed and not registered yet: its block is part of its client's grant.
     Later,
 }
 
-/// An object that may be retained.
+/// An object that may stay.
 #[derive(Clone, Debug)]
 pub(super) struct KeepCandidate {
     pub(super) id: ObjectId,
@@ -46,16 +46,16 @@ pub(super) struct KeepCandidate {
     pub(super) name_hash: NameHash,
     pub(super) sealed_at_ns: u64,
     pub(super) creator: u32,
-    /// Its client, if that is still there.
+    /// The account of its client, or that of disconnected clients.
     pub(super) account: ClientAccount,
-    /// Its entry is one that a client wrote.
+    /// Whether a client wrote its entry.
     pub(super) is_local: bool,
     pub(super) fate: Fate,
 }
 
 impl KeepCandidate {
-    /// Give up all but the primary block, and with it the object. It retires instead of going at
-    /// once, for somebody may be reading it.
+    /// Drop all but the primary block, and the object with it. It retires instead of being freed at
+    /// once, because it may be held.
     pub(super) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
         if self.fate == Fate::Sealed {
             dropped.push(Dropped { id: Some(self.id), reason: reason.to_owned() });
@@ -65,7 +65,7 @@ impl KeepCandidate {
     }
 }
 
-/// One claim on a range. Order: by place, then by weight.
+/// A claim on a range. Ordered by range, then by precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RangeClaim {
     run: Run,
@@ -73,7 +73,7 @@ struct RangeClaim {
     index: usize,
 }
 
-/// Who says so: the first is believed most.
+/// The source of a claim, in order of precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ClaimSource {
     Directory,
@@ -81,7 +81,7 @@ enum ClaimSource {
     ClientEntry,
 }
 
-/// Make the grant records disjoint, and each one of a client that is there.
+/// Make the grant records disjoint, and drop those without a joined client.
 pub(super) fn settle_grants(
     control: &Control,
     layout: &Layout,
@@ -117,7 +117,7 @@ pub(super) fn settle_grants(
             continue;
         }
         if first.client == second.client && second.run.end <= first.run.end {
-            // A split: the new record was written, the old one not yet cut.
+            // An interrupted split: the new record was written, the old one not yet cut.
             first.run.end = second.run.start;
             changed.insert(first.record);
         } else {
@@ -134,7 +134,7 @@ pub(super) fn settle_grants(
     Ok(found)
 }
 
-/// Find the blocks of all objects, disjoint and in order. Objects that cannot be retained lose theirs.
+/// Find the blocks of all objects, disjoint and in order. Objects that must be dropped lose theirs.
 pub(super) fn settle_blocks(
     candidates: &mut [KeepCandidate],
     grants: &[FoundGrant],
@@ -169,7 +169,7 @@ pub(super) fn settle_blocks(
     Err(StoreError::Inconsistent("objects overlap in too many ways".to_owned()))
 }
 
-/// Grants that share a byte with `run`.
+/// Grants that overlap `run`.
 fn overlapping(grants: &[FoundGrant], run: Run) -> impl Iterator<Item = &FoundGrant> {
     let first = grants.partition_point(|grant| grant.run.end <= run.start);
     let from = grants.get(first..).unwrap_or_default();
@@ -197,8 +197,8 @@ fn sorted_claims(candidates: &[KeepCandidate]) -> Vec<RangeClaim> {
     claims
 }
 
-/// Candidates that lose a range to a weightier claim, and whether it is their primary block.
-/// Claims of the very same range share it.
+/// Candidates that lose a range to a claim of higher precedence, and whether it is their primary
+/// block. Claims of the same range share it.
 fn losers(claims: &[RangeClaim]) -> BTreeSet<(usize, bool)> {
     let mut losers = BTreeSet::new();
     let mut groups = claims.chunk_by(|a, b| a.run == b.run);
@@ -222,7 +222,7 @@ fn losers(claims: &[RangeClaim]) -> BTreeSet<(usize, bool)> {
     losers
 }
 
-/// Blocks from claims that do not overlap unless they are equal.
+/// Build blocks from claims that are either equal or disjoint.
 fn join(claims: &[RangeClaim], candidates: &[KeepCandidate]) -> Vec<(u64, Block)> {
     let mut blocks: Vec<(u64, Block)> = Vec::with_capacity(claims.len());
     for claim in claims {
@@ -248,7 +248,7 @@ fn join(claims: &[RangeClaim], candidates: &[KeepCandidate]) -> Vec<(u64, Block)
     blocks
 }
 
-/// Where `runs` (disjoint, in order) lie inside of `within`, cut to it.
+/// The parts of `runs` (disjoint, in order) inside of `within`, cut to it.
 pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
     let first = runs.partition_point(|run| run.end <= within.start);
     let from = runs.get(first..).unwrap_or_default();
@@ -257,7 +257,7 @@ pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '
         .map(move |run| Run { start: run.start.max(within.start), end: run.end.min(within.end) })
 }
 
-/// What of `within` lies in none of `runs` (disjoint, in order).
+/// The parts of `within` outside of `runs` (disjoint, in order).
 pub(crate) fn outside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
     let end = Run { start: within.end, end: within.end };
     let mut at = within.start;

@@ -1,9 +1,8 @@
-//! Spill: an object leaves memory for a file, and keeps its id, its name and its place in the
-//! directory.
+//! Spill: an object moves from memory to a file, and keeps its id, its name and its directory slot.
 //!
-//! The file is written first, while the object is sealed and readable: it does not change. Then
-//! the home says leaving, fences and looks at the holds, as for an eviction. Held: it stays, and
-//! the file is of no use. Not: it is spilled, and its blocks are free.
+//! The file is written first, while the object is sealed, readable and immutable. Then the home
+//! marks the object as leaving, fences and scans the holds, as for an eviction. If it is held, it
+//! stays and the file is discarded. Otherwise it is spilled and its blocks are freed.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -17,26 +16,26 @@ use crate::format::entry::{Entry, EntryState, decode_list};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::spill_file::SpillHead;
 
-/// An object may come back so often; then it stays.
+/// Maximum number of restores of an object; after that it is not spilled again.
 const RESIDENCY_MAX: u32 = (1 << 29) - 1;
 
-/// What is to be written of an object that is to leave memory.
+/// The contents of a spill file, for an object to be spilled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpillPlan {
     /// The first bytes of the file.
     pub head: SpillHead,
-    /// Where the parts lie that follow: descriptor, metadata, blocks. They stay as they are until
-    /// [`Home::finish_spill`] or [`Home::cancel_spill`]. Refresh them before they are read.
+    /// The parts that follow: descriptor, metadata, blocks. They stay unchanged until
+    /// [`Home::finish_spill`] or [`Home::cancel_spill`]. Refresh them before reading.
     pub parts: Vec<Span>,
 }
 
 impl Home {
-    /// Choose an object to leave memory. None: it may not go, or is being written already.
+    /// Begin to spill an object. Returns `None` if it must stay, or is being spilled already.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; memory that cannot be read.
     pub fn begin_spill(&mut self, id: ObjectId) -> Result<Option<SpillPlan>, StoreError> {
-        // Only an entry of the directory can say that its object is out of memory.
+        // Only a directory entry can be in state spilled.
         let id = match self.take_over(id) {
             Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
                 return Ok(None);
@@ -45,7 +44,7 @@ impl Home {
         };
         let entry = self.find(Target::Id(id))?;
         let slot = id.slot();
-        // A replica needs no file: it can be brought again.
+        // A replica needs no file: it can be fetched again.
         if self.is_protected(slot) || entry.is_replica || entry.residency >= RESIDENCY_MAX {
             return Ok(None);
         }
@@ -66,14 +65,14 @@ impl Home {
         Ok(Some(SpillPlan { head, parts }))
     }
 
-    /// The file of an object could not be written, or is not wanted any more: it stays in memory.
-    /// What was deleted meanwhile is freed by the next [`Home::reclaim`].
+    /// Give up a spill, because the file could not be written or is not wanted any more: the object
+    /// stays in memory. If it was deleted meanwhile, the next [`Home::reclaim`] frees it.
     pub fn cancel_spill(&mut self, id: ObjectId) {
         self.spilling.remove(&id.slot().0);
     }
 
-    /// The file of an object is written: it leaves memory, unless somebody holds it by now. None:
-    /// it stays, or is gone; the file is not wanted. Else the bytes that became free.
+    /// Move an object out of memory after its file was written, unless it is held. Returns the
+    /// bytes that became free. `None`: it stays or was deleted, and the file is not needed.
     ///
     /// # Errors
     /// Memory that cannot be read or written.
@@ -103,7 +102,7 @@ impl Home {
         Ok(Some(Length(bytes)))
     }
 
-    /// The entry of an object that is out of memory; none if it is not, or is not there.
+    /// The entry of a spilled object; `None` if it is not spilled or does not exist.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -122,7 +121,7 @@ impl Home {
         })
     }
 
-    /// Whether there is such an object, in memory or not.
+    /// Whether the object exists, in memory or spilled.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -134,7 +133,7 @@ impl Home {
         }
     }
 
-    /// Objects that are out of memory.
+    /// The ids of all spilled objects.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -143,14 +142,13 @@ impl Home {
         slots.map(|slot| self.directory.entry(slot).map(|entry| entry.id)).collect()
     }
 
-    /// Bytes of the largest object that is out of memory, as its users see it.
+    /// Size of the largest spilled object, as its users see it.
     #[must_use]
     pub fn largest_spilled(&self) -> u64 {
         self.spilled.values().max().copied().unwrap_or_default()
     }
 
-    /// Delete an object that is out of memory. It has no block that anybody could hold, so its
-    /// slot is free at once.
+    /// Delete a spilled object. It has no block that could be held, so its slot is free at once.
     pub(super) fn delete_spilled(&mut self, entry: &Entry) -> Result<Deleted, StoreError> {
         let slot = entry.id.slot();
         self.draft_event_of(EventKind::Deleted, entry)?;
@@ -164,7 +162,7 @@ impl Home {
         Ok(Deleted { id: entry.id, freed_now: true, was_spilled: true, bytes: Length(0) })
     }
 
-    /// The blocks of an object as far as they were part of it at seal, and where they lay then.
+    /// The blocks of an object, limited to their lengths at seal, with their positions at seal.
     fn blocks_at_seal(&self, entry: &Entry) -> Result<Vec<(Span, Span)>, StoreError> {
         let slot = entry.id.slot();
         let mut blocks: Vec<Span> = self.runs_of(slot, entry)?.into_iter().map(span_of).collect();

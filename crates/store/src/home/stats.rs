@@ -1,4 +1,4 @@
-//! Numbers of a region, for people and for tests.
+//! Statistics of a region.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 
-/// How full a region is. `capacity = used + granted + retiring + quarantine + free`, to the byte.
+/// Fill level of a region. `capacity = used + granted + retiring + quarantine + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -21,72 +21,73 @@ pub struct StoreStats {
     pub used: Length,
     /// Bytes granted to clients and not yet sealed.
     pub granted: Length,
-    /// Bytes that were granted to clients of other nodes which went without having cleaned them.
+    /// Bytes granted to clients of other nodes that disconnected without cleaning them.
     pub quarantine: Length,
-    /// Bytes of deleted objects that somebody still holds.
+    /// Bytes of deleted objects that are still held.
     pub retiring: Length,
-    /// Bytes free.
+    /// Free bytes.
     pub free: Length,
-    /// Of the free bytes, those in parts of pages that cannot be granted.
+    /// Free bytes in parts of pages, which cannot be granted.
     pub fragmented: Length,
     /// The longest range that can be granted.
     pub largest_free: Length,
-    /// Sealed objects; of those that clients sealed by themselves, the ones the home knows: see
+    /// Sealed objects. Objects that clients sealed themselves count once they are registered: see
     /// [`Home::register_all`].
     pub objects: u32,
-    /// Of those, the ones that clients sealed by themselves, those retiring included.
+    /// Registered objects that clients sealed themselves, including retiring ones.
     pub client_objects: u32,
-    /// Most objects that clients seal by themselves.
+    /// Maximum number of objects that clients seal themselves.
     pub client_objects_max: u32,
-    /// Deleted objects that somebody still holds.
+    /// Deleted objects that are still held.
     pub objects_retiring: u32,
-    /// Most objects that are sealed through the home, retiring ones included.
+    /// Maximum number of objects sealed through the home, including retiring ones.
     pub objects_max: u32,
     /// Sealed objects with a name.
     pub names: u64,
-    /// Bytes for names that are free.
+    /// Free bytes in the name heap.
     pub name_bytes_free: Length,
     /// Clients that have joined.
     pub clients: u32,
-    /// Most clients.
+    /// Maximum number of clients.
     pub clients_max: u32,
     /// Grants.
     pub grants: u32,
-    /// Most grants.
+    /// Maximum number of grants.
     pub grants_max: u32,
     /// Holds: one for each object and client that holds it.
     pub holds: u64,
     /// Hold blocks assigned.
     pub hold_blocks: u32,
-    /// Most hold blocks.
+    /// Maximum number of hold blocks.
     pub hold_blocks_max: u32,
-    /// Entry pages assigned, or retained for objects of clients that went.
+    /// Entry pages assigned, or retained for objects of disconnected clients.
     pub entry_pages: u32,
-    /// Most entry pages.
+    /// Maximum number of entry pages.
     pub entry_pages_max: u32,
     /// Names reserved for objects in creation.
     pub reserved: u32,
-    /// How often a home has opened the region.
+    /// The number of times a home has opened the region.
     pub life: u64,
-    /// Bytes of sealed objects that somebody holds, and that so cannot be evicted.
+    /// Bytes of sealed objects that are held and thus cannot be evicted.
     pub held: Length,
     /// Pinned objects.
     pub objects_pinned: u32,
     /// Bytes of pinned objects, held or not.
     pub pinned: Length,
-    /// Bytes that would be free if all were evicted that may be: `used` less what is part of an
-    /// object that is held, pinned, or still being taken over by its creator.
+    /// Bytes that evicting every eligible object would free: `used` without blocks of objects that
+    /// are held, pinned, retained for their creator, retiring, being restored or being spilled.
     pub evictable: Length,
-    /// Objects that are out of memory.
+    /// Spilled objects.
     pub objects_spilled: u32,
-    /// Bytes that their users see.
+    /// Size of the spilled objects, as users see it.
     pub spilled: Length,
-    /// Bytes of tables that objects take: entries, whole entry pages, lives, uses, names, index.
+    /// Bytes of table records that objects use: entries, whole entry pages, lives, uses, names,
+    /// index.
     pub records: Length,
 }
 
 impl Home {
-    /// How full the region is. Looks at every hold.
+    /// Statistics of the region. Scans every hold.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -98,7 +99,7 @@ impl Home {
         let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
         let pinned = self.blocks_of_slots(self.pins.iter())?;
         let mut staying = self.blocks_of_slots(self.retained.iter().map(|(slot, _)| slot))?;
-        // A deleted object that is held keeps what it shares with others.
+        // A held deleted object keeps the blocks that it shares with others.
         staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
         staying.extend(self.loading_runs());
         staying.extend(self.blocks_of_slots(self.spilling.iter().copied().map(Slot))?);
@@ -154,7 +155,7 @@ impl Home {
             + names
     }
 
-    /// Blocks of sealed objects that are also blocks of the objects in `slots`; each once.
+    /// Blocks of sealed objects that also belong to the objects in `slots`, each once.
     fn blocks_of_slots(
         &self,
         slots: impl Iterator<Item = Slot>,

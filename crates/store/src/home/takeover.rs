@@ -1,8 +1,8 @@
-//! The home takes an object over that a client has sealed by itself: the same bytes in the same
-//! block, under a directory slot, where the home can say more of it than a life has room for.
+//! Takeover: the home gives an object that a client sealed itself a directory slot. Bytes and block
+//! stay the same; a directory entry has state that a life word has no room for.
 //!
-//! The old id leads to the new one for as long as the object lives. In between both entries are
-//! good, and whoever holds either holds the object: nobody ever misses it.
+//! The old id forwards to the new one until the object ends. During the takeover both entries are
+//! valid, and a hold of either holds the object, so every lookup succeeds.
 
 use super::Home;
 use crate::error::StoreError;
@@ -11,8 +11,8 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 
 impl Home {
-    /// Give an object an entry in the directory if it has none. Returns the id it has there: the
-    /// same one for an object that was sealed through the home.
+    /// Give an object a directory entry if it has none. Returns its id in the directory; an object
+    /// that was sealed through the home keeps its id.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::TooManyObjects`], [`StoreError::TooManyGrants`].
@@ -30,7 +30,7 @@ impl Home {
         let new = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
         self.locals.area.set_forward(number, new.lo)?;
         failpoint!("takeover.forward");
-        // The new id may be that of an object whose seal was told, but not made.
+        // The new id may equal that of an object whose seal was drafted but not made.
         self.events.forget_draft()?;
         failpoint!("takeover.silent");
         self.directory.publish(vacancy, &Entry { id: new, ..entry })?;
@@ -41,7 +41,7 @@ impl Home {
         Ok(new)
     }
 
-    /// The id under which an object is in the directory by now, if the home took it over.
+    /// The id of an object in the directory, if the home took it over; otherwise `id` itself.
     pub(super) fn forwarded(&self, id: ObjectId) -> Result<ObjectId, StoreError> {
         let Some(number) = self.layout().client_entry(id.slot()) else {
             return Ok(id);
@@ -59,7 +59,7 @@ impl Home {
         self.locals.taken.insert(slot.0, before.0);
     }
 
-    /// A directory slot is free again: so is the client entry that led to it.
+    /// After a directory slot became free, also free the client entry that forwarded to it.
     pub(super) fn forget_taken(&mut self, slot: Slot) -> Result<(), StoreError> {
         let Some(before) = self.locals.taken.remove(&slot.0) else {
             return Ok(());

@@ -8,7 +8,7 @@ use super::{Omission, Record, check, must_break};
 use crate::seqlock::{self, Copied, RecordWriter};
 
 const WORDS: usize = 3;
-/// State sealed, as the low bits of the first word say it here.
+/// State sealed, in the low bits of this model's first word.
 const SEALED: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

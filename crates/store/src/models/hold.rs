@@ -1,4 +1,4 @@
-//! A reader that holds, a home that deletes: what is held is not overwritten.
+//! A reader that holds and a home that deletes: held bytes are not overwritten.
 
 use std::convert::Infallible;
 
@@ -94,7 +94,7 @@ fn read(shared: &Shared) {
     }
 }
 
-/// Two objects with one fence.
+/// Holds two objects with one fence.
 fn read_both(both: [&Shared; 2]) {
     let wish = |reader| ClaimRequest { reader, claim: CLAIM, expected: SEALED, is_there: false };
     let mut wishes = both.map(wish);
@@ -111,7 +111,7 @@ fn use_and_let_go(shared: &Shared) {
     shared.claim.store(0, order);
 }
 
-/// Deletes, and frees at the first or the second look if nobody holds it then.
+/// Deletes, and frees at the first or second scan that finds no claim.
 fn delete(shared: &Shared) {
     shared.life.store(RETIRING, Ordering::Release);
     for _ in 0..2 {
@@ -140,7 +140,7 @@ fn model(mutant: Mutant) {
     };
     delete(&shared);
     reader.join().expect("the reader");
-    // Whoever looks now frees it: no claim is left behind.
+    // A scan from now on frees it: no claim is left behind.
     if shared.mutant == Mutant::None {
         let Ok(is_claimed) = hazard::claims_left(&*shared);
         assert!(!is_claimed, "a claim leaks");

@@ -1,4 +1,4 @@
-//! A client that seals by itself, a home that ends lives, a reader: an entry is of one life.
+//! A client that seals without the home, a home that ends lives, a reader: an entry is of one life.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};

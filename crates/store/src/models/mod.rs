@@ -1,9 +1,9 @@
-//! The algorithms that processes share memory by, run in every order that memory allows.
+//! Models of the algorithms on shared memory, run in every order that the memory model allows.
 //!
 //! Loom runs a model in all interleavings, with all values that a weakly ordered machine may load.
-//! The code is that of the crate; only the words are loom's. Each model has mutants, in which one
-//! fence is left out or one order turned round, and which it must catch: a model that cannot fail
-//! proves nothing.
+//! The code is that of the crate; only the words are loom's. Each model has mutants that leave out
+//! one fence or reverse one order, and must catch each of them: a model that cannot fail proves
+//! nothing.
 
 mod directory;
 mod hold;
@@ -17,11 +17,11 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::seqlock::{RecordReader, RecordWriter};
 
-/// Threads are taken off a processor so often at most, where an algorithm does not ask for it;
-/// errors that need more are rare, and each more costs an order of time.
+/// Most preemptions in a run, besides the yields of the algorithm. Errors that need more are rare,
+/// and each additional one multiplies the time.
 const PREEMPTIONS_MAX: usize = 3;
 
-/// All orders of a model; panics in one that breaks it.
+/// Runs all orders of a model; panics in one that breaks it.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS_MAX);
@@ -34,7 +34,7 @@ fn must_break(mutant: &str, model: impl Fn() + Sync + Send + 'static) {
     assert!(result.is_err(), "the model does not see: {mutant}");
 }
 
-/// What a mutant leaves out of a record's order.
+/// The part of a record's ordering that a mutant leaves out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Omission {
     None,
@@ -44,7 +44,7 @@ enum Omission {
     Release,
 }
 
-/// Loom's words in the place of mapped memory.
+/// Loom's words in place of mapped memory.
 struct Record<'a> {
     words: &'a [AtomicU64],
     omission: Omission,

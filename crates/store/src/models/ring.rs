@@ -1,4 +1,4 @@
-//! One writer of events, one reader: no event is torn, none is lost without a word.
+//! One writer of events and one reader: no event is torn or silently lost.
 
 use std::convert::Infallible;
 
@@ -69,8 +69,7 @@ fn write(ring: &Ring) {
     }
 }
 
-/// Reads until it has come to the end or looked often enough; then once more, when the writer is
-/// done.
+/// Reads until the end, or at most [`EVENTS`] times.
 fn read(ring: &Ring, cursor: &mut u64, seen: &mut u64) {
     for _ in 0..EVENTS {
         match ring::pull::<WORDS>(ring, *cursor, CAPACITY).expect("memory") {
@@ -106,7 +105,7 @@ fn model(mutant: Mutant) {
     writer.join().expect("the writer");
     read(&ring, &mut cursor, &mut seen);
     assert_eq!((cursor, seen), (EVENTS, EVENTS), "events seen and told to be missed");
-    // The last event is there for whoever comes now.
+    // A new reader finds the last event.
     assert!(matches!(ring::pull::<WORDS>(&*ring, EVENTS - 1, CAPACITY), Some(Pulled::Words(_))));
 }
 

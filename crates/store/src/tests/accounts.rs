@@ -1,4 +1,4 @@
-//! Who has how much: accounts follow what clients make, outlive a home, and never mix.
+//! Accounts of clients: they match the objects, outlive a home, and never mix.
 
 use farrow_memory::Length;
 
@@ -51,7 +51,7 @@ fn accounts_outlive_a_home_but_not_their_client() {
     home.client_leave(one.slot).unwrap();
     assert_eq!((home.usage_of(one.slot), home.usage_of_gone().objects), (usage(0, 0), 3));
     home.check().unwrap();
-    // Another client in the same place starts with nothing.
+    // Another client in the same slot starts with nothing.
     let three = Client::join(&world, &mut home).unwrap();
     assert_eq!((three.slot, home.usage_of(three.slot)), (one.slot, usage(0, 0)));
     three.put(&mut home, b"of three", None).unwrap();

@@ -40,7 +40,7 @@ fn each_stays_until_it_is_let_go() {
     assert_eq!(are_held(&held, 5), [true, true, false, true, false]);
     let (id, payload) = held.get(1).unwrap();
     assert_eq!((id, b.read(payload)), (named, b"with a name".to_vec()));
-    // One claim for what is there twice.
+    // One claim for an object that is in the batch twice.
     assert_eq!(b.holds.len(), 2);
     for id in [local, named] {
         assert!(!home.delete(Target::Id(id)).unwrap().freed_now);

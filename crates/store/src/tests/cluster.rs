@@ -1,4 +1,4 @@
-//! What a node keeps beyond its end and tells its clients: whole after a kill at any step.
+//! Bytes that a node retains, or publishes for its clients: never torn, after a kill at any step.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -37,7 +37,8 @@ fn what_was_retained_last_is_found_by_the_next_home() {
     }
 }
 
-/// Kill a home while it keeps, and while it tells: what was said before is there, or the new.
+/// Kill a home while it retains and while it publishes: the old bytes stay retained, and no bytes
+/// are published.
 pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
     let world = World::new(small());
     let mut home = world.create();

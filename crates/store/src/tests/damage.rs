@@ -1,4 +1,4 @@
-//! Regions with wrong words in them: whoever wrote those, the daemon must not stop for it.
+//! Regions with wrong words in them: the daemon must not stop, whatever process wrote them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::support::{Client, World, part, small, table};
 use crate::{Held, Home, Reader, SealRequest, Target};
 
-/// A region in which there is something of everything.
+/// A region with at least one object of each kind.
 fn lively() -> (World, Client, Vec<Held>) {
     let world = World::new(small());
     let mut home = world.create();
@@ -32,7 +32,7 @@ fn lively() -> (World, Client, Vec<Held>) {
     (world, client, all_held)
 }
 
-/// Try everything, and care for nothing but that it ends.
+/// Try every operation, and check only that it ends.
 fn use_all(reader: &Reader) {
     for listed in reader.list("").unwrap_or_default() {
         let _ = reader.blocks(&listed.entry);
@@ -51,7 +51,7 @@ fn write(region: &Arc<Region>, offset: Offset, word: u64) {
     }
 }
 
-/// Words that are more likely to be taken for something than random ones.
+/// Words that are more likely to be valid than random ones.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..300u64, Just(u64::MAX), (0..1u64 << 20).prop_map(|n| n * 128)]
 }
@@ -67,7 +67,7 @@ proptest! {
         let region = world.map(Access::Home);
         let layout = *client.reader.layout();
         for (at, word) in changes {
-            // Anything but what the header's checksum covers; that is tested with the header.
+            // Any word outside the header's checksum, which is tested with the header.
             let first = 512;
             let end = layout.names.end().unwrap().0 / 8;
             write(&region, Offset((first / 8 + at.index((end - first / 8) as usize) as u64) * 8), word);
@@ -120,8 +120,8 @@ fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
     let entry = client.reader.find("table-0").unwrap().unwrap();
     let victim = client.reader.find("table-1").unwrap().unwrap();
     let list = entry.extra_list().unwrap();
-    // crc32c is no signature: write other blocks and mend the checksum by trying four bytes. The
-    // blocks lie across the victim's primary block, and across what is granted to nobody.
+    // crc32c is not a signature: write other blocks and restore the checksum by adjusting four
+    // bytes. The blocks overlap the victim's primary block, and memory that is not granted.
     let forged = [part(victim.primary, 0, 128 * 2), part(victim.primary, 16384, 128)];
     let mut bytes = crate::format::entry::encode_extra(&forged);
     bytes.resize(list.length.0 as usize, 0);

@@ -1,5 +1,5 @@
 //! Names with wrong bytes in them. Adoption did not compare a name with the hash in its entry: one
-//! name that was not UTF-8 made each listing fail, for all, and its object could not be found.
+//! name that was not UTF-8 made every listing fail, and its object could not be found.
 
 use farrow_memory::{Access, Length, Offset};
 
@@ -28,7 +28,7 @@ fn own(name: &str) -> (Option<String>, bool) {
     (Some(name.to_owned()), false)
 }
 
-/// Other bytes where the name of an object lies.
+/// Overwrite the bytes of an object's name.
 fn overwrite(world: &World, at: Offset, bytes: &[u8]) {
     world.map(Access::Home).write(at, bytes).unwrap();
 }
@@ -71,7 +71,7 @@ fn adoption_keeps_the_object_of_a_damaged_name_without_it_and_says_which() {
         "{reason}"
     );
     assert_eq!(names(&client), [own("one"), (None, false), own("three"), (None, false)]);
-    // The name is free again, and so is its room; the object goes by its id.
+    // The name is free again, and so is its room; the object is deleted by its id.
     client.put(&mut home, b"new", Some("two")).unwrap();
     assert!(client.reader.find("two").unwrap().is_some());
     assert!(home.delete(Target::Id(two.id)).unwrap().freed_now);

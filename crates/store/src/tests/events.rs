@@ -53,7 +53,7 @@ fn a_subscriber_sees_what_happens_in_order() {
     oldest.skip_to(1 << 40).unwrap();
     assert_eq!(oldest.position(), 4);
 
-    // Failures are no events.
+    // Failures cause no events.
     home.delete(Target::Id(id)).unwrap_err();
     client.put(&mut home, b"x", Some("")).unwrap_err();
     assert_eq!(now.advance().unwrap(), None);
@@ -76,7 +76,7 @@ fn a_subscriber_that_is_lapped_is_told_how_much_it_missed() {
         assert_eq!(next(&mut cursor).number, number);
     }
     assert_eq!(cursor.advance().unwrap(), None);
-    // A place before what is there any more is the oldest one, without a gap.
+    // A position before the oldest event becomes the oldest one, without a gap.
     assert_eq!(client.reader.events(1).unwrap().position(), places);
 }
 
@@ -105,7 +105,7 @@ fn an_event_that_is_being_overwritten_or_damaged_is_missed() {
     assert_eq!(next(&mut cursor).number, 3);
 }
 
-/// Lets the readers come to an end, whatever happens.
+/// Ends the reader threads, even after a panic.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -1,4 +1,4 @@
-//! What goes when memory is short, in which order, and what never does.
+//! Eviction when memory is short: which objects, in which order, and which are never evicted.
 
 use farrow_memory::{Length, Span};
 
@@ -47,7 +47,7 @@ fn what_was_used_last_goes_last() {
     let uses = UseStamps::new(client.reader.region()).unwrap();
     uses.touch(ids[0].slot(), 900, 1);
     uses.touch(ids[2].slot(), 800, 1);
-    // Older than the seal: left by an earlier life of the slot. Beyond now: nonsense.
+    // Older than the seal: left by an earlier life of the slot. Later than now: invalid.
     uses.touch(ids[1].slot(), 3, 1);
     uses.touch(ids[5].slot(), u64::MAX, 1);
     let used = client.reader.list("0").unwrap()[0].last_use_ns;
@@ -130,9 +130,9 @@ fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
     let evicted = home.evict_for(&Lru, run).unwrap();
     assert_eq!((evicted.objects, evicted.bytes.0), (4, 4 * PAGE));
     assert_eq!(home.stats().unwrap().largest_free.0, 4 * PAGE);
-    // It fits by now.
+    // The run is free now.
     assert_eq!(home.evict_for(&Lru, run).unwrap().objects, 0);
-    // With one in the middle that stays there is no such run, so nothing goes for it.
+    // With a pinned object in the middle there is no such run, so nothing is evicted for it.
     home.pin(Target::Id(ids[pages as usize / 2]), true).unwrap();
     let most = Need::Run(Length(pages * PAGE / 2 + PAGE));
     assert_eq!(home.evict_for(&Lru, most).unwrap().objects, 0);
@@ -204,7 +204,7 @@ fn one_that_was_leaving_when_the_home_was_killed_stays() {
     let sealed = Sequence(control.load(at).unwrap());
     control.store(at, sealed.with(EntryState::Leaving).0).unwrap();
     let reader = &client.reader;
-    // Nobody can hold it for the moment, but it is there, and listed.
+    // It cannot be held for the moment, but it is there, and listed.
     assert!(reader.hold(&client.holds, Target::Name("0")).unwrap().is_none());
     for target in [Target::Id(ids[0]), Target::Name("0")] {
         assert_eq!(reader.whereabouts(target).unwrap(), Whereabouts::Away(ids[0]));

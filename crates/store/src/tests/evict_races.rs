@@ -1,5 +1,5 @@
-//! Readers in threads against a home that evicts all the time, and overwrites at once what it
-//! evicted: no byte that a reader holds may change.
+//! Readers in threads against a home that evicts all the time, and overwrites evicted bytes at
+//! once: no byte that a reader holds may change.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +13,7 @@ use super::support::{Client, Random, World, small};
 use crate::{Lru, Need, RegionOptions, Target, UseStamps};
 
 const READERS: usize = 4;
-/// Objects made, and so evicted but for the last few.
+/// Objects made, of which all but the last few are evicted.
 const OBJECTS: u64 = 6_000;
 
 #[test]
@@ -78,7 +78,7 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
     home.check().unwrap();
 }
 
-/// The test above sees a wrong byte only if there is one: who reads on without a hold reads poison.
+/// The canary of the test above: a reader that continues without a hold reads poison.
 #[test]
 fn what_was_evicted_is_overwritten_at_once() {
     poison::turn_on();

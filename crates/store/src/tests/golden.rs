@@ -1,6 +1,6 @@
-//! Version 3, to the byte: a region made by today's code is the one written down in
-//! `golden_v3.txt`, and that one can be opened. If this fails, either the code is wrong or the
-//! format has another version number.
+//! Version 3, to the byte: a region made by today's code equals `golden_v3.txt`, and the region in
+//! that file can be opened. If this fails, either the code is wrong or the format has another
+//! version number.
 
 use farrow_memory::{Access, Length, Offset, Span};
 
@@ -12,7 +12,7 @@ use crate::{
     RegionUid, SealRequest, StoreError, Target,
 };
 
-/// Words that are not 0, one a line: offset and value. Lines with `#` say what follows.
+/// Words that are not 0, one a line: offset and value. Lines with `#` describe the following words.
 const GOLDEN: &str = include_str!("golden_v3.txt");
 
 /// The nonces of clients are random. Word 3 of records 0 and 1 of the client table.
@@ -32,9 +32,9 @@ fn options() -> RegionOptions {
     }
 }
 
-/// The region of the golden file: plain bytes with a name, a table of two blocks that is held,
-/// a deleted object, one that the client sealed by itself, the rest of an extent, and a namespace
-/// with an object and a client in it.
+/// The region of the golden file: plain bytes with a name, a table of two blocks that is held, a
+/// deleted object, one sealed by the client without the home, the rest of an extent, and a
+/// namespace with an object and a client in it.
 fn make(world: &World) -> (Home, Client) {
     let header = RegionHeader {
         uid: RegionUid(0x1122_3344_5566_7788),

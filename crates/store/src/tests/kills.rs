@@ -17,7 +17,7 @@ use super::support::{Client, World, part, small};
 use crate::failpoints;
 use crate::{FormatError, Home, Reader, StoreError, Target};
 
-/// A story in which every operation of the home happens, each way it can go.
+/// A sequence with every operation of the home and each of its outcomes.
 fn story() -> Vec<Op> {
     let bytes = |at, grains, name| Op::SealBytes { client: 0, at, grains, name };
     vec![
@@ -47,7 +47,7 @@ fn story() -> Vec<Op> {
         Op::SealLocal { client: 0, at: 5, grains: 2, is_held: true },
         Op::SealLocal { client: 0, at: 1, grains: 1, is_held: false },
         Op::SealLocal { client: 0, at: 9, grains: 1, is_held: false },
-        // The last three objects are those of the client's own.
+        // The last three objects are sealed by the client without the home.
         Op::Delete { object: 5, by_name: false },
         Op::Register,
         Op::TakeOver { object: 6 },
@@ -90,7 +90,7 @@ fn story() -> Vec<Op> {
     ]
 }
 
-/// One in which objects of every kind leave memory, come back, and are deleted in both places.
+/// A sequence in which objects of every kind are spilled, restored, and deleted in both states.
 fn spill_story() -> Vec<Op> {
     vec![
         Op::Join,
@@ -122,7 +122,7 @@ fn spill_story() -> Vec<Op> {
     ]
 }
 
-/// Panics of failpoints are many and no news; all others are told as ever.
+/// Hide the expected panics of failpoints; all other panics are printed.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -151,7 +151,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
     assert!(missed.is_empty(), "never killed at {missed:?}");
 }
 
-/// Run a story once for each failpoint of each of its operations, with a kill there.
+/// Run a sequence once for each failpoint of each of its operations, with a kill there.
 fn kill_all_through(story: &[Op]) -> BTreeSet<&'static str> {
     let mut seen = BTreeSet::new();
     for at in 0..story.len() {
@@ -171,7 +171,7 @@ fn kill_all_through(story: &[Op]) -> BTreeSet<&'static str> {
     seen
 }
 
-/// Run `run` with a kill at its failpoint number `kill`. The name of that, if it came so far.
+/// Run `run` with a kill at its failpoint number `kill`. Returns its name, if it was reached.
 fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
     let killed_at = Rc::new(Cell::new(None));
     let (at, mut passed) = (Rc::clone(&killed_at), 0);
@@ -190,11 +190,11 @@ fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
     killed_at.get()
 }
 
-/// A region whose making was cut off is none, and can be made.
+/// A region whose creation was interrupted is not valid, and can be created again.
 fn kill_while_making() -> BTreeSet<&'static str> {
     let world = World::new(small());
     let mut seen = BTreeSet::new();
-    // So that there is something to be cleared away.
+    // Creation then has something to clear away.
     drop(world.create());
     for kill in 0.. {
         let Some(name) = killed(kill, || world.create().check().unwrap()) else {
@@ -212,7 +212,7 @@ fn kill_while_making() -> BTreeSet<&'static str> {
     seen
 }
 
-/// A home that finishes the leaving of a client which the one before began is killed too.
+/// A home that finishes the departure begun by its predecessor is killed too.
 fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
     let world = World::new(small());
     let mut seen = BTreeSet::new();
@@ -238,7 +238,8 @@ fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
     seen
 }
 
-/// A client's entry claims what is not granted to it: its life ends, whenever the home is killed.
+/// A client's entry claims memory that is not granted to it: its life ends, whenever the home is
+/// killed.
 fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
     let world = World::new(small());
     let mut seen = BTreeSet::new();
@@ -254,7 +255,7 @@ fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
         drop(home);
         let region = world.map(Access::Home);
         home = Home::adopt(region).unwrap().0;
-        // A new home asks no grant for what nobody else has.
+        // A new home needs no grant for memory that no other client has.
         if let Ok(deleted) = home.delete(Target::Id(id)) {
             assert!(deleted.freed_now && name.is_none_or(|name| name != "local.refused"));
         }
@@ -348,6 +349,6 @@ fn two_thousand_kills_lose_nothing_and_leak_nothing() {
             model.finish();
         }
     });
-    // Those of the making of a region are in no operation.
+    // Failpoints of the creation of a region are in no operation.
     assert!(places.len() * 2 > failpoints::ALL.len(), "only at {places:?}");
 }

@@ -1,5 +1,5 @@
-//! Long lives: slots that run out of generations, indexes that run out of places, regions that are
-//! made over other things, objects that are retained for their creator.
+//! Long lives: slots that run out of generations, indexes that run out of places, regions created
+//! over other files, objects that are retained for their creator.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn a_slot_is_given_up_when_its_generations_are_used_up() {
     let home = world.create();
     let directory = home.layout().directory;
     drop(home);
-    // Two lives are left to slot 0: it is free in the last but one that is used.
+    // Slot 0 has two lives left; it is not used in the last one.
     let region = world.map(Access::Home);
     let word = Sequence::new(Generation(u32::MAX - 1), EntryState::Free).0;
     region.write(directory.offset, &word.to_le_bytes()).unwrap();
@@ -52,8 +52,8 @@ fn a_name_index_full_of_tombstones_is_built_anew_while_others_read() {
         let words = client.reader.region().words(farrow_memory::Span::new(INDEX_TURN, Length(8)));
         words.unwrap().load(0, farrow_memory::sync::Ordering::Acquire).unwrap()
     };
-    // A name whose probe starts at each place in turn. While the next one is there already, the
-    // place of a deleted name cannot become empty.
+    // A name whose probe starts at each place in turn. While the next place is used, the place of a
+    // deleted name cannot become empty.
     let places = layout.index_places;
     let name_at = |place: u64| {
         let names = (0..).map(|n| format!("name-{place}-{n}"));
@@ -127,7 +127,7 @@ fn what_was_sealed_last_outlives_a_kill_and_its_deletion() {
     };
     let (old, first, second) = (seal(&a, SECOND), seal(&a, 20 * SECOND), seal(&a, 21 * SECOND));
     let (gone, others) = (seal(&a, 21 * SECOND), seal(&b, 2 * SECOND));
-    // Deleted by somebody else before its creator could hold it.
+    // Deleted by another client before its creator could hold it.
     home.keep_for(a.slot, gone);
     assert!(!home.delete(Target::Id(gone)).unwrap().freed_now);
     drop(home);

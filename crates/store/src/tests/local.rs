@@ -1,4 +1,4 @@
-//! Objects that clients seal by themselves.
+//! Objects that clients seal without the home.
 
 use farrow_memory::{Access, Length, Offset, Span};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn an_object_is_there_at_once_and_goes_when_it_is_deleted() {
     assert_eq!(b.reader.list("x").unwrap(), []);
     assert_eq!(b.reader.name_of(&entry).unwrap(), None);
     assert_eq!(home.find(Target::Id(id)).unwrap(), entry);
-    // Before the home looks, it knows of a grant alone.
+    // Before the home looks, it knows only of a grant.
     assert_eq!((home.stats().unwrap().objects, home.stats().unwrap().granted), (0, extent.length));
     home.register_all().unwrap();
     let stats = home.stats().unwrap();
@@ -59,7 +59,7 @@ fn an_object_is_there_at_once_and_goes_when_it_is_deleted() {
     home.check().unwrap();
 }
 
-/// The metadata of an entry with a slot behind the directory was once looked for in the directory.
+/// The metadata of an entry with a slot beyond the directory was once looked for in the directory.
 #[test]
 fn metadata_is_read_while_the_object_is_there() {
     let world = World::new(small());
@@ -94,7 +94,7 @@ fn entries_are_used_again_and_ids_never_repeat() {
                 assert!(ids.insert(id));
                 live.push(id);
             }
-            // All 42 are in use: some go.
+            // All 42 entries are in use: free some.
             None => {
                 assert_eq!(live.len(), 42);
                 for id in live.drain(..20) {
@@ -108,7 +108,7 @@ fn entries_are_used_again_and_ids_never_repeat() {
     assert_eq!(count, live.len());
 }
 
-/// New pages once stood in the way of the search for old entries, which led to newer pages.
+/// New pages once hindered the search for old entries, which led to still more pages.
 #[test]
 fn pages_of_a_client_follow_what_it_has_in_use() {
     let capacity = Length(256 << 12);
@@ -128,10 +128,10 @@ fn pages_of_a_client_follow_what_it_has_in_use() {
         };
         (0..count).map(one).collect()
     };
-    // A few stay.
+    // A few objects stay.
     let retained = seal(&mut home, 1024);
     for round in 0..40 {
-        // Now more, now fewer.
+        // The number of objects varies by round.
         for id in seal(&mut home, [2048, 512, 3072, 64][round % 4]) {
             assert!(home.delete(Target::Id(id)).unwrap().freed_now);
         }
@@ -161,7 +161,7 @@ fn what_a_client_leaves_behind_stays_and_its_page_is_free_in_the_end() {
     }
     let stats = home.stats().unwrap();
     assert_eq!((stats.entry_pages, stats.free), (0, stats.capacity));
-    // The next one to have the page goes on with later lives.
+    // The next owner of the page continues with later lives.
     let (b, extent) = member(&world, &mut home);
     let again = b.seal_local(part(extent, 0, 128), 9).unwrap();
     assert_eq!((again.slot(), again.generation().0), (ids[0].slot(), 2));
@@ -222,7 +222,7 @@ fn an_object_that_was_taken_over_has_two_ids_and_both_hold_it() {
     drop(home);
     let mut home = world.adopt();
     assert_eq!(home.find(Target::Id(old)).unwrap().id, new);
-    // Its entry is not used again before the object is gone.
+    // Its entry is not used again before the object is removed.
     while a.seal_local(part(extent, 128, 128), 8).is_some_and(|id| id.slot() != old.slot()) {}
     assert_eq!(a.reader.by_id(old).unwrap().unwrap().id, new);
     assert!(!home.delete(Target::Id(old)).unwrap().freed_now);
@@ -331,7 +331,7 @@ fn an_entry_is_given_up_when_its_lives_are_used_up() {
     let last = a.seal_local(part(extent, 0, 128), 1).unwrap();
     assert_eq!(last.generation().0, u32::MAX - 1);
     assert!(home.delete(Target::Id(last)).unwrap().freed_now);
-    // Words of a life that is never open are no object, whoever writes them.
+    // Words of a life that is never open are not an object, even with a valid entry.
     let slot = home.layout().client_slot(0);
     let forged = ObjectId::new(home.uid(), Generation(u32::MAX), slot);
     let entry = Entry { id: forged, ..entry_of(part(extent, 128, 128)) };
@@ -378,7 +378,8 @@ fn word() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// A client writes anything into its entry pages, whole entries with good checksums among it.
+    /// A client writes arbitrary words into its entry pages, including whole entries with good
+    /// checksums.
     #[test]
     fn whatever_a_client_writes_the_books_stay_right(
         scribbles in prop::collection::vec((0..168usize, 0..12usize, word(), any::<bool>()), 1..40),
@@ -392,7 +393,7 @@ proptest! {
         bad.entries.add_pages(home.entry_pages(bad.slot, 1).unwrap()).unwrap();
         let own: Vec<ObjectId> =
             (0..6).filter_map(|n| bad.seal_local(part(extent, n * 256, 128), n)).collect();
-        // The oldest, which no forgery can be before.
+        // The oldest object: every forgery is later.
         let retained = good.seal_local(part(others, 0, 128), 0).unwrap();
         if is_registered {
             home.register_all().unwrap();
@@ -444,9 +445,9 @@ proptest! {
     }
 }
 
-/// A client that came back gave away the blocks of its own objects, since it was told that they
-/// were granted to it and knew nothing of them: the grant table was full, so that the home could
-/// not take them off. And a home that adopted such a region dropped them.
+/// A reconnected client gave away the blocks of its own objects: the home reported them as granted,
+/// because the grant table was full and it could not subtract them. A home that adopted such a
+/// region dropped the objects.
 #[test]
 fn objects_for_which_no_grant_record_is_left_stay_and_are_not_told_to_be_granted() {
     let world = World::new(RegionOptions { grants_max: 2, ..small() });
@@ -471,7 +472,7 @@ fn objects_for_which_no_grant_record_is_left_stay_and_are_not_told_to_be_granted
         drop(home);
         home = world.adopt();
     }
-    // What lies behind the last goes back, and with it the want of records.
+    // The memory after the last object is released, and the table has free records again.
     home.release(a.slot, &[part(extent, 6 * 128, extent.length.0 - 6 * 128)]).unwrap();
     home.release(a.slot, &[part(extent, 4 * 128, 128), part(extent, 0, 128)]).unwrap();
     home.client_leave(a.slot).unwrap();

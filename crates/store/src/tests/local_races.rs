@@ -1,7 +1,7 @@
-//! A client that seals by itself, readers, and a home that deletes, all at the same time.
+//! A client that seals without the home, readers, and a home that deletes, all at the same time.
 //!
-//! Every object is filled with the number its entry says, and every extent with poison first. A
-//! reader that sees another number in what it holds has caught the home freeing it.
+//! Every extent is first filled with poison, and every object with the number in its entry. A
+//! reader that sees another number in a held object has caught the home freeing it.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -110,7 +110,7 @@ fn what_is_held_does_not_change_while_a_client_seals_and_the_home_deletes() {
             }
         }
         home.reclaim().unwrap();
-        // Those that were taken over and not deleted would fill the region.
+        // Adopted objects that are not deleted would fill the region.
         if round % 16 == 0 {
             for listed in writer.reader.list("").unwrap() {
                 if !live.contains(&listed.entry.id) {

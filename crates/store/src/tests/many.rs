@@ -1,5 +1,5 @@
-//! As many objects as a build without optimisation makes in a second or two: a home adopts them all,
-//! as they were. How long a million takes is measured by `bench/restart.py`.
+//! As many objects as an unoptimised build makes in a second or two: a home adopts all of them
+//! unchanged. `bench/restart.py` measures the time for a million.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,21 @@ use crate::{
 };
 
 const OBJECTS: u64 = 100_000;
-/// What became of every so-manieth object before the home went.
+/// Every n-th object is deleted before the home ends.
 const DELETED: u64 = 7;
+/// Every n-th object is pinned.
 const PINNED: u64 = 50;
+/// Every n-th object is held.
 const HELD: u64 = 5_000;
+/// Every n-th object is spilled.
 const SPILLED: u64 = 20_000;
 
 fn name_of(number: u64) -> Option<String> {
     number.is_multiple_of(2).then(|| format!("object-{number:06}"))
 }
 
-/// Objects of one block each, one half sealed by the home, the other by the client itself; in each is
-/// its number.
+/// Objects of one block each, half of them sealed by the home, half by the client itself. Each
+/// contains its number.
 fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
     let half = OBJECTS / 2;
     let mut ids = BTreeMap::new();
@@ -57,10 +60,10 @@ fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
     ids
 }
 
-/// What has to be the same in the next life.
+/// The statistics that must be equal in the next life.
 fn books(home: &Home) -> StoreStats {
     let mut stats = home.stats().unwrap();
-    // The name index is made anew, without what was deleted.
+    // Every home has another life number.
     stats.life = 0;
     stats
 }
@@ -93,7 +96,7 @@ fn a_hundred_thousand_objects_are_adopted_as_they_were() {
         ids.remove(&number);
     }
     let pinned = some(&ids, PINNED);
-    // One that a client had sealed has another id from then on, and so it has when it is spilled.
+    // A pinned object that a client had sealed has a new id, also after it is spilled.
     for (number, id) in &pinned {
         ids.insert(*number, home.pin(Target::Id(*id), true).unwrap());
     }
@@ -129,7 +132,7 @@ fn a_hundred_thousand_objects_are_adopted_as_they_were() {
     let listed = client.reader.list("").unwrap();
     assert_eq!(listed.len(), ids.len());
     assert_eq!(listed.iter().filter(|one| one.is_pinned).count(), pinned.len());
-    // What was deleted while it was held goes with its hold, and life goes on.
+    // An object deleted while it was held is freed with its hold, and new objects can be made.
     drop(held);
     assert!(home.reclaim().unwrap().objects > 0);
     assert_eq!(home.stats().unwrap().objects_retiring, 0);

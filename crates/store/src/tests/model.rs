@@ -1,11 +1,12 @@
-//! A small reference model of a region: what objects there are and what is in them, who was
-//! granted what, who holds what. It runs operations on a real home, may have the home killed at
-//! the n-th failpoint of one, adopts the region again, and compares everything.
+//! A small reference model of a region: its objects and their bytes, the grants, the holds. It runs
+//! operations on a real home, may have the home killed at the n-th failpoint of one, adopts the
+//! region again, and compares everything.
 //!
-//! After a kill one thing alone is uncertain: whether the operation that was cut off took effect.
-//! The model says what may be, sees what is, and goes on from there.
+//! After a kill only one thing is uncertain: whether the interrupted operation took effect. The
+//! model lists the possible states, observes the actual one, and continues from it.
 //!
-//! Over a thousand lines, since each operation needs all of the model's state to say what may be.
+//! Over a thousand lines, because each operation needs all of the model's state to list the
+//! outcomes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,15 +25,15 @@ use crate::{
 };
 
 const GRAIN: u64 = 128;
-/// What a client fills its extents with before it writes objects: if an extent overlapped an
-/// object, the object would show it.
+/// Filler of a client's extents before it writes objects: if an extent overlapped an object, the
+/// object would contain it.
 const POISON: u8 = 0xdd;
 
-/// One operation. Numbers choose among what there is, modulo how much there is.
+/// One operation. Numbers are indexes, modulo the number of choices.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Join,
-    /// Into one of the namespaces that there are.
+    /// Into one of the existing namespaces.
     JoinIn {
         namespace: usize,
     },
@@ -75,7 +76,7 @@ pub(crate) enum Op {
         client: usize,
         count: u32,
     },
-    /// Without a message: the home hears of it later.
+    /// Without a message: the home learns of it later.
     SealLocal {
         client: usize,
         at: usize,
@@ -113,11 +114,11 @@ pub(crate) enum Op {
         bytes: u64,
         is_run: bool,
     },
-    /// Write an object to a file and take it out of memory.
+    /// Write an object to a file and remove it from memory.
     Spill {
         object: usize,
     },
-    /// Bring one back from its file.
+    /// Restore one from its file.
     Restore {
         object: usize,
     },
@@ -152,35 +153,35 @@ impl Object {
 
 pub(crate) struct Model {
     world: World,
-    /// The namespaces there are, with the default one.
+    /// The existing namespaces, including the default one.
     namespaces: BTreeSet<String>,
     home: Option<Home>,
     members: Vec<Member>,
     objects: BTreeMap<ObjectId, Object>,
-    /// Deleted, and held when they were.
+    /// Deleted while they were held.
     retiring: BTreeMap<ObjectId, Object>,
-    /// What the events tell: the names of the objects there are.
+    /// State according to the events: the names of the existing objects.
     told: BTreeMap<ObjectId, String>,
-    /// Those that are out of memory, as the events tell.
+    /// Objects out of memory, according to the events.
     told_away: BTreeSet<ObjectId>,
     events: EventCursor,
-    /// Objects of whose beginning no event tells: clients sealed them by themselves.
+    /// Objects without a seal event: clients sealed them without the home.
     own: BTreeSet<ObjectId>,
-    /// The id that an object had before the home took it over.
+    /// The id that an object had before the home adopted it.
     before: BTreeMap<ObjectId, ObjectId>,
     pinned: BTreeSet<ObjectId>,
     /// Objects out of memory, with their files.
     spilled: BTreeMap<ObjectId, (Object, File)>,
-    /// The file of the object that an operation under way takes out of memory.
+    /// The file of the object that the current operation spills.
     written: Option<File>,
-    /// Objects of which no event told that they came, evicted and not yet told of.
+    /// Evicted objects without a seal event whose end is not announced yet.
     evicted_own: usize,
-    /// The object that an operation under way would make.
+    /// The object that the current operation would make.
     pending: Option<Object>,
     seed: u8,
 }
 
-/// What the panic of a failpoint carries, so that no other panic is taken for it.
+/// The payload of a failpoint's panic, which distinguishes it from other panics.
 struct Killed;
 
 impl Model {
@@ -208,8 +209,8 @@ impl Model {
         }
     }
 
-    /// Run `op`; the home is killed at failpoint number `kill` of it, if it passes so many.
-    /// Returns the name of that failpoint.
+    /// Run `op`; the home is killed at its failpoint number `kill`, if it reaches that. Returns the
+    /// name of that failpoint.
     pub(crate) fn run(&mut self, op: &Op, kill: Option<u32>) -> Option<&'static str> {
         let killed_at = Rc::new(Cell::new(None));
         if let Some(kill) = kill {
@@ -238,7 +239,7 @@ impl Model {
         killed_at.get()
     }
 
-    /// Everything goes: nothing may be left behind.
+    /// Remove everything: nothing may be left behind.
     pub(crate) fn finish(mut self) {
         let mut left = Vec::new();
         for id in self.spilled.keys().copied().collect::<Vec<_>>() {
@@ -267,7 +268,7 @@ impl Model {
         assert_eq!((stats.client_objects, stats.entry_pages), (0, 0));
         assert_eq!(stats.name_bytes_free, self.world.options.name_bytes);
         self.home().check().unwrap();
-        // Holds of members that are gone point into blocks that may be another's by now.
+        // Holds of departed members point into blocks that may be another's by now.
         members.iter().for_each(|member| member.client.holds.abandon());
     }
 
@@ -364,7 +365,7 @@ impl Model {
                 assert!(retiring.all(|(_, object)| object.namespace != name));
                 assert!(self.namespaces.remove(name));
             }
-            // A block that another namespace shares may be left of it.
+            // A block that another namespace shares may still be charged to it.
             Err(StoreError::NamespaceInUse { objects: 0, clients: 0, bytes, .. }) => {
                 assert!(name.is_empty() || bytes.0 > 0);
             }
@@ -663,7 +664,7 @@ impl Model {
         }
     }
 
-    /// The home gives what it pins or evicts another id, which the old one leads to.
+    /// The home gives a pinned or evicted object a new id, to which the old one leads.
     fn follow(&mut self) {
         let reader = self.world.reader();
         for id in self.objects.keys().copied().collect::<Vec<_>>() {
@@ -673,7 +674,7 @@ impl Model {
         }
     }
 
-    /// What an eviction took: nothing that is held or pinned.
+    /// Forget evicted objects, and check that none was held or pinned.
     fn forget_evicted(&mut self) {
         let there: BTreeSet<ObjectId> = self.in_memory().into_iter().collect();
         let gone: Vec<ObjectId> =
@@ -735,7 +736,7 @@ impl Model {
         }
     }
 
-    /// It lies elsewhere now, and its primary block is longer.
+    /// It has a new address now, and its primary block is longer.
     fn note_restored(&mut self, id: ObjectId) {
         let (object, _) = self.spilled.remove(&id).unwrap();
         let reader = self.world.reader();
@@ -766,7 +767,7 @@ impl Model {
         self.note_gone_spilled(id);
     }
 
-    /// Of one that the home took over its end is told all the same.
+    /// The end of an adopted object is announced in any case.
     fn note_gone_spilled(&mut self, id: ObjectId) {
         self.before.remove(&id);
     }
@@ -793,7 +794,7 @@ impl Model {
         }
     }
 
-    /// What is there, in all namespaces.
+    /// All objects, in all namespaces.
     fn list(&self) -> Vec<DirectoryItem> {
         let home = self.home.as_ref().unwrap();
         let in_one = |one: &Namespace| {
@@ -808,7 +809,7 @@ impl Model {
         all.any(|held| held.entry().id == id || Some(&held.entry().id) == before)
     }
 
-    /// After a scan: what retires and is not held is gone.
+    /// After a scan: retiring objects that are not held are freed.
     fn forget_free(&mut self) {
         let gone: Vec<ObjectId> =
             self.retiring.keys().copied().filter(|id| !self.is_held(*id)).collect();
@@ -817,7 +818,7 @@ impl Model {
         }
     }
 
-    /// After a kill in the middle of `op`: see which of the things that may be is.
+    /// After a kill in the middle of `op`: find out which of the possible states is the actual one.
     fn reconcile(&mut self, op: &Op) {
         if matches!(op, Op::CreateNamespace { .. } | Op::DropNamespace { .. }) {
             let home = self.home.as_ref().unwrap();
@@ -833,7 +834,7 @@ impl Model {
         for member in &mut self.members {
             let now: BTreeSet<u64> =
                 home.grants_of(member.client.slot).into_iter().flat_map(grains).collect();
-            // The home may not have heard of some objects yet.
+            // The home may not know some objects yet.
             let now: BTreeSet<u64> = now.difference(&sealed).copied().collect();
             let before: BTreeSet<u64> = member.grains.difference(&sealed).copied().collect();
             match op {
@@ -862,7 +863,7 @@ impl Model {
         }
         let known: BTreeSet<ClientSlot> = self.members.iter().map(|m| m.client.slot).collect();
         for slot in joined.difference(&known) {
-            // Its process never heard that it had joined, and so is not there to go on.
+            // Its process never learned that it had joined, and so does not continue.
             assert!(matches!(op, Op::Join | Op::JoinIn { .. }), "a client came after {op:?}");
             self.home().client_leave(*slot).unwrap();
         }
@@ -872,7 +873,7 @@ impl Model {
         self.list().iter().filter(|one| !one.is_spilled).map(|one| one.entry.id).collect()
     }
 
-    /// Out of memory or in it, never neither.
+    /// Either in memory or out of memory, never neither.
     fn reconcile_spilled(&mut self, op: &Op) {
         if !matches!(op, Op::Spill { .. } | Op::Restore { .. } | Op::DeleteSpilled { .. }) {
             return;
@@ -932,7 +933,7 @@ impl Model {
         }
     }
 
-    /// No event is lost and none is told twice, whenever the home was killed.
+    /// No event is lost or repeated, whenever the home was killed.
     fn verify_events(&mut self) {
         while let Some(seen) = self.events.advance().unwrap() {
             let Seen::Event(event) = seen else { panic!("events were lost: {seen:?}") };
@@ -978,7 +979,7 @@ impl Model {
         assert_eq!(self.evicted_own, 0, "an eviction was not told");
     }
 
-    /// Compare everything that can be seen.
+    /// Compare all observable state.
     fn verify(&mut self) {
         self.verify_events();
         self.home().check().unwrap();
@@ -990,7 +991,7 @@ impl Model {
         let distinct: BTreeSet<u64> =
             self.objects.values().flat_map(|o| &o.blocks).flat_map(|b| grains(b.0)).collect();
         let used = distinct.len() as u64 * GRAIN;
-        // The home may not have heard of some yet: what they lie in is granted to its eyes.
+        // The home may not know some objects yet: it counts their memory as granted.
         assert_eq!(stats.used.0 + stats.granted.0, used + granted);
         assert!(stats.objects as usize <= self.objects.len() && stats.used.0 <= used);
         if self.seed.is_multiple_of(3) {
@@ -1060,7 +1061,7 @@ impl Model {
     }
 }
 
-/// Whether an object may lack the entry in the directory, or that of a grant, which it takes to go.
+/// Whether an object may lack the directory entry or grant record that its deletion needs.
 fn is_tight(stats: &StoreStats) -> bool {
     stats.objects + stats.objects_retiring + stats.objects_spilled >= stats.objects_max
         || stats.grants_max - stats.grants < 2
@@ -1075,7 +1076,7 @@ fn grains(span: Span) -> impl Iterator<Item = u64> {
     first..first + span.length.0 / GRAIN
 }
 
-/// Take a stretch of at most `count` grains that starts at the `at`-th of `free`.
+/// Take a range of at most `count` grains that starts at the `at`-th of `free`.
 fn take(free: &mut BTreeSet<u64>, at: usize, count: u64) -> Option<Span> {
     let first = *free.iter().nth(choose(at, free.len())?)?;
     let end =

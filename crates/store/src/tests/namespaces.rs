@@ -1,4 +1,4 @@
-//! Namespaces: names and accounts apart, ids together, over restarts too.
+//! Namespaces: separate names and accounts, shared ids, also over restarts.
 
 use farrow_memory::Length;
 
@@ -37,7 +37,7 @@ fn a_name_is_one_object_in_each_namespace() {
     assert_eq!(list(&one), [(ours, Some("x".to_owned()))]);
     assert_eq!(list(&two), [(theirs, Some("x".to_owned()))]);
     assert_eq!(one.reader.list("team").unwrap(), []);
-    // An unnamed object is where its client is, whoever sealed it.
+    // An unnamed object is in the namespace of its client, even if the client sealed it itself.
     two.entries.add_pages(home.entry_pages(two.slot, 1).unwrap()).unwrap();
     let grant = home.grant(two.slot, Length(4096), Length(4096)).unwrap();
     let own = two.seal_local(part(grant, 0, 128), 7).unwrap();

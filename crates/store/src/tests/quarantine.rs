@@ -1,4 +1,4 @@
-//! What a lost client could write is nobody's until its node says that it is clean.
+//! Memory that a lost client could write is not reused until its node reports that it is clean.
 
 use farrow_memory::{Length, page_bytes};
 
@@ -16,7 +16,7 @@ fn what_a_lost_client_could_write_waits_and_is_counted() {
     let extent = home.grant(lost.slot, page, page).unwrap();
     let pages = home.entry_pages(lost.slot, 1).unwrap();
     home.reserve(lost.slot, "wanted").unwrap();
-    // All the rest: nothing is free but what the lost client has.
+    // All the rest: only the memory of the lost client is left.
     let rest = Length(capacity.0 - page.0);
     let theirs = home.grant(other.slot, rest, rest).unwrap();
 
@@ -79,8 +79,8 @@ fn what_a_lost_client_held_comes_back_at_once_and_what_it_sealed_stays() {
     home.check().unwrap();
 }
 
-/// In the region a client in quarantine is still joined: a successor gives nothing of its away
-/// before it has heard the same.
+/// In the region a client in quarantine is still joined: a successor reuses none of its memory
+/// before it receives the same report.
 #[test]
 fn quarantine_outlives_the_home() {
     let world = World::new(small());

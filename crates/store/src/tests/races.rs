@@ -1,8 +1,8 @@
-//! Readers in threads against a home that seals, deletes and uses memory again at once.
+//! Readers in threads against a home that seals, deletes and reuses memory at once.
 //!
-//! Every object is filled with one number, which its entry says too, and every extent is filled
-//! with poison before an object is written into it. A reader that holds an object and sees another
-//! number in it has caught the home freeing what was held.
+//! Every extent is filled with poison before an object is written into it, and every object with
+//! one number, which is also in its entry. A reader that holds an object and sees another number in
+//! it has caught the home freeing held memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,15 +15,15 @@ use crate::{Home, ObjectId, RegionOptions, SealRequest, StoreError, Target};
 
 pub(super) const NAMES: u64 = 12;
 const READERS: usize = 3;
-/// Objects made and, but for the last few, deleted.
+/// Objects made, of which all but the last few are deleted.
 const OBJECTS: u64 = 6_000;
-/// Looks at held objects that there must be before the test may end.
+/// Checks of held objects before the test may end.
 pub(super) const READS_MIN: u64 = 3_000;
-/// Rounds in which the home waits for these.
+/// Spins in which the home waits for these.
 pub(super) const WAITS_MAX: u64 = 50_000_000;
 const POISON: u64 = 0xdddd_dddd_dddd_dddd;
 
-/// What the threads share.
+/// State shared by the threads.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) is_over: AtomicBool,
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) lost: AtomicU64,
 }
 
-/// Hold names at random, and look at what is held, twice.
+/// Hold names at random, and check each held object twice.
 pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
@@ -41,7 +41,7 @@ pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
             continue;
         }
         let name = format!("n{}", random.next() % NAMES);
-        // The way of the client, or with time to be overtaken between lookup and claim.
+        // As a client does, or with time to be overtaken between lookup and claim.
         let held = if random.next().is_multiple_of(2) {
             client.reader.hold(&client.holds, Target::Name(&name)).unwrap()
         } else {
@@ -70,7 +70,8 @@ pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
     }
 }
 
-/// Hold several names at once, one of them perhaps twice, and look at them while they go one by one.
+/// Hold several names at once, one of them perhaps twice, and check them while they are released
+/// one by one.
 fn read_together(client: &Client, shared: &Shared, random: &mut Random) {
     let names: Vec<String> = (0..4).map(|_| format!("n{}", random.next() % NAMES)).collect();
     let targets: Vec<_> = names.iter().map(|name| Target::Name(name)).collect();
@@ -97,7 +98,7 @@ fn fill(alias: &Alias, span: Span, value: u64) {
     }
 }
 
-/// Make object number `number` in memory that is full of poison first.
+/// Make object number `number` in memory that is filled with poison first.
 pub(super) fn put(
     home: &mut Home,
     client: &Client,
@@ -214,7 +215,7 @@ fn hold_and_delete_at_the_same_moment_never_both_win() {
     let anchor = SealRequest::bytes(part(extent, 0, 128), Length(0), None);
     home.seal(client.slot, &anchor, 0).unwrap();
     let step = Arc::new(Lockstep { arrived: Default::default() });
-    // What the home made in a round, and what became of the hold: 1 held, 2 not.
+    // The object of a round, and the result of the hold: 1 held, 2 not.
     let (made, fate) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let reader = {
         let (client, step) = (Arc::clone(&client), Arc::clone(&step));

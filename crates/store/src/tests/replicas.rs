@@ -1,4 +1,4 @@
-//! Copies of objects of another region: found, held, evicted and deleted like objects of this one.
+//! Replicas of objects of another region: found, held, evicted and deleted like local objects.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -10,7 +10,7 @@ use crate::{
 
 const PAGE: u64 = 4096;
 
-/// Brings an object of another region.
+/// Copies an object of another region into this one.
 fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, StoreError> {
     let blocks = home.begin_replica(&of.head, NamespaceId::DEFAULT)?;
     home.check().unwrap();
@@ -98,12 +98,12 @@ fn a_replica_is_found_by_its_name_and_says_what_it_is_a_copy_of() {
     assert_eq!(origins, of.head.origins);
     assert_eq!(client.read(places[1].block), [1; 256]);
     assert_eq!(client.read(places[2].block), [2; 128]);
-    // It is listed where its object is, and is no news.
+    // It is listed in the region of its original, and causes no event.
     assert_eq!(client.reader.list("").unwrap(), []);
     let taken = client.put(&mut home, b"other", Some("t"));
     assert!(matches!(taken, Err(StoreError::NameTaken { .. })), "{taken:?}");
     assert!(home.is_replica(Target::Id(id)).unwrap());
-    // A held one goes like any other object: it stays readable.
+    // A held replica is deleted like any other object: it stays readable.
     assert!(!home.delete(Target::Id(id)).unwrap().freed_now);
     assert!(client.reader.hold(&client.holds, Target::Name("t")).unwrap().is_none());
     assert_eq!(client.read(places[1].block), [1; 256]);
@@ -145,7 +145,7 @@ fn replicas_make_room_and_nothing_else_does_for_them() {
     assert_eq!(evicted.objects, 1, "one is held, the other is of this region");
     assert!(home.find(Target::Id(own)).is_ok() && home.find(Target::Id(id)).is_ok());
     drop(held);
-    // No file is written of a replica.
+    // A replica is not spilled.
     assert!(home.begin_spill(id).unwrap().is_none());
     let evicted = home.make_room(&ReplicasFirst, &Room::of_run(Length(64 << 12))).unwrap();
     assert_eq!(evicted.objects, 0, "that would not be enough");
@@ -165,7 +165,7 @@ fn what_is_wrong_is_refused_and_leaves_no_memory() {
     let taken = bring(&mut home, &of, Some("t"));
     assert!(matches!(taken, Err(StoreError::NameTaken { .. })), "{taken:?}");
     assert_eq!(home.free_bytes(), free);
-    // Of this region; twice; longer than there is room; a descriptor of another length.
+    // Of this region; twice; longer than the free memory; a descriptor of another length.
     let own = File { head: of.head.clone(), parts: of.parts.clone() };
     let mut of_this = own.head.clone();
     of_this.id.hi = home.uid().0;
@@ -195,7 +195,7 @@ fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
     let gone = bring(&mut home, &other, Some("u")).unwrap();
     let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
     let places = client.reader.places(held.entry()).unwrap();
-    // Killed; one more was on its way.
+    // Killed while a third one is copied.
     let third = far_bytes(&far, &mut far_home, &[6; 3000]);
     home.begin_replica(&third.head, NamespaceId::DEFAULT).unwrap();
     drop(home);

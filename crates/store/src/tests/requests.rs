@@ -1,4 +1,4 @@
-//! What clients ask for, good and bad, and what they get.
+//! Requests of clients, valid and invalid, and their results.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -51,7 +51,7 @@ fn what_was_found_and_deleted_cannot_be_held_any_more() {
     let id = client.put(&mut home, b"old", Some("n")).unwrap();
     let old = client.reader.by_id(id).unwrap().unwrap();
     let held = client.holds.hold(&old).unwrap().unwrap();
-    // Retiring: one who holds it may go on, and share, but no claim begins.
+    // Retiring: a holder may continue, and share, but no new claim succeeds.
     home.delete(Target::Id(id)).unwrap();
     let other = Client::join(&world, &mut home).unwrap();
     assert!(other.holds.hold(&old).unwrap().is_none());

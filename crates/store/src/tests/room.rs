@@ -1,6 +1,6 @@
-//! A home that was full of objects let some of them go for an operation that then failed: for the
-//! first of two ranges, for memory where no slot of the directory was left, for a slot where no name
-//! fitted. Here everything that an operation needs is found before anything goes.
+//! A full home evicted objects for an operation that then failed: for the first of two ranges, for
+//! memory although the directory had no free slot, for a slot although no name fitted. Now the home
+//! finds everything that an operation needs before it evicts anything.
 
 use farrow_memory::Length;
 
@@ -9,7 +9,7 @@ use crate::{Home, Lru, Room, SealRequest, StoreError, Target};
 
 const PAGE: u64 = 4096;
 
-/// Objects of one page each, named `0`, `1`, ... with a name of so many bytes, in this order.
+/// Objects of one page each, named `0`, `1`, ..., each name padded to `name_bytes`, in this order.
 fn named(world: &World, count: u64, name_bytes: usize) -> (Home, Client) {
     let mut home = world.create();
     let client = Client::join(world, &mut home).unwrap();
@@ -32,7 +32,7 @@ fn pages(count: u64) -> Length {
 fn several_ranges_are_made_all_or_none() {
     let world = World::new(small());
     let (mut home, client) = named(&world, 24, 1);
-    // 40 of 64 pages are free, 24 may go: the middle one stays.
+    // 40 of 64 pages are free, and 24 can be evicted, except for the middle one.
     home.pin(Target::Name("12"), true).unwrap();
     let too_much = Room { runs: vec![pages(40), pages(13)], ..Room::default() };
     assert_eq!(home.make_room(&Lru, &too_much).unwrap().objects, 0);
@@ -60,7 +60,7 @@ fn memory_slots_and_names_are_made_together_or_not_at_all() {
     }
     let long = Length(255);
     let one = Room { runs: vec![pages(1)], slots: 1, names: vec![Length(8)] };
-    // The one that may go has a slot, but three long names need 24 pieces of 17.
+    // The object that may be evicted frees a slot, but three long names need 24 pieces of 17.
     let names = Room { names: vec![long; 3], ..one.clone() };
     let slots = Room { slots: 2, ..one.clone() };
     let runs = Room { runs: vec![pages(42)], ..one.clone() };
@@ -83,7 +83,8 @@ fn what_a_client_sealed_by_itself_goes_where_the_directory_is_full() {
     let all = home.grant(client.slot, pages(4), pages(4)).unwrap();
     let seal = |at| client.seal_local(part(all, at * PAGE, PAGE), 50).unwrap();
     let own: Vec<_> = (0..4).map(seal).collect();
-    // All of the directory is pinned: these four have no slot to go through, and nothing goes.
+    // All of the directory is pinned: these four have no slot to be adopted into, and nothing is
+    // evicted.
     for n in 0..24 {
         home.pin(Target::Name(&n.to_string()), true).unwrap();
     }
@@ -91,7 +92,7 @@ fn what_a_client_sealed_by_itself_goes_where_the_directory_is_full() {
     let room = Room::of_run(pages(38));
     assert_eq!(home.make_room(&Lru, &room).unwrap().objects, 0);
     assert!(own.iter().all(|id| home.find(Target::Id(*id)).is_ok()));
-    // With one that goes for its slot they all may.
+    // With one object evicted for its slot, all of them can be.
     home.pin(Target::Name("5"), false).unwrap();
     let evicted = home.make_room(&Lru, &room).unwrap();
     assert!(evicted.objects >= 3, "{evicted:?}");
@@ -114,7 +115,7 @@ fn a_name_that_finds_no_room_is_told_with_the_numbers_and_others_make_room_for_i
     home.check().unwrap();
 }
 
-/// A request that is wrong in another way than for room is told so, and nobody goes for it.
+/// A request with another error than lack of room gets that error, and nothing is evicted for it.
 #[test]
 fn want_of_room_is_what_is_found_wrong_last() {
     let world = World::new(small());

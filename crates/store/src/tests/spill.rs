@@ -1,4 +1,4 @@
-//! Out of memory and back: same id, same name, same bytes, whatever happens in between.
+//! Spill and restore: same id, same name, same bytes, whatever happens in between.
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -11,14 +11,14 @@ use crate::{
 
 const PAGE: u64 = 4096;
 
-/// What a file would have.
+/// The contents of a spill file.
 pub(crate) struct File {
     pub(crate) head: SpillHead,
     pub(crate) parts: Vec<Vec<u8>>,
 }
 
 impl File {
-    /// Writes an object to a "file"; none if it may not go.
+    /// Writes an object to a "file"; none if it may not be spilled.
     pub(crate) fn of(home: &mut Home, id: ObjectId) -> Option<Self> {
         let SpillPlan { head, parts } = home.begin_spill(id).unwrap()?;
         let read = |span: &Span| {
@@ -31,7 +31,7 @@ impl File {
         Some(Self { head, parts })
     }
 
-    /// Brings it back.
+    /// Restores it.
     pub(crate) fn restore(&self, home: &mut Home) -> Result<(), StoreError> {
         let blocks = home.begin_restore(&self.head)?;
         for (block, bytes) in blocks.iter().zip(&self.parts[2..]) {
@@ -42,7 +42,7 @@ impl File {
     }
 }
 
-/// Takes an object out of memory; none if it may not go.
+/// Spills an object; none if it may not be spilled.
 fn spill(home: &mut Home, id: ObjectId) -> Option<File> {
     let file = File::of(home, id)?;
     home.finish_spill(file.head.id).unwrap().map(|_| file)
@@ -83,7 +83,7 @@ fn bytes_go_and_come_back_under_the_same_id_and_name() {
         let listed = client.reader.list("").unwrap();
         assert_eq!((listed.len(), listed[0].is_spilled), (1, true));
         assert!(client.put(&mut home, b"other", Some("x")).is_err(), "the name is taken");
-        // Something else lies where it lay.
+        // Another object is at its old address.
         let other = client.put(&mut home, b"another", None).unwrap();
         restore(&mut home, &file).unwrap();
         home.check().unwrap();
@@ -128,7 +128,7 @@ fn a_table_comes_back_elsewhere_and_says_where_it_was() {
             client.read(at)
         };
         assert_eq!((bytes(0), bytes(1), bytes(2)), (as_sealed.clone(), vec![1; 256], vec![2; 128]));
-        // The next home finds it where it is, and its blocks with it.
+        // The next home finds the object and its blocks at their place.
         drop(home);
         home = world.adopt();
         assert_eq!(client.reader.blocks(&entry).unwrap().len(), 3);
@@ -155,7 +155,7 @@ fn what_is_held_pinned_or_deleted_meanwhile_does_not_go() {
     assert_eq!(home.finish_spill(id).unwrap(), None);
     assert_eq!(client.read(held.entry().payload()), b"bytes");
     drop(held);
-    // Deleted while it is written: the memory stays until the writing is over.
+    // Deleted while it is written: the memory stays until the write is complete.
     home.begin_spill(id).unwrap().unwrap();
     assert!(!home.delete(Target::Id(id)).unwrap().freed_now);
     assert_eq!(home.reclaim().unwrap().objects, 0);

@@ -11,7 +11,7 @@ use crate::{
     Reader, RegionOptions, SealRequest, StoreError, full_name,
 };
 
-/// A region whose home can be thrown away and opened again.
+/// A region whose home can be dropped and opened again.
 pub(crate) struct World {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) options: RegionOptions,
@@ -47,7 +47,7 @@ impl World {
         Home::create(self.map(Access::Home), &self.options, 1).unwrap()
     }
 
-    /// As after a kill, once all clients have come back and said that they hold what they use.
+    /// As after a kill, once all clients have reconnected and reported their holds.
     pub(crate) fn adopt(&self) -> Home {
         let mut home = self.adopt_in_doubt();
         all_come_back(&mut home);
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// Each client says that it holds what it uses.
+/// Confirm every client, as if it reported its holds.
 pub(crate) fn all_come_back(home: &mut Home) {
     for client in home.clients().map(|record| record.client).collect::<Vec<_>>() {
         home.confirm_earlier(client);
@@ -75,7 +75,7 @@ pub(crate) fn all_come_back(home: &mut Home) {
     home.reclaim().unwrap();
 }
 
-/// What a client process would have.
+/// The state of a client process.
 pub(crate) struct Client {
     pub(crate) slot: ClientSlot,
     pub(crate) nonce: u64,
@@ -130,7 +130,7 @@ impl Client {
         bytes
     }
 
-    /// Make an object of plain bytes that are in their place, by stores of the client's own.
+    /// Make an object of plain bytes that are in place, by stores of the client alone.
     pub(crate) fn seal_local(&self, primary: Span, now_ns: u64) -> Option<ObjectId> {
         let request = SealRequest::bytes(primary, primary.length, None);
         self.entries.seal(&request, now_ns, None).unwrap().map(|(id, _)| id)
@@ -152,7 +152,7 @@ impl Client {
             let size = Length(bytes.len() as u64);
             home.seal(self.slot, &SealRequest::bytes(primary, size, full.as_deref()), 5)
         });
-        // What is left of the extent, or all of it, goes back.
+        // The rest of the extent, or all of it, is released.
         let left = match &sealed {
             Ok(_) => Span::between(primary.end().unwrap(), extent.end().unwrap()).unwrap(),
             Err(_) => extent,

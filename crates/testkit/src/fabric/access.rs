@@ -11,7 +11,7 @@ use super::world::Role::{Client, Home};
 use super::world::World;
 use super::{data_pages, geometry};
 
-/// Every way in checks its span, also where the end is over 64 bits.
+/// Every access checks its span, even if the end exceeds 64 bits.
 pub fn nothing_outside_is_reached(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     for party in [&home, &client] {
@@ -80,7 +80,7 @@ pub fn words_are_whole(world: &World) {
     }
 }
 
-/// The home writes control, nobody writes data without making it writable, a client nothing.
+/// Only the home writes control, and data can be written only after it is made writable.
 pub fn only_what_is_writable_is_written(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     let (control, data) = (Offset(0), data_pages(0, 1).offset);
@@ -105,7 +105,8 @@ pub fn only_what_is_writable_is_written(world: &World) {
     home.act(|home| assert!(bytes_of(home, data, all.len()) == all));
 }
 
-/// What an alias writes is in the window at once, and an alias reaches no further than it says.
+/// Bytes written through an alias are visible in the window at once, and an alias is bounded by its
+/// span.
 pub fn an_alias_shows_in_the_window(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(10, 2);
@@ -139,7 +140,7 @@ pub fn an_alias_shows_in_the_window(world: &World) {
     });
 }
 
-/// Each way to copy, at lengths and places that are no multiple of anything.
+/// Each method of copying, at unaligned lengths and offsets.
 pub fn large_writes_arrive(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(0, 64);
@@ -192,7 +193,7 @@ pub fn calls_and_maps_agree(world: &World) {
     });
 }
 
-/// A coherent fabric maintains no line; another one each line of the span, once.
+/// A coherent fabric maintains no line; any other fabric maintains each line of the span, once.
 pub fn lines_are_maintained_only_where_needed(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|client| {
@@ -217,7 +218,7 @@ pub fn lines_are_maintained_only_where_needed(world: &World) {
     });
 }
 
-/// As loads of this process see them.
+/// The bytes as loads of this process see them.
 fn bytes_of(region: &Region, at: Offset, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     region.copy_out(at, &mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Contracts of coherence: what publish and refresh promise between nodes, on every back end.
+//! Contracts of coherence: the guarantees of publish and refresh between nodes, on every back end.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::wire::WAIT_MAX;
 use super::world::Role::{Client, Home, Other};
 use super::world::{World, together};
 
-/// No cache line is longer, so no two objects that start at multiples of it share one.
+/// Multiples of the longest cache line: two objects that start at them share no line.
 const GRAIN: u64 = 128;
 
 fn bytes_of(region: &Region, span: Span) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn bytes_of(region: &Region, span: Span) -> Vec<u8> {
     bytes
 }
 
-/// Stores of any node, once published, are seen by every node that refreshes.
+/// Published stores of any node are visible to every node that refreshes.
 pub fn what_is_published_arrives(world: &World) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let is_remote = other.act(|other| other.is_remote());
@@ -63,7 +63,7 @@ pub fn what_is_published_arrives(world: &World) {
     });
 }
 
-/// Two nodes that write neighbouring ranges take nothing from each other.
+/// Two nodes that write adjacent ranges overwrite nothing of each other.
 pub fn neighbours_keep_their_lines(world: &World) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let page = data_pages(5, 1);
@@ -89,7 +89,7 @@ pub fn neighbours_keep_their_lines(world: &World) {
     }
 }
 
-/// A node that has read a line, and has an old copy of it, does not bring that back to memory.
+/// A node that has read a line, and has an old copy of it, does not write it back to memory.
 pub fn what_is_not_written_is_not_written_back(world: &World) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let span = data_pages(9, 1);
@@ -100,7 +100,7 @@ pub fn what_is_not_written_is_not_written_back(world: &World) {
             alias.write_published(span.offset, &vec![round; span.length.as_usize()]).unwrap();
         });
         other.act(|other| {
-            // Flushes what the other node has, and lets its demon act elsewhere.
+            // Flushes the other node's lines, and lets its demon act elsewhere.
             other.refresh(data_pages(20, 1)).unwrap();
             other.refresh(span).unwrap();
         });
@@ -108,7 +108,7 @@ pub fn what_is_not_written_is_not_written_back(world: &World) {
     }
 }
 
-/// A word that changes again and again is seen with all bytes of one store, and never goes back.
+/// A word that changes repeatedly is seen with all bytes of one store, and never reverts.
 pub fn words_are_never_torn(world: &World) {
     const ROUNDS: u64 = 200;
     let [client, other] = world.parties([Client, Other]);

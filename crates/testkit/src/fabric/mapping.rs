@@ -1,4 +1,4 @@
-//! Contracts of mapping: where a region lies, and what lies behind it.
+//! Contracts of mapping: the addresses of a region, and the memory behind them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::world::World;
 use super::{data_pages, geometry};
 use crate::probe::{End, load_in_child};
 
-/// Readers are open read-only and writers for both; a client has no writer of control unless the
-/// back end has only one file.
+/// Read descriptors are open read-only and write descriptors for both; a client has no write
+/// descriptor of control unless the back end has only one file.
 pub fn descriptors_have_their_modes(world: &World) {
     let mode = |fd: BorrowedFd<'_>| rustix::fs::fcntl_getfl(fd).unwrap() & OFlags::RWMODE;
     let [home, client] = world.parties([Home, Client]);
@@ -39,7 +39,7 @@ pub fn descriptors_have_their_modes(world: &World) {
     assert!(home.act(|region| region.fabric().write_fd(Section::Control).is_some()));
 }
 
-/// The same region at several addresses, of one process or of several, is the same bytes.
+/// The same region mapped at several addresses, in one process or several, has the same bytes.
 pub fn two_maps_show_the_same_bytes(world: &World) {
     let [home, client, other] = world.parties([Home, Client, Client]);
     let bases = [&home, &client, &other].map(|party| party.act(|region| region.base().0 as u64));
@@ -67,7 +67,7 @@ pub fn two_maps_show_the_same_bytes(world: &World) {
     });
 }
 
-/// A wish that is taken is not an error: the region lies elsewhere and works.
+/// A requested address that is in use is not an error: the region is mapped elsewhere and works.
 pub fn a_taken_address_falls_back(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     home.act(|region| region.write(Offset(0), b"the same").unwrap());
@@ -81,11 +81,11 @@ pub fn a_taken_address_falls_back(world: &World) {
     });
 }
 
-/// A wish that is free is granted.
+/// A requested address that is free is used.
 pub fn a_free_address_is_taken(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|first| {
-        // Other tests run beside this one, so any one address may be taken: try some.
+        // Other tests run in parallel, so any one address may be in use: try several.
         let step = 1usize << 32;
         let granted = (1..=64).map(|index| Address(WINDOW_BASE.0 + index * step)).any(|wish| {
             let region = again(first, Some(wish)).unwrap();
@@ -99,7 +99,7 @@ pub fn a_free_address_is_taken(world: &World) {
     });
 }
 
-/// A wish that can never be granted is an error, not a fallback: it is a mistake.
+/// A requested address that can never be used is an error, not a fallback: it is a mistake.
 pub fn a_bad_wish_is_refused(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|region| {
@@ -113,7 +113,7 @@ pub fn a_bad_wish_is_refused(world: &World) {
     });
 }
 
-/// Offsets and addresses are two names of the same bytes.
+/// Offsets and addresses name the same bytes.
 pub fn addresses_and_offsets_agree(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|region| {
@@ -131,7 +131,7 @@ pub fn addresses_and_offsets_agree(world: &World) {
     });
 }
 
-/// Sealed bytes and aliases keep the map; when all are gone so is it.
+/// Sealed bytes and aliases retain the map; without any of them it is removed.
 pub fn the_map_goes_with_its_last_owner(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|mapped| {
@@ -154,7 +154,7 @@ pub fn the_map_goes_with_its_last_owner(world: &World) {
     });
 }
 
-/// Every page has its place in the file system before anyone stores to it.
+/// Every page is allocated in the file system before the first store to it.
 pub fn pages_are_committed(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     for party in [&home, &client] {
@@ -172,7 +172,7 @@ pub fn pages_are_committed(world: &World) {
     }
 }
 
-/// Populating and preparing make pages ready and change nothing.
+/// Populating and preparing fault pages in and change no bytes.
 pub fn populating_changes_nothing(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|region| {

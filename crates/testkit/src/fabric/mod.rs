@@ -1,4 +1,4 @@
-//! The conformance suite of fabrics: what every back end must do, and the back ends there are.
+//! The conformance suite of fabrics: the contracts of every back end, and the back ends.
 
 use std::any::Any;
 use std::fmt;
@@ -25,23 +25,23 @@ pub mod world;
 
 pub use world::{Role, World};
 
-/// Makes a region's memory, twice: as its home and as its clients hold it.
+/// Makes a region's memory, for its home and for its clients.
 #[derive(Clone, Copy)]
 pub struct Backend {
-    /// For messages.
+    /// Name in messages.
     pub name: &'static str,
     /// Makes a new region.
     pub make: fn(Geometry) -> Made,
-    /// How another process comes by it.
+    /// How another process gets access to it.
     pub reach: Reach,
 }
 
-/// How a process that did not make a region's memory gets it.
+/// How a process that did not make a region's memory gets access to it.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
-    /// It opens what lies in [`Made::dir`], as the daemon of another node does.
+    /// It opens the files in [`Made::dir`], as the daemon of another node does.
     Opened(fn(&Path, Geometry, Role) -> Arc<dyn Fabric>),
-    /// It is sent descriptors, as a client is by its daemon.
+    /// It receives file descriptors, as a client does from its daemon.
     Passed,
 }
 
@@ -51,17 +51,17 @@ impl fmt::Debug for Backend {
     }
 }
 
-/// A region's memory, and what must outlive it.
+/// A region's memory, and everything that must outlive it.
 pub struct Made {
-    /// As the home has it.
+    /// The fabric of the home.
     pub home: Arc<dyn Fabric>,
-    /// As a client has it.
+    /// The fabric of a client.
     pub client: Arc<dyn Fabric>,
-    /// As a client on another node has it, where the back end has nodes; else as a client.
+    /// The fabric of a client on another node, if the back end has nodes; else that of a client.
     pub other: Arc<dyn Fabric>,
-    /// Where it lies; empty if it has no name.
+    /// Directory of its files; empty if it has no name.
     pub dir: PathBuf,
-    /// A directory to be removed, for one.
+    /// For example, a directory to be removed.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Made {
 }
 
 impl Made {
-    /// One fabric for everybody, in a directory if it has a name.
+    /// One fabric for all parties, in a directory if it has a name.
     fn shared(fabric: Arc<dyn Fabric>, dir: Option<TempDir>) -> Self {
         let (client, other) = (Arc::clone(&fabric), Arc::clone(&fabric));
         let path = dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default();
@@ -80,17 +80,17 @@ impl Made {
     }
 }
 
-/// A directory on tmpfs if there is one, else where temporary files go.
+/// A directory on tmpfs if there is one, else in the directory for temporary files.
 ///
 /// # Panics
-/// If neither can be written.
+/// If neither is writable.
 #[must_use]
 pub fn shared_dir() -> TempDir {
     let shm = Path::new("/dev/shm");
     tempfile::tempdir_in(shm).or_else(|_| tempfile::tempdir()).expect("a directory to write")
 }
 
-/// What a daemon passes to its clients, as they would hold it.
+/// The fabric of a client that received a daemon's file descriptors.
 ///
 /// # Errors
 /// Those of [`PassedFabric::new`].
@@ -110,10 +110,10 @@ pub fn pass(fabric: &dyn Fabric, coherence: CoherenceClass) -> Result<PassedFabr
     })
 }
 
-/// Something lies before the region, as on a device that holds several.
+/// Pages before the region, as on a device with several regions.
 const DEVICE_PAGES_BEFORE: u64 = 3;
 
-/// Files on tmpfs, held by home and client alike.
+/// Files on tmpfs, used by home and client alike.
 pub const SHM_FILES: Backend = Backend {
     name: "shm files",
     make: |geometry| {
@@ -125,7 +125,7 @@ pub const SHM_FILES: Backend = Backend {
     reach: Reach::Opened(|dir, _, _| Arc::new(ShmFabric::join(dir, "region").expect("join"))),
 };
 
-/// Memory files, held by home and client alike.
+/// Memory files, used by home and client alike.
 pub const MEMFD: Backend = Backend {
     name: "memfd",
     make: |geometry| {
@@ -143,7 +143,7 @@ pub const DEVICE: Backend = Backend {
     reach: Reach::Opened(|dir, geometry, _| join_device(dir, geometry, CoherenceClass::Coherent)),
 };
 
-/// The same, coherent inside a node only.
+/// A regular file as a device that is coherent inside a node only.
 pub const DEVICE_NODE_LOCAL: Backend = Backend {
     name: "device, node-local",
     make: |geometry| device(geometry, CoherenceClass::NodeLocal),
@@ -179,7 +179,7 @@ pub const INCOHERENT_64: Backend = Backend {
     reach: Reach::Opened(|dir, geometry, role| open_node(dir, geometry, role, 64)),
 };
 
-/// The same with lines of 128 B.
+/// Simulated nodes with lines of 128 B: home and client on one, the other client on another.
 pub const INCOHERENT_128: Backend = Backend {
     name: "incoherent, lines of 128 B",
     make: |geometry| incoherent(geometry, 128),
@@ -193,7 +193,7 @@ fn incoherent(geometry: Geometry, line_bytes: u32) -> Made {
     Made { home, client, other, dir: cluster.dir(), keep: Box::new(cluster) }
 }
 
-/// The caches of a node lie in files too, so a process can be on any node.
+/// The caches of a node are in files too, so a process can be on any node.
 fn open_node(dir: &Path, geometry: Geometry, role: Role, line_bytes: u32) -> Arc<dyn Fabric> {
     let node = u32::from(role == Role::Other);
     let settings = Settings { line_bytes, ..Settings::default() };
@@ -229,8 +229,8 @@ pub fn data_pages(first: u64, count: u64) -> Span {
     Span::new(Offset(start), Length(count * page_bytes()))
 }
 
-/// One test for each contract, over one back end: with all parties in one process, or each in a
-/// process of its own.
+/// One test for each contract, over one back end: with all parties in one process, or each in its
+/// own process.
 ///
 /// ```
 /// mod memfd {

@@ -1,4 +1,4 @@
-//! Contracts of protection: what is read-only is so by construction, and says so by a fault.
+//! Contracts of protection: read-only memory is so by construction, and a store faults.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::world::World;
 use super::{data_pages, geometry};
 use crate::probe::{End, store_in_child, try_make_writable};
 
-/// Neither a store nor `mprotect` gets through.
+/// Neither a store nor `mprotect` succeeds.
 fn assert_read_only(region: &Region, span: Span) {
     let address = region.address_of(span).unwrap();
     let refused = try_make_writable(address, span.length).unwrap_err();
@@ -33,7 +33,7 @@ pub fn a_client_cannot_write_by_construction(world: &World) {
     });
 }
 
-/// The home writes control, but what clients own it only reads.
+/// The home writes control, but only reads the data that clients own.
 pub fn a_home_cannot_write_data(world: &World) {
     let [home] = world.parties([Home]);
     home.act(|home| {
@@ -45,7 +45,7 @@ pub fn a_home_cannot_write_data(world: &World) {
     });
 }
 
-/// A range keeps its address and bytes through writable and back, and then cannot be written.
+/// A range retains its address and bytes when made writable and read-only, and is then protected.
 pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(5, 6);
@@ -72,14 +72,14 @@ pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
             assert_eq!(&sealed[..], b"sealed");
         });
     }
-    // Again is no error, and neither is what never was writable.
+    // Repeating it is not an error, and neither is a range that was never writable.
     client.act(|client| {
         client.make_read_only(span).unwrap();
         client.make_read_only(data_pages(0, 64)).unwrap();
     });
 }
 
-/// The quick way to the same: read-only before the old page tables are gone.
+/// The fast variant: the range is read-only before the old page tables are freed.
 pub fn a_retired_range_is_read_only_at_once(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|client| {
@@ -98,7 +98,7 @@ pub fn a_retired_range_is_read_only_at_once(world: &World) {
     });
 }
 
-/// Who holds writable bytes or words cannot lose them under its hands.
+/// A range with live writable bytes or words stays writable.
 pub fn a_writer_keeps_its_range_writable(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|client| {
@@ -124,7 +124,7 @@ pub fn a_writer_keeps_its_range_writable(world: &World) {
     });
 }
 
-/// Going back and forth leaves no more maps than before: their number is limited.
+/// Repeated changes leave no more maps than before: their number is limited.
 pub fn maps_merge_again(world: &World) {
     let [client] = world.parties([Client]);
     client.act(|first| {
@@ -168,7 +168,7 @@ pub fn protection_wants_data_pages(world: &World) {
     });
 }
 
-/// How many maps of this process lie in the region.
+/// Number of maps of this process in the region.
 fn maps_in(region: &Region) -> usize {
     let first = region.base();
     let last = Address(first.0 + region.length().as_usize() - 1);

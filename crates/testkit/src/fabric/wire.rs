@@ -1,8 +1,8 @@
-//! The processes of a contract: how the first starts the others, and what they say to each other.
+//! The processes of a contract: how the first starts the others, and their messages.
 //!
-//! One packet says what came of one act. All go through the first process, which starts the test
-//! executable again at the same test, with one end of a socket as its standard input: so nothing
-//! that a test harness prints comes in between, and descriptors can travel as a daemon sends them.
+//! A packet is the result of one act. All packets pass through the first process, which starts the
+//! test executable again at the same test. Standard input of the new process is one end of a
+//! socket: output of the test harness cannot interfere, and descriptors are sent as by a daemon.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,16 +17,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Set in the environment of a process that was started for a contract: which party it plays.
+/// Environment variable of a process that was started for a contract: the number of its party.
 pub(super) const PARTY: &str = "FARROW_TEST_CONTRACT_PARTY";
 
-/// An act takes milliseconds; on a busy machine one that takes longer than this hangs.
+/// An act takes milliseconds; one that takes longer than this on a busy machine has hung.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Longer than any packet: a page of bytes and the name of a place in the source.
 const PACKET_BYTES_MAX: usize = 128 << 10;
 
-/// What came of an act: the value it returned, or the words of its panic.
+/// The result of an act: the value it returned, or the message of its panic.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) step: u32,
@@ -64,12 +64,13 @@ impl Packet {
 pub(super) struct Wire(OwnedFd);
 
 impl Wire {
-    /// In a process that was started: its end.
+    /// The end of a started process.
     pub(super) fn of_child() -> Self {
         let socket = io::stdin().as_fd().try_clone_to_owned().expect("dup of standard input");
         let wire = Self::new(socket);
         let watched = wire.0.try_clone().expect("dup of the socket");
-        // An act may be running when the first process goes: then nobody reads here.
+        // The first process may end while an act is running, when this thread does not read the
+        // socket.
         std::thread::spawn(move || {
             loop {
                 let mut one = [PollFd::new(&watched, PollFlags::empty())];
@@ -128,7 +129,7 @@ impl Wire {
     }
 }
 
-/// Another process of the contract, as the first has it. Killed when dropped.
+/// Another process of the contract, as seen by the first. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) wire: Wire,
@@ -136,7 +137,7 @@ pub(super) struct Started {
 }
 
 impl Started {
-    /// This executable again, at the same test, as the party of this number.
+    /// Starts this executable at the same test, as the party of this number.
     pub(super) fn new(test: &str, party: usize) -> Self {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -151,7 +152,7 @@ impl Started {
         Self { wire: Wire::new(ours), child }
     }
 
-    /// Waits until it has ended, by itself.
+    /// Waits until it has ended by itself.
     pub(super) fn wait(&mut self) -> Option<ExitStatus> {
         let until = Instant::now() + WAIT_MAX;
         while Instant::now() < until {

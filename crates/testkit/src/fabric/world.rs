@@ -1,10 +1,9 @@
-//! Who takes part in a contract, and where: all in this process, or each in one of its own.
+//! The parties of a contract and their processes: all in this process, or each in one of its own.
 //!
-//! A contract is one function that every process runs from its first line to its last. What it does
-//! with a region it does in [`Party::act`]: the process of that party does it, and the others wait
-//! for the value that came of it. So all take the same way through the contract, and a contract
-//! reads, and is, the same whether its parties share a process or not. A panic in an act is one in
-//! every process.
+//! Every process runs the contract function from beginning to end. Each use of a region is in
+//! [`Party::act`]: the process of that party runs it, and the others wait for its result. So all
+//! processes take the same path, and a contract is the same function whether its parties share a
+//! process or not. A panic in an act is a panic in every process.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,28 +21,28 @@ use farrow_memory::{
 use super::wire::{PARTY, Packet, Started, Wire};
 use super::{Backend, Made, Reach, geometry};
 
-/// What a party is to the region.
+/// The role of a party in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Who lends it.
+    /// The region's home.
     Home,
     /// A client on the home's node.
     Client,
-    /// A client on another node, where the back end has nodes; else as a client.
+    /// A client on another node, if the back end has nodes; else like a client.
     Other,
 }
 
-/// Where the parties are.
+/// The processes of the parties.
 enum Place {
-    /// All here.
+    /// All in this process.
     OneProcess(Made),
-    /// Here the home, if the contract has one; the others where they were started.
+    /// The home, if the contract has one, is in this process; the others are in the started ones.
     First { made: Made, started: RefCell<BTreeMap<usize, Started>>, test: String },
-    /// Here the party of this number alone.
+    /// Only the party of this number is in this process.
     Started {
         party: usize,
         wire: Wire,
-        /// Where the memory lies.
+        /// Description of the memory.
         memory: RefCell<Introduced>,
         early: RefCell<BTreeMap<u32, Packet>>,
     },
@@ -52,7 +51,7 @@ enum Place {
 /// Words and descriptors of [`introduce`].
 type Introduced = (Vec<u8>, Vec<OwnedFd>);
 
-/// A new region of a back end, and where its parties are.
+/// A new region of a back end, and the processes of its parties.
 pub struct World {
     place: Place,
     backend: Backend,
@@ -67,11 +66,11 @@ impl World {
         Self { place, backend: *backend, step: RefCell::new(0) }
     }
 
-    /// Each party in a process of its own; `test` is the test that runs this contract, by the path
-    /// from its crate on.
+    /// Each party in a process of its own. `test` is the path of the test that runs this contract,
+    /// starting with its crate.
     ///
     /// # Panics
-    /// If this process was started for a contract, and by somebody else.
+    /// If this process was started for a contract of another test.
     #[must_use]
     pub fn in_processes(backend: &Backend, test: &str) -> Self {
         let place = match std::env::var(PARTY) {
@@ -90,16 +89,16 @@ impl World {
         Self { place, backend: *backend, step: RefCell::new(0) }
     }
 
-    /// Do addresses of two parties mean the same?
+    /// Whether all parties share one address space.
     #[must_use]
     pub fn is_one_process(&self) -> bool {
         matches!(self.place, Place::OneProcess(_))
     }
 
-    /// Everybody who takes part, each with a map of its own. Called once, at the beginning.
+    /// Creates the parties, each with its own map. Called once, at the beginning.
     ///
     /// # Panics
-    /// If one cannot map the region.
+    /// If a party cannot map the region.
     #[track_caller]
     pub fn parties<const N: usize>(&self, roles: [Role; N]) -> [Party<'_>; N] {
         if let Place::First { made, started, test } = &self.place {
@@ -125,10 +124,10 @@ impl World {
         })
     }
 
-    /// Waits until all processes have come to the end of the contract.
+    /// Waits until all processes have finished the contract.
     ///
     /// # Panics
-    /// If one has not, or did not like what it saw.
+    /// If one does not finish, or fails.
     pub fn finish(self) {
         if let Place::First { started, .. } = &self.place {
             for (number, child) in started.borrow_mut().iter_mut() {
@@ -159,7 +158,7 @@ impl World {
         Arc::new(Region::map_from(fabric, access, None, proximity).expect("map"))
     }
 
-    /// In a process that was started: the memory that the first one made.
+    /// In a started process: opens the memory that the first process made.
     fn reach(&self, (words, descriptors): Introduced, role: Role) -> Arc<dyn Fabric> {
         let words = String::from_utf8(words).expect("words");
         let mut words = words.splitn(5, ' ');
@@ -199,17 +198,17 @@ impl World {
         *self.step.borrow()
     }
 
-    /// Tells the other processes what came of an act here.
+    /// Sends the result of a local act to the other processes.
     fn tell(&self, packet: &Packet) {
         match &self.place {
             Place::OneProcess(_) => {}
             Place::First { started, .. } => forward(&started.borrow(), packet, None),
-            // The first process may be at its end already, of an act that failed.
+            // The first process may have ended already, after an act that failed.
             Place::Started { wire, .. } => drop(wire.say(packet)),
         }
     }
 
-    /// Waits for what came of an act of another process.
+    /// Waits for the result of an act of another process.
     fn hear(&self, party: usize, step: u32) -> Packet {
         match &self.place {
             Place::OneProcess(_) => unreachable!("all are here"),
@@ -251,12 +250,12 @@ impl std::fmt::Debug for World {
 
 fn forward(started: &BTreeMap<usize, Started>, packet: &Packet, from: Option<usize>) {
     for (_, child) in started.iter().filter(|(number, _)| Some(**number) != from) {
-        // One that is gone is noticed when something is to come from it, or at the end.
+        // A process that has ended is noticed when its next packet is due, or at the end.
         let _ = child.wire.say(packet);
     }
 }
 
-/// Tells a process where the memory lies, and passes what a daemon passes.
+/// Describes the memory to a process, and passes the file descriptors of a daemon.
 fn introduce(made: &Made, wire: &Wire) {
     let fabric = &made.home;
     let (control_read, control_file_offset) = fabric.read_fd(Section::Control);
@@ -271,7 +270,7 @@ fn introduce(made: &Made, wire: &Wire) {
     wire.send(words.as_bytes(), &[control_read, data_read, data_write]).expect("a child listens");
 }
 
-/// One who takes part, with the region mapped. The map is in its own process alone.
+/// A participant with the region mapped. The map is only in its own process.
 #[derive(Debug)]
 pub struct Party<'w> {
     world: &'w World,
@@ -281,7 +280,7 @@ pub struct Party<'w> {
 }
 
 impl<'w> Party<'w> {
-    /// Has this party do something with its region. Every process gets the value.
+    /// Runs `act` on this party's region. Every process gets the value.
     ///
     /// # Panics
     /// As the act does.
@@ -290,7 +289,7 @@ impl<'w> Party<'w> {
         self.exchange(self.region.as_ref().map(|region| || act(region)))
     }
 
-    /// As [`Party::act`] for what cannot leave the party's process: an alias, for one.
+    /// As [`Party::act`] for a value that cannot leave the party's process, such as an alias.
     ///
     /// # Panics
     /// As the act does.
@@ -310,7 +309,7 @@ impl<'w> Party<'w> {
         }
     }
 
-    /// Tells the others what came of an act here, and goes on with it.
+    /// Sends the result of a local act to the others, and returns or panics with it.
     fn settle<T: Value>(&self, step: u32, place: String, result: Caught<T>) -> T {
         let said = match &result {
             Ok(value) => Ok(value.to_bytes()),
@@ -330,7 +329,7 @@ impl<'w> Party<'w> {
     }
 }
 
-/// Has two parties act at the same time.
+/// Runs acts of two parties at the same time.
 ///
 /// # Panics
 /// As an act does.
@@ -348,7 +347,7 @@ pub fn together<T: Value + Send, U: Value>(
         let other = second.region.as_ref().map(|region| caught(|| other_act(region)));
         (running.map(|thread| thread.join().unwrap_or_else(Err)), other)
     });
-    // What came of an act here is told before anything is waited for.
+    // Results of local acts are sent before waiting for remote ones.
     let value = value.map(|value| first.settle(step, place.clone(), value));
     let other = other.map(|other| second.settle(other_step, place.clone(), other));
     (
@@ -365,7 +364,7 @@ pub struct Retained<'p, 'w, T> {
 }
 
 impl<T> Retained<'_, '_, T> {
-    /// Has its party do something with the value.
+    /// Runs `act` on the value, in the process of its party.
     ///
     /// # Panics
     /// As the act does.
@@ -384,7 +383,7 @@ impl<T> Retained<'_, '_, T> {
 type Caught<T> = Result<T, Box<dyn Any + Send>>;
 
 fn caught<T>(act: impl FnOnce() -> T) -> Caught<T> {
-    // After a panic nothing of what the act had in hand is used any more.
+    // After a panic, nothing that the act used is used again.
     catch_unwind(AssertUnwindSafe(act))
 }
 
@@ -393,15 +392,15 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// What an act can return to all processes.
+/// A result of an act that can be sent to all processes.
 pub trait Value: Sized {
-    /// As it travels.
+    /// Encodes the value.
     fn to_bytes(&self) -> Vec<u8>;
 
-    /// As it arrives.
+    /// Decodes a value.
     ///
     /// # Panics
-    /// If these are not the bytes of one.
+    /// If the bytes are not an encoded value.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 

@@ -13,34 +13,34 @@ use super::Settings;
 use super::copy::{Copy, CopyFile, LINE_WORDS_MAX, Line};
 use crate::random::Random;
 
-/// Lines near which something happened lately, at which the demon strikes more often.
+/// Recently used lines, which the demon picks more often.
 const RECENT_MAX: usize = 64;
 
-/// What is done to lines.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upkeep {
-    /// To memory.
+    /// Lines to memory.
     Publish,
-    /// From memory.
+    /// Lines from memory.
     Refresh,
 }
 
 /// A publish or refresh that is about to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// By which node.
+    /// Its node.
     pub node: u32,
-    /// Which of the two.
+    /// Publish or refresh.
     pub what: Upkeep,
-    /// Of what.
+    /// Its span.
     pub span: Span,
 }
 
-/// Told of each call before it is made; false: it is left out, as a mutant would. It may take its
-/// time, and let other nodes act meanwhile.
+/// Called before each call; false omits the call, as a mutant would. It may block and let other
+/// nodes act meanwhile.
 pub type Watch = Arc<dyn Fn(Call) -> bool + Send + Sync>;
 
-/// The demon, and where it looks.
+/// The demon, and the lines it prefers.
 #[derive(Debug)]
 struct Demon {
     random: Random,
@@ -66,7 +66,7 @@ impl fmt::Debug for Caches {
     }
 }
 
-/// No line moves but by the holder.
+/// While this is held, only its owner moves lines.
 struct Locked<'a> {
     caches: &'a Caches,
     demon: MutexGuard<'a, Demon>,
@@ -101,13 +101,13 @@ impl Caches {
         assert!(self.watch.set(watch).is_ok(), "a second watch");
     }
 
-    /// Lets the demon act so often.
+    /// Lets the demon act `acts` times.
     pub fn disturb(&self, acts: u32) {
         self.locked().disturb(acts);
     }
 
-    /// The machine stops: of its dirty lines some reach memory, the others are lost. What it has
-    /// afterwards is what memory has.
+    /// Simulates a power loss: some of the dirty lines reach memory, the others are lost.
+    /// Afterwards the node's copy equals memory.
     pub fn power_off(&self) {
         let mut locked = self.locked();
         for number in 0..self.lines {
@@ -124,7 +124,7 @@ impl Caches {
         }
     }
 
-    /// How many lines this node wrote that memory does not have.
+    /// How many lines of the span this node wrote without writing them back to memory.
     #[must_use]
     pub fn dirty_lines(&self, span: Span) -> usize {
         let _locked = self.locked();
@@ -163,7 +163,7 @@ impl Caches {
         span.offset.0 / bytes..end.div_ceil(bytes).min(self.lines)
     }
 
-    /// What the line has, where this node did not write it.
+    /// The line, if this node did not write it.
     fn clean(&self, line: Span) -> Option<Line> {
         let now = self.own.look(line);
         (now == self.seen.look(line)).then_some(now)
@@ -173,7 +173,7 @@ impl Caches {
         self.clean(line).is_none()
     }
 
-    /// Gives what memory has now.
+    /// Writes the line to memory and returns it.
     fn write_back(&self, line: Span) -> Line {
         let now = self.own.look(line);
         self.memory.put(line, &now);
@@ -181,8 +181,8 @@ impl Caches {
         now
     }
 
-    /// A word that this node stored to since the line was `before`, which is what memory had or
-    /// was given, stays, and is dirty.
+    /// Updates the line from memory. `before` is its last content in memory known to this node. A
+    /// word that this node stored to since then stays, and is dirty.
     fn fetch(&self, line: Span, before: &Line) {
         let memory: Line = self.memory.look(line);
         let own = self.own.words(line);
@@ -194,7 +194,7 @@ impl Caches {
         self.seen.put(line, &memory);
     }
 
-    /// Lines of a call, in the order in which they move.
+    /// Lines of a call, in the order in which they move. `None` if the watch omits the call.
     fn begin(&self, what: Upkeep, span: Span) -> Option<(Locked<'_>, Vec<u64>)> {
         let call = Call { node: self.node, what, span };
         if let Some(watch) = self.watch.get()
@@ -251,7 +251,7 @@ impl Maintenance for Caches {
         };
         for number in &lines {
             let line = self.line(*number);
-            // Also where it looks clean: see the head of this module.
+            // Even a line that looks clean: see the module documentation.
             self.write_back(line);
         }
         locked.disturb(self.settings.acts);

@@ -1,4 +1,4 @@
-//! One copy of a region's bytes in a file: memory, what a node has of it, or what it last saw.
+//! One copy of a region's bytes in a file: memory, a node's cached bytes, or the bytes it last saw.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,8 +16,8 @@ use rustix::fs::FallocateFlags;
 /// Words of the longest line.
 pub(super) const LINE_WORDS_MAX: usize = 16;
 
-/// Looks at a line that somebody is storing to, until two looks agree. A store every microsecond
-/// would need a thread that does nothing else.
+/// Reads of a line under concurrent stores, until two reads agree. Only a thread that does nothing
+/// but store could exceed this.
 const LOOKS_MAX: usize = 1000;
 
 /// A file with both sections, open to read and to write.
@@ -30,7 +30,7 @@ pub(super) struct CopyFile {
 }
 
 impl CopyFile {
-    /// Makes the file, all zero and with all its pages.
+    /// Makes the file, zeroed and with all its pages allocated.
     pub(super) fn create(path: &Path, geometry: Geometry) -> io::Result<Self> {
         let file = File::create_new(path)?;
         file.set_len(geometry.total().0)?;
@@ -78,10 +78,10 @@ impl Fabric for CopyFile {
     }
 }
 
-/// A line's words. Those behind a short line are 0.
+/// A line's words. Those after the end of a short line are 0.
 pub(super) type Line = [u64; LINE_WORDS_MAX];
 
-/// A copy, mapped to be read and written everywhere.
+/// A copy, mapped readable and writable.
 #[derive(Debug)]
 pub(super) struct Copy {
     region: Arc<Region>,
@@ -110,7 +110,7 @@ impl Copy {
         words.expect("a line of the region")
     }
 
-    /// A line as it was at one moment: two looks agree, so no store came between.
+    /// A line as it was at one moment: two reads agree, so no store happened between them.
     pub(super) fn look(&self, span: Span) -> Line {
         let words = self.words(span);
         let once = || {
@@ -131,7 +131,7 @@ impl Copy {
         line
     }
 
-    /// Stores a line where nobody else stores.
+    /// Stores a line to which no other thread stores.
     pub(super) fn put(&self, span: Span, line: &Line) {
         let words = self.words(span);
         for (index, word) in line.iter().enumerate().take(words.len()) {

@@ -1,17 +1,17 @@
-//! Memory that is coherent inside a node only, made visible: every simulated node has a copy of
-//! the region's bytes, and only whole cache lines move between it and memory.
+//! A simulation of memory that is coherent inside a node only: every node has its own copy of the
+//! region's bytes, and only whole cache lines move between it and memory.
 //!
-//! Publish copies lines home in random order. Refresh copies lines in, after those that the node
-//! made dirty were copied home, as a flush does. A seeded demon writes dirty lines back and fetches
-//! clean ones anew at any time: that is all that evictions and prefetches can do to what a node
-//! sees. Lines are dirty where they differ from what the node last saw, so a line that a node never
-//! wrote is never written back, and 8-byte words are never torn.
+//! Publish writes lines to memory in random order. Refresh first writes back the lines that the
+//! node made dirty, as a flush does, and then fetches all lines. A seeded demon writes dirty lines
+//! back and fetches clean ones at any time, which simulates evictions and prefetches. A line is
+//! dirty if it differs from the bytes that the node last saw. So a line that a node never wrote is
+//! never written back, and 8-byte words are never torn.
 //!
-//! One thing a comparison cannot see is a store of the value that is there already. So publish,
-//! which says "I wrote this", brings all its lines home.
+//! A comparison cannot detect a store of the value that is already there. So publish, which
+//! declares its range as written, writes all its lines to memory.
 //!
-//! All copies are files in one directory. Nodes may live in one process or in several: each moves
-//! its own lines, under a lock of the directory's.
+//! All copies are files in one directory. Nodes may be in one process or in several: each moves its
+//! own lines, under a lock in the directory.
 
 mod caches;
 mod copy;
@@ -31,14 +31,14 @@ use farrow_memory::{
 pub use caches::{Caches, Call, Upkeep, Watch};
 use copy::CopyFile;
 
-/// What the nodes of a cluster have in common.
+/// Common settings of the nodes of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Bytes of a cache line: 64 or 128.
     pub line_bytes: u32,
     /// Acts of the demon after each publish and refresh.
     pub acts: u32,
-    /// What the demon does, and the order of lines.
+    /// Seed of the demon's acts and of the order of lines.
     pub seed: u64,
 }
 
@@ -57,20 +57,20 @@ pub struct NodeFabric {
 }
 
 impl NodeFabric {
-    /// Makes memory, all zero, for nodes to open.
+    /// Makes zeroed memory for nodes to open.
     ///
     /// # Errors
-    /// The system's answer.
+    /// The system's error.
     pub fn create_memory(dir: &Path, geometry: Geometry) -> io::Result<()> {
         File::create_new(dir.join("lock"))?;
         CopyFile::create(&dir.join("memory"), geometry).map(drop)
     }
 
-    /// A node's caches over the memory in `dir`: those it has, in this process or another, or empty
-    /// ones.
+    /// A node's caches over the memory in `dir`: existing ones, of this process or another, or new
+    /// empty ones.
     ///
     /// # Errors
-    /// The system's answer.
+    /// The system's error.
     pub fn open(
         dir: &Path,
         node: u32,
@@ -153,7 +153,7 @@ impl Cluster {
     /// Makes memory and `nodes` nodes with empty caches.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If there is not enough space.
     #[must_use]
     pub fn new(geometry: Geometry, nodes: u32, settings: Settings) -> Self {
         let dir = crate::fabric::shared_dir();
@@ -166,13 +166,13 @@ impl Cluster {
     /// A node.
     ///
     /// # Panics
-    /// If there is none of this number.
+    /// If there is no node of this number.
     #[must_use]
     pub fn node(&self, node: u32) -> &Arc<NodeFabric> {
         self.nodes.get(node as usize).expect("no such node")
     }
 
-    /// Where the copies lie, for nodes in other processes.
+    /// Directory of the copies, for nodes in other processes.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
@@ -190,7 +190,7 @@ impl Cluster {
         Arc::new(region.expect("map a node's copy"))
     }
 
-    /// Lets the demons of all nodes act so often.
+    /// Lets the demon of each node act `acts` times.
     pub fn disturb(&self, acts: u32) {
         for node in &self.nodes {
             node.caches.disturb(acts);
@@ -200,14 +200,14 @@ impl Cluster {
     /// Calls `watch` before each publish and refresh of every node, from now on.
     ///
     /// # Panics
-    /// If there is one already.
+    /// If a watch is already set.
     pub fn watch(&self, watch: &Watch) {
         for node in &self.nodes {
             node.caches.watch(Arc::clone(watch));
         }
     }
 
-    /// What memory holds.
+    /// The words of a span in memory.
     #[must_use]
     pub fn memory(&self, span: Span) -> Vec<u64> {
         self.node(0).caches.memory(span)

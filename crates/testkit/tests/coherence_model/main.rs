@@ -6,7 +6,7 @@ mod model;
 use model::{Mutant, Protocol};
 use stateright::{Checker, Model};
 
-/// A state takes some 100 B, and a core looks at some 100,000 of them in a second.
+/// A state takes some 100 B, and one core checks some 100,000 of them in a second.
 const STATES_MAX: usize = 4_000_000;
 
 const SAFETY: &str = "readers see what was sealed";

@@ -1,13 +1,13 @@
 //! The protocol in a small scope, with every order of its steps.
 //!
 //! Three nodes: the home with a reader of its own, a writer, and a node with a reader and a second
-//! writer. Two objects, one after the other in the same range, which is one line. The first writer or
-//! the reader on the other node may crash, and either may be taken for lost while it is only paused,
-//! at any step. A cache may write a dirty line back, drop a clean one or fetch one at any time.
+//! writer. Two objects, one after the other in the same range, which is one line. The first writer
+//! or the reader on the other node may crash. At any step either may be declared lost while it is
+//! only paused. A cache may write a dirty line back, drop a clean one or fetch one at any time.
 
 use stateright::{Model, Property};
 
-/// Nodes: the home's, the first writer's, the one of the second.
+/// Nodes: the home's, the first writer's, the one of the second writer.
 const HOME: usize = 0;
 const FIRST: usize = 1;
 const SECOND: usize = 2;
@@ -16,13 +16,13 @@ const RANGE: usize = 0;
 const ENTRY: usize = 1;
 const CLAIM: usize = 2;
 
-/// What the entry says.
+/// States of the entry.
 const FREE: u8 = 0;
 const SEALED_1: u8 = 1;
 const SEALED_2: u8 = 2;
 const RETIRING: u8 = 3;
 
-/// What a protocol with a mistake does.
+/// A mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     NoPublishOfPayload,
@@ -34,12 +34,12 @@ pub enum Mutant {
     HeaderBeforePayload,
     TwoObjectsOnOneLine,
     ReuseWithoutQuarantine,
-    /// The claim of a reader counts no more once its node is taken for lost, while it may only be
+    /// The claim of a reader is ignored once its node is declared lost, although it may only be
     /// paused.
     ForgetOfPausedReader,
 }
 
-/// A line as one node has it.
+/// The cached state of a line on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cached {
     Nothing,
@@ -55,7 +55,7 @@ pub enum Writer {
     Tell,
     /// It asked for the seal and waits.
     Asked,
-    /// It was taken for lost, and hears of it when it asks.
+    /// It was declared lost, and learns of it when it asks.
     Refused,
     Crashed,
     Over,
@@ -82,7 +82,7 @@ pub enum Home {
     PublishRetiring,
     RefreshClaim,
     Scan,
-    /// The first writer is taken for lost.
+    /// The first writer is declared lost.
     Quarantine,
     Reuse,
     GrantedAgain,
@@ -90,7 +90,7 @@ pub enum Home {
     Over,
 }
 
-/// A reader, and what it has seen in the entry.
+/// A reader, and the entry state it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reader {
     RefreshEntry,
@@ -100,7 +100,7 @@ pub enum Reader {
     RefreshAgain(u8),
     LoadAgain(u8),
     RefreshPayload(u8),
-    /// Loads half of the line, of so many that are left.
+    /// Loads half of the line; the second number is the halves that are left.
     LoadPayload(u8, u8),
     Release,
     PublishRelease,
@@ -113,7 +113,7 @@ pub struct State {
     memory: [u8; 3],
     /// By line, then by node.
     caches: [[Cached; 3]; 3],
-    /// The claim of the home's own reader, which the home sees at once.
+    /// The claim of the home's own reader, visible to the home at once.
     near_claim: u8,
     writer: Writer,
     next: Next,
@@ -121,9 +121,9 @@ pub struct State {
     readers: [Reader; 2],
     /// The first writer's node has no dirty line of the range, and never will.
     is_clean: bool,
-    /// The claim of the reader on the other node counts no more.
+    /// The claim of the reader on the other node is ignored.
     is_forgotten: bool,
-    /// What a reader found that it must not.
+    /// Whether a reader found wrong bytes.
     wrong: bool,
     has_read: [bool; 2],
 }
@@ -144,7 +144,7 @@ pub enum Action {
     Fetch(usize, usize),
 }
 
-/// Which lines a node ever loads or stores: the others it need not have.
+/// Whether a node ever loads or stores a line: other lines need not be simulated.
 fn uses(line: usize, node: usize) -> bool {
     match line {
         RANGE => true,
@@ -192,7 +192,7 @@ impl Protocol {
         self.mutant == Some(mutant)
     }
 
-    /// Both halves of the line are the object's, or in a mutant each object has one.
+    /// Both halves of the line belong to the object, or in a mutant one half to each object.
     fn store_object(&self, state: &mut State, node: usize, object: u8) {
         let value = if self.is(Mutant::TwoObjectsOnOneLine) {
             let there = state.load(RANGE, node);
@@ -217,7 +217,7 @@ impl Protocol {
                 if is_late { Writer::Over } else { Writer::Tell }
             }
             Writer::Tell if state.home == Home::Granted => Writer::Asked,
-            // The home does not know it any more.
+            // The home no longer knows it.
             Writer::Tell => Writer::Refused,
             Writer::Refused => {
                 state.refresh(RANGE, FIRST);
@@ -381,7 +381,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        // In one mutant the second writer has a part of the line from the start.
+        // In one mutant the second writer owns a part of the line from the start.
         let next = if self.is(Mutant::TwoObjectsOnOneLine) { Next::Store } else { Next::Wait };
         vec![State {
             memory: [0, FREE, 0],
@@ -450,7 +450,7 @@ impl Model for Protocol {
                 state.is_clean = true;
             }
             Action::CrashReader => state.readers[1] = Reader::Crashed,
-            // Its node has seen its process end, and writes back what it left in the cache.
+            // Its node has seen its process end, and writes back its cached lines.
             Action::ForgetReader => {
                 state.publish(CLAIM, SECOND);
                 state.is_forgotten = true;

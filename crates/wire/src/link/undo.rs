@@ -1,15 +1,15 @@
-//! How a client gives back what the answer to a request brings when nobody waits for it any more.
+//! Returns the resources that a late reply brings after its call has ended.
 
 use crate::{ReplyBody, RequestBody};
 
-/// What is to be undone.
+/// The resource to give back.
 #[derive(Debug, Clone)]
 pub(super) enum Undo {
-    /// The answer brings nothing that stays.
+    /// The reply brings no resource.
     Nothing,
     /// Granted memory.
     Grant,
-    /// Room for so many objects.
+    /// Reservations for this number of objects.
     Reservation(u32),
     /// Reserved names.
     Reserve(Vec<String>),
@@ -29,8 +29,8 @@ impl Undo {
         !matches!(self, Self::Nothing)
     }
 
-    /// What to tell the daemon after this answer. Nothing was written to a range whose grant
-    /// nobody took, so it goes back as it came.
+    /// The request that undoes this reply. No caller received the granted range, so nothing was
+    /// written to it and it is released unchanged.
     pub(super) fn after(self, reply: ReplyBody) -> Option<RequestBody> {
         match (self, reply) {
             (Self::Grant, ReplyBody::Granted(span)) => {

@@ -1,4 +1,4 @@
-//! The calls of etcd that are used, in terms of membership.
+//! The calls to etcd, in terms of membership.
 
 use farrow_membership::etcd::{
     Change, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, LeaseId, Revision,
@@ -18,7 +18,7 @@ use crate::peers::etcd_pb::{
     RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 
-/// Most keys below a prefix: two of each member, and of many that wait or went.
+/// Limit on keys below a prefix: two of each member, and those of waiting or former ones.
 const KEYS_MAX: i64 = 4096;
 
 /// `EQUAL` and `MOD` of etcd's messages.
@@ -55,8 +55,8 @@ pub(super) async fn call(
     }
 }
 
-/// Both reads in one transaction: of one revision, and, since nothing in it is written, by a read
-/// that a quorum confirms.
+/// Reads both ranges in one transaction, so at one revision. Since it writes nothing, a quorum
+/// confirms the read.
 async fn look(to: &OpenChannel, keys: &Keys, since: Revision) -> Result<EtcdReply, Status> {
     let (key, range_end) = keys.range();
     let limit = KEYS_MAX;

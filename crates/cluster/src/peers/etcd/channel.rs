@@ -1,4 +1,4 @@
-//! The connection to one of etcd's endpoints: made when needed, to the next one after a failure.
+//! The connection to one of etcd's endpoints: opened when needed, to the next one after a failure.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::peers::limits::PeerTimes;
 use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
 use crate::peers::tls::{ALPN, Wire, check_key_is_private, unusable};
 
-/// Longest password that is read from a file.
+/// Limit on the length of a password in a file.
 const PASSWORD_BYTES_MAX: usize = 4096;
 
-/// A call without an answer of use.
+/// A call without a usable answer.
 #[derive(Debug, Clone)]
 pub(super) struct EtcdFailure {
-    /// Etcd did answer: with no.
+    /// Whether etcd answered, with a refusal.
     pub(super) is_answer: bool,
     pub(super) reason: String,
 }
 
-/// A connection that stands.
+/// An open connection.
 #[derive(Debug, Clone)]
 pub(super) struct OpenChannel {
     pub(super) live: LiveConnection,
@@ -45,7 +45,7 @@ pub(super) struct OpenChannel {
 }
 
 impl OpenChannel {
-    /// A request in the name of this node's user.
+    /// A request with the token of this node's user.
     pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(token) = &self.token {
@@ -58,15 +58,15 @@ impl OpenChannel {
 #[derive(Debug, Default)]
 struct ChannelState {
     connected: Option<OpenChannel>,
-    /// Counts connections.
+    /// Number of connections so far.
     generation: u64,
-    /// Which endpoint is tried first.
+    /// Index of the endpoint to try first.
     at: usize,
     failures: u32,
     failed: Option<(Instant, EtcdFailure)>,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct EtcdChannel {
     endpoints: Vec<PeerAddress>,
     tls: Option<TlsConnector>,
@@ -103,7 +103,8 @@ impl EtcdChannel {
         Ok(Self { endpoints, tls, user, is_plaintext_allowed, times, state })
     }
 
-    /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
+    /// Returns the open connection or a new one. An attempt continues even if the caller stops
+    /// waiting.
     pub(super) async fn connection(self: &Arc<Self>) -> Result<(OpenChannel, u64), EtcdFailure> {
         let channel = Arc::clone(self);
         let attempt = tokio::spawn(async move {
@@ -163,10 +164,10 @@ impl EtcdChannel {
         Err(failure)
     }
 
-    /// Gives a connection up that failed, if it is the one that stands; `None`: whichever stands.
-    /// The next call goes to the next endpoint.
+    /// Drops a failed connection if it is still the current one, or with `None` any current one.
+    /// The next call uses the next endpoint.
     pub(super) async fn discard(&self, generation: Option<u64>) {
-        // While one is made there is nothing to give up.
+        // If the lock is taken, a connection is being opened, so there is none to drop.
         let Ok(mut state) = self.state.try_lock() else { return };
         if generation.is_none_or(|failed| failed == state.generation)
             && state.connected.take().is_some()
@@ -237,8 +238,8 @@ async fn authenticate(
     MetadataValue::try_from(answer.into_inner().token).map_err(unreachable)
 }
 
-/// Whether an error is etcd's word on what was asked, which another endpoint would say too. A token
-/// that ran out is none: with a new connection comes a new one.
+/// Whether an error is etcd's answer to the request, which another endpoint would repeat. An
+/// expired token is not: a new connection gets a new one.
 pub(super) fn is_answer(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -251,7 +252,7 @@ pub(super) fn is_answer(status: &Status) -> bool {
     )
 }
 
-/// What etcd said; or, where the connection broke, why.
+/// The reason that etcd gave, or why the connection broke.
 pub(super) fn reason_of(status: &Status) -> String {
     let mut source = std::error::Error::source(status);
     let Some(first) = source else {

@@ -1,14 +1,14 @@
 //! The keys of a cluster in etcd: below the prefix and a version, `view`, `nodes/NAME` and
-//! `alive/NAME`. What else lies there is nobody's.
+//! `alive/NAME`. Other keys there are ignored.
 
 use farrow_membership::etcd::Key;
 
-/// Of what lies below: another layout has another version, and neither sees the other.
+/// Version of the layout. Clusters with different layouts do not see each other's keys.
 const VERSION: &str = "v1";
 
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// All keys begin with it, and end it.
+    /// The common prefix of all keys, with its slash.
     base: String,
 }
 
@@ -37,11 +37,11 @@ impl Keys {
         }
     }
 
-    /// The first key, and the first behind the last.
+    /// The range of all keys: its start, and its exclusive end.
     pub(super) fn range(&self) -> (Vec<u8>, Vec<u8>) {
         let first = self.base.clone().into_bytes();
         let mut end = first.clone();
-        // The base ends in a slash; what comes behind it is a zero.
+        // The base ends in a slash, and the next byte value is a zero digit.
         if let Some(last) = end.last_mut() {
             *last = last.saturating_add(1);
         }
@@ -61,7 +61,7 @@ mod tests {
             let bytes = one.write(&key);
             assert_eq!(one.read(&bytes), Some(key.clone()));
             assert_eq!(other.read(&bytes), None);
-            // A prefix inside another one is no part of it.
+            // A prefix within another one is separate from it.
             assert_eq!(one.read(&other.write(&key)), None);
             let (first, end) = one.range();
             assert!(first <= bytes && bytes < end);

@@ -1,8 +1,9 @@
-//! The etcd that keeps the membership: asked on the transport's thread, over one connection at a
-//! time. Nothing is decided here; what is read and written the state machine of membership says.
+//! The etcd that stores the membership, called on the transport's thread over one connection at a
+//! time. This module makes no decisions: the state machine of membership chooses each read and
+//! write.
 //!
-//! Each call has a deadline of a quarter of a lease, one that writes of half a lease. When an
-//! endpoint fails, or says nothing in time, the next call goes to the next one.
+//! Each call has a deadline of a quarter of a lease, a write of half a lease. If an endpoint fails
+//! or times out, the next call uses the next one.
 
 mod calls;
 mod channel;
@@ -32,31 +33,31 @@ use keys::Keys;
 
 pub use place::EtcdPlace;
 
-/// A node that starts waits so long for etcd: longer than an election of etcd's leader takes.
+/// Time limit on the probe of etcd at start: longer than an election of etcd's leader.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// A watch that ended sooner is made again after a pause.
+/// A watch that ended sooner is restarted with a longer pause.
 const WATCH_LONG: Duration = Duration::from_secs(1);
 
-/// Where the membership is retained in etcd, and how this node shows that it may.
+/// Where etcd stores the membership, and the credentials of this node.
 #[derive(Debug, Clone)]
 pub struct EtcdConfig {
-    /// Where.
+    /// The endpoints and the prefix.
     pub place: EtcdPlace,
-    /// Whom to trust, for `etcds://`.
+    /// The files for `etcds://`.
     pub tls: Option<EtcdTls>,
-    /// As whom.
+    /// The user, if etcd requires one.
     pub user: Option<EtcdUser>,
-    /// Speak plain text with an etcd off this machine.
+    /// Whether plain text is allowed with an etcd on another machine.
     pub is_plaintext_allowed: bool,
 }
 
 /// Files for TLS with etcd, in PEM.
 #[derive(Debug, Clone)]
 pub struct EtcdTls {
-    /// Certificates of the authorities that etcd's certificate may come from.
+    /// Certificates of the authorities that may have issued etcd's certificate.
     pub ca: PathBuf,
-    /// This node's certificate and key, if etcd wants one.
+    /// This node's certificate and key, if etcd requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -65,11 +66,11 @@ pub struct EtcdTls {
 pub struct EtcdUser {
     /// Its name.
     pub name: String,
-    /// A file with the password, and nothing else but an end of line.
+    /// A file that contains only the password and optionally a line end.
     pub password: PathBuf,
 }
 
-/// Etcd, as the transport's thread has it.
+/// The client of etcd on the transport's thread.
 #[derive(Debug)]
 pub(super) struct Etcd {
     place: EtcdPlace,
@@ -77,7 +78,7 @@ pub(super) struct Etcd {
     channel: Arc<EtcdChannel>,
     deadline: Duration,
     events: Arc<EventQueue>,
-    /// One word of a change waits at a time.
+    /// Allows one notification of a change to wait at a time.
     words: Arc<Semaphore>,
 }
 
@@ -98,7 +99,7 @@ impl Etcd {
         })
     }
 
-    /// Waits until etcd was read once.
+    /// Waits until a read of etcd succeeds.
     pub(super) fn probe(self: &Arc<Self>, runtime: &Handle) -> Result<(), StartError> {
         let failed = |reason| StartError::Etcd { place: self.place.to_string(), reason };
         let (told, is_told) = mpsc::sync_channel(1);
@@ -123,7 +124,7 @@ impl Etcd {
     }
 
     pub(super) async fn ask(self: Arc<Self>, id: u64, request: EtcdRequest) {
-        // A write waits for a disk, and at one endpoint for another one.
+        // A write waits for a disk, and for other members of etcd.
         let deadline = match &request {
             EtcdRequest::Look { .. } | EtcdRequest::KeepAlive { .. } => self.deadline,
             EtcdRequest::Grant { .. } | EtcdRequest::Change(_) => self.deadline * 2,
@@ -169,7 +170,7 @@ impl Etcd {
         }
     }
 
-    /// Says that something changed whenever it does; and whenever it may have, unheard.
+    /// Reports each change, and each interruption in which a change may have been missed.
     pub(super) async fn watch(self: Arc<Self>) {
         let mut rest = REST_MIN;
         loop {
@@ -189,7 +190,7 @@ impl Etcd {
         let (key, range_end) = self.keys.range();
         let create = RequestUnion::CreateRequest(WatchCreateRequest { key, range_end });
         let create = WatchRequest { request_union: Some(create) };
-        // It lasts until the stream of requests ends.
+        // The watch lasts until the stream of requests ends.
         let requests = stream::once(async { create }).chain(stream::pending());
         let mut client = WatchClient::with_origin(live.live.clone(), live.origin.clone());
         let opening = client.watch(live.request(requests));
@@ -200,7 +201,7 @@ impl Etcd {
         while let Some(change) = changes.message().await.map_err(failed)? {
             self.say_changed();
             if change.canceled {
-                // Compacted away, say: the look that follows finds what it missed.
+                // For example after a compaction. The next read finds the missed changes.
                 let reason = shorten(&change.cancel_reason);
                 return Err(EtcdFailure { is_answer: true, reason });
             }

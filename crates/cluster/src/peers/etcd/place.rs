@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use crate::peers::address::PeerAddress;
 
-/// Below which keys lie if nothing else is said.
+/// The default prefix of keys.
 const PREFIX_DEFAULT: &str = "/farrow";
 
-/// Longest prefix: keys stay short beside values of a kilobyte.
+/// Limit on the prefix, so that keys stay short compared to values of a kilobyte.
 const PREFIX_BYTES_MAX: usize = 255;
 
-/// Most endpoints: an etcd has seven members at most.
+/// Limit on endpoints. An etcd has seven members at most.
 const ENDPOINTS_MAX: usize = 16;
 
-/// Where the membership of a cluster is retained.
+/// Where etcd stores the membership of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdPlace {
     pub(super) endpoints: Vec<PeerAddress>,
@@ -22,7 +22,7 @@ pub struct EtcdPlace {
     pub(super) prefix: String,
 }
 
-/// A text that names no place in an etcd.
+/// A text that is not a location in etcd.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no place in an etcd, etcd[s]://HOST:PORT[,HOST:PORT...][/prefix]: {reason}")]
 pub struct EtcdPlaceError {
@@ -31,7 +31,7 @@ pub struct EtcdPlaceError {
 }
 
 impl EtcdPlace {
-    /// Whether it is spoken with by TLS.
+    /// Whether the connection uses TLS.
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }

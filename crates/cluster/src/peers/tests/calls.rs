@@ -1,4 +1,4 @@
-//! Messages and questions between two that mean well.
+//! Messages and requests between two well-behaved nodes.
 
 use super::*;
 

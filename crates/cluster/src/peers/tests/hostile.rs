@@ -1,4 +1,4 @@
-//! Peers that are broken, or want to do harm.
+//! Broken and malicious peers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -53,7 +53,7 @@ fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
         let refused = calls.tell(message(VERSION, "No Name", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
         calls.tell(message(VERSION, "raw", 1)).await.unwrap();
-        // The connection is of `raw` from now on.
+        // The connection now belongs to `raw`.
         let refused = calls.tell(message(VERSION, "other", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
         let question = Question { version: 0, ..Question::default() };
@@ -118,7 +118,7 @@ fn garbage_and_silence_on_the_port_hurt_nobody() {
         let _ = stream.write_all(&bytes);
         garbage.push(stream);
     }
-    // The preface of HTTP/2, then nonsense; then a client of HTTP/1; then nothing at all.
+    // The preface of HTTP/2 and then garbage, a client of HTTP/1, and no data at all.
     for text in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense", "GET / HTTP/1.1\r\n\r\n", ""] {
         let mut stream = connect();
         let _ = stream.write_all(text.as_bytes());
@@ -137,7 +137,7 @@ fn a_body_that_is_no_message_gets_a_status() {
     let mut b = Node::new("b");
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
-        // A frame as a message: its tags mean something else there.
+        // A frame in place of a message: its tags have another meaning there.
         let mut live = raw.link.connection(&raw.client, Lane::Work).await.unwrap();
         for (path, body) in [
             ("/farrow.v1.Node/Tell", &b"\0\0\0\0\x03\xff\xff\xff"[..]),
@@ -163,7 +163,7 @@ fn a_body_that_is_no_message_gets_a_status() {
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
 }
 
-/// A body of one piece.
+/// A body in one piece.
 struct Once(Option<Bytes>);
 
 impl hyper::body::Body for Once {
@@ -216,7 +216,7 @@ fn a_flood_is_refused_and_others_are_served() {
             matches!(event, PeerEvent::Told { from, .. } if from.as_str() == "a").then_some(())
         });
     }
-    // At least one round of the flood is over.
+    // Waits for at least one round of the flood.
     let until = Instant::now() + LIMIT;
     while Instant::now() < until && b.waiting.len() < 10 {
         b.wait(Instant::now() + Duration::from_millis(10));
@@ -259,7 +259,7 @@ fn connections_beyond_the_limits_are_closed_and_those_that_stand_go_on() {
     for stranger in strangers {
         assert!(is_closed(stranger));
     }
-    // Their places came back.
+    // The permits were released.
     Node::new("c").ask_through(&mut b, 3);
 }
 
@@ -283,7 +283,7 @@ fn a_server_that_talks_nonsense_is_an_error_here() {
     a.ask_through(&mut b, 2);
 }
 
-/// Bodies that nobody takes have a total, and one node has a quarter of it: what is beyond is refused
+/// Unread bodies have a total limit, of which one node has a quarter. Bodies beyond it are refused
 /// with the numbers, and another node is served.
 #[test]
 fn bodies_of_one_node_take_its_part_of_the_memory_and_come_back() {

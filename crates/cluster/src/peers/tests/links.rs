@@ -1,4 +1,4 @@
-//! Connections that break, and those that only seem to stand.
+//! Connections that break, and connections that only seem to be open.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// Stands between two nodes, until it is told to carry nothing more: connections stay open, and
-/// nothing comes.
+/// Forwards between two nodes until it is stopped. Then connections stay open, but no data arrives.
 struct Wall {
     address: PeerAddress,
     built: Sender<()>,
@@ -70,7 +69,7 @@ fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
     let (at_a, ..) = a.opened();
     b.peers.ask(1, &wall.address, Bytes::new(), LIMIT).unwrap();
     a.asked();
-    // Idle for longer than the keep-alive takes: the link lives, so the remote session stays.
+    // Idle for longer than the keep-alive takes: the link is alive, so the remote session remains.
     std::thread::sleep(Duration::from_millis(1500));
     b.wait(Instant::now());
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
@@ -91,7 +90,7 @@ fn a_node_that_comes_back_at_its_address_is_reached_again() {
     let mut b = b;
     a.ask_through(&mut b, 1);
     drop(b);
-    // Until the port is free, and until the back-off has passed, questions fail at once.
+    // Until the port is free and the back-off has passed, requests fail at once.
     a.peers.ask(2, &address, Bytes::new(), LIMIT).unwrap();
     a.answered(2).unwrap_err();
     let mut b = Node::with(again);

@@ -1,4 +1,4 @@
-//! The transport over real sockets of this machine.
+//! The transport over real sockets on this machine.
 
 mod calls;
 mod hostile;
@@ -21,10 +21,10 @@ use super::link::{Lane, LiveConnection, PeerLink};
 use super::pb::node_client::NodeClient;
 use super::*;
 
-/// A test that waits for so long has failed.
+/// Time limit of a test's wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A node with its event loop's part, driven by the test.
+/// A node whose event loop is driven by the test.
 struct Node {
     peers: Peers,
     waiting: Vec<PeerEvent>,
@@ -62,7 +62,7 @@ impl Node {
         self.peers.local_address().to_string().parse().unwrap()
     }
 
-    /// The first event that is wanted; others are retained.
+    /// Returns the first matching event. Others are retained.
     fn next<T>(&mut self, wanted: impl Fn(&PeerEvent) -> Option<T>) -> (PeerEvent, T) {
         let until = Instant::now() + LIMIT;
         loop {
@@ -143,7 +143,7 @@ impl Node {
         }
     }
 
-    /// Bytes of a remote session up to a count.
+    /// Reads this many bytes of a remote session.
     fn read(&mut self, remote_session: RemoteSessionId, count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < count {
@@ -152,7 +152,7 @@ impl Node {
         bytes
     }
 
-    /// Asks and has it answered: the two can still speak with each other.
+    /// Exchanges a request and an answer, which shows that the two nodes still communicate.
     fn ask_through(&mut self, other: &mut Self, token: u64) {
         self.peers.ask(token, &other.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
         let (asked, _, body) = other.asked();
@@ -163,7 +163,7 @@ impl Node {
 
 const PROCESS: RemoteProcess = RemoteProcess { pid: 42, start_time: 4242, uid: 1000 };
 
-/// Bytes in which a piece that is lost, doubled or moved shows.
+/// Bytes that reveal a lost, duplicated or moved piece.
 fn pattern(from: usize, count: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8;
     (from..from + count).map(byte).collect()
@@ -173,7 +173,7 @@ fn runtime() -> tokio::runtime::Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A client with no manners: the calls as they are, with any content.
+/// A raw client: it makes any call with any content.
 struct Raw {
     client: Arc<PeerClient>,
     link: Arc<PeerLink>,

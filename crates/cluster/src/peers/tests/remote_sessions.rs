@@ -4,7 +4,7 @@ use super::*;
 
 const REMOTE_SESSION: RemoteSessionId = RemoteSessionId::outgoing(0);
 
-/// A remote session of a client of `b` at `a`.
+/// Opens a remote session at `a` for a client of `b`.
 fn seated(a: &mut Node, b: &Node) -> RemoteSessionId {
     b.peers.open_remote_session(REMOTE_SESSION, &a.address(), PROCESS).unwrap();
     let (remote_session, from, process) = a.opened();
@@ -12,7 +12,7 @@ fn seated(a: &mut Node, b: &Node) -> RemoteSessionId {
     remote_session
 }
 
-/// Sends all of it, waiting for room when there is none.
+/// Sends all bytes, and waits for room if there is none.
 fn send_all(
     node: &mut Node,
     remote_session: RemoteSessionId,
@@ -100,11 +100,11 @@ fn the_pattern_shows_a_lost_a_doubled_and_a_moved_piece() {
     assert!(lost != whole && moved != whole && doubled != whole);
 }
 
-/// What a node could send on each of some remote sessions until it was told to wait; of the first, how much.
+/// Fills some remote sessions until each is blocked. Returns the number of bytes sent on the first.
 fn fill(node: &Node, remote_sessions: &[RemoteSessionId]) -> usize {
     let (mut sent, mut full) = (vec![0; remote_sessions.len()], 0);
     let until = Instant::now() + LIMIT;
-    // Full for a while: what is under way has come to rest.
+    // Full for a while, so the bytes in flight have arrived.
     while full < 20 {
         full += 1;
         for (sent, remote_session) in sent.iter_mut().zip(remote_sessions) {
@@ -124,7 +124,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
     let remote_session = seated(&mut a, &b);
     b.peers.send(REMOTE_SESSION, pattern(0, 0).into()).unwrap();
     let sent = fill(&b, &[REMOTE_SESSION]);
-    // Bytes that the event loop has seen, but keeps since its client does not read, still count.
+    // Bytes that the event loop keeps because its client does not read still count.
     a.wait(Instant::now() + LIMIT);
     let retained = a
         .waiting
@@ -136,7 +136,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
         b.peers.send(REMOTE_SESSION, Bytes::from_static(b"x")).is_err(),
         "the event loop took nothing"
     );
-    // Messages and questions pass by.
+    // Messages and requests are not blocked.
     b.peers.tell(&a.address(), Bytes::from_static(b"alive"));
     assert_eq!(a.told().2, &b"alive"[..]);
     b.ask_through(&mut a, 1);
@@ -159,7 +159,7 @@ fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions
     fill(&a, &theirs);
     b.peers.tell(&a.address(), Bytes::from_static(b"alive"));
     b.peers.ask(1, &a.address(), Bytes::new(), LIMIT).unwrap();
-    // Of the remote sessions nothing is taken: their bytes stay in `waiting`.
+    // No bytes of the remote sessions are taken: they stay in `waiting`.
     let _ = a.told();
     let (token, ..) = a.asked();
     a.peers.answer(token, Bytes::new()).unwrap();
@@ -172,7 +172,7 @@ fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
     let remote_session = seated(&mut a, &b);
     fill(&b, &[REMOTE_SESSION]);
     b.peers.end_remote_session(REMOTE_SESSION, true);
-    // The end is behind bytes that are not taken, so the stream is cut.
+    // The end is queued after bytes that are not taken, so the stream is cut.
     a.wait(Instant::now() + LIMIT);
     let retained = std::mem::take(&mut a.waiting);
     assert!(retained.iter().any(|event| matches!(event, PeerEvent::RemoteSessionData { .. })));

@@ -1,4 +1,4 @@
-//! Certificates: who is let in, and as whom.
+//! Certificates: admission, and the names of admitted nodes.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::peers::tls::{Tls, choose};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// TLS of a client with no manners.
+/// TLS of a raw client.
 pub(super) fn choose_tls(options: &PeersOptions) -> Option<Tls> {
     choose(options).unwrap()
 }
@@ -41,7 +41,7 @@ fn named(name: &str, node: &Node) -> PeerAddress {
     PeerAddress { name: Some(name.parse().unwrap()), ..node.address() }
 }
 
-/// That `a` gets nothing from the address, and which error.
+/// Asserts that `a` gets no answer from the address, and returns the error.
 fn refused(a: &mut Node, address: &PeerAddress) -> PeerError {
     a.peers.ask(99, address, Bytes::new(), LIMIT).unwrap();
     a.answered(99).unwrap_err()
@@ -78,7 +78,7 @@ fn another_node_than_the_expected_one_is_not_spoken_to() {
     let b = Node::with(certified(dir.path(), "b"));
     let error = refused(&mut a, &named("c", &b));
     assert!(matches!(error, PeerError::WrongNode { .. }), "{error}");
-    // Without a name the host must be certified; this node's is not.
+    // Without a name the host must be certified. That of this node is not.
     certs::issue(dir.path(), "d", &["192.0.2.1".into()], DAY).unwrap();
     let mut d = Node::with(certified(dir.path(), "d"));
     let error = refused(&mut a, &d.address());
@@ -98,7 +98,7 @@ fn who_has_no_certificate_of_this_authority_is_let_in_nowhere() {
     refused(&mut stranger, &a.address());
     let error = refused(&mut a, &stranger.address()).to_string();
     assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
-    // Knows the authority, but has a certificate of another one.
+    // Trusts the authority, but has a certificate of another one.
     let mut mixed = certified(other.path(), "c");
     mixed.tls.as_mut().unwrap().ca = dir.path().join("ca.pem");
     let mut mixed = Node::with(mixed);
@@ -106,7 +106,7 @@ fn who_has_no_certificate_of_this_authority_is_let_in_nowhere() {
     // Plain text to a node with TLS.
     let mut plain = Node::new("p");
     refused(&mut plain, &a.address());
-    // And TLS to a node with plain text.
+    // TLS to a node with plain text.
     refused(&mut a, &plain.address());
     let mut b = Node::with(certified(dir.path(), "b"));
     b.ask_through(&mut a, 1);
@@ -115,7 +115,7 @@ fn who_has_no_certificate_of_this_authority_is_let_in_nowhere() {
 
 #[test]
 fn tls_without_a_certificate_of_the_client_gets_no_answer() {
-    // The handshake of TLS 1.3 is over for the client before the server has refused it.
+    // In TLS 1.3 the client's handshake completes before the server refuses it.
     let dir = authority();
     let mut b = Node::with(certified(dir.path(), "b"));
     let root = rustls::pki_types::pem::PemObject::from_pem_file(dir.path().join("ca.pem")).unwrap();
@@ -142,7 +142,7 @@ fn tls_without_a_certificate_of_the_client_gets_no_answer() {
     Node::with(certified(dir.path(), "a")).ask_through(&mut b, 1);
 }
 
-/// Certifies a node from and to these times.
+/// Certifies a node for this period.
 fn certify(dir: &Path, name: &str, begin: OffsetDateTime, end: OffsetDateTime) {
     let hosts = ["127.0.0.1".to_owned()];
     let (certificate, key) = certs::sign(dir, &name.parse().unwrap(), &hosts, begin, end).unwrap();
@@ -171,8 +171,8 @@ fn a_certificate_that_ran_out_or_is_not_yet_good_opens_nothing() {
     }
 }
 
-/// A certificate is looked at when a connection begins: one that expires ends no connection, and a node
-/// that is started again with a new certificate is spoken to again.
+/// A certificate is checked when a connection starts. One that expires ends no connection, and a
+/// node restarted with a new certificate is reached again.
 #[test]
 fn a_certificate_that_expires_during_a_run_ends_no_connection() {
     let dir = authority();

@@ -1,5 +1,5 @@
-//! The seam between the two ways of agreeing on who is in the cluster and the rest of a node: both
-//! take time and news in, and hand out views, reach and leases.
+//! The seam between the two membership back ends and the rest of a node. Both take the time and
+//! events, and return views, reachability and leases.
 
 use farrow_membership::etcd::{EtcdMembership, EtcdOutput, EtcdReply};
 use farrow_membership::{
@@ -10,36 +10,36 @@ use super::{Cluster, JoinError, PeerAction};
 use crate::protocol::Action;
 use crate::protocol::node::NodeState;
 
-/// How the nodes of a cluster agree on who they are.
+/// How the nodes of a cluster agree on their members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AgreementKind {
-    /// Among themselves, by majority.
+    /// Consensus by a majority of the nodes.
     #[default]
     Embedded,
-    /// By what is written in an etcd.
+    /// Through the contents of an etcd.
     Etcd,
 }
 
-/// One node's part in it.
+/// The membership back end of a node.
 #[derive(Debug)]
 pub(super) enum Agreement {
     Embedded(Box<Membership>),
     Etcd(Box<EtcdMembership>),
 }
 
-/// What comes out of either.
+/// Output of either back end.
 pub(super) enum Outcome {
-    /// What both say.
+    /// Output that both have.
     Told(Output),
-    /// Ask etcd.
+    /// A request to etcd.
     Ask(PeerAction),
-    /// Bytes to be retained before what follows.
+    /// Bytes to store before the next outcome.
     Keep(Vec<u8>),
 }
 
 impl Agreement {
-    /// `retained` is what an earlier process retained; of another kind it counts for nothing. `incarnation`
-    /// grows from one process to the next.
+    /// `retained` is the state of an earlier process; that of another kind is ignored.
+    /// `incarnation` increases from one process to the next.
     pub(super) fn new(
         kind: AgreementKind,
         options: Options,
@@ -91,7 +91,7 @@ impl Agreement {
         }
     }
 
-    /// Tells who asks to be let in that its lease is another one.
+    /// Rejects a node that asks to join with another lease.
     pub(super) fn refuse_lease(&mut self, from: &Sender) -> Vec<Outcome> {
         self.with_embedded(|one, out| one.refuse_lease(from, out))
     }
@@ -131,7 +131,7 @@ impl Agreement {
         }
     }
 
-    /// Does something with the embedded membership; nothing with another.
+    /// Calls the embedded membership; does nothing with another.
     fn with_embedded(
         &mut self,
         what: impl FnOnce(&mut Membership, &mut Vec<Output>),
@@ -165,12 +165,12 @@ impl Agreement {
 }
 
 impl NodeState {
-    /// Etcd answered; [`PeerAction::AskEtcd`] gave the number.
+    /// Handles a reply of etcd; [`PeerAction::AskEtcd`] gave the number.
     pub fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<Action>) {
         self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
     }
 
-    /// Something changed in etcd, or may have.
+    /// Handles a possible change in etcd.
     pub fn etcd_changed(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.with_membership(now_ms, out, |membership| membership.etcd_changed(now_ms));
     }
@@ -189,8 +189,8 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// A process that was stopped may not act on a lease that ended meanwhile: before anything that
-    /// hangs on it is done, its end is noticed.
+    /// Notices the end of the lease before any action that depends on it: a stopped process may
+    /// continue after the lease has ended.
     pub(in crate::protocol) fn heed_lease(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let is_over =
             |cluster: &Cluster| cluster.has_lease && !cluster.membership.has_lease(now_ms);

@@ -1,5 +1,5 @@
-//! Nodes whose memory cannot be mapped and whose objects are brought by network: who they are, and what
-//! is asked of them.
+//! Nodes whose memory cannot be mapped and whose objects are fetched by network: their state, and
+//! the questions to them.
 
 use farrow_membership::View;
 use farrow_net::source::MemberLife;
@@ -12,25 +12,26 @@ use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 
-/// A ticket has to come within this time: a connection waits for it.
+/// Limit of the time for a ticket: a connection waits for it.
 const TICKET_MS_MAX: u64 = 2_500;
 
-/// A node that did not say where its data server listens is asked again after so long.
+/// Pause before a node is asked again for the address of its data server.
 const ASK_AGAIN_MS: u64 = 250;
 
 impl NodeState {
-    /// A node whose memory is not mapped is reached by network, if it can be.
+    /// Marks a node whose memory is not mapped for access by network, if possible.
     pub(super) fn reach_by_net(&mut self, node: &str) {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(peer) = cluster.peers.get_mut(node) else { return };
         let is_to_ask = kind.is_some() && peer.mapped().is_none();
-        // Until it has said where its data server listens, requests wait: most nodes have one.
+        // Requests wait until it has answered with the address of its data server: most nodes have
+        // one.
         peer.by_net = kind.filter(|_| is_to_ask);
         peer.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
-    /// Asks nodes where their data servers listen.
+    /// Asks nodes for the addresses of their data servers.
     pub(super) fn ask_by_net(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else { return };
         let due = cluster.peers.iter_mut();
@@ -50,7 +51,7 @@ impl NodeState {
         }
     }
 
-    /// A node says where its data server listens, or did not answer.
+    /// Handles a node's answer with the address of its data server, or its failure.
     pub(super) fn data_address_answered(
         &mut self,
         (node, incarnation): (&str, u64),
@@ -71,7 +72,7 @@ impl NodeState {
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
-            // A node that does not know of this one's membership yet says no.
+            // A node that has not yet seen this one's membership rejects the question.
             (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) => {
                 peer.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
             }
@@ -86,7 +87,7 @@ impl NodeState {
         peer.is_some_and(|peer| peer.mapped().is_some())
     }
 
-    /// A node did not answer where its data server was, or began anew: perhaps it listens elsewhere.
+    /// A data server did not answer, or its node restarted: asks for its address again.
     pub(in crate::protocol) fn find_by_net_again(&mut self, node: &str, now_ms: u64) {
         let peers = self.cluster.as_mut().map(|cluster| &mut cluster.peers);
         if let Some(peer) = peers.and_then(|all| all.get_mut(node))
@@ -96,7 +97,7 @@ impl NodeState {
         }
     }
 
-    /// Lives of nodes that have ended, and whether the node is lost.
+    /// Handles ended incarnations of nodes; each with whether the node is lost.
     pub(super) fn lives_ended(
         &mut self,
         ended: Vec<(String, u64, bool)>,
@@ -113,21 +114,21 @@ impl NodeState {
         }
     }
 
-    /// For how long replicas are known to be of objects that exist; `None`: nobody asks.
+    /// Time for which replicas are known to be current; `None`: no limit applies.
     pub(crate) fn replicas_last_ms(&self, now_ms: u64) -> Option<u64> {
         self.replicas.kind()?;
         let cluster = self.cluster.as_ref()?;
         Some(cluster.membership.lease_left_ms(now_ms))
     }
 
-    /// Clients may use replicas until then without asking.
+    /// Sets the time until which clients may use replicas without asking.
     pub(crate) fn set_replicas_until(&mut self, until_ns: u64) {
         if let Err(error) = self.home.set_replicas_until(until_ns) {
             tracing::error!(%error, "replicas");
         }
     }
 
-    /// Members hear of this life of the node, once it is one of them.
+    /// Announces this incarnation to the members, once it is one of them.
     pub(super) fn tell_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &self.cluster else { return };
         let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
@@ -139,13 +140,13 @@ impl NodeState {
         }
     }
 
-    /// A node that is lost is known to be so after this time.
+    /// Time after which a lost node is known to be lost.
     pub(in crate::protocol) fn net_patience_ms(&self) -> u64 {
         let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
         lease_ms.saturating_mul(2)
     }
 
-    /// Names of the members whose objects are brought by network.
+    /// Names of the members whose objects are fetched by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
         let all = self.cluster.iter().flat_map(|cluster| &cluster.peers);
         let is_by_net = |one: &Peer| one.by_net.is_some() && !one.is_lost();
@@ -157,29 +158,29 @@ impl NodeState {
         self.net_region_of(node).is_some()
     }
 
-    /// The region of a member whose objects are brought by network.
+    /// The region of a member whose objects are fetched by network.
     pub(in crate::protocol) fn net_region_of(&self, node: &str) -> Option<u64> {
         let peer = self.cluster.as_ref()?.peers.get(node)?;
         let is_by_net = peer.by_net.is_some() && !peer.is_lost();
         peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
-    /// Why the objects of a node cannot be listed by network.
+    /// The error for a node whose objects cannot be listed by network.
     pub(in crate::protocol) fn not_by_net(&self, node: &str) -> WireError {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
         match known.and_then(|known| known.check_usable().err()) {
             Some(error) => error,
-            // It is this one, or its memory was mapped meanwhile.
+            // It is this node, or its memory was mapped meanwhile.
             None => WireError::Invalid(format!("node {node} is not reached by network")),
         }
     }
 
-    /// The member with this region, if its objects are brought by network.
+    /// The member with this region, if its objects are fetched by network.
     pub(in crate::protocol) fn net_node_of(&self, region: u64) -> Option<String> {
         self.net_nodes().into_iter().find(|node| self.net_region_of(node) == Some(region))
     }
 
-    /// What is wrong with a node that may have an object and that is lost.
+    /// The error of a lost node that may have an object.
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
         let mut others = self.cluster.as_ref()?.peers.values();
@@ -189,7 +190,7 @@ impl NodeState {
         others.find(is_home)?.check_usable().err()
     }
 
-    /// What a client is told where a node did not do what it was asked.
+    /// The client's error for a request that a node did not perform.
     pub(in crate::protocol) fn unreachable_by_net(
         &self,
         node: &str,
@@ -205,7 +206,7 @@ impl NodeState {
         }
     }
 
-    /// A connection to a node needs a ticket.
+    /// Requests a ticket for a connection to a node.
     pub(in crate::protocol) fn want_ticket(
         &mut self,
         node: &str,
@@ -220,12 +221,12 @@ impl NodeState {
         }
     }
 
-    /// Whether this life of a member goes on.
+    /// Whether this incarnation of a member is current.
     pub(in crate::protocol) fn is_in_life(&self, member: &MemberLife) -> bool {
         self.peer_in_life(&member.name, member.incarnation).is_some()
     }
 
-    /// Tells a member that an object is gone; false if that is not possible now.
+    /// Notifies a member that an object is deleted; `false` if that is not possible now.
     pub(in crate::protocol) fn ask_gone(
         &mut self,
         member: &MemberLife,
@@ -240,7 +241,7 @@ impl NodeState {
         self.ask_node(&member.name, &question, about, out)
     }
 
-    /// Asks a node to delete an object of its; false if that is not possible now.
+    /// Asks a node to delete one of its objects; `false` if that is not possible now.
     pub(in crate::protocol) fn ask_delete(
         &mut self,
         node: &str,
@@ -254,7 +255,7 @@ impl NodeState {
         self.ask_node_within(node, &question, about, timeout_ms, out)
     }
 
-    /// Whether another node may do this under a full name.
+    /// Whether another node has a right on a full name.
     pub(in crate::protocol) fn check_node_may(
         &self,
         node: &str,

@@ -1,4 +1,4 @@
-//! Whether an object has a name in memory that this node cannot map: its home is asked.
+//! Lookups of names in memory that this node cannot map: its home is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +9,24 @@ use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::protocol::admission::answer_to;
 use crate::protocol::{Action, SessionId};
 
-/// Most lookups under way at a time.
+/// Limit of lookups at a time.
 const LOOKUPS_MAX: usize = 4096;
 
-/// How long a node may take to say whether it has a name: less than a client's patience of 10 s.
+/// Limit of the time for an answer about a name: less than a client's timeout of 10 s.
 const LOOKUP_MS_MAX: u64 = 3_000;
 
-/// A client waits to hear whether an object has a name.
+/// A client's wait for a lookup of a name.
 #[derive(Debug)]
 struct NameLookup {
     session: SessionId,
     seq: u64,
     /// Nodes that have not answered.
     waiting: BTreeSet<String>,
-    /// A node that did not say whether it has the name.
+    /// The error of a node that did not answer about the name.
     silent: Option<WireError>,
 }
 
-/// Lookups under way.
+/// Lookups in progress.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     next: u64,
@@ -34,8 +34,8 @@ pub(super) struct Lookups {
 }
 
 impl NodeState {
-    /// Which other node has an object of this full name: one that a client could not look into.
-    /// `None`: nodes were asked, and the answer comes later.
+    /// The other node with an object of this full name that a client could not find. `None`: nodes
+    /// were asked, and the answer follows later.
     pub(in crate::protocol) fn find_lost(
         &mut self,
         (session, seq): (SessionId, u64),
@@ -70,15 +70,15 @@ impl NodeState {
         Ok(None)
     }
 
-    /// Nobody waits for the lookups of a session that ended.
+    /// Forgets the lookups of an ended session.
     pub(in crate::protocol) fn forget_lookups(&mut self, session: SessionId) {
         if let Some(cluster) = &mut self.cluster {
             cluster.lookups.all.retain(|_, one| one.session != session);
         }
     }
 
-    /// What is said of a name that is in no memory that can be looked into: a node whose names were
-    /// never known here may have it.
+    /// The answer for a name that is in no readable memory: a lost node whose names were never
+    /// known here may have it.
     fn found_lost(&self, found: Option<String>) -> Result<ReplyBody, WireError> {
         match (&found, self.lost_unread()) {
             (None, Some(error)) => Err(error),
@@ -86,16 +86,16 @@ impl NodeState {
         }
     }
 
-    /// Another node asks which of these full names its objects have.
+    /// Answers another node's question which of these full names its objects have.
     pub(super) fn has_names(&self, names: &[String]) -> Answer {
         if names.len() > NAMES_MAX {
             return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
         }
-        // What cannot be read might be there.
+        // An unreadable name might exist.
         Answer::Has(names.iter().map(|name| self.home.has_name(name).unwrap_or(true)).collect())
     }
 
-    /// A node says whether it has the name of a lookup, or does not say.
+    /// Handles a node's answer to a lookup, or its failure.
     pub(super) fn lookup_answered(
         &mut self,
         lookup: u64,
@@ -114,7 +114,8 @@ impl NodeState {
         one.waiting.remove(node);
         let mut found = None;
         match answer {
-            // Its memory may have been mapped meanwhile: the client looks there next time.
+            // Its memory may have been mapped meanwhile: the client looks there on its next
+            // attempt.
             Ok(Answer::Has(has)) if has.contains(&true) && is_by_net => {
                 let all = cluster.lookups.all.remove(&lookup);
                 if let Some(NameLookup { session, seq, .. }) = all {
@@ -148,7 +149,7 @@ impl NodeState {
     }
 }
 
-/// The same error, of a node that did not even say what it has.
+/// The same error, for a node that did not report its names either.
 pub(super) fn because(error: &WireError, why: &str) -> WireError {
     match error {
         WireError::NodeUnreachable { node, address, reason } => WireError::NodeUnreachable {

@@ -1,7 +1,7 @@
-//! A node among others: who is there, where their memory lies, which names are free.
+//! A node in its cluster: members, their memory, and free names.
 //!
-//! The state machines of membership and naming decide; this joins them to the store and to the
-//! requests of clients. What goes to other nodes comes out as [`PeerAction`].
+//! The state machines of membership and naming decide. This module connects them to the store and
+//! to the requests of clients. Messages to other nodes are [`PeerAction`]s.
 
 mod agreement;
 mod by_net;
@@ -48,225 +48,226 @@ use offer::info_of;
 use peers::Peer;
 use waits::Awaited;
 
-/// How long a question to another node may take, in leases: what is to be found out does not
-/// change sooner.
+/// Limit of the time for a question to another node, in leases: the facts in question do not change
+/// sooner.
 const ASK_LEASES_MAX: u64 = 3;
 
-/// What another node has to hear of is told so long, longer than a link is broken that is not lost,
+/// A notification is retried for this long: longer than any transient link failure.
 const TELL_MS_MAX: u64 = 30_000;
-/// after pauses of so long,
+/// Pause between attempts to deliver a notification.
 const TELL_AGAIN_MS: u64 = 100;
-/// and as much of it is retained.
+/// Limit of notifications that are not delivered.
 const UNTOLD_MAX: usize = 65_536;
 
-/// What a node is to the others.
+/// Options of a node in a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// Its name.
     pub name: NodeName,
-    /// Where the others reach it.
+    /// Address at which the other nodes reach it.
     pub address: String,
-    /// How the nodes agree on who they are.
+    /// How the nodes agree on their members.
     pub agreement: AgreementKind,
-    /// Where it finds others, unless they agree by etcd.
+    /// Addresses of other nodes, unless the nodes agree by etcd.
     pub seeds: Vec<String>,
-    /// After so long without a word a node is thought lost.
+    /// A node without any message for this time is considered lost.
     pub lease_ms: u64,
-    /// How its memory is reached.
+    /// The ways to its memory.
     pub offer: Offer,
-    /// Where its data server listens; `None`: it has none.
+    /// Address of its data server; `None`: it has none.
     pub net: Option<String>,
-    /// A number that grows from one start of a node without memory to the next.
+    /// Increases from one start of a node without memory to the next.
     pub incarnation: u64,
     /// A random number.
     pub seed: u64,
 }
 
-/// Something to do with other nodes.
+/// Work that involves other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerAction {
-    /// Send a message of the membership protocol; it may be lost.
+    /// Sends a message of the membership protocol; it may be lost.
     Tell {
-        /// To where.
+        /// The destination.
         address: String,
-        /// Which life of this node sends it.
+        /// The sending incarnation of this node.
         incarnation: u64,
         /// The message.
         body: Vec<u8>,
     },
-    /// Ask another node; [`NodeState::answered`] is called by the deadline.
+    /// Asks another node; [`NodeState::answered`] is called by the deadline.
     Ask {
-        /// Names the question.
+        /// Identifies the question.
         token: u64,
-        /// Which node.
+        /// The node.
         node: String,
-        /// Where it is.
+        /// Its address.
         address: String,
-        /// Which life of this node asks.
+        /// The asking incarnation of this node.
         incarnation: u64,
         /// The question.
         body: Vec<u8>,
-        /// How long it may take.
+        /// Limit of the time for an answer.
         timeout_ms: u64,
     },
-    /// Answer what another node asked.
+    /// Answers a question of another node.
     Answer {
-        /// Names the question.
+        /// Identifies the question.
         token: u64,
         /// The answer.
         body: Vec<u8>,
     },
-    /// Map the memory of a node and call [`NodeState::mapped`].
+    /// Maps the memory of a node and calls [`NodeState::mapped`].
     Map {
-        /// Which.
+        /// The node.
         node: String,
-        /// How.
+        /// The ways to its memory.
         offer: Offer,
     },
-    /// Carry the messages of a client to another node and back.
+    /// Forwards the messages of a client to another node and back.
     Bridge {
         /// The client's connection.
         session: SessionId,
-        /// Its first request's number.
+        /// Number of its first request.
         seq: u64,
-        /// Which node.
+        /// The node.
         node: String,
-        /// Where it is.
+        /// Its address.
         address: String,
-        /// Which life of this node this is.
+        /// The incarnation of this node.
         incarnation: u64,
         /// The first message for the other node: `Hello` or `Listen`.
         first: RequestBody,
         /// The client maps the other node's memory.
         maps_memory: bool,
     },
-    /// A node is lost: end the connections that are carried to it.
+    /// A node is lost: ends the connections that are forwarded to it.
     CutOff {
-        /// Which.
+        /// The node.
         node: String,
-        /// Where it was.
+        /// Its address.
         address: String,
     },
-    /// Look after a process of this node for another one, for a while, and answer.
+    /// Watches a process of this node for another one, for a while, and answers.
     WatchProcess {
-        /// Names the question.
+        /// Identifies the question.
         token: u64,
         /// The process.
         pid: u32,
         /// Its start time.
         start_time: u64,
     },
-    /// Watch the process of a client that runs on another node of this machine, and call
+    /// Watches the process of a client that runs on another node of this machine, and calls
     /// [`NodeState::orphan_died`].
     WatchRemoteClient {
-        /// Its place.
+        /// Its slot.
         slot: ClientSlot,
     },
-    /// Ask etcd, which keeps the membership; [`NodeState::etcd_answered`] is called by a deadline.
+    /// Asks etcd, which stores the membership; [`NodeState::etcd_answered`] is called by a
+    /// deadline.
     AskEtcd {
-        /// Names the question.
+        /// Identifies the question.
         id: u64,
-        /// What.
+        /// The request.
         request: etcd::EtcdRequest,
     },
-    /// Drop from this machine's caches what is written back of these parts of a mapped region.
+    /// Drops these parts of a mapped region from this machine's caches, after writing them back.
     Clean {
-        /// Names the question.
+        /// Identifies the question.
         token: u64,
-        /// Whose region.
+        /// The node that owns the region.
         node: String,
         /// Parts of it.
         spans: Vec<farrow_wire::WireSpan>,
     },
 }
 
-/// Why a node cannot be one of several.
+/// Error on joining a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The region cannot be read.
     #[error(transparent)]
     Store(#[from] farrow_store::StoreError),
-    /// The options make no sense.
+    /// The options are invalid.
     #[error(transparent)]
     Options(#[from] farrow_membership::OptionsError),
 }
 
-/// What a question that is under way is about.
+/// Subject of a question under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) enum PendingQuestion {
-    /// The protocol for names repeats by itself.
+    /// A message for names; that protocol repeats by itself.
     Naming,
-    /// Whether the process of the client in that place is there.
+    /// Whether the process of the client in that slot runs.
     Watch(ClientSlot, PeerIdentity),
-    /// Whether processes read through the place of a client that has ended.
+    /// Whether processes read through the slot of a client that has ended.
     Family(ClientSlot),
-    /// A barrier or flags of a client.
+    /// A barrier or flags of a client, by the number of the request.
     Sync(u64),
-    /// What a member retained that this node keeps by the view of an epoch.
+    /// State from a member for names that this node owns by the view of an epoch.
     HandOver {
-        /// Which node.
+        /// The member.
         node: String,
-        /// Which epoch.
+        /// The epoch.
         epoch: Epoch,
     },
-    /// What a client of another machine left in its caches.
+    /// The cache lines that a client of another machine left.
     Clean(ClientSlot),
     /// Names that clients wait for.
     Await(String),
     /// Whether a node whose memory is not mapped has a name.
     Has {
-        /// Which lookup.
+        /// The lookup.
         lookup: u64,
         /// The node that is asked.
         node: String,
     },
-    /// Where a node's data server listens.
+    /// The address of a node's data server.
     DataAddress {
-        /// Which node.
+        /// The node.
         node: String,
-        /// Which life of it.
+        /// Its incarnation.
         incarnation: u64,
     },
     /// A ticket for a connection.
     Ticket {
-        /// Which node.
+        /// The node.
         node: String,
-        /// Names the request.
+        /// Identifies the request.
         number: u64,
     },
     /// Whether a member has dropped its replica of an object.
     Gone {
-        /// Which.
+        /// The member.
         member: MemberLife,
-        /// Which object.
+        /// The object.
         id: ObjectId,
     },
-    /// A delete that is another node's to do.
+    /// A delete that another node performs.
     Delete {
-        /// Which node.
+        /// The node.
         node: String,
-        /// The delete, and which of its objects.
+        /// The delete, and the index of the object in it.
         which: (u64, usize),
     },
-    /// Something that the other node has to hear of: told again until it has, for a while.
+    /// A notification that the other node must receive: repeated for a while.
     Told {
-        /// Which node.
+        /// The node.
         node: String,
-        /// What.
+        /// The notification.
         question: Question,
-        /// No longer than this.
+        /// Time of the last attempt.
         until_ms: u64,
     },
 }
 
-/// Something to tell again, and when.
+/// A notification to repeat, and when.
 #[derive(Debug)]
 struct Untold {
     at_ms: u64,
     what: (String, Question, u64),
 }
 
-/// Notes that a node has to be told again, if it is not lost.
+/// Notes a notification to repeat, unless its node is lost.
 fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u64), now_ms: u64) {
     let Some(cluster) = cluster else {
         return;
@@ -277,7 +278,7 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
     }
 }
 
-/// All that a node knows of its cluster.
+/// State of a node's cluster.
 #[derive(Debug)]
 pub(in crate::protocol) struct Cluster {
     options: ClusterOptions,
@@ -290,24 +291,24 @@ pub(in crate::protocol) struct Cluster {
     awaited: Awaited,
     lookups: Lookups,
     not_joined: NotJoined,
-    /// It was in a view since this daemon began.
+    /// Whether this node was in a view since this daemon started.
     was_member: bool,
     asked: BTreeMap<u64, PendingQuestion>,
     next_token: u64,
-    /// Remote clients without a connection, each with when its node is asked again.
+    /// Remote clients without a connection, with the state of their watch.
     watched: BTreeMap<ClientSlot, remote_clients::Watched>,
-    /// Remote clients that went, and whose nodes have not cleaned up behind them.
+    /// Ended remote clients whose nodes have not cleaned their caches.
     dirty: BTreeMap<ClientSlot, remote_clients::Dirty>,
-    /// What other nodes have to hear of and did not.
+    /// Notifications that other nodes have not received.
     untold: Vec<Untold>,
-    /// Clients have to be told.
+    /// Whether clients must be informed of a change.
     has_news: bool,
-    /// The others know that it goes.
+    /// Whether the others know that this node leaves.
     has_left: bool,
 }
 
 impl NodeState {
-    /// Makes this node one of a cluster. What an earlier life retained is found in the region.
+    /// Makes this node a member of a cluster. The region has the state of an earlier incarnation.
     ///
     /// # Errors
     ///
@@ -363,7 +364,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// A message came. `from` is what the certificate of the sender says.
+    /// Handles a message. `from` is taken from the certificate of the sender.
     pub fn told(
         &mut self,
         (from, incarnation): (&str, u64),
@@ -422,7 +423,7 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// Whether all that was handed over was taken.
+    /// Whether all state that was handed over has been received.
     pub fn has_handed_over(&self) -> bool {
         let Some(cluster) = &self.cluster else {
             return true;
@@ -441,12 +442,12 @@ impl NodeState {
         !is_under_way && self.has_nothing_set_aside()
     }
 
-    /// Whether nobody has to be told that this node goes.
+    /// Whether no other node needs to learn that this one leaves.
     pub fn has_left(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.has_left)
     }
 
-    /// Says farewell to the others, so that they need not find out.
+    /// Announces the leave to the other nodes, so that they need not detect it.
     pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -469,7 +470,7 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        // It grows by itself while a node waits to be let in.
+        // It increases by itself while a node waits to join.
         cluster.incarnation = cluster.membership.incarnation().0;
         match told {
             Output::Send { address, message } => {
@@ -479,7 +480,7 @@ impl NodeState {
                 let incarnation = cluster.incarnation;
                 out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
             }
-            // Bytes by now.
+            // Converted to [`Outcome::Keep`] already.
             Output::Keep(_) => {}
             Output::View(view) => self.view_installed(view, now_ms, out),
             Output::Reach { number, state } => {
@@ -507,7 +508,7 @@ impl NodeState {
         }
     }
 
-    /// What is to be known after a kill. Retained before anything that follows from it is sent.
+    /// Stores the state that must survive a kill, before any message that depends on it is sent.
     fn keep(&mut self, bytes: &[u8]) {
         if let Err(error) = self.keep_membership(bytes) {
             tracing::error!(%error, "what is to be kept for the cluster");
@@ -528,7 +529,7 @@ impl NodeState {
         cluster.naming.lease(has_lease, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         if is_over {
-            // Their homes wait for this node no longer.
+            // The homes of the objects no longer wait for this node.
             for node in self.net_nodes() {
                 self.drop_replicas_of(&node, now_ms, out);
             }
@@ -568,7 +569,7 @@ impl NodeState {
         view.member(number).map(|member| member.name.to_string())
     }
 
-    /// Asks a mapped peer; false when it is not known.
+    /// Asks a mapped peer; `false` if it is not known.
     pub(in crate::protocol) fn ask_node(
         &mut self,
         node: &str,
@@ -581,7 +582,7 @@ impl NodeState {
         self.ask_node_within(node, question, about, timeout_ms, out)
     }
 
-    /// As [`Self::ask_node`], and no answer within a lease is none.
+    /// As [`Self::ask_node`], with one lease as the limit for the answer.
     pub(in crate::protocol) fn ask_within_lease(
         &mut self,
         node: &str,
@@ -593,7 +594,7 @@ impl NodeState {
         self.ask_node_within(node, question, about, lease_ms, out)
     }
 
-    /// As [`Self::ask_node`], with a time for the answer.
+    /// As [`Self::ask_node`], with a limit for the answer.
     fn ask_node_within(
         &mut self,
         node: &str,
@@ -625,7 +626,7 @@ impl NodeState {
         true
     }
 
-    /// The answer to a question of this node, or why there is none.
+    /// Handles the answer to a question of this node, or the reason why there is none.
     pub fn answered(
         &mut self,
         token: u64,
@@ -646,7 +647,7 @@ impl NodeState {
             tracing::debug!(?about, %reason, "no answer");
         }
         match (about, answer) {
-            // By now another client may have that place.
+            // By now another client may have that slot.
             (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
                 if self.orphans.get(&slot) == Some(&peer) =>
             {
@@ -713,7 +714,7 @@ impl NodeState {
         }
     }
 
-    /// Another node asks. `from` is what its certificate says.
+    /// Handles a question of another node. `from` is taken from its certificate.
     pub fn asked(
         &mut self,
         token: u64,
@@ -732,7 +733,7 @@ impl NodeState {
         }
     }
 
-    /// `None`: the answer comes later.
+    /// Returns `None` if the answer follows later.
     fn answer_question(
         &mut self,
         token: u64,
@@ -769,7 +770,7 @@ impl NodeState {
                 Some(memory) if memory.reader.uid().0 == region_uid => Answer::IsThere(
                     farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place),
                 ),
-                // Not mapped again yet; its clients' children may be.
+                // Not mapped again yet, but its clients' children may map it.
                 _ => Answer::No(format!("region {region_uid:#x} is not mapped")),
             }),
             Question::Await { names } => Some(self.await_for(from, names)),
@@ -798,8 +799,8 @@ impl NodeState {
         }
     }
 
-    /// Tells a mapped peer something that it must not miss: a barrier that was passed, a name that was
-    /// sealed. Telling twice does no harm.
+    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
+    /// name. A repetition is harmless.
     pub(in crate::protocol) fn tell_node(
         &mut self,
         node: &str,
@@ -830,24 +831,25 @@ impl NodeState {
         }
     }
 
-    /// The name of this node; empty where it is alone.
+    /// The name of this node; empty without a cluster.
     pub(in crate::protocol) fn own_name(&self) -> String {
         self.cluster.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
     }
 
-    /// The node that decides on a name, or keeps what has it: the same for all that have this view.
+    /// The name authority: it decides on a name and owns its state. The same for all nodes with
+    /// this view.
     pub(in crate::protocol) fn authority_name(&self, full: &str) -> String {
         let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
         let member = view.and_then(|view| view.member(naming::authority_of(view, full)?));
         member.map_or_else(|| self.own_name(), |member| member.name.to_string())
     }
 
-    /// Whether no other node can keep flags of the names that this one keeps.
+    /// Whether no other node can own the flags of this node's names.
     pub(in crate::protocol) fn may_keep_flags(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.has_lease)
     }
 
-    /// The same once these nodes have left; `None` if there are no others.
+    /// The name authority once these nodes have left; `None` if there are no others.
     pub(in crate::protocol) fn authority_without(
         &self,
         nodes: &[&str],
@@ -859,7 +861,7 @@ impl NodeState {
         member.map(|member| member.name.to_string())
     }
 
-    /// What clients are told of the nodes, and `Nodes` is answered with.
+    /// The nodes, for clients and as the answer to `Nodes`.
     pub(in crate::protocol) fn members(&self) -> Members {
         let Some(cluster) = &self.cluster else {
             return Members::default();
@@ -891,14 +893,14 @@ impl NodeState {
         }
     }
 
-    /// As [`Self::members`], with the nodes that are to be joined and are no members.
+    /// As [`Self::members`], with the nodes to join that are no members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
         let mut members = self.members();
         members.nodes.extend(self.not_joined());
         ReplyBody::Nodes(members)
     }
 
-    /// Tells clients of the nodes, if something changed.
+    /// Informs clients of the nodes after a change.
     fn tell_members(&mut self) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -912,7 +914,7 @@ impl NodeState {
         }
     }
 
-    /// For which other node the first message of a connection is, if it is for one.
+    /// The other node that the first message of a connection is for, if there is one.
     pub(in crate::protocol) fn other_node(&self, first: &RequestBody) -> Option<String> {
         let (RequestBody::Hello(Hello { node, .. }) | RequestBody::Listen(Listen { node, .. })) =
             first
@@ -923,7 +925,7 @@ impl NodeState {
         (!node.is_empty() && own != Some(node)).then(|| node.clone())
     }
 
-    /// A client wants the memory of another node, or to be told of events there.
+    /// Forwards a client that uses the memory or the events of another node.
     pub(in crate::protocol) fn carry(
         &mut self,
         (session, seq): (SessionId, u64),
@@ -945,7 +947,7 @@ impl NodeState {
         };
         self.admit(peer, version)?;
         if peer.remote_client.is_some() {
-            // Its own node carries it to where it wants.
+            // Its own node forwards it to its destination.
             return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
         }
         let Some(cluster) = &self.cluster else {

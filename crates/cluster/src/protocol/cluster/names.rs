@@ -1,4 +1,4 @@
-//! Names are one in the whole cluster: a request that takes some waits until they are granted.
+//! Names are unique in the cluster: a request that takes names waits until they are granted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,10 @@ use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
 use crate::protocol::{Action, SessionId};
 
-/// Most requests that wait for names at a time.
+/// Limit of requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
 
-/// What a name that is asked for takes beside its copies: the object that is to have it, and entries
-/// of tables.
+/// Cost of a requested name beside its copies: the future object, and entries of tables.
 const NAME_COST_BYTES: usize = 512;
 
 /// A request that waits for its names.
@@ -27,19 +26,19 @@ struct WaitingForNames {
     slot: ClientSlot,
     seq: u64,
     body: RequestBody,
-    /// In full.
+    /// Full names.
     names: Vec<String>,
     deadline_ms: u64,
 }
 
-/// What waits until authorities know that names are not in flight any more: they would tell others that
-/// the names are taken when they are free again.
+/// A request that waits until authorities know that names are no longer in flight. Otherwise they
+/// would report the names as taken after they are free again.
 #[derive(Debug)]
 struct PendingNameRelease {
     session: SessionId,
     slot: ClientSlot,
     seq: u64,
-    /// In full.
+    /// Full names.
     names: Vec<String>,
     deadline_ms: u64,
     then: Then,
@@ -47,28 +46,28 @@ struct PendingNameRelease {
 
 #[derive(Debug)]
 enum Then {
-    /// A delete of objects that have the names.
+    /// Serves a delete of objects that have the names.
     Serve(RequestBody),
-    /// To a request that was granted the names and did not use them.
+    /// Answers a request that was granted the names and did not use them.
     Answer(Result<ReplyBody, WireError>),
 }
 
-/// Requests that wait for names, and names that were granted and are not settled.
+/// Requests that wait for names, and granted names that are not settled.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     next_ticket: u64,
     waiting: BTreeMap<u64, WaitingForNames>,
-    /// Not asked for yet: this node has no lease.
+    /// Not requested yet: this node has no lease.
     asleep: Vec<WaitingForNames>,
     indebted: Vec<PendingNameRelease>,
     /// Reserved by clients of this node's memory.
     reserved: Vec<String>,
-    /// Some of them may be reserved no more.
+    /// Whether some of them may not be reserved any more.
     has_changed: bool,
 }
 
 impl Parked {
-    /// The last daemon passed on these names.
+    /// `reserved` are the names from the previous daemon.
     pub(super) fn new(reserved: Vec<String>) -> Self {
         Self { reserved, ..Self::default() }
     }
@@ -77,7 +76,7 @@ impl Parked {
         self.waiting.len() + self.asleep.len() + self.indebted.len()
     }
 
-    /// Memory that the requests of a session take, with the names that are asked for.
+    /// Memory of a session's requests, with the requested names.
     fn bytes_of(&self, session: SessionId) -> usize {
         let waiting = self.waiting.values().chain(&self.asleep);
         let names = waiting.filter(|one| one.session == session).flat_map(|one| &one.names);
@@ -96,9 +95,9 @@ impl NodeState {
         self.cluster.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
     }
 
-    /// Parks a request that takes names, until the cluster grants them, and one that frees names,
-    /// until their authorities know that they are not in flight. `Err` gives back one that does
-    /// neither, or takes none that is free here.
+    /// Parks a request that takes names until the cluster grants them. A request that frees names
+    /// waits until their authorities know that they are not in flight. `Err` returns a request that
+    /// does neither, or takes no name that is free here.
     pub(in crate::protocol) fn park(
         &mut self,
         session: SessionId,
@@ -129,7 +128,8 @@ impl NodeState {
         }
         let lease_ms = cluster.options.lease_ms;
         if is_delete {
-            // An authority that says nothing for so long is excluded, and the next one knows nothing.
+            // An authority that is silent for this long is excluded, and the next one knows
+            // nothing.
             let deadline_ms = now_ms.saturating_add(lease_ms);
             let then = Then::Serve(body);
             let delete = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
@@ -145,8 +145,8 @@ impl NodeState {
         Ok(())
     }
 
-    /// Names of objects that a request deletes which are sealed, and of which an authority may not
-    /// know that yet: it would tell others that they are taken when they are free again.
+    /// Names in a delete that have objects, while an authority may not know that yet. It would
+    /// report them as taken after they are free again.
     fn names_in_debt(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
         let RequestBody::Delete { targets } = body else {
             return None;
@@ -178,7 +178,7 @@ impl NodeState {
         }
     }
 
-    /// Goes on with what waited for authorities, and waits no more.
+    /// Resumes requests that need not wait for authorities any more.
     fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
             return;
@@ -195,7 +195,7 @@ impl NodeState {
         }
     }
 
-    /// Serves a request that waits for nothing any more, if its client is still there.
+    /// Serves a request after its wait, if its client is still connected.
     fn serve_parked(
         &mut self,
         (session, slot, seq): (SessionId, ClientSlot, u64),
@@ -214,7 +214,7 @@ impl NodeState {
             return;
         };
         if !cluster.has_lease {
-            // A daemon that has just started, or a change of the view: it soon has one, or never.
+            // Soon after a start or a change of the view this node has a lease, or never.
             return cluster.parked.asleep.push(waiting);
         }
         let ticket = cluster.parked.next_ticket;
@@ -229,13 +229,13 @@ impl NodeState {
         self.perform_naming(outputs, now_ms, out);
     }
 
-    /// The lease was found: requests that wait for it go on.
+    /// Resumes the requests that wait for the lease, once there is one.
     pub(super) fn ask_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
         for mut waiting in std::mem::take(&mut cluster.parked.asleep) {
-            // What it reserved is held again, if no other view came meanwhile.
+            // Its reserved names are held again, unless the view changed meanwhile.
             match self.names_to_take(waiting.slot, &waiting.body) {
                 Some(names) => {
                     waiting.names = names;
@@ -270,8 +270,8 @@ impl NodeState {
         self.serve_indebted(now_ms, out);
     }
 
-    /// Names, in full, that a request takes and that are free here; `None`: there are none, or the
-    /// request will be refused as it is.
+    /// Full names that a request takes and that are free here. `None`: there are none, or the
+    /// request will be refused anyway.
     fn names_to_take(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
         let names: Vec<&String> = match body {
             RequestBody::Reserve { names } | RequestBody::Renew { names, .. } => {
@@ -286,7 +286,7 @@ impl NodeState {
         let (mut full, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
         for name in names {
             let name = self.full_name(slot, name).ok()?;
-            // One that was reserved may be held no more: this node was excluded since.
+            // A reserved name may not be held any more, if this node was excluded meanwhile.
             let is_missing = !naming.holds(&name) && !self.home.has_name(&name).ok()?;
             if is_missing && seen.insert(name.clone()) {
                 full.push(name);
@@ -295,8 +295,9 @@ impl NodeState {
         (!full.is_empty()).then_some(full)
     }
 
-    /// That this node may give an object the name now. One that was not asked for had an object when its
-    /// request came; that this one is gone since does not make it free.
+    /// Checks that this node may give an object the name now. A name that was not requested had an
+    /// object when the request arrived. The later delete of that object does not make the name
+    /// free.
     ///
     /// # Errors
     /// [`WireError::NameTaken`] if it is not held.
@@ -309,7 +310,7 @@ impl NodeState {
         }
     }
 
-    /// What became of the names of a request.
+    /// Handles the result for the names of a request.
     pub(super) fn names_granted(
         &mut self,
         ticket: u64,
@@ -346,8 +347,8 @@ impl NodeState {
         }
     }
 
-    /// Answers a request, at once if it used the names that it was granted: what it did not use is free
-    /// when it is answered.
+    /// Answers a request, at once if it used all granted names. Unused names must be free when it
+    /// is answered.
     fn answer_granted(
         &mut self,
         waiting: &WaitingForNames,
@@ -359,7 +360,7 @@ impl NodeState {
         let Some(Cluster { naming, parked, options, .. }) = self.cluster.as_deref_mut() else {
             return;
         };
-        // One that has an object now is taken, whatever its authority thinks.
+        // A name with an object is taken, whatever its authority assumes.
         granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
         let WaitingForNames { session, slot, seq, .. } = *waiting;
         if granted.is_empty() {
@@ -382,11 +383,11 @@ impl NodeState {
         let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
         match &waiting.body {
             RequestBody::Seal { items } if !errors.is_empty() => {
-                // None is sealed where one is refused.
+                // If one name is refused, no object is sealed.
                 let error = errors.into_values().next().unwrap_or(WireError::Closing);
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
-            // Each name by itself: those that are not held are not renewed.
+            // Names are renewed one by one: those that are not held are skipped.
             body @ RequestBody::Renew { .. } => {
                 self.serve(slot, body.clone(), now_ms, wall_ns, out)
             }
@@ -399,8 +400,7 @@ impl NodeState {
         }
     }
 
-    /// Names that were granted for a request: those that are reserved now stay in flight, the others
-    /// are sealed, or free again.
+    /// Settles granted names: reserved ones stay in flight, the others are sealed, or free again.
     fn settle(&mut self, granted: Vec<String>) {
         let home = &self.home;
         let Some(cluster) = &mut self.cluster else {
@@ -412,14 +412,14 @@ impl NodeState {
         cluster.naming.settle(done.iter().map(String::as_str));
     }
 
-    /// Reserved names may be so no more: they are looked at in the next tick.
+    /// Has reserved names checked in the next tick: some may not be reserved any more.
     pub(in crate::protocol) fn note_reservations(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             cluster.parked.has_changed = true;
         }
     }
 
-    /// Looks which names that were reserved are so no more.
+    /// Settles names that are not reserved any more.
     pub(super) fn settle_reserved(&mut self) {
         let home = &self.home;
         let Some(cluster) = &mut self.cluster else {

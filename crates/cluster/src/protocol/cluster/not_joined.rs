@@ -1,4 +1,4 @@
-//! Nodes that did not join, with the cause: for the log and for `farrow nodes`.
+//! Nodes that did not join, with the reason: for the log and for `farrow nodes`.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::offer::lease_ms_in;
 use super::{NodeState, Outcome};
 use crate::protocol::Action;
 
-/// The same words are said again after so long.
+/// Pause before the same message is logged again.
 const AGAIN_MS: u64 = 60_000;
 
-/// Most addresses, and most words, that are remembered.
+/// Limit of remembered addresses, and of messages.
 const REMEMBERED_MAX: usize = 128;
 
-/// The causes, by address, and what was logged.
+/// The reasons, by address, and the logged messages.
 #[derive(Debug, Default)]
 pub(super) struct NotJoined {
-    /// Why nodes at these addresses are not reached, or not joined.
+    /// Reasons why nodes at these addresses are not reached or did not join.
     why_not: BTreeMap<String, String>,
-    /// What was said, and when.
+    /// Logged messages, with their times.
     said: BTreeMap<String, u64>,
 }
 
@@ -31,7 +31,7 @@ impl NotJoined {
         }
     }
 
-    /// Whether words are to be said now.
+    /// Whether a message is to be logged now.
     fn is_due(&mut self, words: &str, now_ms: u64) -> bool {
         self.said.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < AGAIN_MS);
         let is_due = !self.said.contains_key(words) && self.said.len() < REMEMBERED_MAX;
@@ -43,7 +43,7 @@ impl NotJoined {
 }
 
 impl NodeState {
-    /// Messages to an address arrive, or why they do not.
+    /// Notes that messages to an address arrive, or why they do not.
     pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -54,7 +54,7 @@ impl NodeState {
         }
     }
 
-    /// Something that only whoever runs the nodes can mend.
+    /// Handles a clash that only the operator of the nodes can resolve.
     pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -76,7 +76,7 @@ impl NodeState {
         }
     }
 
-    /// A node with another lease may not join: each counts on the lease of all others.
+    /// Rejects a node with another lease: each node relies on the lease of all others.
     pub(super) fn refuse_lease(&mut self, message: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
         let Body::Ask { info, .. } = &message.body else {
             return None;
@@ -98,7 +98,7 @@ impl NodeState {
         Some(cluster.membership.refuse_lease(&message.from))
     }
 
-    /// Nodes that this one is to join and that are no members, each with why not.
+    /// Nodes that this one is to join and that are no members, each with the reason.
     pub(super) fn not_joined(&self) -> Vec<MemberInfo> {
         let Some(cluster) = &self.cluster else {
             return Vec::new();

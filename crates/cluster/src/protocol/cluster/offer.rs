@@ -1,10 +1,11 @@
-//! How a node's memory can be reached, as it tells the others.
+//! The ways to a node's memory, as announced to the other nodes.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of an encoded offer: with a lease behind it, it is part of each view, which takes 1,024.
+/// Limit of the bytes of an encoded offer: followed by a lease it is part of each view, which takes
+/// 1,024.
 pub const OFFER_BYTES_MAX: usize = 1024 - 10;
 
 /// One way to the memory.
@@ -17,17 +18,17 @@ pub enum MemoryRoute {
         /// Their name.
         name: String,
     },
-    /// A file or device that other machines have too, by the same path unless they say otherwise.
+    /// A file or device that other machines have too, by the same path unless configured otherwise.
     Device {
         /// Its path.
         path: PathBuf,
         /// First byte of the region.
         file_offset: u64,
-        /// Coherent inside a machine only.
+        /// Whether it is coherent inside a machine only.
         is_node_local: bool,
     },
-    /// Memory without a name, for nodes of the same machine: who holds it is said in the lock file
-    /// of the node's socket, also after a restart of its daemon.
+    /// Memory without a name, for nodes of the same machine. The lock file of the node's socket
+    /// names its holder, also after a restart of the daemon.
     Held {
         /// The lock file.
         lock: PathBuf,
@@ -37,8 +38,8 @@ pub enum MemoryRoute {
 /// A node's region, and the ways to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Which kernel and process namespace the node runs in: where they are the same, processes
-    /// of the one are seen by the other.
+    /// Identifies kernel and process namespace of the node: nodes with equal values see each
+    /// other's processes.
     pub host: String,
     /// Uid of the region.
     pub region_uid: u64,
@@ -50,7 +51,7 @@ pub struct Offer {
     pub capacity: u64,
     /// Address at which every process should map it.
     pub base: u64,
-    /// The best way first.
+    /// The ways, the best one first.
     pub ways: Vec<MemoryRoute>,
 }
 
@@ -66,13 +67,13 @@ impl Offer {
     }
 }
 
-/// What a member says of itself: its offer, and behind it its lease.
+/// A member's info: its offer, followed by its lease.
 pub(super) fn info_of(offer: &Offer, lease_ms: u64) -> Vec<u8> {
     let lease = postcard::to_allocvec(&lease_ms).unwrap_or_default();
     offer.encode().map_or_else(Vec::new, |bytes| [bytes, lease].concat())
 }
 
-/// The lease in what a member says of itself; `None` where it says none.
+/// The lease in a member's info; `None` if there is none.
 pub(super) fn lease_ms_in(info: &[u8]) -> Option<u64> {
     let (_, rest) = postcard::take_from_bytes::<Offer>(info).ok()?;
     postcard::from_bytes(rest).ok()

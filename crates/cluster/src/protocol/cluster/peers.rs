@@ -1,4 +1,4 @@
-//! The other nodes: what is known of each, and its memory, mapped.
+//! The other nodes: their membership and their mapped memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use super::offer::{MemoryRoute, Offer};
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
 
-/// Most nodes that are remembered after they were lost.
+/// Limit of lost nodes that are remembered.
 const LOST_MAX: usize = 64;
 
-/// The memory of another node, mapped by this one to look for names in.
+/// The memory of another node, mapped by this one to look up names.
 #[derive(Debug, Clone)]
 pub struct MappablePeer {
-    /// What clients get to map it.
+    /// The fabric, for clients that map it.
     pub fabric: Arc<dyn Fabric>,
-    /// Looks into its directory.
+    /// Reads its directory.
     pub reader: Reader,
 }
 
 #[derive(Debug)]
 enum PeerMemory {
-    /// Not mapped, and why.
+    /// Not mapped, for this reason.
     Missing(String),
     Mapped(Box<MappablePeer>),
 }
@@ -37,12 +37,12 @@ pub(super) struct Peer {
     pub(super) member: Member,
     pub(super) offer: Option<Offer>,
     reach: Reach,
-    /// It left in order, so nobody waits for what it had.
+    /// It left in order, so no node waits for its objects.
     has_left: bool,
     memory: PeerMemory,
-    /// Its objects are brought by network: `net` or `net+TLS`.
+    /// Fabric by which its objects are fetched: `net` or `net+TLS`.
     pub(super) by_net: Option<&'static str>,
-    /// When it is asked where its data server listens.
+    /// Time of the next question for the address of its data server.
     pub(super) ask_net_at_ms: Option<u64>,
 }
 
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// The error for an object in its memory, which cannot be mapped here.
+    /// The error for an object in its memory, which is not mapped here.
     fn unreachable(&self) -> WireError {
         let reason = match &self.memory {
             PeerMemory::Missing(why) => why.clone(),
@@ -116,7 +116,7 @@ impl Peer {
         WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
     }
 
-    /// Whether it is lost and may come back with objects whose names cannot be read here.
+    /// Whether it is lost and may return with objects whose names are unknown here.
     fn is_lost_unread(&self) -> bool {
         self.is_lost() && !self.has_left && self.mapped().is_none()
     }
@@ -148,7 +148,7 @@ impl Peer {
 }
 
 impl NodeState {
-    /// A set of nodes was agreed on.
+    /// Handles a new view.
     pub(super) fn view_installed(&mut self, view: View, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -178,7 +178,7 @@ impl NodeState {
             if known.as_ref().is_some_and(|known| {
                 !known.is_lost() && known.member.incarnation != member.incarnation
             }) {
-                // Its earlier life ended, in a view that was missed.
+                // Its earlier incarnation ended, in a view that was missed.
                 lost.push(name.clone());
                 let earlier = known.as_ref().map_or(0, |known| known.member.incarnation.0);
                 ended.push((name.clone(), earlier, false));
@@ -192,7 +192,7 @@ impl NodeState {
                 continue;
             }
             let mut peer = Peer::new(member.clone());
-            // Where its objects were brought from, they most likely still are.
+            // Its objects are most likely still fetched in the same way.
             peer.by_net = cluster.peers.get(&name).and_then(|known| known.by_net);
             if let Some(offer) = peer.offer.clone() {
                 out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
@@ -218,7 +218,7 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// The memory of a node was mapped, or why not.
+    /// Notes the mapped memory of a node, or the reason of a failure.
     pub fn mapped(&mut self, node: &str, memory: Result<MappablePeer, String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -238,8 +238,8 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// Memory without a name that is mapped, of nodes that are not heard of: it goes with the last
-    /// process of its node, which only the kernel knows.
+    /// Mapped nameless memory of nodes that are not heard of. It ends with the last process of its
+    /// node, which only the kernel knows.
     pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
         let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
         peers.filter_map(|(name, peer)| {
@@ -263,12 +263,12 @@ impl NodeState {
         live.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The memory of another node, for a client that is to map it too.
+    /// The memory of another node, for a client that maps it too.
     pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
         self.cluster.as_ref()?.peers.get(node)?.mapped()
     }
 
-    /// Which kernel and process namespace a node runs in.
+    /// Identifies the kernel and process namespace of a node.
     pub fn host_of(&self, node: &str) -> Option<&str> {
         let peer = self.cluster.as_ref()?.peers.get(node)?;
         peer.offer.as_ref().map(|offer| offer.host.as_str())
@@ -295,8 +295,8 @@ impl NodeState {
         }
     }
 
-    /// The other node in whose memory an object with this full name is. Not of lost ones only: a
-    /// client may have failed to reach one that is still thought to live.
+    /// The other node with an object of this full name in its memory. Live nodes are included: a
+    /// client may have failed to reach one of them.
     pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
         let mut others = self.cluster.as_ref()?.peers.iter();
         others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
@@ -309,7 +309,7 @@ impl NodeState {
         unread.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The error for an object in the memory of a node, which cannot be mapped here.
+    /// The error for an object in the memory of a node that is not mapped here.
     pub(super) fn unreachable(&self, node: &str) -> WireError {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
         known.map_or_else(
@@ -318,14 +318,14 @@ impl NodeState {
         )
     }
 
-    /// The error for a name that a lost node may have, which nobody here could look for.
+    /// The error for a name that a lost node with unknown names may have.
     pub(super) fn lost_unread(&self) -> Option<WireError> {
         let mut others = self.cluster.as_ref()?.peers.values();
         let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
         Some(unknown_names(name, address))
     }
 
-    /// The same for a lost node, which another member may know.
+    /// The same for a lost node that another member may know.
     pub(super) fn lost_member(&self, number: NodeNumber) -> Option<WireError> {
         let former = &self.cluster.as_ref()?.membership.view()?.former;
         let lost = former.iter().find(|one| one.number == number)?;
@@ -336,7 +336,7 @@ impl NodeState {
         self.memory_of(node).map(|memory| memory.reader.uid().0)
     }
 
-    /// A mapped peer, if this is the life of it that is in the view.
+    /// The member of a mapped peer, if this incarnation of it is in the view.
     pub(super) fn peer_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
         let peer = self.cluster.as_ref()?.peers.get(node)?;
         let is_it = peer.member.incarnation.0 == incarnation && !peer.is_lost();
@@ -345,13 +345,17 @@ impl NodeState {
 }
 
 /// Whether an object with this full name is in the memory of a node, this one included. Names of a
-/// node that is lost stay taken: it may come back with what it has.
-pub(super) fn is_name_known(home: &Home, peers: &BTreeMap<String, Peer>, full: &str) -> bool {
+/// lost node stay taken: it may return with its objects.
+pub(super) fn is_name_known(
+    home: &Home,
+    peers: &BTreeMap<String, Peer>,
+    full: &str,
+) -> bool {
     #[cfg(feature = "failpoints")]
     if farrow_store::failpoints::is_faulty("names.blind") {
         return false;
     }
-    // What cannot be read might be there.
+    // An unreadable name might exist.
     home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full))
 }
 
@@ -363,8 +367,8 @@ fn unknown_names(name: &NodeName, address: &str) -> WireError {
     WireError::NodeLost { node: name.to_string(), reason }
 }
 
-/// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
-/// they may know what those have.
+/// The nodes whose names cannot be read here. If members were lost before this daemon started, all
+/// others are asked: they may know the names of those.
 pub(super) fn unread(peers: &BTreeMap<String, Peer>, view: Option<&View>) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
     let asks_all = former.any(|one| !one.has_left && !peers.contains_key(one.name.as_str()));
@@ -380,9 +384,9 @@ pub(super) fn unread(peers: &BTreeMap<String, Peer>, view: Option<&View>) -> Unr
 fn has_name(reader: &Reader, full: &str) -> bool {
     let own = own_name(full);
     let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("");
-    // The number of the namespace plays no part in looking for a name.
+    // The number of the namespace does not matter for the lookup of a name.
     let (number, _) = reader.namespace();
     let reader = reader.clone().in_namespace(number, namespace);
-    // What cannot be read might be there.
+    // An unreadable name might exist.
     !matches!(reader.whereabouts(Target::Name(own)), Ok(Whereabouts::Nowhere))
 }

@@ -1,4 +1,4 @@
-//! What the state machines of two nodes ask each other. Carried by `Ask` of the gRPC service.
+//! Questions between the state machines of two nodes. Carried by `Ask` of the gRPC service.
 
 use farrow_membership::naming;
 use farrow_wire::{WireError, WireSpan, WireTarget};
@@ -6,69 +6,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::sync::{NameState, SyncQuestion};
 
-/// Most names in one question.
+/// Limit of names in one question.
 pub const NAMES_MAX: usize = 8192;
 
-/// A question, or something told.
+/// A question or a notification. "I" is the asking node, "you" the asked one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// Of the protocol that keeps names unique.
+    /// A message of the protocol that keeps names unique.
     Naming(naming::NameMessage),
-    /// About barriers and flags.
+    /// A message about barriers and flags.
     Sync(SyncQuestion),
-    /// Is this process of the node asked still there? Answered when it has gone, or after a while.
+    /// Whether this process of yours still runs. Answered when it has ended, or after a while.
     Watch {
         /// Its process id.
         pid: u32,
         /// Its start time.
         start_time: u64,
     },
-    /// A process of the node asked has gone: write back or drop what that node's caches hold of
-    /// what it may have written.
+    /// A process of yours has ended: write back or drop the cache lines that it may have written.
     Clean {
         /// The asker's region.
         region_uid: u64,
         /// Parts of it.
         spans: Vec<WireSpan>,
     },
-    /// Tell me when one of these names, in full, is sealed in your memory.
+    /// Notify me when one of these full names is sealed in your memory.
     Await {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
-    /// These names, in full, were sealed in my memory.
+    /// These full names were sealed in my memory.
     Sealed {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
-    /// I cannot map your memory: which of these names, in full, do your objects have?
+    /// I cannot map your memory: which of these full names do your objects have?
     Has {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
-    /// Does a process of the node asked map my region through this place, which a client of that node
-    /// had?
+    /// Whether a process of yours maps my region through this slot, which a client of yours had.
     Family {
         /// The asker's region.
         region_uid: u64,
-        /// The place.
+        /// The slot.
         place: u32,
     },
-    /// Where does your data server listen?
+    /// The address of your data server.
     DataAddress,
     /// A ticket for a connection to your data server.
     Ticket {
-        /// How often a daemon opened the asker's region: what an earlier one held is held no more.
+        /// How often a daemon opened my region: holds of earlier ones have ended.
         life: u64,
     },
-    /// Objects of mine that you may have replicas of are gone.
+    /// Drop your replicas of these objects of mine.
     Gone {
         /// The low halves of their ids; at most `NAMES_MAX`.
         objects: Vec<u64>,
     },
     /// A client of mine deletes an object of yours.
     Delete {
-        /// Which: by its full name, or its id.
+        /// The object: by its full name, or its id.
         target: WireTarget,
     },
 }
@@ -76,17 +74,17 @@ pub enum Question {
 /// The answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Done, nothing to say.
+    /// Done, without a result.
     Done,
     /// To `Watch` and `Family`.
     IsThere(bool),
-    /// To `Await`: which are sealed already.
+    /// To `Await`: the names that are sealed already.
     Sealed(Vec<String>),
-    /// The question could not be read, or breaks a limit.
+    /// The question is malformed, exceeds a limit or is rejected.
     No(String),
     /// To `Has`: for each name whether an object has it.
     Has(Vec<bool>),
-    /// To `SyncQuestion::HandOver`: names, in full, and what was retained under them. None: that is all.
+    /// To `SyncQuestion::HandOver`: full names with their state. An empty list ends the transfer.
     HandedOver(Vec<(String, NameState)>),
     /// To `DataAddress`; `None`: there is none.
     DataAddress(Option<String>),

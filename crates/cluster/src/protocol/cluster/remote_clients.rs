@@ -1,5 +1,5 @@
-//! Clients of other nodes that lost their connection: they may still read what they hold, so their
-//! places stay until it is certain that their processes have ended.
+//! Clients of other nodes that lost their connection. They may still read what they hold, so their
+//! slots remain until their processes have certainly ended.
 
 use farrow_membership::fnv::{BASIS, fnv};
 use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
@@ -9,17 +9,17 @@ use super::{NodeState, PeerAction, PendingQuestion, Question};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
 
-/// A client whose node has no answer is asked for again after so long.
+/// Pause before a client whose node gave no answer is asked about again.
 pub(super) const AGAIN_MS: u64 = 500;
 
-/// How a remote client without a connection is watched.
+/// State of the watch of a remote client without a connection.
 #[derive(Debug)]
 pub(super) enum Watched {
-    /// Its process can be seen from here.
+    /// Its process is visible from here.
     Here,
     /// Its node is being asked.
     Asking,
-    /// It is looked for, or its node is asked, again at this time.
+    /// At this time it is checked, or its node is asked, again.
     AskAt(u64),
 }
 
@@ -32,11 +32,11 @@ impl Watched {
     }
 }
 
-/// A client that went, and what it could write in quarantine.
+/// An ended client whose writable memory is in quarantine.
 #[derive(Debug)]
 pub(super) struct Dirty {
     remote_client: RemoteClient,
-    /// When its node is asked to clean; `None`: it is being asked.
+    /// Time at which its node is asked to clean; `None`: it is being asked.
     ask_at_ms: Option<u64>,
 }
 
@@ -46,14 +46,14 @@ impl Dirty {
     }
 }
 
-/// By what the table of clients knows a node: 64 bits of FNV-1a of its name.
+/// Key of a node in the table of clients: 64 bits of FNV-1a of its name.
 pub(crate) fn node_key(name: &str) -> u64 {
     fnv(BASIS, name.as_bytes())
 }
 
 impl NodeState {
-    /// Remote clients that lost their connections are watched by their processes where those can be seen,
-    /// else by their nodes.
+    /// Watches remote clients that lost their connections: by their processes if those are visible,
+    /// otherwise through their nodes.
     pub(super) fn watch_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &self.cluster else {
             return;
@@ -75,7 +75,7 @@ impl NodeState {
         self.ask_to_clean(now_ms, out);
     }
 
-    /// Whether the processes of a remote client's node are seen by this one.
+    /// Whether this node sees the processes of a remote client's node.
     pub(in crate::protocol) fn is_host_own(&self, remote_client: RemoteClient) -> bool {
         let Some(cluster) = &self.cluster else {
             return false;
@@ -88,7 +88,7 @@ impl NodeState {
         })
     }
 
-    /// Asks the nodes of clients that cannot be seen from here.
+    /// Asks the nodes of clients that are not visible from here.
     fn ask_for_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -122,7 +122,7 @@ impl NodeState {
         }
     }
 
-    /// Asks the node of a client that has ended; false if that is not possible now.
+    /// Asks the node of a client that has ended; `false` if that is not possible now.
     pub(in crate::protocol) fn ask_node_of(
         &mut self,
         remote_client: RemoteClient,
@@ -141,8 +141,9 @@ impl NodeState {
         nodes.find(|(name, _)| node_key(name) == remote_client.node).map(|(name, _)| name.clone())
     }
 
-    /// A client of memory that is coherent only inside a machine went: what it could write is
-    /// nobody's until the caches of its machine hold nothing of it. `None`: they may do so still.
+    /// Removes a client of memory that is coherent only inside a machine. The memory that it could
+    /// write stays in quarantine until the caches of its machine are clean. `None`: they may not be
+    /// yet.
     pub(in crate::protocol) fn leave_dirty(
         &mut self,
         slot: ClientSlot,
@@ -154,7 +155,7 @@ impl NodeState {
                 cluster.dirty.insert(slot, Dirty { remote_client, ask_at_ms: Some(0) });
                 Ok(None)
             }
-            // Its node is not known any more: who runs the nodes has to say what became of it.
+            // Its node is no longer known: the operator has to report its end.
             (Some(_), None) => Ok(None),
             (None, _) => {
                 farrow_store::clean(self.home.region(), &left.spans)?;
@@ -163,7 +164,7 @@ impl NodeState {
         }
     }
 
-    /// Asks nodes to clean what their dead clients may have left in their caches.
+    /// Asks nodes to clean their caches after clients that have ended.
     pub(super) fn ask_to_clean(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -197,7 +198,7 @@ impl NodeState {
         }
     }
 
-    /// The caches of a client's machine hold nothing any more of what it could write.
+    /// The caches of a client's machine are clean of the memory that it could write.
     pub(super) fn cleaned(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster {
             cluster.dirty.remove(&slot);
@@ -209,7 +210,7 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// Nobody knows what became of a remote client: it is looked for again.
+    /// The state of a remote client is unknown: it is checked again later.
     pub(crate) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster
             && let Some(watched) = cluster.watched.get_mut(&slot)
@@ -225,7 +226,7 @@ impl NodeState {
         self.orphan_died(slot, now_ms);
     }
 
-    /// Somebody who knows says that the processes of a lost node have ended.
+    /// Handles the operator's statement that the processes of a lost node have ended.
     pub(in crate::protocol) fn forget_node(
         &mut self,
         node: &str,
@@ -245,8 +246,8 @@ impl NodeState {
                 return Err(WireError::Invalid(format!("node {node:?} is not lost")));
             }
             Some(_) => {}
-            // Lost before this daemon began: it knows its clients by the region. Without a lease it
-            // does not know who is a member.
+            // Lost before this daemon started: only the clients in the region name it. Without a
+            // lease the members are not known.
             None if cluster.has_lease
                 && (self.orphans.values().any(|peer| is_of_it(peer.remote_client))
                     || !self.families.of_node(key).is_empty()
@@ -261,10 +262,10 @@ impl NodeState {
         let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.remote_client)));
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
         gone.iter().for_each(|slot| self.remote_client_gone(*slot, now_ms));
-        // So have their children.
+        // The children of its clients have ended too.
         let families = self.families.of_node(key);
         families.iter().for_each(|slot| self.end_family(*slot, now_ms));
-        // Its caches went with it.
+        // Its caches are lost with it.
         for slot in gone.into_iter().chain(families).chain(dirty) {
             if self.home.quarantined().any(|one| one == slot) {
                 self.cleaned(slot, now_ms);

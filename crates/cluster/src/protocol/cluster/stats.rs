@@ -1,4 +1,4 @@
-//! What a node tells of its cluster in numbers.
+//! Statistics of a node's cluster.
 
 use farrow_wire::Members;
 
@@ -7,19 +7,19 @@ use crate::protocol::node::NodeState;
 /// See [`NodeState::cluster_numbers`].
 #[derive(Debug, Clone)]
 pub struct ClusterNumbers {
-    /// Who is there.
+    /// The members.
     pub members: Members,
-    /// How long this node's lease lasts from now on; 0: it has none.
+    /// Remaining time of this node's lease; 0: it has none.
     pub lease_left_ms: u64,
-    /// For the memory of each node that is mapped here, its own too: cache lines that this daemon
-    /// published, and refreshed.
+    /// For each mapped memory, including this node's own: cache lines that this daemon published
+    /// and refreshed.
     pub lines: Vec<(String, [u64; 2])>,
-    /// Objects that were brought from other nodes, and their bytes in memory.
+    /// Number of objects fetched from other nodes, and their bytes in memory.
     pub fetched: [u64; 2],
 }
 
 impl NodeState {
-    /// Numbers of the cluster; `None` for a node that is alone.
+    /// Statistics of the cluster; `None` for a node without one.
     pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
         let cluster = self.cluster.as_ref()?;
         let own = (self.own_name(), self.home.region());
@@ -38,7 +38,7 @@ impl NodeState {
         })
     }
 
-    /// Why this node does not serve clients now, if it does not. Its memory has been adopted before it
+    /// Whether this node serves clients; otherwise the reason. It adopts its memory before it
     /// listens.
     pub fn readiness(&self, now_ms: u64) -> Result<(), String> {
         let Some(cluster) = &self.cluster else { return Ok(()) };

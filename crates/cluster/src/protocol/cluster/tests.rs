@@ -1,6 +1,6 @@
-//! Clients of another machine: what they hold, were granted and left unsealed comes back once it is
-//! certain that they have ended, and not before. Two nodes that share no kernel, with their clock
-//! and their cable in the hands of the test.
+//! Clients of another machine: their holds, grants and unsealed memory are reclaimed once they have
+//! certainly ended, and not before. Two nodes without a common kernel; the test controls their
+//! clock and network.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
 const LEASE_MS: u64 = 1000;
 /// Time between two rounds.
 const ROUND_MS: u64 = 50;
-/// By then both are in the view, or have been for so long that whatever is to happen has.
+/// By then both nodes are in the view and all consequences have happened.
 const LONG_MS: u64 = 5 * LEASE_MS;
-/// A question, its answer and what follows of it take some rounds.
+/// Enough for a question, its answer and their consequences.
 const SOON_MS: u64 = AGAIN_MS + 4 * ROUND_MS;
-/// Time between two looks at all of the region.
+/// Time between two checks of the whole region.
 const CHECK_MS: u64 = 500;
 const OWNER: u32 = 1000;
 const HELD: u64 = 8 << 10;
@@ -62,11 +62,11 @@ struct Far {
     granted: WireSpan,
 }
 
-/// What node b does with a question that it can be asked.
+/// How node b handles questions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Questions {
     Answered,
-    /// None gets through, and that is known at once. Messages do.
+    /// Questions fail at once. Messages are delivered.
     Refused,
 }
 
@@ -80,27 +80,27 @@ struct World {
     local: SessionId,
     /// Sessions at node a of clients of node b.
     remote_clients: BTreeSet<SessionId>,
-    /// Nothing gets through.
+    /// No message is delivered.
     is_cut: bool,
-    /// The daemon of b does nothing.
+    /// The daemon of b is stopped.
     is_stopped: bool,
     questions: Questions,
-    /// Answers of b about processes wait for better times.
+    /// Whether answers of b about processes are delayed.
     is_slow: bool,
     late: Vec<(u64, u32)>,
     /// Whether b can clean its caches.
     is_cleaning: bool,
-    /// Processes on b that run.
+    /// Running processes on b.
     running: BTreeSet<u32>,
     messages: VecDeque<(usize, u64, Vec<u8>)>,
-    /// Who asked what, by a number.
+    /// Questions with their asking nodes.
     asked: VecDeque<(u64, usize, u64, Vec<u8>)>,
     waiting: BTreeMap<u64, (usize, u64)>,
     answers: VecDeque<(usize, u64, Result<Vec<u8>, String>)>,
-    /// What never comes to an answer, and when that is known.
+    /// Questions that get no answer, and when that is known.
     lost: Vec<(u64, usize, u64)>,
     next_asked: u64,
-    /// What a asked b about its clients, and when.
+    /// Questions of a to b about its clients, with their times.
     log: Vec<(u64, Question)>,
 }
 
@@ -181,14 +181,14 @@ impl World {
             NodeState::new(home, 0, 1, OWNER, orphans.collect(), report.objects, self.now_ms);
         self.nodes.insert(0, state);
         self.remote_clients.clear();
-        // What the other asked is not answered any more.
+        // Questions of the old daemon get no answer.
         self.lost.retain(|(_, by, _)| *by != 0);
         self.asked.retain(|(_, by, ..)| *by != 0);
         self.waiting.retain(|_, (by, _)| *by != 0);
         self.answers.retain(|(to, ..)| *to != 0);
         let out = self.join_cluster(0);
         self.perform(0, out);
-        // The process of its own client has ended with it.
+        // The process of its local client has ended too.
         let local = self.nodes[0].orphans().find(|(_, peer)| peer.remote_client.is_none());
         self.nodes[0].orphan_died(local.unwrap().0, self.now_ms);
         self.local = self.connect(11, None, None).unwrap().0;
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// What node a answers to a client.
+    /// Answer of node a to a client.
     fn ask(&mut self, session: SessionId, body: RequestBody) -> Result<ReplyBody, WireError> {
         let mut out = Vec::new();
         self.nodes[0].handle(session, Request { seq: 7, body }, self.now_ms, 1, &mut out);
@@ -222,7 +222,7 @@ impl World {
             _ => None,
         });
         self.perform(0, out);
-        // A goodbye has none.
+        // A goodbye has no answer.
         reply.unwrap_or(Ok(ReplyBody::Done))
     }
 
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// All that is free, for the local client.
+    /// Grants all free memory to the local client.
     fn grant_all(&mut self) -> Vec<WireSpan> {
         let mut granted = Vec::new();
         while self.stats().free > 0 {
@@ -262,7 +262,7 @@ impl World {
         self.ask(self.local, RequestBody::Delete { targets }).unwrap();
     }
 
-    /// A client of b that holds an object of a, which is deleted then, and has unsealed space.
+    /// A client of b with unsealed memory, and a hold of an object of a that is then deleted.
     fn far_reader(&mut self, pid: u32) -> Far {
         let id = self.put();
         let mut far = self.far(pid);
@@ -286,14 +286,14 @@ impl World {
         Far { session, pid, welcome, holds, held: Vec::new(), granted }
     }
 
-    /// The process is killed: nothing is said to anybody, least of all in its hold block.
+    /// Kills the process: no message is sent, and its hold block stays as it is.
     fn kill(&mut self, far: &mut Far) {
         self.running.remove(&far.pid);
         far.holds.abandon();
         far.held.clear();
     }
 
-    /// The connection ends, and what became of the process nobody has heard.
+    /// Ends the connection; the state of the process is unknown.
     fn disconnect(&mut self, far: &Far) {
         if self.remote_clients.remove(&far.session) {
             self.nodes[0].closed(far.session, true, self.now_ms);
@@ -309,7 +309,7 @@ impl World {
         Ok(())
     }
 
-    /// Its place is nobody's, or another one's.
+    /// Its slot is free, or of another client.
     fn assert_unknown(&mut self, far: &mut Far) {
         let unknown = StoreError::NoSuchClient { slot: far.welcome.slot };
         assert_eq!(self.resume(far), Err(WireError::Denied(unknown.to_string())));
@@ -327,13 +327,13 @@ impl World {
         self.nodes[0].members().find("b").unwrap().reach
     }
 
-    /// Retiring, granted, in quarantine.
+    /// Bytes that are retiring, granted and in quarantine.
     fn retained(&self) -> (u64, u64, u64) {
         let stats = self.stats();
         (stats.retiring, stats.granted, stats.quarantine)
     }
 
-    /// Time goes by, and at any time this is so.
+    /// Lets time pass while a condition holds.
     fn go_on_with(&mut self, ms: u64, is_so: impl Fn(&Self) -> bool) {
         for _ in 0..ms.div_ceil(ROUND_MS) {
             self.round();
@@ -345,7 +345,7 @@ impl World {
         self.go_on_with(ms, |_| true);
     }
 
-    /// When a asked b since, of such a question.
+    /// Times since `since_ms` at which a asked b such a question.
     fn asked_since(&self, since_ms: u64, is_meant: impl Fn(&Question) -> bool) -> Vec<u64> {
         let meant = self.log.iter().filter(|(at, one)| *at >= since_ms && is_meant(one));
         meant.map(|(at, _)| *at).collect()
@@ -497,7 +497,7 @@ fn what_a_client_has_stays_while_its_node_says_that_it_lives_and_comes_back_when
     assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
     let watched = Question::Watch { pid: 60, start_time: 1 };
     assert!(world.log.iter().all(|(_, question)| *question == watched), "{:?}", world.log);
-    // It comes back to its place, and nobody is asked while it is there.
+    // It returns to its slot, and no questions are asked while it is connected.
     world.resume(&mut far).unwrap();
     let back = world.now_ms + ROUND_MS;
     world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
@@ -521,7 +521,7 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     assert_eq!(world.asked_since(0, is_clean), [0_u64; 0], "it may be writing");
     world.kill(&mut far);
     world.go_on(SOON_MS);
-    // Its hold is gone; what it could write is nobody's.
+    // Its hold is released; the memory that it could write is in quarantine.
     assert_eq!(world.retained(), (0, 0, GRANTED));
     let began = world.now_ms;
     world.go_on_with(LONG_MS, |world| world.retained() == (0, 0, GRANTED));
@@ -533,7 +533,7 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     let (begin, end) = (far.granted.0, far.granted.0 + GRANTED);
     assert!(all_else.iter().all(|span| span.0 + span.1 <= begin || end <= span.0), "{all_else:?}");
     world.assert_unknown(&mut far);
-    // Its node is asked again and again, for all that the client could write.
+    // Its node is asked repeatedly to clean all memory that the client could write.
     let asked = world.asked_since(began, is_clean);
     assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
     let clean = Question::Clean {
@@ -572,7 +572,7 @@ fn a_node_that_does_not_answer_is_asked_again_and_nothing_comes_back_meanwhile()
     assert_all_is_back(&world);
 }
 
-/// A node that says nothing for a while, within its lease, is as good as one that always answered.
+/// A node that is silent for a while, within its lease, loses nothing.
 #[test]
 fn a_node_that_is_slow_loses_nothing_of_its_clients() {
     for is_cut in [true, false] {
@@ -596,16 +596,16 @@ fn a_node_that_is_slow_loses_nothing_of_its_clients() {
     }
 }
 
-/// Others go on without a lost node; that its processes have ended is for somebody else to say.
+/// The others exclude a lost node, but only its operator can state the end of its processes.
 #[test]
 fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended() {
     for is_node_local in [false, true] {
         let mut world = World::new(is_node_local);
-        // One that is connected to the end, one that lost its connection, one that went before.
+        // One is connected to the end, one lost its connection, one ended before.
         world.is_cleaning = false;
         let (connected, mut lonely, mut dead) =
             (world.far_reader(60), world.far_reader(61), world.far_reader(62));
-        // One of a third node, which is nobody's business here.
+        // One of a third node, which does not matter here.
         let (third, _) =
             world.connect(60, Some(RemoteClient { node: node_key("c") }), None).unwrap();
         world.grant(third, GRANTED).unwrap();
@@ -622,7 +622,7 @@ fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended()
         world.go_on_with(LONG_MS, |world| world.retained() == before);
         assert_eq!(world.reach_of_b(), Reach::Lost);
         assert!(world.remote_clients.is_empty(), "connections of its clients were ended");
-        // A lost node is asked nothing, and time alone ends nothing.
+        // A lost node is asked nothing, and time alone ends no client.
         let lost = world.now_ms;
         world.go_on_with(4 * LONG_MS, |world| world.retained() == before);
         assert_eq!(world.asked_since(lost + 4 * LEASE_MS, |_| true), [0_u64; 0]);
@@ -636,14 +636,14 @@ fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended()
             world.assert_unknown(&mut far);
             far.holds.abandon();
         }
-        // The memory can be used again.
+        // The memory is usable again.
         let all: u64 = world.grant_all().iter().map(|span| span.1).sum();
         assert_eq!(all, world.stats().capacity - GRANTED);
     }
 }
 
-/// A daemon that slept through its exclusion comes back as another life; its clients may have gone
-/// on reading all the time.
+/// A daemon that was stopped during its exclusion returns as another incarnation. Its clients may
+/// have read all the time.
 #[test]
 fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
     for is_node_local in [false, true] {
@@ -661,10 +661,10 @@ fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
         let b = world.nodes[0].members().find("b").unwrap().clone();
         assert_eq!(b.reach, Reach::Live);
         assert!(b.incarnation > life, "{} after {life}", b.incarnation);
-        // Who lives has all that it had, and only that.
+        // The living client has all its memory, and only that.
         assert_eq!(world.retained(), (HELD, GRANTED, 0));
         world.resume(&mut living).unwrap();
-        // Who ended does not come back, nor does anything of it to whoever gets its place.
+        // The ended client does not return, nor does anything of it to the next client in its slot.
         world.assert_unknown(&mut dead);
         let next = world.far(61);
         assert_eq!(next.welcome.slot, dead.welcome.slot, "else this shows nothing");
@@ -676,8 +676,8 @@ fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
     }
 }
 
-/// A daemon that follows another knows a node that was lost before by nothing but the places of its
-/// clients: what they had could not be taken back, for "no such node".
+/// A new daemon knows a node that was lost before only by the slots of its clients. Their memory
+/// could not be reclaimed, for "no such node".
 #[test]
 fn the_clients_of_a_node_that_was_lost_to_an_earlier_daemon_can_be_forgotten() {
     for is_node_local in [false, true] {
@@ -694,7 +694,7 @@ fn the_clients_of_a_node_that_was_lost_to_an_earlier_daemon_can_be_forgotten() {
         assert_eq!(world.reach_of_b(), Reach::Lost);
         world.kill(&mut living);
         world.restart_a();
-        // What was in quarantine is a client's again, until its node or somebody else says more.
+        // Memory in quarantine is the client's again, until its node or the operator reports more.
         let retained = (HELD, GRANTED + quarantine, 0);
         world.go_on_with(2 * LONG_MS, |world| world.retained() == retained);
         assert!(world.nodes[0].members().has_lease && world.nodes[0].members().find("b").is_none());
@@ -706,8 +706,8 @@ fn the_clients_of_a_node_that_was_lost_to_an_earlier_daemon_can_be_forgotten() {
     }
 }
 
-/// A client went and another one got its place while its node was still looking for the first: the
-/// answer took everything from the second, which lived.
+/// A client ended and another one got its slot while its node was still checking the first. The
+/// answer took everything from the second, which was alive.
 #[test]
 fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     let mut world = World::new(false);
@@ -721,7 +721,7 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     world.remote_clients.remove(&first.session);
     world.nodes[0].closed(first.session, true, world.now_ms);
     world.kill(&mut first);
-    // Its node says that no child of it reads through the place.
+    // Its node answers that no child of it reads through the slot.
     world.go_on(SOON_MS);
     let second = world.far_reader(61);
     assert_eq!(second.welcome.slot, first.welcome.slot, "else this shows nothing");
@@ -731,9 +731,9 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     assert!(world.asked_since(0, is_watch).len() > 2, "of the second too");
 }
 
-/// Two objects were put at once, while a third had the name of the first. When the other node granted
-/// the second name the third object was deleted, and the first was sealed under a name that nobody had
-/// been asked for: two nodes could have objects of one name.
+/// Two objects were sealed at once while a third had the name of the first. When the other node
+/// granted the second name, the third object was deleted. The first was sealed under a name that
+/// was never requested: two nodes could have objects of one name.
 #[test]
 fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
     for is_reserved_first in [false, true] {

@@ -10,20 +10,20 @@ use crate::protocol::Action;
 use crate::protocol::admission::answer_to;
 use crate::protocol::waits::Wait;
 
-/// Names that one other node may wait for.
+/// Limit of names that one other node may wait for.
 const AWAITED_MAX: usize = 65_536;
 
-/// Who waits for what.
+/// Names that clients wait for.
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
-    /// Names that clients of other nodes wait for, and the nodes to tell.
+    /// Names that clients of other nodes wait for, and the nodes to notify.
     by_others: BTreeMap<String, BTreeSet<String>>,
-    /// Names that clients of this node wait for, and how many requests do.
+    /// Names that clients of this node wait for.
     by_own: BTreeSet<String>,
 }
 
 impl NodeState {
-    /// Names, in full, that clients of this node began to wait for.
+    /// Notes full names that clients of this node began to wait for.
     pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster else {
             return;
@@ -35,7 +35,7 @@ impl NodeState {
         }
     }
 
-    /// Nodes that joined are told what is waited for.
+    /// Sends the awaited names to all nodes, also to those that joined.
     pub(super) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
         let waits = &self.waits;
         let Some(cluster) = &mut self.cluster else {
@@ -56,7 +56,7 @@ impl NodeState {
         }
     }
 
-    /// Another node waits for names.
+    /// Notes the names that another node waits for.
     pub(super) fn await_for(&mut self, node: &str, names: Vec<String>) -> Answer {
         if names.len() > NAMES_MAX {
             return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
@@ -78,7 +78,7 @@ impl NodeState {
         Answer::Sealed(sealed)
     }
 
-    /// A name, in full, was sealed here.
+    /// Notifies other nodes of a full name that was sealed here.
     pub(in crate::protocol) fn tell_sealed(
         &mut self,
         name: &str,
@@ -100,19 +100,19 @@ impl NodeState {
         }
     }
 
-    /// Names were sealed in the memory of another node.
+    /// Handles names that were sealed in the memory of another node.
     pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
         let is_unread = self.unread_members().iter().any(|one| one == node);
         let unreachable = (is_unread && !self.is_by_net(node)).then(|| self.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
-            // Its word is not taken for it: a client that is woken for nothing waits again.
+            // The claim is not verified: a client that is woken without cause waits again.
             tracing::debug!(node, name, "sealed elsewhere");
             if let Some(cluster) = &mut self.cluster {
                 cluster.awaited.by_own.remove(name);
             }
             match &unreachable {
                 None => self.waits.sealed(name),
-                // To say that it is there would be wrong: nobody here can get it.
+                // No client here can read the object, so the wait fails.
                 Some(error) => {
                     let failed = self.waits.failed(name).into_iter();
                     let answer = |wait: Wait| answer_to(wait.session, wait.seq, Err(error.clone()));

@@ -1,4 +1,4 @@
-//! Deletes of objects that are not here: their homes are asked.
+//! Deletes of objects of other nodes: their homes are asked.
 
 use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
@@ -11,17 +11,17 @@ use crate::protocol::convert::{store_error, store_target};
 use crate::protocol::node::NodeState;
 use crate::protocol::{Action, SessionId};
 
-/// A delete of which a part is other nodes' to do, or to allow.
+/// A delete that other nodes perform or allow in part.
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) waiter: DeleteWaiter,
     targets: Vec<WireTarget>,
     results: Vec<Result<(), WireError>>,
-    /// Parts that are not done.
+    /// Number of parts that are not done.
     left: usize,
 }
 
-/// A delete for another node that waits until the name's authority knows that the name was taken.
+/// A delete for another node, waiting until the name authority knows that the name is taken.
 #[derive(Debug)]
 pub(super) struct PendingDelete {
     token: u64,
@@ -31,7 +31,7 @@ pub(super) struct PendingDelete {
 }
 
 impl NodeState {
-    /// A client deletes objects. `None`: the answer comes later.
+    /// Deletes objects for a client. Returns `None` if the answer follows later.
     pub(in crate::protocol) fn delete_anywhere(
         &mut self,
         (session, seq): (SessionId, u64),
@@ -87,7 +87,7 @@ impl NodeState {
         Ok(None)
     }
 
-    /// The other nodes that may have an object which this node has not.
+    /// The other nodes that may be the home of an object.
     fn homes_of(&self, slot: ClientSlot, target: &WireTarget) -> Result<Vec<String>, WireError> {
         if self.replicas.port.is_none() {
             return Ok(Vec::new());
@@ -111,7 +111,7 @@ impl NodeState {
         }
     }
 
-    /// Asks other nodes to delete what is theirs.
+    /// Asks other nodes to delete their objects.
     fn forward(
         &mut self,
         (number, mut forwarded): (u64, Forwarded),
@@ -147,7 +147,7 @@ impl NodeState {
         self.settle_forwarded(number, out);
     }
 
-    /// A part of a delete is done: another node did what it was asked, or did not answer.
+    /// Records the result of one part of a delete: another node's answer, or its failure.
     pub(in crate::protocol) fn delete_answered(
         &mut self,
         (number, place): (u64, usize),
@@ -158,7 +158,7 @@ impl NodeState {
         forwarded.left = forwarded.left.saturating_sub(1);
         if let Some(result) = forwarded.results.get_mut(place) {
             match (&answer, &result) {
-                // One that has it counts more than those that do not.
+                // One node that deleted it outweighs those that do not have it.
                 (Ok(()), _) => *result = Ok(()),
                 (Err(WireError::NotFound { .. }), _) | (_, Ok(())) => {}
                 (Err(error), _) => *result = Err(error.clone()),
@@ -177,7 +177,7 @@ impl NodeState {
         }
     }
 
-    /// An object that no member has may be on a lost node: then the error says so.
+    /// Replaces "not found" by an error about lost nodes for objects that may be on one.
     fn with_what_is_lost(
         &self,
         targets: &[WireTarget],
@@ -195,7 +195,7 @@ impl NodeState {
         results
     }
 
-    /// Another node asks to delete an object for a client of its. `None`: the answer comes later.
+    /// Deletes an object for a client of another node. Returns `None` if the answer follows later.
     pub(in crate::protocol) fn delete_for(
         &mut self,
         token: u64,
@@ -205,9 +205,9 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
         if self.is_in_debt(target) {
-            // Its name would not be free for all yet.
+            // Its name would not be free for all nodes yet.
             let (from, target) = (from.to_owned(), target.clone());
-            // An authority that says nothing for so long is excluded.
+            // An authority that is silent for this long is excluded.
             let until_ms = now_ms.saturating_add(self.net_patience_ms());
             self.replicas.indebted.push(PendingDelete { token, from, target, until_ms });
             return None;
@@ -231,7 +231,7 @@ impl NodeState {
         None
     }
 
-    /// Goes on with deletes for other nodes whose names may be free now.
+    /// Resumes deletes for other nodes whose names may be free now.
     pub(super) fn serve_deletes_in_debt(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for one in std::mem::take(&mut self.replicas.indebted) {
             if now_ms < one.until_ms && self.is_in_debt(&one.target) {

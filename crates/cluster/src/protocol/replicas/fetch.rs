@@ -1,4 +1,4 @@
-//! Objects of other nodes are looked for and brought.
+//! Objects of other nodes: search and transfer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,41 +19,41 @@ use crate::protocol::admission::answer_to;
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::node::NodeState;
 
-/// Objects that are looked for or brought at a time.
+/// Limit of objects that are searched or fetched at a time.
 const FETCHES_MAX: usize = 1024;
 
-/// Clients that wait for them.
+/// Limit of clients that wait for them.
 const WAITERS_MAX: usize = 16_384;
 
-/// An object waits so long for room; and for its home to bring it back into its memory.
+/// Limit of the wait of an object for room, or for its home to restore it to memory.
 pub(super) const ROOM_MS_MAX: u64 = 60_000;
 
-/// Replicas are remembered at least so many before the evicted ones are forgotten.
+/// Fewest remembered replicas at which evicted ones are forgotten.
 const REMEMBERED_MIN: usize = 1024;
 
-/// Pause before a home that called in an object is asked whether it has it still.
+/// Pause before a home that recalled an object is asked whether it still has it.
 const CALLED_IN_PAUSE_MS: u64 = 5;
 
-/// Pause before a home that was busy is asked again.
+/// Pause before a busy home is asked again.
 const BUSY_PAUSE_MS: u64 = 50;
 
-/// An object that is looked for.
+/// An object that is searched for.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) key: FetchKey,
     pub(super) waiters: Vec<FetchWaiter>,
-    /// Clients that came later: that a node does not have it may be too old for them.
+    /// Later clients: an earlier answer that a node lacks the object may be too old for them.
     pub(super) late: Vec<FetchWaiter>,
-    /// Nodes that have not answered.
+    /// Nodes that have not answered yet.
     pub(super) left: BTreeSet<String>,
-    /// Nodes that are to be asked again, and when.
+    /// Nodes to ask again, and when.
     pub(super) again: BTreeMap<String, u64>,
-    /// What is wrong with a node that may have it.
+    /// The error of a node that may have the object.
     pub(super) fault: Option<WireError>,
-    /// Objects that were called in meanwhile: their opening may have been answered before.
+    /// Objects recalled meanwhile: a node may have answered before the recall.
     pub(super) gone: BTreeSet<ObjectId>,
     pub(super) deadline_ms: u64,
-    /// Until then a node that cannot be reached may be one that starts again.
+    /// Until this time a node that cannot be reached may be restarting.
     pub(super) lost_ms: u64,
     /// It becomes an object of this node.
     pub(super) import: Option<Import>,
@@ -83,7 +83,7 @@ impl Opening {
     }
 }
 
-/// An object that is brought.
+/// An object that is being fetched.
 #[derive(Debug)]
 pub(super) struct Fetching {
     pub(super) node: String,
@@ -91,19 +91,19 @@ pub(super) struct Fetching {
     pub(super) head: SpillHead,
     pub(super) brought: Brought,
     pub(super) opened: Opened,
-    /// What is brought is only this part of the object.
+    /// The part to fetch; `None`: the whole object.
     pub(super) part: Option<PartSpec>,
     /// The full name by which the part was found.
     pub(super) part_of: Option<String>,
-    /// Its full name here, if it gets one, and its namespace.
+    /// Full name of the replica, if it gets one.
     pub(super) name: Option<String>,
     pub(super) namespace: NamespaceId,
     pub(super) waiters: Vec<FetchWaiter>,
-    /// Clients that need another part of the object. One part is brought at a time.
+    /// Clients that need another part of the object. One part is fetched at a time.
     pub(super) later: Vec<FetchWaiter>,
-    /// Its bytes are on their way; else it waits for room.
+    /// Whether the bytes are in transfer. Otherwise the object waits for room.
     pub(super) is_on_its_way: bool,
-    /// It was called in meanwhile.
+    /// Whether the object was recalled meanwhile.
     pub(super) is_gone: bool,
     pub(super) lost_ms: u64,
     pub(super) deadline_ms: u64,
@@ -117,7 +117,7 @@ pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
     }
 }
 
-/// An object of this node that stands for one of another node.
+/// An object of this node that replicates one of another node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocalReplica {
     Whole(ObjectId),
@@ -133,7 +133,8 @@ fn fetched(found: Option<LocalReplica>) -> ReplyBody {
 }
 
 impl NodeState {
-    /// Finds an object in memory that cannot be mapped, and brings it. `None`: the answer comes later.
+    /// Finds an object in memory that cannot be mapped, and fetches it. Returns `None` if the
+    /// answer follows later.
     pub(in crate::protocol) fn fetch(
         &mut self,
         waiter: FetchWaiter,
@@ -159,10 +160,10 @@ impl NodeState {
         Ok(None)
     }
 
-    /// What is known of an object without asking other nodes: its replica or that of the part, or that none
-    /// can have it.
+    /// The result that needs no other node: a replica of the object or part, or that no node can
+    /// have it. `None`: other nodes must be asked.
     fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<LocalReplica>> {
-        // Without the lease replicas may be of objects that are gone: clients do not use them.
+        // Without the lease, objects of replicas may be deleted: clients do not use replicas then.
         let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
         let whole = match &key.wish {
             NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
@@ -219,7 +220,7 @@ impl NodeState {
         self.replicas.openings.insert(token, opening);
     }
 
-    /// What other nodes answered is too old for these clients.
+    /// Fetches again for clients for which the answers of other nodes are too old.
     fn fetch_anew(&mut self, waiters: Vec<FetchWaiter>, now_ms: u64, out: &mut Vec<Action>) {
         let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
         for waiter in waiters {
@@ -238,7 +239,7 @@ impl NodeState {
         }
     }
 
-    /// The replica of an object, or of a part of it, that is there.
+    /// The replica of an object, or of a part of it, if it still exists.
     fn replica_of(&self, origin: ObjectId, part: Option<&PartSpec>) -> Option<ObjectId> {
         let local = self.replicas.by_origin.get(&(origin, part.cloned()))?.local;
         self.home.find(Target::Id(local)).is_ok().then_some(local)
@@ -279,7 +280,7 @@ impl NodeState {
         match result {
             Ok((hold, opened)) => {
                 let Some(region) = region else {
-                    // Lost since: what it told may not be so any more.
+                    // The node was lost meanwhile: its answer may be outdated.
                     out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
                     let lost = NetFault::Lost("it was lost meanwhile".to_owned());
                     opening.fault.get_or_insert(unreachable(lost, &what));
@@ -290,7 +291,7 @@ impl NodeState {
                 match decoded {
                     Ok((_, head)) if opening.gone.contains(&head.id) => {
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                        // By now it is there for all, or for nobody.
+                        // After the pause either all nodes find it, or none does.
                         opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
                     }
                     Ok((brought, head)) if is_of_it(&head) => {
@@ -319,7 +320,7 @@ impl NodeState {
                 }
             }
             Err(NetFault::NotFound) => {}
-            // The client finds by loads what it has.
+            // The client finds the objects of a mapped node by loads.
             Err(NetFault::Lost(_)) if is_mapped => {}
             Err(NetFault::Lost(why)) if is_without_net => {
                 opening.fault.get_or_insert(unreachable(NetFault::Other(why), &what));
@@ -336,7 +337,7 @@ impl NodeState {
         self.settle_opening(token, now_ms, out);
     }
 
-    /// Answers who waits for an object if no node is left that may have it.
+    /// Answers the clients that wait for an object if no node is left that may have it.
     pub(super) fn settle_opening(&mut self, token: u64, now_ms: u64, out: &mut Vec<Action>) {
         let openings = &mut self.replicas.openings;
         let is_over =
@@ -361,7 +362,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let origin = head.id;
-        // It is there as long as it was not called in: also for who came after the answer.
+        // The object exists until it is recalled, also for clients that asked after the answer.
         let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
         let FetchKey { wish, extent } = opening.key;
         let part = extent.part().cloned();
@@ -425,7 +426,7 @@ impl NodeState {
         self.load_replica(origin, now_ms, out);
     }
 
-    /// Has the bytes of an object brought, if there is room for it by now.
+    /// Starts the transfer of an object if there is room for it.
     pub(super) fn load_replica(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.get(&origin) else { return };
         let (head, namespace) = (loading.head.clone(), loading.namespace);
@@ -435,7 +436,7 @@ impl NodeState {
         };
         let blocks = match room {
             Ok(Some(blocks)) => blocks,
-            // Something is on its way out.
+            // Memory will become free.
             Ok(None) if now_ms < loading_deadline(&self.replicas, origin) => return,
             Ok(None) => {
                 let error = self.out_of_room(&head, ROOM_MS_MAX);
@@ -475,8 +476,8 @@ impl NodeState {
         Ok(())
     }
 
-    /// Memory for a replica. Other replicas go for it first, then what may be evicted. `None`: memory is
-    /// on its way.
+    /// Allocates memory for a replica. Other replicas are evicted first, then other objects.
+    /// `None`: memory will become free.
     fn room_for_replica(
         &mut self,
         head: &SpillHead,
@@ -516,7 +517,7 @@ impl NodeState {
         WireError::OutOfMemory { asked, free: free.0, largest: largest.0, waiting: 0, waited_ms }
     }
 
-    /// Drops replicas until there is room for one more within their limit.
+    /// Evicts replicas until one more fits into their limit.
     fn keep_replicas_below(&mut self, max: u64, bytes: Length) -> Result<(), WireError> {
         self.sweep_replicas();
         let loading = self.replicas.loading.values().filter(|one| one.is_on_its_way);
@@ -544,7 +545,7 @@ impl NodeState {
         })
     }
 
-    /// Forgets replicas that were evicted.
+    /// Forgets evicted replicas.
     fn sweep_replicas(&mut self) {
         let home = &self.home;
         let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
@@ -553,7 +554,7 @@ impl NodeState {
             .retain(|key, origin| by_origin.contains_key(&(*origin, key.extent.part().cloned())));
     }
 
-    /// Forgets replicas that were evicted once they may be half of those that are remembered.
+    /// Forgets evicted replicas once they may be half of the remembered ones.
     fn sweep_replicas_sometimes(&mut self) {
         if self.replicas.by_origin.len() >= self.replicas.sweep_at {
             self.sweep_replicas();
@@ -567,7 +568,7 @@ impl NodeState {
         }
     }
 
-    /// The bytes of an object are in its blocks, or not.
+    /// Handles the end of a transfer into the blocks of an object.
     pub(super) fn loaded(
         &mut self,
         origin: ObjectId,
@@ -618,8 +619,8 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// The home went away while an object was brought, or called it in: perhaps it has it still, perhaps
-    /// another node has one of its name by now.
+    /// Fetches again after the home was lost or recalled the object during the fetch. The home may
+    /// still have it, or another node may have one of its name.
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, import, .. } = loading;
@@ -643,7 +644,7 @@ impl NodeState {
             && let Ok(entry) = self.home.find(Target::Name(full))
         {
             if entry.is_replica {
-                // Of an object that had the name before, and whose end is being told.
+                // A replica of an earlier object of this name, whose invalidation is under way.
                 self.home.delete(Target::Id(entry.id))?;
             } else {
                 name = None;
@@ -667,7 +668,7 @@ impl NodeState {
         self.home.finish_replica(origin, &seal, now_ns)
     }
 
-    /// An object is here, or does not come; its home's hold ends.
+    /// Ends a fetch: answers its clients and releases the home's hold.
     pub(super) fn end_load(
         &mut self,
         origin: ObjectId,

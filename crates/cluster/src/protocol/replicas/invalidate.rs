@@ -1,7 +1,7 @@
-//! Objects that go: members hear of it, and an object is deleted when all have dropped their replicas.
+//! Invalidation: an object is deleted once all members have dropped their replicas of it.
 //!
-//! The object goes last. Were it gone at its home while another node still finds its replica, a reader
-//! there would see it after one here did not.
+//! The object is deleted last. If it disappeared while another node still finds its replica, a
+//! reader there would see the object after a reader here did not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use crate::protocol::cluster::{Answer, answer_peer};
 use crate::protocol::convert::store_target;
 use crate::protocol::node::NodeState;
 
-/// A member that did not hear that an object is gone is told again after so long.
+/// Pause before a member that was not reached is notified again.
 const TELL_AGAIN_MS: u64 = 100;
 
-/// Stands for all objects of an earlier life of this node: which of them other nodes have replicas of
-/// is not known any more.
+/// Stands for all objects of an earlier incarnation of this node: which of them have replicas
+/// elsewhere is unknown.
 pub(super) const EVERYTHING: ObjectId = ObjectId { hi: 0, lo: u64::MAX };
 
-/// Objects whose replicas elsewhere are called in at a time, where memory is short.
+/// Limit of objects whose replicas are recalled at a time when memory is short.
 const RECALLS_MAX: usize = 64;
 
-/// Who deletes an object.
+/// Origin of a delete.
 #[derive(Debug)]
 pub(super) enum DeleteOrigin {
-    /// The delete's number, and which of its objects.
+    /// The number of the delete, and the index of the object in it.
     Client(u64, usize),
     Node(u64),
 }
 
-/// A delete of an object of this node that waits until no other node finds the object.
+/// A delete of an object of this node, waiting until no other node finds the object.
 #[derive(Debug)]
 pub(super) struct Withdrawal {
     asker: DeleteOrigin,
     pub(super) target: WireTarget,
-    /// The object is closed under these ids.
+    /// Ids of the object; other nodes cannot open them.
     pub(super) ids: BTreeSet<ObjectId>,
-    /// Of these, members have not dropped all replicas.
+    /// Ids of which members still have replicas.
     left: BTreeSet<ObjectId>,
 }
 
@@ -51,12 +51,13 @@ impl Withdrawal {
     }
 }
 
-/// Members that have not dropped their replicas of an object; each with when it is told again, if it did
-/// not hear.
+/// Members that still have replicas of an object. A member that was not reached has the time of the
+/// next notification.
 pub(super) type Leaving = BTreeMap<MemberLife, Option<u64>>;
 
 impl NodeState {
-    /// A node says that objects of its go: it finds them until nobody else does.
+    /// Handles the invalidation of objects by their home, which finds them until no other node
+    /// does.
     pub(in crate::protocol) fn objects_gone(
         &mut self,
         node: &str,
@@ -98,7 +99,8 @@ impl NodeState {
         }
     }
 
-    /// A life of a node has ended, or this node does not know whether it has: what it had may be gone.
+    /// Drops the replicas of a node whose incarnation has ended, or may have: its objects may no
+    /// longer exist.
     pub(in crate::protocol) fn drop_replicas_of(
         &mut self,
         node: &str,
@@ -110,7 +112,7 @@ impl NodeState {
             self.drop_replica(origin);
         }
         for loading in self.replicas.loading.values_mut().filter(|one| one.node == node) {
-            // Its end is told by who brings it.
+            // The transfer in progress reports its end itself.
             loading.is_gone = true;
         }
         let waiting = self.replicas.loading.iter();
@@ -121,7 +123,8 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// This node is a member in its new life: the others drop what they have from the one before.
+    /// After this node joined in a new incarnation: the members drop their replicas of the previous
+    /// one.
     pub(in crate::protocol) fn tell_new_life(
         &mut self,
         members: impl IntoIterator<Item = (String, u64)>,
@@ -138,7 +141,7 @@ impl NodeState {
         self.settle_leaving(now_ms, out);
     }
 
-    /// A life of a member has ended: it has no replicas of objects of this node.
+    /// An incarnation of a member has ended: it has no replicas of objects of this node.
     pub(in crate::protocol) fn member_has_ended(
         &mut self,
         node: &str,
@@ -166,7 +169,8 @@ impl NodeState {
         Ok(now.into_iter().chain(before).collect())
     }
 
-    /// Closes an object for other nodes, and has them drop their replicas. True: nobody has any more.
+    /// Closes an object to other nodes and has them drop their replicas. Returns whether no replica
+    /// is left.
     pub(super) fn withdraw_elsewhere(
         &mut self,
         withdrawal: &mut Withdrawal,
@@ -176,13 +180,13 @@ impl NodeState {
         let Some(port) = &self.replicas.port else { return true };
         let interests = Arc::clone(&port.interests);
         let ids = self.ids_of(&withdrawal.target).unwrap_or_else(|error| {
-            // The delete says so.
+            // The delete reports the error.
             tracing::error!(target = %withdrawal.target, %error, "an object to delete");
             BTreeSet::new()
         });
         let is_any = !ids.is_empty();
         for id in ids {
-            // Its home may have taken it over meanwhile: then it has one more.
+            // The home may have taken the object over meanwhile, under one more id.
             if withdrawal.ids.insert(id) {
                 for member in interests.close(id) {
                     self.tell_member_gone(&member, id, now_ms, out);
@@ -198,14 +202,14 @@ impl NodeState {
         withdrawal.left.is_empty()
     }
 
-    /// Other nodes may open objects again, if they are there.
+    /// Lets other nodes open objects again, if these still exist.
     pub(super) fn reopen<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) {
         if let Some(port) = &self.replicas.port {
             ids.into_iter().for_each(|id| port.interests.reopen(*id));
         }
     }
 
-    /// Deletes an object if no other node finds it any more; else it waits.
+    /// Deletes an object if no other node finds it any more; otherwise the delete waits.
     pub(super) fn go_on_to_delete(
         &mut self,
         mut withdrawal: Withdrawal,
@@ -239,7 +243,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         if !self.is_in_life(member) {
-            // It has ended, and its replicas with it.
+            // That incarnation has ended, and its replicas with it.
             if let Some(leaving) = self.replicas.leaving.get_mut(&id) {
                 leaving.remove(member);
             }
@@ -268,7 +272,7 @@ impl NodeState {
         self.settle_leaving(now_ms, out);
     }
 
-    /// Goes on with deletes of which no member has a replica any more.
+    /// Resumes deletes of objects that have no replicas any more.
     pub(super) fn settle_leaving(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Replicas { leaving, withdrawals, is_new_life, .. } = &mut self.replicas;
         leaving.retain(|_, members| !members.is_empty());
@@ -280,12 +284,11 @@ impl NodeState {
         for over in withdrawals.extract_if(.., |one| one.left.is_empty()).collect::<Vec<_>>() {
             self.go_on_to_delete(over, now_ms, out);
         }
-        // What could not be evicted may be now.
+        // Objects that could not be evicted may be evictable now.
         self.admission.look_again();
     }
 
-    /// Where memory is short and objects stay only because other nodes have replicas of them, these are
-    /// called in.
+    /// Recalls replicas while memory is short and only replicas on other nodes prevent evictions.
     pub(super) fn recall_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut left = std::mem::take(&mut self.replicas.wanted_bytes);
         let Some(port) = self.replicas.port.as_ref().filter(|_| left > 0) else { return };

@@ -1,4 +1,4 @@
-//! Lists of objects of nodes whose memory cannot be mapped, page by page.
+//! Object lists of nodes whose memory cannot be mapped, page by page.
 
 use farrow_net::frame::Opened;
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
@@ -12,11 +12,11 @@ use crate::protocol::convert::{limit, store_error};
 use crate::protocol::node::NodeState;
 use crate::protocol::{Action, SessionId};
 
-/// Pages that are asked for at a time.
+/// Limit of pages requested at a time.
 const LISTINGS_MAX: usize = 256;
 
 impl NodeState {
-    /// Asks another node for a page of its list, for a client. The answer comes later.
+    /// Requests a page of another node's list for a client. The answer follows later.
     pub(in crate::protocol) fn list_at(
         &mut self,
         (session, seq): (SessionId, u64),
@@ -42,7 +42,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// A page came, or does not come. False: the token is not that of a list.
+    /// Handles the result of a request for a page. `false`: the token is not that of a list.
     pub(super) fn page_came(
         &mut self,
         token: u64,

@@ -1,18 +1,16 @@
-//! Objects of nodes whose memory cannot be mapped: replicas of them here, and of ours there.
+//! Replicas of objects between nodes whose memory cannot be mapped.
 //!
-//! **A get.** A client that finds an object nowhere in mapped memory asks its node to fetch it. The node
-//! opens the object at its home, takes room for it, has its bytes brought, and seals a replica under the same
-//! name. From then on each process of the node finds that by loads.
+//! **Get.** A client that finds an object nowhere in mapped memory asks its node to fetch it. The
+//! node opens the object at its home, allocates memory, has the bytes transferred, and seals a
+//! replica under the same name. From then on each process of the node finds the replica by loads.
 //!
-//! **A put.** A client that puts an object here and cannot map this memory has it imported ([`import`]).
+//! **Delete.** The home notes each member that opened an object. Before a delete it rejects further
+//! opens and notifies these members. It deletes the object when all of them have dropped their
+//! replicas or are lost. Objects held by readers stay readable. Objects with replicas elsewhere are
+//! not evicted: other objects could take their names.
 //!
-//! **A delete.** The home notes each member that opened an object. When the object is to go, the home lets
-//! nobody open it, tells these members, and deletes it when all of them have dropped their replicas or are
-//! lost. What readers hold stays readable. Objects with replicas elsewhere are not evicted: their names
-//! could be given to others.
-//!
-//! **Lives.** When a life of a node ends, its objects are not known to exist any more: replicas of them
-//! are dropped, and its interest in objects of this node ends.
+//! **Incarnations.** When an incarnation of a node ends, its objects may no longer exist. Replicas
+//! of them are dropped, and its interest in objects of this node ends.
 
 mod delete;
 mod fetch;
@@ -40,11 +38,11 @@ use fetch::{Fetching, Opening, ROOM_MS_MAX};
 pub(super) use import::ImportAsk;
 use invalidate::{Leaving, Withdrawal};
 
-/// When the process of the place among the clients began by which threads read for other nodes: no
-/// process began then. It is in the region, so that the next life knows of it.
+/// Start time in the client record of the threads that read for other nodes: no process has this
+/// one. The record is in the region, so that the next incarnation finds it.
 const NET_START_TIME: u64 = 0;
 
-/// What the state needs of the network fabric.
+/// Access of the state to the network fabric.
 struct Port {
     interests: Arc<dyn Interests>,
     rules: Arc<RwLock<Rules>>,
@@ -57,7 +55,7 @@ impl fmt::Debug for Port {
     }
 }
 
-/// What a client wants brought. Clients that want the same share one transfer.
+/// An object or part that a client wants. Clients with equal keys share one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FetchKey {
     wish: NetQuery,
@@ -85,7 +83,7 @@ pub(super) struct FetchWaiter {
     pub(super) key: FetchKey,
     pub(super) session: SessionId,
     pub(super) seq: u64,
-    /// Then it is told that the object is on its way.
+    /// At this time the client is informed that the object is still being fetched.
     pub(super) until_ms: u64,
 }
 
@@ -103,7 +101,7 @@ struct Replica {
     bytes: u64,
 }
 
-/// All that is known of replicas.
+/// State of all replicas.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     port: Option<Port>,
@@ -116,13 +114,14 @@ pub(super) struct Replicas {
     by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
     /// The objects whose parts were found by name.
     named_parts: BTreeMap<FetchKey, ObjectId>,
-    /// With so many replicas the next sweep is due.
+    /// Number of replicas at which the next sweep is due.
     sweep_at: usize,
-    /// Most bytes of replicas; none: as much as there is room.
+    /// Limit of the bytes of replicas; `None`: all free memory.
     bytes_max: Option<u64>,
-    /// Bytes for which there was no room.
+    /// Bytes of the largest request without room.
     wanted_bytes: u64,
-    /// Members may have replicas from an earlier life of this node, and none was told of this one yet.
+    /// Members may have replicas from an earlier incarnation of this node, and none was notified
+    /// yet.
     is_new_life: bool,
     leaving: BTreeMap<ObjectId, Leaving>,
     withdrawals: Vec<Withdrawal>,
@@ -135,22 +134,22 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    /// `"net"` or `"net+TLS"`, where there is such a fabric.
+    /// `"net"` or `"net+TLS"`, if there is such a fabric.
     pub(super) fn kind(&self) -> Option<&'static str> {
         self.port.as_ref().map(|port| port.kind)
     }
 
-    /// Objects that were brought since the start, and their bytes.
+    /// Number of objects fetched since the start, and their bytes.
     pub(super) fn fetched(&self) -> [u64; 2] {
         [self.fetched_total, self.fetched_bytes_total]
     }
 
-    /// Whether memory comes free when other nodes have dropped replicas.
+    /// Whether memory becomes free when other nodes have dropped replicas.
     pub(super) fn is_recalling(&self) -> bool {
         self.wanted_bytes > 0 || !self.leaving.is_empty()
     }
 
-    /// There is no room for so many bytes.
+    /// Notes that there is no room for `bytes`.
     pub(super) fn want_room(&mut self, bytes: Length) {
         if self.port.is_some() {
             self.wanted_bytes = self.wanted_bytes.max(bytes.0);
@@ -162,7 +161,7 @@ impl Replicas {
         self.next
     }
 
-    /// Forgets the requests of a session that went. What was begun for it goes on.
+    /// Forgets the requests of an ended session. Work begun for it continues.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
@@ -170,7 +169,7 @@ impl Replicas {
         self.imported.retain(|(of, _), _| *of != session);
     }
 
-    /// Forgets one request. False: there is none.
+    /// Forgets one request and returns whether there was one.
     pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.waiting();
         let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
@@ -193,7 +192,7 @@ impl Replicas {
         openings.chain(loading).sum()
     }
 
-    /// Takes out all requests that wait, for the end.
+    /// Takes out all waiting requests at shutdown.
     pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
         let fetches = self.waiters().flat_map(|all| all.drain(..));
         let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
@@ -274,7 +273,7 @@ impl EvictionPolicy for Replicated<'_> {
 }
 
 impl NodeState {
-    /// Lends to, and reads from, nodes that cannot be mapped. `bytes_max`: for replicas.
+    /// Attaches the network fabric. `bytes_max` limits the memory of replicas.
     pub(crate) fn set_net(
         &mut self,
         interests: Arc<dyn Interests>,
@@ -284,23 +283,23 @@ impl NodeState {
     ) {
         self.replicas.port = Some(Port { interests, rules, kind });
         self.replicas.bytes_max = bytes_max;
-        // An earlier life took the place below once somebody read from it by network.
+        // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
         self.tell_net_rules();
     }
 
-    /// Whether an earlier life of this node was read by network.
+    /// Whether other nodes read from an earlier incarnation of this node by network.
     pub(crate) fn was_read_by_net(&self) -> bool {
         self.replicas.is_new_life
     }
 
-    /// A place among the clients for the threads that read for other nodes: a hold block.
+    /// Joins as a client for the threads that read for other nodes; returns its hold block.
     pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
         let joined = self.home.client_join(self.pid, NET_START_TIME, self.owner_uid)?;
         self.home.hold_block(joined.client)
     }
 
-    /// Threads of the network fabric go by these rules from now on.
+    /// Passes the current rules to the threads of the network fabric.
     pub(super) fn tell_net_rules(&self) {
         if let Some(port) = &self.replicas.port {
             let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
@@ -311,7 +310,7 @@ impl NodeState {
         }
     }
 
-    /// Something happened in the network fabric.
+    /// Handles an event of the network fabric.
     pub(crate) fn net_event(&mut self, event: NetEvent, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
         match event {
@@ -329,7 +328,7 @@ impl NodeState {
         self.take_jobs(out);
     }
 
-    /// Does what has come due.
+    /// Does the work that is due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.recall_replicas(now_ms, out);
         self.serve_deletes_in_debt(now_ms, out);

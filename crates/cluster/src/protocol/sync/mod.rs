@@ -1,8 +1,10 @@
-//! Barriers and flags of clients, on any node. Each name is retained by one node, the same for all that
-//! have the same view; where it is not this one, requests go there and outcomes come back. A node
-//! that does not keep a name, by its own view, takes no request for it, nor does one that has no lease
-//! take one for flags. When a view gives a name to another node, flags and members of barriers go
-//! there before it answers for the name (see `moves`), and who waits asks there.
+//! Barriers and flags of clients, on any node.
+//!
+//! Each name has one owner, which is the same for all nodes with the same view. Requests for names
+//! of another owner are sent there, and outcomes are sent back. A node takes requests only for
+//! names that it owns by its own view, and requests for flags only with a lease. When a view moves
+//! a name to another node, flags and members of barriers move before the new owner answers for the
+//! name (see `moves`). The waiters then ask the new owner.
 
 mod moves;
 mod table;
@@ -27,20 +29,19 @@ use super::node::NodeState;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 
-/// Most waits of one client.
+/// Limit of waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
 
-/// An outcome that does not come from another node is given up so long after the deadline.
+/// Time after the deadline at which a missing outcome from another node is given up.
 const GRACE_MS: u64 = 5_000;
 
-/// A owner that did not answer is asked again after so long: some round trips, and far below a
-/// lease.
+/// Pause before an owner that did not answer is asked again: some round trips, far below a lease.
 const AGAIN_MS: u64 = 100;
 
-/// So many clients of other nodes that ended are remembered: more than end while a barrier moves.
+/// Limit of remembered ended clients of other nodes: more than end while a barrier moves.
 const ENDED_MAX: usize = 4096;
 
-/// What a client of another node than the owner needs for it.
+/// The right that a client of a node other than the owner needs.
 pub(super) fn right_for(ask: &SyncAsk) -> Rights {
     match ask {
         SyncAsk::Arrive { .. } | SyncAsk::SetFlags { .. } => Rights::WRITE,
@@ -48,61 +49,62 @@ pub(super) fn right_for(ask: &SyncAsk) -> Rights {
     }
 }
 
-/// Between the node of a client and the one that keeps the name.
+/// Messages between the node of a client and the owner of a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyncQuestion {
-    /// A client of the asking node wants this.
+    /// A request of a client of the asking node.
     Ask {
-        /// The name, in full.
+        /// The full name.
         name: String,
-        /// What.
+        /// The request.
         ask: SyncAsk,
-        /// Names the request at the asking node.
+        /// Number of the request at the asking node.
         number: u64,
-        /// Names the client there.
+        /// Number of the client there.
         client: u64,
-        /// Its process.
+        /// Its process id.
         pid: u32,
     },
-    /// What became of a request of the node that is told.
+    /// The outcome of a request of the receiving node.
     Told {
-        /// Names the request there.
+        /// Number of the request there.
         number: u64,
-        /// What.
+        /// The outcome.
         told: WaitOutcome,
     },
     /// A client of the asking node ended.
     Left {
-        /// Names it there.
+        /// Number of the client there.
         client: u64,
     },
-    /// The asking node does not wait any more for what becomes of a request.
+    /// The asking node no longer waits for the outcome of a request.
     GivenUp {
-        /// Names the request there.
+        /// Number of the request there.
         number: u64,
     },
-    /// What the asking node retained, which leaves: the asked one keeps it by the view without it.
+    /// State of a name from its owner, which leaves. The receiver owns the name by the view without
+    /// it.
     Retained {
-        /// Told again, it has the same one.
+        /// Number of the message; repetitions have the same one.
         number: u64,
-        /// The name, in full.
+        /// The full name.
         name: String,
-        /// What.
+        /// The state.
         retained: NameState,
-        /// Of the view of the asking node: in another one it counts for nothing.
+        /// Epoch of the sender's view; in another epoch the message is rejected.
         epoch: Epoch,
     },
-    /// A client of the asking node cancelled a request. As if it had never come: a barrier is
-    /// not broken by it.
+    /// A client of the asking node cancelled a request. The request is undone; it does not break a
+    /// barrier.
     Withdrawn {
-        /// Names the request there.
+        /// Number of the request there.
         number: u64,
     },
-    /// What did the asked node keep that the asking one keeps by the view of this epoch?
+    /// Asks for the retained state of names that the asking node owns by the view of this epoch.
     HandOver {
-        /// Of the view of the asking node: in another one there is no answer.
+        /// Epoch of the asking node's view; in another epoch there is no answer.
         epoch: Epoch,
-        /// Of the names behind this one. All up to it came.
+        /// The last name received; the answer has the names after it.
         after: Option<String>,
     },
 }
@@ -114,30 +116,31 @@ struct SyncWait {
     name: String,
     ask: SyncAsk,
     pid: u32,
-    /// The node that keeps the name.
+    /// The owner of the name.
     owner: String,
     deadline_ms: u64,
-    /// It did not answer, and is asked again then.
+    /// The owner did not answer, and is asked again at this time.
     again_at_ms: Option<u64>,
-    /// Why it did not take this request, if it said so: then nothing is lost if it goes, and another
-    /// node may be asked.
+    /// The owner's refusal of this request: nothing is lost if the owner is, and another node may
+    /// be asked.
     refusal: Option<String>,
 }
 
-/// What a node keeps for others, and what its own clients wait for.
+/// The barriers and flags that a node owns, and the waits of its own clients.
 #[derive(Debug, Default)]
 pub(super) struct Sync {
     table: SyncTable,
     waits: BTreeMap<u64, SyncWait>,
     next_number: u64,
-    /// Clients that came to a barrier, wherever it is retained.
+    /// Clients that arrived at a barrier, on any node.
     parties: BTreeSet<SessionId>,
-    /// Of them, those that ended since the last tick.
+    /// Those of them that ended since the last tick.
     ended: Vec<SessionId>,
-    /// Clients of other nodes that ended lately: a barrier that moves may still have them as members.
+    /// Clients of other nodes that ended recently: a barrier that moves may still have them as
+    /// members.
     ended_elsewhere: VecDeque<(String, u64)>,
     moves: Moves,
-    /// Everything was handed over, for this node leaves.
+    /// Whether this node leaves and has handed over everything.
     is_leaving: bool,
 }
 
@@ -156,7 +159,7 @@ impl Sync {
 }
 
 impl NodeState {
-    /// A client's barrier or flags.
+    /// Handles a client's request for a barrier or flags.
     pub(super) fn sync(
         &mut self,
         (session, slot): (SessionId, ClientSlot),
@@ -183,8 +186,8 @@ impl NodeState {
         Ok(())
     }
 
-    /// Asks again, the node that keeps the name of a wait by the view as it is now; as long as the one
-    /// that was asked may have done what was asked, that one.
+    /// Asks the owner by the current view again. While the earlier owner may have performed the
+    /// request, that one is asked.
     fn ask_again_for(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
@@ -194,7 +197,7 @@ impl NodeState {
             self.sync.waits.insert(number, wait);
             number
         } else {
-            // What the earlier one still has to say is about the old number.
+            // Late messages of the earlier owner have the old number.
             self.sync.add(SyncWait { owner, ..wait })
         };
         self.ask_owner(number, now_ms, out);
@@ -226,16 +229,15 @@ impl NodeState {
         }
     }
 
-    /// The node that keeps a name did not answer: it is asked again, until it is lost or the time
-    /// of the wait is over. It may have heard all the same, and takes each number once.
+    /// The owner did not answer: it is asked again until it is lost or the wait ends. It may have
+    /// received the request, and performs each number once.
     pub(super) fn sync_unanswered(&mut self, number: u64, now_ms: u64) {
         if let Some(wait) = self.sync.waits.get_mut(&number) {
             wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
         }
     }
 
-    /// The node that keeps a name, as it was thought, does not take the request: it is asked again,
-    /// or whoever keeps the name by then.
+    /// The supposed owner refused the request: the owner at that time is asked later.
     pub(super) fn sync_refused(&mut self, number: u64, reason: String, now_ms: u64) {
         if let Some(wait) = self.sync.waits.get_mut(&number) {
             wait.refusal = Some(reason);
@@ -243,13 +245,13 @@ impl NodeState {
         self.sync_unanswered(number, now_ms);
     }
 
-    /// Numbers of requests begin above all those of earlier lives of this node, so that a owner
-    /// tells a request that comes again from a new one.
+    /// Request numbers start above those of earlier incarnations of this node, so that an owner can
+    /// distinguish repetitions from new requests.
     pub(super) fn number_syncs_from(&mut self, first: u64) {
         self.sync.next_number = first;
     }
 
-    /// Does at the owner what a client of any node wants.
+    /// Performs a request of a client of any node at the owner.
     fn do_sync(
         &mut self,
         node: &str,
@@ -294,7 +296,7 @@ impl NodeState {
         }
     }
 
-    /// What became of a client's request.
+    /// Handles the outcome of a client's request.
     fn sync_told(&mut self, number: u64, told: WaitOutcome, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
@@ -302,7 +304,7 @@ impl NodeState {
         let name = own_name(&wait.name).to_owned();
         let body = match told {
             WaitOutcome::Moved => {
-                // A new number: should the name come back to that node, this one is known there.
+                // A new number: if the name returns to that node, the old one is known there.
                 let reason = format!("{:?} keeps the name no more", wait.owner);
                 let number = self.sync.add(wait);
                 return self.sync_refused(number, reason, now_ms);
@@ -322,7 +324,7 @@ impl NodeState {
         out.push(answer_to(wait.session, wait.seq, body));
     }
 
-    /// The node that keeps a name will not take a request.
+    /// The owner of a name will not perform a request.
     pub(super) fn sync_failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
         self.end_wait(number, |wait| WireError::NodeLost { node: wait.owner.clone(), reason }, out);
     }
@@ -338,7 +340,7 @@ impl NodeState {
         }
     }
 
-    /// A client does not wait any more. False: it did not.
+    /// Cancels a client's wait; returns whether there was one.
     pub(super) fn cancel_sync(
         &mut self,
         session: SessionId,
@@ -363,11 +365,11 @@ impl NodeState {
         true
     }
 
-    /// Another node asks, or tells.
+    /// Handles a message of another node.
     ///
     /// # Errors
     ///
-    /// This node does not take it, by its view or for now.
+    /// This node does not take the request, by its view or at this time.
     pub(super) fn sync_asked(
         &mut self,
         from: &str,
@@ -378,8 +380,8 @@ impl NodeState {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
                 if self.sync.table.has_come(from, number) {
-                    // What becomes of it is told until it is heard, also by a node that keeps the
-                    // name no more: a refusal would have it done twice.
+                    // The outcome is sent until it is received, even by a former owner. A refusal
+                    // would have the request performed twice.
                     return Ok(Answer::Done);
                 }
                 self.check_retained(&name)?;
@@ -393,7 +395,7 @@ impl NodeState {
                 }
             }
             SyncQuestion::Told { number, told } => {
-                // Only who was asked may tell.
+                // Only the node that was asked may report the outcome.
                 if self.sync.waits.get(&number).is_some_and(|wait| wait.owner == from) {
                     self.sync_told(number, told, now_ms, out);
                 }
@@ -406,7 +408,7 @@ impl NodeState {
                 self.break_for(is_gone, "it ended", now_ms, out);
             }
             SyncQuestion::GivenUp { number } => {
-                // Should the request itself still be under way, it comes too late.
+                // If the request itself is still under way, it is ignored on arrival.
                 self.sync.table.is_new(from, number);
                 let mut outcomes = Outcomes::new();
                 let waiter = Waiter { node: from.to_owned(), number };
@@ -414,7 +416,7 @@ impl NodeState {
                 self.tell_outcomes(outcomes, now_ms, out);
             }
             SyncQuestion::Withdrawn { number } => {
-                // Should the request itself still be under way, it comes too late.
+                // If the request itself is still under way, it is ignored on arrival.
                 self.sync.table.is_new(from, number);
                 self.sync.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
@@ -455,7 +457,7 @@ impl NodeState {
         self.tell_outcomes(outcomes, now_ms, out);
     }
 
-    /// A client ended, or let go of everything.
+    /// A client ended, or released everything.
     pub(super) fn sync_ended(&mut self, session: SessionId) {
         self.sync.waits.retain(|_, wait| wait.session != session);
         if self.sync.parties.remove(&session) {
@@ -463,7 +465,8 @@ impl NodeState {
         }
     }
 
-    /// Nodes went: what they retained is not retained any more, and their clients take part no more.
+    /// Handles lost nodes: the names that they owned lose their state, and their clients leave all
+    /// barriers.
     pub(super) fn sync_without(&mut self, lost: &[String], now_ms: u64, out: &mut Vec<Action>) {
         if lost.is_empty() {
             return;
@@ -480,8 +483,8 @@ impl NodeState {
         self.break_for(|party| lost.contains(&party.node), "its node is lost", now_ms, out);
     }
 
-    /// The others went on without this node: they keep nothing for its clients any more, and theirs
-    /// were told that what this one keeps is lost.
+    /// The others excluded this node: they keep nothing for its clients any more. Their clients
+    /// learned that the names of this node are lost.
     pub(super) fn sync_outcast(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let own = self.own_name();
         let away = self.sync.waits.iter().filter(|(_, wait)| wait.owner != own);
@@ -508,11 +511,11 @@ impl NodeState {
 
     pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for session in std::mem::take(&mut self.sync.ended) {
-            // Asked for here only: a tick that has nothing to do makes no text.
+            // Only computed here, so that an idle tick allocates no string.
             let own = self.own_name();
             let is_gone = |party: &Party| party.node == own && party.client == session.0;
             self.break_for(is_gone, "it ended", now_ms, out);
-            // All nodes, for barriers move.
+            // All nodes, since barriers move.
             for node in self.live_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
                 self.tell_node(&node, question, now_ms, out);
@@ -531,7 +534,7 @@ impl NodeState {
         late.into_iter().for_each(|number| self.sync_late(number, now_ms, out));
     }
 
-    /// The time of a wait is over, and that for its outcome.
+    /// Handles a wait whose deadline and grace time have passed.
     fn sync_late(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;

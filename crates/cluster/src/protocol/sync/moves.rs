@@ -1,18 +1,17 @@
-//! How flags and members of barriers come to the node that keeps them by a new view.
+//! Transfer of flags and members of barriers to the owner of a name by a new view.
 //!
-//! **Change of the view.** What a node retained and another one keeps by the view is set aside for that
-//! one, which asks the other members for it, page by page, and answers for no name before each of them
-//! has said that there is nothing more. A member says so only in the same epoch, and a page is dropped
-//! only when the next one is asked for. So when a node answers, nobody else holds anything of its
-//! names, nor does anybody answer for them: a member that has not installed the view has said nothing
-//! yet, and one that the view excludes has lost the lease. What that one retained is lost. A member that
-//! is new in this very view has retained nothing, and is not asked; after views that this node missed, all
-//! are.
+//! **Change of the view.** A node sets aside the state of names that another node owns by the view.
+//! The new owner asks the other members for that state, page by page. It answers for no name before
+//! each of them has reported the end. A member reports it only in the same epoch, and drops a page
+//! only when the next one is requested. So when a node answers, no other node holds state of its
+//! names or answers for them: a member without the view has not reported yet, and one that the view
+//! excludes has lost the lease. The state at that one is lost. A member that is new in this very
+//! view has no state and is not asked. After views that this node missed, all members are asked.
 //!
-//! **Leaving.** A node that leaves sends what it keeps to those that will keep it, which hold it until
-//! the view without that node, and then set it aside as if it had been their own.
+//! **Leaving.** A node that leaves sends its state to the future owners. They hold it until the
+//! view without that node, and then set it aside like their own.
 //!
-//! A message of another epoch is refused, so a late or doubled one brings back nothing.
+//! A message of another epoch is rejected, so a late or repeated one restores no old state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,21 +25,21 @@ use crate::protocol::cluster::{Answer, PendingQuestion};
 use crate::protocol::convert::limit;
 use crate::protocol::{Action, SessionId};
 
-/// A member that is not in this epoch yet is asked again after so long: some round trips.
+/// Pause before a member that is not in this epoch yet is asked again: some round trips.
 const AGAIN_MS: u64 = 20;
 
-/// Bytes of a page, about, if more than one name is in it: far below a message.
+/// Approximate limit of the bytes of a page with more than one name: far below a message.
 const PAGE_BYTES_MAX: usize = 256 << 10;
 
-/// What a name, and a member of a barrier, take in a message besides their bytes, at most.
+/// Upper bound of the cost of a name, and of a member of a barrier, beside their bytes.
 const COST_BYTES: usize = 32;
 
-/// A member that has not said yet that all it retained for this node has come.
+/// A member that has not yet reported the end of its state for this node.
 #[derive(Debug)]
 struct MoveSource {
-    /// The last name that came from it.
+    /// The last name received from it.
     after: Option<String>,
-    /// Asked again then; `None`: an answer is under way.
+    /// Time of the next request; `None`: an answer is under way.
     again_at_ms: Option<u64>,
 }
 
@@ -48,34 +47,34 @@ struct MoveSource {
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MoveMutant {
-    /// It answers before all has come.
+    /// Answers before all state has arrived.
     AnswersAtOnce,
-    /// It answers for flags without the lease.
+    /// Answers for flags without the lease.
     NeedsNoLease,
-    /// It says what it retained in whichever epoch it is.
+    /// Hands over state in any epoch.
     HandsOverInAnyEpoch,
 }
 
-/// What is on its way between nodes.
+/// State under way between nodes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// Of the view by which names are retained; `None`: this node is in none.
+    /// Epoch of the view that decides on owners; `None`: this node is in no view.
     epoch: Option<Epoch>,
-    /// The members of that view, each with its life.
+    /// The members of that view, each with its incarnation.
     members: BTreeSet<(String, Incarnation)>,
     sources: BTreeMap<String, MoveSource>,
-    /// By the node that keeps it now, and by name.
+    /// By the current owner, and by name.
     set_aside: BTreeMap<String, BTreeMap<String, NameState>>,
-    /// What nodes that leave sent, with the node that keeps it by the view.
+    /// State from leaving nodes, with the owner by the current view.
     inherited: BTreeMap<String, (String, NameState)>,
-    /// What this node, which leaves, has sent. It changes no more.
+    /// State that this leaving node has sent. It no longer changes.
     sent: BTreeMap<String, NameState>,
     #[cfg(test)]
     pub(super) mutant: Option<MoveMutant>,
 }
 
 impl Moves {
-    /// This life is over, and all that belongs to it.
+    /// Forgets everything at the end of this incarnation.
     pub(super) fn clear(&mut self) {
         self.epoch = None;
         self.members.clear();
@@ -85,7 +84,7 @@ impl Moves {
         self.sent.clear();
     }
 
-    /// Begins an epoch: what the members retained has not come.
+    /// Begins an epoch: no state of the members has arrived.
     fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
         let life = |member: &Member| (member.name.to_string(), member.incarnation);
         let members: BTreeSet<_> = view.members.iter().map(life).collect();
@@ -111,7 +110,7 @@ impl Moves {
         }
     }
 
-    /// The next names for a node; none: it has all. All up to `after` came there.
+    /// The next names for a node; none: it has all. It has received those up to `after`.
     fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, NameState)> {
         let Some(retained) = self.set_aside.get_mut(node) else {
             return Vec::new();
@@ -138,15 +137,15 @@ impl Moves {
 }
 
 impl NodeState {
-    /// Whether this node answers for the names that it keeps.
+    /// Whether this node answers for the names that it owns.
     ///
     /// # Errors
     ///
-    /// Why not, for now.
+    /// The reason why not at this time.
     pub(super) fn check_answers(&self, ask: &SyncAsk) -> Result<(), String> {
         self.check_stays()?;
-        // Another view may give the flags to another node. A barrier is passed by as many as it is
-        // of, wherever they meet.
+        // Another view may move the flags to another node. A barrier is passed by its number of
+        // parties on any owner.
         let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
         #[cfg(test)]
         let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(MoveMutant::NeedsNoLease);
@@ -163,7 +162,7 @@ impl NodeState {
         }
     }
 
-    /// There is a new view, without the nodes that are lost.
+    /// Handles a new view, without the lost nodes.
     pub(in crate::protocol) fn sync_view(
         &mut self,
         view: &View,
@@ -183,7 +182,7 @@ impl NodeState {
         for name in names {
             if self.authority_name(&name) != own {
                 let retained = self.sync.table.move_away(&name, &mut outcomes);
-                // Outside of all views it retained barriers of its own clients, for itself.
+                // Outside of all views it owned barriers of its own clients, for itself.
                 if !was_in_none {
                     self.bring(name, retained, now_ms, out);
                 }
@@ -205,14 +204,14 @@ impl NodeState {
         self.ask_sources(now_ms, out);
     }
 
-    /// To the table, or to what is set aside for the node that keeps it.
+    /// Adds state to the table, or sets it aside for the owner.
     fn bring(&mut self, name: String, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
         let owner = self.authority_name(&name);
         if owner == self.own_name() {
             self.take_over(&name, retained, now_ms, out);
         } else if !retained.is_empty() {
             let set_aside = self.sync.moves.set_aside.entry(owner).or_default();
-            // There twice, it is the same: it changes only where somebody answers for it.
+            // A repetition is equal: only the node that answers for a name changes its state.
             set_aside.entry(name).or_default().add(retained);
         }
     }
@@ -248,7 +247,7 @@ impl NodeState {
         self.ask_sources(now_ms, out);
     }
 
-    /// A node asks for what this one retained for it.
+    /// Handles a node's request for the state of its names.
     pub(super) fn hand_over(
         &mut self,
         from: &str,
@@ -259,8 +258,8 @@ impl NodeState {
         Ok(Answer::HandedOver(self.sync.moves.page(from, after)))
     }
 
-    /// What a member handed over that was asked in that epoch; `None`: it did not answer, or it is in
-    /// another epoch.
+    /// Handles the state from a member that was asked in that epoch. `None`: it did not answer, or
+    /// is in another epoch.
     pub(in crate::protocol) fn handed_over(
         &mut self,
         (node, epoch): (&str, Epoch),
@@ -297,7 +296,7 @@ impl NodeState {
         self.ask_sources(now_ms, out);
     }
 
-    /// All has come: what waited for it here goes on with the next tick.
+    /// After all state has arrived: retries the refused requests of this node with the next tick.
     fn ask_refused_again(&mut self, now_ms: u64) {
         if !self.sync.moves.sources.is_empty() {
             return;
@@ -314,7 +313,7 @@ impl NodeState {
         name.len() <= NAME_BYTES_MAX as usize && self.may(node, Rights::WRITE, name)
     }
 
-    /// A node that leaves sends what it keeps, and this one will keep.
+    /// Handles state from a leaving node, for names that this node will own.
     pub(super) fn inherit(
         &mut self,
         (from, number, epoch): (&str, u64, Epoch),
@@ -336,14 +335,14 @@ impl NodeState {
         Ok(())
     }
 
-    /// Hands over what this node keeps, for it is about to leave, and takes no more.
+    /// Hands over the state of this node, which is about to leave, and takes no more.
     pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.sync.is_leaving = true;
         self.send_to_heirs(now_ms, out);
         self.send_on(now_ms, out);
     }
 
-    /// Sends what this node keeps to those that will keep it.
+    /// Sends the state of this node to the future owners.
     fn send_to_heirs(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
@@ -358,7 +357,7 @@ impl NodeState {
         self.tell_outcomes(outcomes, now_ms, out);
     }
 
-    /// Sends on what others that leave sent here.
+    /// Forwards state received from other leaving nodes.
     fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for (name, (owner, retained)) in self.sync.moves.inherited.clone() {
             if let Some(heir) = self.authority_without(&[&self.own_name(), &owner], &name) {
@@ -383,7 +382,7 @@ impl NodeState {
         self.tell_node(heir, question, now_ms, out);
     }
 
-    /// Whether what is to be told is of an epoch that is over: it was sent again in this one.
+    /// Whether a message is of a past epoch: its state was sent again in this one.
     pub(in crate::protocol) fn is_of_old_epoch(&self, question: &Question) -> bool {
         let Question::Sync(SyncQuestion::Retained { epoch, .. }) = question else {
             return false;
@@ -391,19 +390,19 @@ impl NodeState {
         self.sync.moves.epoch != Some(*epoch)
     }
 
-    /// Whether nobody has to ask this node for what it retained.
+    /// Whether no other node has yet to ask this one for state.
     pub(in crate::protocol) fn has_nothing_set_aside(&self) -> bool {
         self.sync.moves.set_aside.is_empty()
     }
 
-    /// Keeps from now on what another node retained.
+    /// Takes over state from another node.
     fn take_over(&mut self, name: &str, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
         let mut outcomes = Outcomes::new();
         if let Err(error) = self.sync.table.take_over(name, retained, &mut outcomes) {
             tracing::warn!(name, error, "what another node kept is not taken");
         }
         self.tell_outcomes(outcomes, now_ms, out);
-        // Who ended or was lost while the name moved was told to the one that had it, or to none.
+        // The end of a client during the move was reported to the old owner, or to none.
         let own = self.own_name();
         let is_gone = |party: &&Party| {
             if party.node == own {

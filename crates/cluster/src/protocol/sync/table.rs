@@ -1,38 +1,38 @@
-//! Barriers and flags at the node that keeps them: who waits, who took part, who is told what.
+//! State of barriers and flags at their owner: waiters, members and outcomes.
 //!
-//! Knows neither sockets nor sessions: the same for parties on this node and on others.
+//! It knows neither sockets nor sessions: parties on this node and on others are treated alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Most barriers and flag words that one node keeps, each.
+/// Limit of the barriers of one node, and of its flag words.
 pub const NAMES_MAX: usize = 16_384;
 
-/// So many requests of one node are remembered, so that one that comes again is known: more than it
-/// can have under way, by far.
+/// Limit of remembered requests of one node, to recognise repetitions: far more than it can have
+/// under way.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Most parties of a barrier.
+/// Limit of the parties of a barrier.
 pub const PARTIES_MAX: u32 = 4096;
 
-/// A request that waits, wherever it was made.
+/// A waiting request, of any node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Waiter {
     /// The node of the client.
     pub node: String,
-    /// Names the request there.
+    /// Number of the request there.
     pub number: u64,
 }
 
-/// A client that takes part.
+/// A client that takes part in a barrier.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Party {
     /// Its node.
     pub node: String,
-    /// Names the client there.
+    /// Number of the client there.
     pub client: u64,
-    /// Its process there, for people.
+    /// Its process id there, for messages.
     pub pid: u32,
 }
 
@@ -45,30 +45,30 @@ impl Party {
     }
 }
 
-/// What becomes of a wait.
+/// Outcome of a wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitOutcome {
-    /// All parties came.
+    /// All parties arrived.
     Released,
-    /// They will not.
+    /// Not all parties will arrive.
     Broken {
-        /// Because of whom.
+        /// The party at fault.
         who: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The flags, and whether they are what was waited for.
+    /// The flags at the end of the wait.
     Flags {
-        /// All of them.
+        /// All flags of the word.
         value: u64,
-        /// False: the time is over.
+        /// `false`: the wait timed out.
         is_met: bool,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     Refused(String),
-    /// The owner's rules do not let that node do it.
+    /// The owner's rules deny the request to that node.
     NotGranted,
-    /// Another node keeps the name now: the request is to be made there.
+    /// Another node owns the name now: the request is to be made there.
     Moved,
 }
 
@@ -83,7 +83,7 @@ struct Arrived {
 struct Barrier {
     parties: u32,
     arrived: Vec<Arrived>,
-    /// Those of the last time that it was passed: if one of them ends, nobody need wait for it.
+    /// Parties of the last completed round: if one of them ends, the barrier breaks.
     members: BTreeSet<Party>,
 }
 
@@ -100,31 +100,31 @@ struct Flags {
     waits: Vec<FlagWait>,
 }
 
-/// All barriers and flags that one node keeps.
+/// All barriers and flags that one node owns.
 #[derive(Debug, Default)]
 pub struct SyncTable {
     barriers: BTreeMap<String, Barrier>,
     flags: BTreeMap<String, Flags>,
-    /// Numbers of requests that came, by node. What is below all that are remembered came before.
+    /// Numbers of received requests, by node. At the limit, lower numbers count as received too.
     came: BTreeMap<String, BTreeSet<u64>>,
 }
 
-/// What goes along when another node is to keep a name.
+/// State that moves to the new owner of a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameState {
     /// The flags.
     pub flags: u64,
-    /// Who passed the barrier the last time.
+    /// The parties that passed the barrier last.
     pub members: Vec<Party>,
 }
 
 impl NameState {
-    /// Nothing that another node would have to know?
+    /// Whether there is no state to move.
     pub fn is_empty(&self) -> bool {
         self.flags == 0 && self.members.is_empty()
     }
 
-    /// Joins what came twice.
+    /// Merges state that arrived twice.
     pub(super) fn add(&mut self, other: Self) {
         self.flags |= other.flags;
         let more = other.members.into_iter().filter(|party| !self.members.contains(party));
@@ -133,11 +133,11 @@ impl NameState {
     }
 }
 
-/// Who is told what.
+/// Waiters with their outcomes.
 pub type Outcomes = Vec<(Waiter, WaitOutcome)>;
 
 impl SyncTable {
-    /// Whether the request of another node came before.
+    /// Whether the request of another node was received before.
     pub fn has_come(&self, node: &str, number: u64) -> bool {
         let Some(came) = self.came.get(node) else {
             return false;
@@ -146,7 +146,7 @@ impl SyncTable {
         came.contains(&number) || came.len() >= REMEMBERED_MAX && is_older
     }
 
-    /// Notes the request of another node; false if it came before.
+    /// Notes the request of another node; `false` if it was received before.
     pub fn is_new(&mut self, node: &str, number: u64) -> bool {
         if self.has_come(node, number) {
             return false;
@@ -159,7 +159,7 @@ impl SyncTable {
         true
     }
 
-    /// A party came to a barrier.
+    /// A party arrives at a barrier.
     pub fn arrive(
         &mut self,
         name: &str,
@@ -195,7 +195,7 @@ impl SyncTable {
         out.extend(arrived.into_iter().map(|one| (one.waiter, WaitOutcome::Released)));
     }
 
-    /// Clients ended, or their node is lost: nobody waits for them.
+    /// Clients ended, or their node is lost: breaks the barriers that they take part in.
     pub fn leave(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Outcomes) {
         for barrier in self.barriers.values_mut() {
             let waiting = barrier.arrived.iter().map(|one| &one.party);
@@ -210,7 +210,7 @@ impl SyncTable {
         self.forget_unused();
     }
 
-    /// One that waits does so no more. The others need not wait for it either.
+    /// Ends the wait of one request, and breaks its barrier for the others.
     pub fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
         for barrier in self.barriers.values_mut() {
             let place = barrier.arrived.iter().position(|one| one.waiter == *waiter);
@@ -225,7 +225,7 @@ impl SyncTable {
         self.forget_unused();
     }
 
-    /// One that waits does so no more, as if it had never come: the others wait on.
+    /// Undoes a waiting request: the others continue to wait.
     pub fn withdraw(&mut self, waiter: &Waiter) {
         for barrier in self.barriers.values_mut() {
             barrier.arrived.retain(|one| one.waiter != *waiter);
@@ -236,7 +236,7 @@ impl SyncTable {
         self.forget_unused();
     }
 
-    /// Changes flags; the value after it.
+    /// Changes flags; returns the new value.
     ///
     /// # Errors
     ///
@@ -289,17 +289,17 @@ impl SyncTable {
         Ok(self.flags.entry(name.to_owned()).or_default())
     }
 
-    /// Who passed a barrier the last time.
+    /// The parties that passed a barrier last.
     pub fn members(&self, name: &str) -> impl Iterator<Item = &Party> {
         self.barriers.get(name).into_iter().flat_map(|barrier| &barrier.members)
     }
 
-    /// Names of all that is retained; some twice.
+    /// Names with state; some appear twice.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.barriers.keys().chain(self.flags.keys()).map(String::as_str)
     }
 
-    /// Another node keeps a name now: what it has to know.
+    /// Removes a name that has another owner now; returns the state to move.
     pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> NameState {
         let barrier = self.barriers.remove(name).unwrap_or_default();
         let flags = self.flags.remove(name).unwrap_or_default();
@@ -309,8 +309,8 @@ impl SyncTable {
         NameState { flags: flags.value, members: barrier.members.into_iter().collect() }
     }
 
-    /// Takes over what another node retained under a name, before anybody is answered here for it. What
-    /// comes twice is the same.
+    /// Takes over the state of a name from another node, before any request for it is answered
+    /// here. A repetition has no effect.
     ///
     /// # Errors
     ///
@@ -333,7 +333,7 @@ impl SyncTable {
         Ok(())
     }
 
-    /// Nobody listens for the outcome any more.
+    /// Forgets waiters whose outcome no client awaits any more.
     pub fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
         for flags in self.flags.values_mut() {
             flags.waits.retain(|wait| !is_gone(&wait.waiter));
@@ -342,13 +342,13 @@ impl SyncTable {
         self.forget_unused();
     }
 
-    /// All flags are clear; who waits for some goes on to.
+    /// Clears all flags; waiters for them continue to wait.
     pub fn forget_flags(&mut self) {
         self.flags.values_mut().for_each(|flags| flags.value = 0);
         self.forget_unused();
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// When [`Self::tick`] is due.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let barriers = self.barriers.values().flat_map(|one| &one.arrived);
         let flags = self.flags.values().flat_map(|one| &one.waits);
@@ -356,7 +356,7 @@ impl SyncTable {
         barriers.chain(flags.map(|one| one.deadline_ms)).min()
     }
 
-    /// Ends waits whose time is over. A barrier that one party gives up is broken for all.
+    /// Ends expired waits. A barrier that one party gives up is broken for all.
     pub fn tick(&mut self, now_ms: u64, out: &mut Outcomes) {
         for barrier in self.barriers.values_mut() {
             let late = barrier.arrived.iter().find(|one| one.deadline_ms <= now_ms);
@@ -437,7 +437,7 @@ mod tests {
         let told =
             WaitOutcome::Broken { who: "process 2 of node a".into(), reason: "it ended".into() };
         assert_eq!(out, [(waiter(11), told)]);
-        // It is forgotten: two others may pass.
+        // The member is forgotten: two others may pass.
         assert_eq!(arrive(&mut table, 2, 21, 9), []);
         assert_eq!(arrive(&mut table, 2, 23, 9).len(), 2);
     }
@@ -547,7 +547,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever arrives is told exactly once, whatever happens: no lost wake-up.
+        /// Each arrival gets exactly one outcome in any history: no wake-up is lost.
         #[test]
         fn every_wait_ends_once(steps in prop::collection::vec((0..4_u8, 0..5_u64), 1..200)) {
             let mut table = SyncTable::default();
@@ -562,7 +562,7 @@ mod tests {
                     _ => table.tick(now, &mut out),
                 }
                 if what == 2 {
-                    // Requests of a client that ended are nobody's.
+                    // Requests of a client that ended need no outcome.
                     let gone: Vec<u64> = (0..asked).filter(|number| {
                         !out.iter().any(|(to, _)| to.number == *number)
                             && !table.barriers.values().any(|b| {

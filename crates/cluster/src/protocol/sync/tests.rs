@@ -1,5 +1,5 @@
-//! Flags of up to four nodes whose clock and cables are in the hands of the test, while views move
-//! them: messages are late, lost and doubled, nodes come and go.
+//! Flags of up to four nodes while views move them; the test controls clock and network. Messages
+//! are delayed, lost and duplicated; nodes join and leave.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction}
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE_MS: u64 = 1000;
 const ROUND_MS: u64 = 10;
-/// A wait for an outcome is over by then.
+/// A wait for an outcome has ended by then.
 const LONG_MS: u64 = GRACE_MS + 5 * LEASE_MS;
 const CLIENT: SessionId = SessionId(1);
-/// Flag words of which each node keeps some.
+/// Number of flag words, so that each node owns some.
 const WORDS: u64 = 12;
 
 enum Message {
@@ -40,14 +40,14 @@ struct World {
     nodes: BTreeMap<usize, NodeState>,
     now_ms: u64,
     messages: Vec<OnTheWay>,
-    /// Questions that were asked: the number by which the asked node knows one, who asked and its token.
+    /// Questions by their number at the asked node: the asking node and its token.
     asked: BTreeMap<u64, (usize, u64)>,
     next_asked: u64,
-    /// Nodes between which no question is carried for now.
+    /// Nodes between which no question is delivered for now.
     held: Option<(usize, usize)>,
-    /// A node that nobody hears.
+    /// A node whose messages are all lost.
     cut: Option<usize>,
-    /// Messages are late, lost and doubled, by this.
+    /// Random state for delays, losses and duplicates.
     dice: Option<u64>,
     replies: Vec<(usize, u64, Result<ReplyBody, WireError>)>,
     next_seq: u64,
@@ -64,7 +64,7 @@ fn home(number: usize) -> Home {
 }
 
 impl World {
-    /// So many nodes of one cluster, each with a client.
+    /// `count` nodes of one cluster, each with a client.
     fn new(count: usize, mutant: Option<MoveMutant>) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl World {
         })
     }
 
-    /// A number below `sides`.
+    /// A random number below `sides`.
     fn roll(&mut self, sides: u64) -> u64 {
         let Some(dice) = &mut self.dice else { return sides - 1 };
         *dice ^= *dice << 13;
@@ -152,7 +152,7 @@ impl World {
         self.request(number, RequestBody::Sync { name: format!("f{word}"), ask })
     }
 
-    /// What became of a request; `None`: nothing yet.
+    /// The reply to a request; `None`: there is none yet.
     fn reply(&self, seq: u64) -> Option<Result<ReplyBody, WireError>> {
         let found = self.replies.iter().find(|(_, of, _)| *of == seq);
         found.map(|(_, _, body)| body.clone())
@@ -160,7 +160,7 @@ impl World {
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
         if self.dice.is_some() && self.roll(8) == 0 {
-            // Lost: who asked is told so, later.
+            // Lost: the asking node learns it later.
             if let Message::Question { token, .. } = message {
                 let answer = Err("lost".to_owned());
                 let at_ms = self.now_ms + 100;
@@ -221,7 +221,7 @@ impl World {
                 self.asked.insert(self.next_asked, (from, token));
                 node.asked(self.next_asked, (NAMES[from], incarnation), &body, now_ms, &mut out);
                 if self.dice.is_some() && self.roll(8) == 0 {
-                    // Once more, later.
+                    // A duplicate, later.
                     let at_ms = now_ms + self.roll(2 * LEASE_MS);
                     let message = Message::Question { incarnation, token, body };
                     self.messages.push(OnTheWay { at_ms, from, to, message });
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// A node ends in good order.
+    /// An orderly leave of a node.
     fn leave(&mut self, number: usize) {
         let (now_ms, mut out) = (self.now_ms, Vec::new());
         self.nodes.get_mut(&number).unwrap().hand_over_sync(now_ms, &mut out);
@@ -293,7 +293,8 @@ fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
     Some(Ok(ReplyBody::Flags { value, is_met: true }))
 }
 
-/// The words that were answered by the owner of the view before, or from nothing.
+/// Requests for moved words, without an answer while the old owner hands over nothing. A mutant
+/// gives wrong answers.
 fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     let mut world = World::new(2, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
@@ -311,8 +312,8 @@ fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
     (late, world)
 }
 
-/// Flags were 29, a third node came and was to keep them, and what the first one retained was late:
-/// `set 64, clear 2` was answered with 64 by the new owner, and the next one with 93.
+/// Flags were 29, and a third node joined and became their owner while the state of the first one
+/// was late. `set 64, clear 2` was answered with 64 by the new owner, and the next one with 93.
 #[test]
 fn a_new_owner_does_not_answer_before_it_has_what_was_retained() {
     let (late, mut world) = moved_words(None);
@@ -320,7 +321,7 @@ fn a_new_owner_does_not_answer_before_it_has_what_was_retained() {
     world.held = None;
     world.go_on(LEASE_MS);
     late.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(93)));
-    // All that was not told is over, so a change to come has nothing old to bring.
+    // All pending messages are over, so the next change has no old state to move.
     world.leave(0);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(2, word, 2, 93)).collect();
     world.go_on(LEASE_MS);
@@ -332,7 +333,7 @@ fn a_owner_that_does_not_wait_is_found() {
     moved_words(Some(MoveMutant::AnswersAtOnce));
 }
 
-/// What waits for a member that hands nothing over ends with an error, and in time.
+/// Waits for a member that hands nothing over end with an error, and in time.
 #[test]
 fn what_waits_for_a_member_that_does_not_hand_over_ends_in_time() {
     let (late, mut world) = moved_words(None);
@@ -349,7 +350,7 @@ fn what_waits_for_a_member_that_does_not_hand_over_ends_in_time() {
     assert_eq!(cut_off.count(), late.len());
 }
 
-/// A node that hears nobody: the others keep its words from nothing, as is documented, and it answers
+/// A node without any connection: the others start its words from zero, as documented. It answers
 /// its own client for none of them.
 fn answers_of_a_node_that_is_cut_off(mutant: Option<MoveMutant>) -> usize {
     let mut world = World::new(3, mutant);
@@ -380,9 +381,9 @@ fn a_node_that_answers_without_a_lease_is_found() {
     assert!(answers_of_a_node_that_is_cut_off(Some(MoveMutant::NeedsNoLease)) > 0);
 }
 
-/// Nodes come and go in good order and one client after another changes flags: each change is made
-/// once, on top of the one before; one whose owner left before its answer was heard may have been
-/// made, or not. The first answer that is wrong.
+/// Nodes join and leave in order while one client after another changes flags. Each change is made
+/// once, on top of the one before. A change may or may not be made if its owner left before the
+/// answer arrived. Returns the first wrong answer.
 fn run(seed: u64, mutant: Option<MoveMutant>) -> Result<u64, String> {
     let mut world = World::new(2, mutant);
     world.dice = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -407,7 +408,7 @@ fn run(seed: u64, mutant: Option<MoveMutant>) -> Result<u64, String> {
         }
         let word = world.roll(WORDS);
         under_way.entry(word).or_insert_with(|| {
-            // Of a node that stays.
+            // From a node that stays.
             let (set, clear) = (1 << world.roll(16), 1 << world.roll(16));
             let values = known[word as usize].iter().map(|value| value & !clear | set);
             (world.set_flags(1, word, set, clear), values.collect())

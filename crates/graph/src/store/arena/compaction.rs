@@ -1,9 +1,9 @@
 //! Compaction: lists at the end of an arena move forward into free blocks, so that memory can be
-//! given back.
+//! freed.
 //!
-//! The shortest lists, which are many, go to free blocks of their class, or of a longer one. All
-//! other lists move together behind them, as there may be no block for them. If the free blocks of
-//! some class are too few, all lists of the end move together.
+//! The shortest lists, which are many, move to free blocks of their class, or of a longer one. For
+//! all other lists there may be no free block, so they move together to the new end. If the free
+//! blocks of some class are too few, all lists at the end move together.
 
 use super::{
     CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, ListArena, ListHandle, PLACE_BITS,
@@ -12,20 +12,20 @@ use super::{
 use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve};
 
-/// Compaction starts when this part of the arena is free.
+/// Compaction starts when one entry in this many is free.
 const FREE_MOST: usize = 12;
-/// This part of the free room stays.
+/// One free entry in this many remains after a compaction.
 const FREE_RETAINED: usize = 4;
-/// With fewer free entries, a look at all lists is not worth it.
+/// With fewer free entries, a scan of all lists is not worth its time.
 const SHRUNK_MIN: usize = if cfg!(debug_assertions) { 16 } else { 1024 };
-/// The lists of free blocks keep room for this factor of their length.
+/// The lists of free blocks retain this factor of their length as capacity.
 const REMEMBERED: usize = 2;
 
 /// Counts of blocks by class of short lists.
 type BlocksByClass = [usize; CLASS_LARGE as usize];
 
-/// Entries of a block, by form of the shortest lists; 0 for other forms. A table, because a branch
-/// on the class could not be predicted.
+/// The number of entries in a block, by form of the shortest lists; 0 for other forms. A table,
+/// because a branch on the class could not be predicted.
 const ROOMS: [u32; FORMS.len()] = {
     let (mut rooms, mut form) = ([0; FORMS.len()], 0);
     while form < FORMS.len() && FORMS[form].0 < CLASS_MARKED {
@@ -38,7 +38,7 @@ const ROOMS: [u32; FORMS.len()] = {
 impl ListHandle {
     /// Whether it is one of the shortest lists.
     fn is_short(self) -> bool {
-        // The form tells the length.
+        // The form determines the length.
         self.number_of_form() < usize::from(FIRST_FORMS[usize::from(CLASS_MARKED)])
     }
 
@@ -46,31 +46,31 @@ impl ListHandle {
         (self.packed >> PLACE_BITS) as usize
     }
 
-    /// Whether its block ends behind a place. Of longer lists: whether it begins there.
+    /// Whether the block ends after a position or, for a longer list, begins after it.
     fn ends_behind(self, place: u32) -> bool {
         self.at() + ROOMS[self.number_of_form()] > place
     }
 
-    /// The same list at another place.
+    /// The same list at another position.
     fn moved(self, at: usize) -> ListHandle {
         ListHandle { packed: self.packed >> PLACE_BITS << PLACE_BITS | at as u32 }
     }
 }
 
 impl<T: Stamp> ListArena<T> {
-    /// Entries in free blocks.
+    /// The number of entries in free blocks and runs.
     fn free_room(&self) -> usize {
         let short = self.free.iter().zip(CAPACITIES).map(|(free, room)| free.len() * room);
         short.sum::<usize>() + self.runs.room()
     }
 
-    /// Whether a quarter of the arena is free, and that is much.
+    /// Whether more than a quarter of the arena is free, and enough for a copy to pay off.
     pub(crate) fn is_sparse(&self) -> bool {
         let free = self.free_room();
         free >= SHRUNK_MIN / 4 && free * 4 > self.entries.len()
     }
 
-    /// Gives memory back where much is free. `lists` are all lists of the arena.
+    /// Frees memory if much of it is unused. `lists` are all lists of the arena.
     pub(crate) fn shrink(&mut self, lists: &mut [ListHandle]) {
         let free = self.free_room();
         if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
@@ -81,12 +81,12 @@ impl<T: Stamp> ListArena<T> {
             Ok(false) => self.shrink_to(lists, target, |list| !list.is_empty()),
             done => done,
         };
-        // Without memory, the next attempt waits until more is free.
+        // After a failure, the next attempt waits until more entries are free.
         self.stuck = if is_done == Ok(true) { 0 } else { free + free / FREE_MOST };
     }
 
-    /// Shortens the entries to `target` or less. False if the free blocks are too few for the lists
-    /// that do not move together.
+    /// Shortens the arena to `target` entries or fewer. False if the free blocks are too few for
+    /// the lists that do not move together.
     fn shrink_to(
         &mut self,
         lists: &mut [ListHandle],
@@ -114,7 +114,7 @@ impl<T: Stamp> ListArena<T> {
             }
             let (class, at) = (usize::from(list.class()), list.at() as usize);
             let room = CAPACITIES[class];
-            // `spare` has counted the blocks, so there is one.
+            // `spare` has counted the blocks, so one is free.
             let Some(to) = self.block_for(class, &mut spare) else {
                 return Ok(false);
             };
@@ -146,8 +146,8 @@ impl<T: Stamp> ListArena<T> {
         header.map_or(capacity(list.class()), |header| header.other as usize)
     }
 
-    /// The place where the lists that move together begin, if they end at `target`, and their
-    /// numbers in order of place: all that end behind it.
+    /// The position where the lists that move together begin, if they end at `target`, and their
+    /// numbers in order of position. All of them end after that position.
     fn end_of(
         &self,
         lists: &[ListHandle],
@@ -175,9 +175,9 @@ impl<T: Stamp> ListArena<T> {
         Ok((start, together))
     }
 
-    /// The free blocks before `end` that stay free if `wanted` blocks of each class are taken;
-    /// classes with too few take longer blocks. Class 0 counts blocks cut from free runs. None:
-    /// there are too few.
+    /// The free blocks before `end` that remain if `wanted` blocks of each class are taken; classes
+    /// with too few take longer blocks. Class 0 counts blocks cut from free runs. None: too few
+    /// blocks are free.
     fn spare(&self, wanted: &BlocksByClass, end: usize) -> Option<BlocksByClass> {
         let mut spare = BlocksByClass::default();
         for (class, free) in self.free.iter().enumerate().skip(1) {
@@ -194,7 +194,7 @@ impl<T: Stamp> ListArena<T> {
         Some(spare)
     }
 
-    /// Drops free blocks behind `end`.
+    /// Drops free blocks after `end`.
     fn drop_free(&mut self, end: usize) {
         self.runs.cut(end as u32);
         for class in 1..self.free.len() {
@@ -235,7 +235,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Lists of all lengths keep their entries through many compactions.
+        /// Lists of all lengths retain their entries through many compactions.
         #[test]
         fn lists_are_what_they_were(
             steps in prop::collection::vec((0..60usize, 0..7u8, any::<bool>()), 1..1500),

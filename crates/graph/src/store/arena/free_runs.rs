@@ -50,7 +50,7 @@ impl FreeRuns {
         self.by_start.range(..end).map(move |(&start, &length)| length.min(end - start))
     }
 
-    /// Drops everything from `end` on.
+    /// Drops all free runs, and parts of runs, from `end` on.
     pub(crate) fn cut(&mut self, end: u32) {
         while let Some((&start, &length)) = self.by_start.last_key_value()
             && start + length > end

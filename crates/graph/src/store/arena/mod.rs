@@ -1,8 +1,8 @@
 //! Many short lists of entries in one allocation.
 //!
-//! An account in a bank's stream has a handful of edges; a `Vec` for each side would cost more than
-//! they do. Blocks of short lists come in a few sizes; a freed block waits for the next list of its
-//! size. Blocks of long lists fit them, and are cut from free runs.
+//! An account in a bank's stream has a handful of edges; a `Vec` for each side would take more
+//! memory than the edges. Blocks of short lists have a few sizes, with a free list for each size.
+//! Blocks of long lists have any size, and are cut from free runs.
 
 mod compaction;
 mod free_runs;
@@ -15,24 +15,24 @@ use free_runs::FreeRuns;
 /// A reference to a list in the arena. Entries are in order of time, and within an instant in order
 /// of arrival.
 ///
-/// It takes four bytes: accounts with one edge on a side, or none, are many.
+/// It takes four bytes, because many accounts have at most one edge on a side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ListHandle {
-    /// The place of the block, below four bits for its form: the class and, for up to four entries,
-    /// the length. 0 without a block.
+    /// The position of the block, below four bits for its form: the class and, for up to four
+    /// entries, the length. 0 without a block.
     packed: u32,
 }
 
 const PLACE_BITS: u32 = 28;
-/// Entries of one list, at most. All edges may be those of one account.
+/// The largest length of a list. All edges may belong to one account.
 pub(crate) const LENGTH_MAX: usize = (1 << 27) - 1;
-/// From this class on, the entry behind the last one marks the end of a list.
+/// In classes from this one to `CLASS_LARGE`, the entry after the last one marks the end.
 const CLASS_MARKED: u8 = 5;
 /// Blocks of this class begin with a header entry. It holds the length of the block, the number of
-/// dead entries behind the header, and the number of live ones after them. So the oldest entry of a
-/// long list is removed without moving others.
+/// dead entries after the header, and the number of live entries after those. The removal of a long
+/// list's oldest entry therefore moves no others.
 const CLASS_LARGE: u8 = 9;
-/// The class of each form of a list and, if the form tells it, the length.
+/// The class of each form of a list and, if the form determines it, the length.
 const FORMS: [(u8, u8); 16] = [
     (0, 0),
     (1, 1),
@@ -53,18 +53,18 @@ const FORMS: [(u8, u8); 16] = [
 ];
 /// The first form of each class.
 const FIRST_FORMS: [u8; 1 + CLASS_LARGE as usize] = [0, 1, 2, 4, 7, 11, 12, 13, 14, 15];
-/// Entries of the largest block for a short list.
+/// The number of entries in the largest block for a short list.
 const SMALL_MAX: usize = 16;
-/// When a long list is moved, it gets room for this part of its length. Each insertion pays for so
-/// many moved entries.
+/// A long list that moves gets spare room for one new entry per this many. On average, each
+/// insertion then moves this many entries.
 const SPARE: usize = 16;
 /// Lengths of long blocks are multiples of this.
 const GRAIN: usize = 8;
-/// Blocks of one class that are cut at once.
+/// How many blocks of one class are cut at once.
 const CUT: u32 = 32;
 
 impl ListHandle {
-    /// A list in a block. Where the class does not tell the length, the block does.
+    /// A list in a block. If the class does not determine the length, the block contains it.
     fn new(at: u32, class: u8, len: usize) -> ListHandle {
         let first = FIRST_FORMS[usize::from(class)];
         let form = if class < CLASS_MARKED { first + len as u8 - 1 } else { first };
@@ -92,14 +92,14 @@ impl ListHandle {
     }
 }
 
-/// Entries of a block of each class of short lists.
+/// The number of entries in a block, by class of short lists.
 const CAPACITIES: [usize; 1 + CLASS_LARGE as usize] = [0, 1, 2, 3, 4, 6, 8, 12, SMALL_MAX, 0];
 
 fn capacity(class: u8) -> usize {
     CAPACITIES[usize::from(class)]
 }
 
-/// The class of the smallest block, by number of entries.
+/// The class of the smallest block that fits, by number of entries.
 const CLASSES: [u8; SMALL_MAX + 1] = [1, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8];
 
 fn class_for(len: usize) -> u8 {
@@ -120,16 +120,16 @@ struct ListLocation {
     end: usize,
 }
 
-/// Entries of the block for a long list, its header included.
+/// The number of entries in the block for a long list, its header included.
 fn large_capacity(len: usize) -> usize {
     (len + len / SPARE + 2).next_multiple_of(GRAIN)
 }
 
-/// Entries of a list whose form tells its length, at most. Copying them takes less time than a
-/// call.
+/// The largest length of a list whose form determines it. Copying its entries takes less time than
+/// a call of `copy_within`.
 const FEW: usize = 4;
 
-/// Copies entries to another place.
+/// Copies entries to another position.
 fn copy<T: Copy>(entries: &mut [EdgeEntry<T>], from: usize, to: usize, len: usize) {
     if len > FEW {
         entries.copy_within(from..from + len, to);
@@ -140,7 +140,7 @@ fn copy<T: Copy>(entries: &mut [EdgeEntry<T>], from: usize, to: usize, len: usiz
     }
 }
 
-/// Moves the entries behind one forward by one, over it.
+/// Overwrites the entry at `at`: moves the later ones forward by one.
 fn shift<T: Copy>(entries: &mut [EdgeEntry<T>], at: usize) {
     if entries.len() > FEW {
         entries.copy_within(at + 1.., at);
@@ -166,9 +166,9 @@ pub(crate) struct ListArena<T> {
     entries: Vec<EdgeEntry<T>>,
     /// Free blocks by class of short lists.
     free: [Vec<u32>; CLASS_LARGE as usize],
-    /// Free room that long lists left.
+    /// Free runs, from the blocks of long lists.
     runs: FreeRuns,
-    /// With fewer free entries than this, compaction failed.
+    /// Compaction failed, and is not retried with fewer free entries than this.
     stuck: usize,
 }
 
@@ -183,7 +183,7 @@ impl<T: Stamp> ListArena<T> {
         self.entries.get_mut(start..start + len).unwrap_or_default()
     }
 
-    /// The first entries at a short list's place, if its form tells the length, and that length.
+    /// The first entries of a short list's block and the length, if its form determines the length.
     pub(crate) fn few(&self, list: ListHandle) -> Option<(&[EdgeEntry<T>; FEW], usize)> {
         let (class, len) = list.form();
         let some = self.entries.get(list.at() as usize..)?.first_chunk()?;
@@ -207,7 +207,7 @@ impl<T: Stamp> ListArena<T> {
         ListLocation { class, at, start, len, end: at + header.other as usize }
     }
 
-    /// Sets the length of a list; it is not 0.
+    /// Sets the length of a list, which is not 0.
     fn set_len(&mut self, list: &mut ListHandle, place: ListLocation, len: usize) {
         debug_assert!(len > 0 && len <= LENGTH_MAX);
         let ListLocation { class, at, end, .. } = place;
@@ -219,12 +219,12 @@ impl<T: Stamp> ListArena<T> {
         }
     }
 
-    /// Reads the beginning of the list's block.
+    /// Prefetches the beginning of the list's block.
     pub(crate) fn touch_block(&self, list: ListHandle) -> u32 {
         self.entries.get(list.at() as usize).map_or(0, |one| one.seq)
     }
 
-    /// Reads the newest entry of a list, or one near it. There is no branch, as it could not be
+    /// Prefetches the newest entry of a list, or one near it, without a branch: it could not be
     /// predicted.
     pub(crate) fn newest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
@@ -236,8 +236,8 @@ impl<T: Stamp> ListArena<T> {
         self.entries.get(at + last).map_or(0, |one| one.seq)
     }
 
-    /// Reads the oldest entry of a list. Removing that one moves the others of a short list, so
-    /// there it reads the other end.
+    /// Prefetches the oldest entry of a list. Its removal moves the others of a short list, so for
+    /// those it prefetches the end of the block.
     pub(crate) fn oldest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
         let dead = self.entries.get(at).map_or(0, |header| header.seq as usize);
@@ -256,8 +256,8 @@ impl<T: Stamp> ListArena<T> {
         self.entries.get(at).filter(|_| !list.is_empty())
     }
 
-    /// The entry of one edge. `head` says that entries are in order of arrival, none older than
-    /// that.
+    /// The entry of one edge. With `head`, entries are in order of arrival, and none arrived before
+    /// `head`.
     pub(crate) fn find(
         &self,
         list: ListHandle,
@@ -265,7 +265,7 @@ impl<T: Stamp> ListArena<T> {
         head: Option<u32>,
     ) -> Option<EdgeEntry<T>> {
         let is_it = |one: &&EdgeEntry<T>| one.seq == seq;
-        // Edges leave at the old end or, when they are taken back, at the new one.
+        // Edges are removed at the old end or, if they are rolled back, at the new one.
         if let Some(oldest) = self.first(list).filter(is_it) {
             return Some(*oldest);
         }
@@ -283,7 +283,7 @@ impl<T: Stamp> ListArena<T> {
         found.copied()
     }
 
-    /// Adds an entry behind all that are not younger.
+    /// Adds an entry after all entries that are not younger.
     pub(crate) fn insert(
         &mut self,
         list: &mut ListHandle,
@@ -304,7 +304,7 @@ impl<T: Stamp> ListArena<T> {
         Ok(())
     }
 
-    /// Removes the entry of one edge. Says whether it was there.
+    /// Removes the entry of one edge; returns whether it was present.
     pub(crate) fn remove(&mut self, list: &mut ListHandle, time: T, seq: u32) -> bool {
         let place = self.place(*list);
         let ListLocation { class, at: block, start, len, end } = place;
@@ -317,7 +317,7 @@ impl<T: Stamp> ListArena<T> {
         }
         let left = len - 1;
         let is_large = class >= CLASS_LARGE;
-        // Short blocks are left at once: they are as many as all others.
+        // The shortest lists move at once: their blocks are as many as all others.
         let is_wide = end - block <= FEW || left * 2 <= end - block;
         if is_large {
             live.copy_within(..at, 1);
@@ -327,7 +327,7 @@ impl<T: Stamp> ListArena<T> {
         }
         self.set_len(list, place, left);
         if is_wide {
-            // Without memory the list stays in a block that is too large.
+            // Without memory the list remains in a block that is too large.
             let start = start + usize::from(is_large);
             _ = self.relocate(list, ListLocation { start, len: left, ..place }, left);
         }
@@ -347,8 +347,8 @@ impl<T: Stamp> ListArena<T> {
         self.get_mut(list).iter_mut().for_each(|one| one.other = other);
     }
 
-    /// Extends a list by one entry, which the caller writes behind the last. Returns where the list
-    /// begins, and its former length.
+    /// Extends a list by one entry, which the caller writes after the last. Returns the position of
+    /// the first entry, and the former length.
     fn make_room(&mut self, list: &mut ListHandle) -> Result<(usize, usize), OutOfMemory> {
         let place = self.place(*list);
         let ListLocation { class, at, start, len, end } = place;
@@ -356,8 +356,8 @@ impl<T: Stamp> ListArena<T> {
             self.set_len(list, place, len + 1);
             return Ok((start, len));
         }
-        // Sliding costs `len` once in as many insertions as there were dead entries. In a list of
-        // constant length, one in `SPARE` is dead by then.
+        // Sliding moves `len` entries once per as many insertions as there were dead entries. In a
+        // list of constant length, one in `SPARE` is dead when the block is full.
         if class >= CLASS_LARGE && (start - at - 1) * (SPARE + SPARE / 2) >= end - at {
             self.entries.copy_within(start..start + len, at + 1);
             self.entries[at].seq = 0;
@@ -368,7 +368,7 @@ impl<T: Stamp> ListArena<T> {
     }
 
     /// Moves a list to the smallest block for `new_len` entries; the caller may write the last one.
-    /// A long list gets spare room. Returns where the entries begin.
+    /// A long list gets spare room. Returns the position of the first entry.
     fn relocate(
         &mut self,
         list: &mut ListHandle,
@@ -420,13 +420,13 @@ impl<T: Stamp> ListArena<T> {
         Ok(at)
     }
 
-    /// Makes room for lists with `entries` entries in all, and for the spare room of their blocks.
+    /// Reserves room for lists with `entries` entries in all, and for the spare room of blocks.
     pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), OutOfMemory> {
         reserve_exact(&mut self.entries, entries + entries / 16)
     }
 
-    /// A new list of these entries, with the accounts at their other ends replaced, in the smallest
-    /// block that fits.
+    /// A new list of these entries in the smallest block that fits. `other` maps the accounts at
+    /// their other ends.
     pub(crate) fn append(
         &mut self,
         entries: &[EdgeEntry<T>],
@@ -446,7 +446,7 @@ impl<T: Stamp> ListArena<T> {
         Ok(ListHandle::new(at, class, len))
     }
 
-    /// Finds room for a block.
+    /// Allocates a block from a free run, or at the end.
     fn allocate(&mut self, room: usize) -> Result<u32, OutOfMemory> {
         if let Some((at, _)) = self.runs.take(room as u32, room as u32) {
             return Ok(at);
@@ -468,7 +468,7 @@ impl<T: Stamp> ListArena<T> {
         if class >= CLASS_LARGE {
             self.runs.give(at as u32, (end - at) as u32);
         } else if class > 0
-            // Without memory to remember it, the block is not used again.
+            // A block that cannot be remembered, for lack of memory, is not used again.
             && let Some(free) = self.free.get_mut(usize::from(class))
             && reserve(free, 1).is_ok()
         {
@@ -569,7 +569,7 @@ mod tests {
     }
 
     proptest! {
-        /// Lists beside each other keep their entries, sorted, through any changes.
+        /// Adjacent lists retain their entries, sorted, through any changes.
         #[test]
         fn lists_equal_sorted_vectors(steps in prop::collection::vec((0..4usize, 0..50u32, any::<bool>()), 1..400)) {
             let mut arena = ListArena::<u32>::default();

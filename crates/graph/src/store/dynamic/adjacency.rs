@@ -1,11 +1,11 @@
-//! What searches ask of the newest edges.
+//! Read access to the newest edges for searches.
 
 use super::DynamicGraph;
 use crate::edge::{Adjacency, EdgeEntry, ListCut, Side, Stamp, Visibility};
 
 impl<T: Stamp> DynamicGraph<T> {
-    /// The entries of a window. Where edges arrived in order, exactly the visible ones; otherwise
-    /// these and others.
+    /// The entries of a window: exactly the visible ones if edges arrived in order, otherwise these
+    /// and possibly others.
     fn window(
         &self,
         account: u32,

@@ -1,4 +1,4 @@
-//! Memory that follows the window: small numbers are reused, and the graph is rebuilt now and then.
+//! Compaction: accounts are renumbered to idle small numbers, and the graph is sometimes rebuilt.
 
 use super::super::adjacency_lists::TOUCHED;
 use super::{DynamicGraph, SealedBoundary, number_before};
@@ -7,28 +7,28 @@ use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve};
 use crate::threads::both;
 
-/// Accounts are renumbered when this part of the small numbers is idle.
+/// Accounts are renumbered when one small number in this many is idle.
 const IDLE_MOST: usize = 12;
 /// Below this many idle numbers, accounts are not renumbered.
 const IDLE_MIN: usize = if cfg!(debug_assertions) { 4 } else { 256 };
 const IDLE_RETAINED: usize = 4;
-/// Calls with few rows do not look through all accounts of a graph with more edges than this; each
+/// Calls with few rows do not scan all accounts of a graph with more edges than this; each account
 /// takes some nanoseconds.
 const LOOKED_AT_MAX: usize = 1 << 20;
 
-/// A graph is rebuilt after this many times its edges have arrived. Then entries that are needed
-/// together lie together, as in a new graph.
+/// A graph is rebuilt after arrivals of this many times its edges. Entries that are used together
+/// are then close together again.
 const REBUILT_AFTER: u64 = 2;
-/// Only a call with this many rows rebuilds.
+/// Only a call with at least this many rows rebuilds the graph.
 const REBUILT_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
-/// Graphs with fewer edges stay in the caches anyway.
+/// Graphs with fewer edges fit in the caches anyway.
 const REBUILT_MIN: usize = if cfg!(debug_assertions) { 32 } else { 1 << 15 };
-/// Larger graphs take too long for one call: some 0.2 us for each edge.
+/// Larger graphs take too long for one call, at some 0.2 us for each edge.
 const REBUILT_MAX: usize = 1 << 19;
 
 impl<T: Stamp> DynamicGraph<T> {
-    /// Gives back memory that the current edges do not need, a little at a time. Says whether
-    /// accounts were renumbered. `rows` are those of the call.
+    /// Frees memory that the current edges do not need, a little at a time. Returns whether
+    /// accounts were renumbered. `rows` is the number of rows in the call.
     pub(crate) fn shrink(&mut self, rows: usize) -> bool {
         if self.late.is_some() || (rows < REBUILT_IN && self.alive > LOOKED_AT_MAX) {
             return false;
@@ -56,7 +56,7 @@ impl<T: Stamp> DynamicGraph<T> {
             let some = moved as u32..numbered.min(moved + TOUCHED) as u32;
             self.touch_around(some.clone(), &mut others);
             for old in some {
-                // There is a number for each, unless there was no memory to remember some.
+                // Idle numbers suffice, unless memory was too short to remember them all.
                 if self.has_edges(old) && !self.renumber(old) {
                     end = old as usize + 1;
                 }
@@ -69,14 +69,14 @@ impl<T: Stamp> DynamicGraph<T> {
         true
     }
 
-    /// Reads what `renumber` needs of these accounts, so that the waits overlap.
+    /// Prefetches the data of `renumber` for these accounts, so that cache misses overlap.
     fn touch_around(&self, accounts: std::ops::Range<u32>, others: &mut Vec<u32>) {
         for (half, other) in [(&self.out, &self.into), (&self.into, &self.out)] {
             half.touch(accounts.clone());
             others.clear();
             for account in accounts.clone() {
                 let some = half.get(account).iter().take(TOUCHED);
-                // Without memory to remember them they are read later.
+                // Without memory for the list, the prefetch is left out.
                 if reserve(others, some.len()).is_ok() {
                     others.extend(some.map(|one| one.other));
                 }
@@ -107,18 +107,18 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Whether to rebuild the graph in a call of `rows` rows. A graph with segments is never
-    /// rebuilt: it empties and fills span by span, and most of its memory are accounts, which stay.
+    /// rebuilt: it empties span by span, and accounts, which remain, take most of its memory.
     pub(crate) fn is_aged(&self, rows: usize) -> bool {
         let arrivals = self.next().saturating_sub(self.rebuilt_at);
         let is_due = rows >= REBUILT_IN && arrivals >= REBUILT_AFTER * self.alive as u64;
         let is_of_size = (REBUILT_MIN..=REBUILT_MAX).contains(&self.alive);
-        // Where accounts are never forgotten they may be most of the work.
+        // Accounts that are never forgotten may be most of the work.
         let are_accounts_few = self.accounts.numbered() <= 4 * self.alive;
         self.late.is_none() && is_due && is_of_size && are_accounts_few
     }
 
-    /// The same graph in memory of just its size, if there is that much. Accounts get new small
-    /// numbers: those whose edges follow each other are neighbours.
+    /// The same graph without unused memory. Accounts whose edges follow each other get adjacent
+    /// small numbers.
     pub(crate) fn rebuilt(
         &self,
         pool: Option<&rayon::ThreadPool>,
@@ -151,8 +151,8 @@ impl<T: Stamp> DynamicGraph<T> {
         })
     }
 
-    /// Numbers accounts in order of appearance where it is remembered, otherwise in the order of
-    /// their edges.
+    /// Numbers accounts in order of appearance if it is remembered, otherwise in the order of their
+    /// edges.
     fn numbering(&self) -> Result<Renumbering, OutOfMemory> {
         let mut numbering = Renumbering::new(self.accounts.numbered(), self.accounts.len())?;
         self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));

@@ -1,4 +1,4 @@
-//! The store of the newest edges: edges arrive at the new end and leave at the old one.
+//! The store of the newest edges: edges are added at the new end and removed at the old one.
 
 mod adjacency;
 mod compaction;
@@ -17,11 +17,11 @@ use crate::memory::{OutOfMemory, or_abort, reserve};
 use crate::threads::both;
 use std::collections::BTreeMap;
 
-/// All edges may be those of one account. Sequence numbers are stored modulo 2^32 and compared by
-/// their distance.
+/// The largest number of edges, since all may belong to one account. Sequence numbers are stored
+/// modulo 2^32 and compared by their distance.
 pub(crate) const EDGES_MAX: usize = LENGTH_MAX;
 
-/// An edge that arrived after a later one.
+/// An edge that arrived after an edge with a later time.
 #[derive(Clone, Copy, Debug)]
 struct LateEdge<T> {
     record: EdgeRecord<T>,
@@ -29,20 +29,20 @@ struct LateEdge<T> {
     front: T,
 }
 
-/// The last sequence number before `next` that ends in `seq`.
+/// The last sequence number up to `next` whose low 32 bits are `seq`.
 fn number_before(next: u64, seq: u32) -> u64 {
     next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
 }
 
-/// Which edges are in segments, and also here until they are drained.
+/// The edges that are in segments, and also here until they are drained.
 #[derive(Clone, Copy, Debug, Default)]
 struct SealedBoundary<T> {
-    /// Edges that arrived in order are sealed up to the time of this one.
+    /// Edges that arrived in order are sealed up to this time.
     last: Option<T>,
     /// Only edges before this sequence number are sealed.
     next: u64,
 }
-/// The store before edges that may be taken back.
+/// The state of the store before edges that may be rolled back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreCheckpoint<T> {
     next: u64,
@@ -60,7 +60,7 @@ pub(crate) struct DynamicGraph<T> {
     out: AdjacencyLists<T>,
     into: AdjacencyLists<T>,
     loops: SelfLoops<T>,
-    /// All edges from the oldest one alive on.
+    /// All edges from the oldest live one on.
     records: EdgeRecords<T>,
     /// Sequence number of the first record.
     head: u64,
@@ -69,12 +69,12 @@ pub(crate) struct DynamicGraph<T> {
     newest: T,
     /// Sequence number of the last edge that was older than an earlier one.
     disorder: Option<u64>,
-    /// Accounts keep their position in the order of appearance when their edges are removed.
+    /// Whether accounts without edges keep their position in the order of appearance.
     remembers: bool,
-    /// Late edges that are alive, where segments exist: no segment takes them.
+    /// Late edges that are alive, if segments are used: no segment contains them.
     late: Option<BTreeMap<u64, LateEdge<T>>>,
     sealed: SealedBoundary<T>,
-    /// Sequence number at which the graph was rebuilt or filled.
+    /// The sequence number at which the graph was rebuilt or filled.
     rebuilt_at: u64,
 }
 
@@ -98,8 +98,8 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// A store for a graph with segments. These refer to accounts by small numbers, so accounts are
-    /// never forgotten; and they take no late edges.
+    /// A store for a graph with segments. Segments refer to accounts by small numbers, so accounts
+    /// are never forgotten. Segments contain no late edges.
     pub(crate) fn before_segments(base: i64) -> DynamicGraph<T> {
         let records = EdgeRecords::new(true);
         DynamicGraph { late: Some(BTreeMap::new()), records, ..DynamicGraph::new(base, true) }
@@ -123,12 +123,12 @@ impl<T: Stamp> DynamicGraph<T> {
         self.base.wrapping_add_unsigned(stamp.offset())
     }
 
-    /// All accounts in the order of first appearance, where it is remembered.
+    /// All accounts in the order of first appearance, if it is remembered.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         self.accounts.in_order()
     }
 
-    /// The accounts with small numbers from `from` on; all have one for good.
+    /// The accounts with small numbers from `from` on; small numbers are permanent here.
     pub(crate) fn keys(&self, from: usize) -> Vec<i64> {
         self.accounts.keys(from).collect()
     }
@@ -138,7 +138,7 @@ impl<T: Stamp> DynamicGraph<T> {
         or_abort(self.try_remember(accounts));
     }
 
-    /// Adds accounts in this order. Without memory, some of them stay.
+    /// Adds accounts in this order. Without memory, some of them are added.
     pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), OutOfMemory> {
         accounts.iter().try_for_each(|&account| self.accounts.intern(account).map(|_| ()))
     }
@@ -151,7 +151,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Finds the small numbers of both ends of `count` edges (source, target, time), for `insert`.
-    /// Without memory, `found` has the ends that are known now; `release_idle` forgets them.
+    /// On an error, `found` has the ends found so far; `release_idle` forgets them.
     pub(crate) fn intern(
         &mut self,
         count: usize,
@@ -206,7 +206,7 @@ impl<T: Stamp> DynamicGraph<T> {
             let mut read = false;
             for (place, account) in some.iter_mut().zip(&mut rest) {
                 *place = account;
-                // The waits overlap.
+                // Cache misses overlap.
                 read ^= self.out.touch_list(account) ^ self.into.touch_list(account);
                 count += 1;
             }
@@ -231,7 +231,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Adds edges whose ends `intern` has found, and returns the sequence number of the first.
-    /// Without memory nothing changes.
+    /// Without memory, nothing changes.
     pub(crate) fn insert(
         &mut self,
         records: &[EdgeRecord<T>],
@@ -248,7 +248,7 @@ impl<T: Stamp> DynamicGraph<T> {
         both(pool, records.len(), insert_out, || second_half = into.insert(records, first));
         let third = loops.insert(records, first);
         if let Err(full) = first_half.and(second_half).and(third) {
-            // A part that fails has taken back its own edges.
+            // A part that fails has removed its own edges.
             if first_half.is_ok() {
                 out.take_back(records, first);
             }
@@ -285,22 +285,22 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Takes back all edges since a checkpoint. None of them has been removed.
+    /// Removes all edges since a checkpoint. None of them has been removed before.
     pub(crate) fn rewind(&mut self, checkpoint: StoreCheckpoint<T>) {
         for number in (checkpoint.next..self.next()).rev() {
             if let Some(record) = self.record(number) {
                 self.remove_all(&[EdgeRemoval { record, seq: number as u32 }], None);
             }
         }
-        // Records of removed edges leave at the old end by themselves. If no edge is left, all
-        // have.
+        // `remove_all` drops removed records at the old end. If no edge is left, it has dropped all
+        // records.
         self.head = self.head.min(checkpoint.next);
         self.records.truncate((checkpoint.next - self.head) as usize);
         (self.newest, self.disorder) = (checkpoint.newest, checkpoint.disorder);
         self.accounts.rewind(checkpoint.numbered, checkpoint.appeared);
     }
 
-    /// Removes edges; passes over those that are not there.
+    /// Removes edges; skips those that are not in the graph.
     pub(crate) fn remove_all(
         &mut self,
         removals: &[EdgeRemoval<T>],
@@ -332,7 +332,7 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Removes an edge from the records; false if none has it.
+    /// Removes an edge from the records and the late edges; false if neither has it.
     fn forget(&mut self, number: u64) -> bool {
         let was_late = self.late.as_mut().is_some_and(|late| late.remove(&number).is_some());
         let Some(place) = number.checked_sub(self.head) else { return was_late };
@@ -342,7 +342,7 @@ impl<T: Stamp> DynamicGraph<T> {
         is_there
     }
 
-    /// The edge at a place of the records, if it is alive.
+    /// The edge at a position of the records, if it is alive.
     fn at(&self, place: usize) -> Option<EdgeRecord<T>> {
         if self.records.are_whole() {
             return self.records.whole(place);
@@ -358,15 +358,15 @@ impl<T: Stamp> DynamicGraph<T> {
         Some(EdgeRecord { source, target: entry.other, time: entry.time })
     }
 
-    /// Reads ahead for a scan of records from a sequence number on. Returns the first number
-    /// beyond.
+    /// Prefetches for a scan of records from a sequence number on. Returns the first number that is
+    /// not prefetched.
     pub(crate) fn touch_from(&self, number: u64) -> u64 {
         let end = number + TOUCHED as u64;
         self.touch_owners(number..end);
         end
     }
 
-    /// Reads where the edges with these sequence numbers are looked up, so that the waits overlap.
+    /// Prefetches the lists of the edges with these sequence numbers, so that cache misses overlap.
     fn touch_owners(&self, numbers: impl Iterator<Item = u64> + Clone) {
         if self.records.are_whole() {
             return;
@@ -381,7 +381,7 @@ impl<T: Stamp> DynamicGraph<T> {
         Some(EdgeRemoval { record: self.record(number)?, seq: number as u32 })
     }
 
-    /// The sequence number that ends in `seq`, of an edge in the graph.
+    /// The sequence number of an edge in the graph, from its low 32 bits.
     pub(crate) fn number(&self, seq: u32) -> u64 {
         number_before(self.next(), seq)
     }
@@ -410,22 +410,22 @@ impl<T: Stamp> DynamicGraph<T> {
         })
     }
 
-    /// Sequence number of the first record.
+    /// The sequence number of the first record.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Sequence number of the next edge.
+    /// The sequence number of the next edge.
     pub(crate) fn next(&self) -> u64 {
         self.head + self.records.len() as u64
     }
 
-    /// Edges that are alive.
+    /// The number of live edges.
     pub(crate) fn len(&self) -> usize {
         self.alive
     }
 
-    /// Accounts that are known.
+    /// The number of known accounts.
     pub(crate) fn accounts(&self) -> usize {
         self.accounts.len()
     }
@@ -438,7 +438,7 @@ impl<T: Stamp> DynamicGraph<T> {
     pub(crate) fn restamp<S: Stamp>(self, base: i64) -> DynamicGraph<S> {
         let shift = i128::from(self.base) - i128::from(base);
         let change = |time: T| {
-            // Stale entries of free blocks may lie outside; they are never read.
+            // Stale entries of free blocks may be out of range; they are never read.
             let offset = (i128::from(time.offset()) + shift).clamp(0, i128::from(S::OFFSET_MAX));
             S::from_offset(offset as u64)
         };

@@ -1,4 +1,4 @@
-//! Sealed edges, which segments hold too, and late edges, which no segment takes.
+//! Sealed edges, which segments hold too, and late edges, which no segment contains.
 
 use super::{DynamicGraph, LateEdge, SealedBoundary};
 use crate::edge::{EdgeEntry, EdgeRecord, Stamp};
@@ -17,7 +17,7 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Makes `next` the sequence number of the next edge, if there is none yet.
+    /// Makes `next` the sequence number of the next edge, unless there are records.
     pub(crate) fn skip(&mut self, next: u64) {
         if self.records.is_empty() {
             self.head = self.head.max(next);
@@ -25,15 +25,15 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Hides the edges that arrived in order before sequence number `next`: a segment holds them,
-    /// and the last one is of time `last`. `drain` removes them.
+    /// Hides the edges that arrived in order before sequence number `next`, because a segment holds
+    /// them. The last one has time `last`. `drain` removes them.
     pub(crate) fn seal(&mut self, next: u64, last: T) {
         self.skip(next);
         self.newest = self.newest.max(last);
         self.sealed = SealedBoundary { last: Some(last), next };
     }
 
-    /// Whether sealed edges wait for `drain`.
+    /// Whether `drain` still has sealed edges to remove.
     pub(crate) fn is_draining(&self) -> bool {
         self.head < self.sealed.next
     }
@@ -47,7 +47,7 @@ impl<T: Stamp> DynamicGraph<T> {
         let numbers = (self.head..end).filter(|one| !self.is_late(*one));
         let removals = numbers.filter_map(|number| self.removal(number)).collect::<Vec<_>>();
         self.remove_all(&removals, None);
-        // Late edges stay, apart from the records.
+        // Late edges remain, outside the records.
         while self.head < end && self.records.pop() {
             self.head += 1;
         }
@@ -57,7 +57,7 @@ impl<T: Stamp> DynamicGraph<T> {
         self.late.as_ref().is_some_and(|late| late.contains_key(&number))
     }
 
-    /// Edges that arrived in order before this sequence number are in segments.
+    /// The sequence number before which all edges that arrived in order are in segments.
     pub(crate) fn sealed_end(&self) -> u64 {
         self.sealed.next
     }
@@ -67,12 +67,12 @@ impl<T: Stamp> DynamicGraph<T> {
         number < self.sealed.next && !self.is_late(number)
     }
 
-    /// Whether a segment shows an edge in this store's stead.
+    /// Whether a segment provides an edge instead of this store.
     pub(super) fn is_hidden(&self, entry: EdgeEntry<T>) -> bool {
         self.is_draining() && self.is_sealed(self.number(entry.seq))
     }
 
-    /// The `late_edges`, and those that will be once the sealed edges are drained.
+    /// The `late_edges`, as they will be once the sealed edges are drained.
     pub(crate) fn unsealed(&self) -> impl Iterator<Item = (u64, EdgeRecord<T>, T)> {
         let end = self.sealed.next.max(self.head);
         let late = self.late.iter().flat_map(move |late| late.range(..end));
@@ -91,8 +91,8 @@ impl<T: Stamp> DynamicGraph<T> {
         self.late.as_ref()?.get(&number).map(|late| late.front)
     }
 
-    /// The records to be sealed next, up to the first one in order for which `is_over`. None stands
-    /// in for an edge that cannot be sealed.
+    /// The records to be sealed next, up to the first one in order whose time `is_over`. None
+    /// represents an edge that cannot be sealed.
     pub(crate) fn prefix(
         &self,
         is_over: impl Fn(T) -> bool,

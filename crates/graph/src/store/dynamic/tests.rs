@@ -1,4 +1,4 @@
-//! A store that gives memory back holds what it held.
+//! A store that frees memory retains its edges.
 
 use super::{Adjacency, DynamicGraph, EdgeRemoval, Side};
 use crate::edge::Visibility;
@@ -31,7 +31,7 @@ proptest! {
         for (number, &(source, target, late, kind)) in (0u64..).zip(&steps) {
             let target = if kind % 4 == 1 { 0 } else { target };
             let row = (source, target, number as u32 + late);
-            // Now and then most edges leave.
+            // Now and then most edges are removed.
             let left = if kind == 0 { 5 } else { 300 };
             for graph in [&mut graph, &mut other] {
                 add(graph, &[row]);
@@ -57,11 +57,11 @@ proptest! {
                 prop_assert_eq!(records(&graph), records(&other));
             }
         }
-        // In streams this long some edges always leave.
+        // In streams this long, some edges are always removed.
         prop_assert!(steps.len() < 800 || renumbered > 0);
     }
 
-    /// A rebuilt store holds what it held, and changes alike.
+    /// A rebuilt store equals the original, before and after further changes.
     #[test]
     fn a_rebuilt_graph_is_the_same(
         steps in prop::collection::vec((0..40i64, 0..40i64, 0..50u32, 0..4u8), 1..500),
@@ -74,7 +74,7 @@ proptest! {
             // A hub has long lists.
             let target = if kind == 1 { 0 } else { target };
             add(&mut graph, &[(key(source), key(target), number as u32 / 2 + time)]);
-            // Some edges leave, at the old end and elsewhere.
+            // Some edges are removed, at the old end and elsewhere.
             let leaving = if kind == 0 { graph.head() } else { number.saturating_sub(30) };
             let leaving = graph.record(leaving).map(|record| EdgeRemoval { record, seq: leaving as u32 });
             if let Some(removal) = leaving.filter(|_| kind != 2) {

@@ -1,14 +1,14 @@
-//! What searches ask of the newest edges and the segments together.
+//! Read access to the newest edges and the segments together, for searches.
 
 use super::HybridGraph;
 use super::walk::EntryWalk;
 use crate::edge::{Adjacency, EdgeEntry, Side, Stamp, Visibility};
 use crate::segment::ListKind;
 
-/// Accounts whose rows are read together.
+/// Accounts whose rows are prefetched together.
 const TOUCHED: usize = 32;
 
-/// Accounts with more entries are not read in advance: searches visit them repeatedly, or in part.
+/// Accounts with more entries are not prefetched: searches visit them repeatedly, or in part.
 const READ_MAX: usize = 64;
 
 impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
@@ -18,7 +18,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
 
     fn has_dropped(&self, entry: EdgeEntry<T>) -> bool {
         if self.dynamic.is_sealed(self.dynamic.number(entry.seq)) {
-            // Older edges are hidden, even if their segment is still there.
+            // Older edges are hidden, even if their segment is still attached.
             entry.time < self.floor
         } else {
             self.dynamic.has_dropped(entry)
@@ -136,7 +136,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
                 for look in looks.clone() {
                     if let Some(row) = rows.get_mut(found) {
                         *row = look.row(at);
-                        // No branch, as it could not be predicted.
+                        // No branch, because it could not be predicted.
                         found += usize::from(look.is_present(at) & (look.total() <= READ_MAX));
                     }
                 }

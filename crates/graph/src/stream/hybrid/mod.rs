@@ -1,9 +1,8 @@
-//! A graph in two parts: a store of the newest edges, which changes, and immutable segments of
-//! older ones.
+//! A graph in two parts: a mutable store of the newest edges, and immutable segments of older ones.
 //!
-//! Each segment holds a span of time, none later than the next; its edges arrived in order. Late
-//! edges stay in the store, wherever in time they belong. An account's edges are those of its
-//! segments one after the other, then the newest; only late edges make a merge necessary.
+//! Each segment holds the edges of a span of time that arrived in order; spans do not overlap. Late
+//! edges stay in the store, whatever their time. An account's edges are those of its segments in
+//! turn, then the newest; only late edges make a merge necessary.
 
 mod adjacency;
 mod walk;
@@ -19,8 +18,8 @@ use crate::store::DynamicGraph;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Around accounts with more edges a search looks at few neighbours, as it takes the shorter of two
-/// ways.
+/// Neighbours of accounts with more edges are not prefetched: a search visits few of them, because
+/// it takes the cheaper direction.
 const NEXT_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -28,16 +27,16 @@ pub(crate) struct HybridGraph<T> {
     dynamic: DynamicGraph<T>,
     parts: Vec<AttachedSegment<T>>,
     indexes: CombinedIndex,
-    /// Older edges of segments are evicted.
+    /// The time before which edges of segments are evicted.
     floor: T,
-    /// A bit for each account: whether some segment has a self-loop of it.
+    /// A bit for each account: whether a segment has a self-loop of it.
     looped: Vec<u64>,
-    /// Only segments with edges before this sequence number are shown; the last of them up to the
-    /// view. None: every trigger arrived after all segments.
+    /// Only segments with edges before this sequence number are visible, and the view cuts the last
+    /// of them. None: every trigger arrived after all segments.
     shown: Option<u64>,
 }
 
-/// Calls change the store of the newest edges.
+/// Gives access to the store of the newest edges, which calls change.
 impl<T> Deref for HybridGraph<T> {
     type Target = DynamicGraph<T>;
 
@@ -61,7 +60,7 @@ impl<T: Stamp> From<DynamicGraph<T>> for HybridGraph<T> {
 }
 
 impl<T: Stamp> HybridGraph<T> {
-    /// Adds a segment behind the others. The store stops showing the segment's edges.
+    /// Adds a segment after the others. The store hides the segment's edges from then on.
     ///
     /// # Errors
     /// [`GraphError::Segment`] if it is not the next one.
@@ -101,25 +100,25 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.iter().map(|part| &part.segment)
     }
 
-    /// Shows segments up to a sequence number, for triggers that are older than other edges in the
-    /// graph. None shows all.
+    /// Makes segments visible up to a sequence number, for triggers that are older than other edges
+    /// in the graph. None: all segments.
     pub(crate) fn show(&mut self, until: Option<u64>) {
         self.shown = until;
     }
 
-    /// The segments that are shown.
+    /// The visible segments.
     fn parts(&self) -> &[AttachedSegment<T>] {
         let Some(until) = self.shown else { return &self.parts };
         let end = self.parts.partition_point(|part| part.segment.info().first < until);
         self.parts.get(..end).unwrap_or_default()
     }
 
-    /// The view that decides about an edge of a segment, where that is necessary.
+    /// The view that cuts segments; None if every trigger sees all segments.
     fn until(&self, view: Visibility<T>) -> Option<Visibility<T>> {
         self.shown.map(|_| view)
     }
 
-    /// Evicts edges of segments that are older than this. Returns the segments that have none left.
+    /// Evicts edges of segments that are older than this. Returns the segments without other edges.
     pub(crate) fn expire(&mut self, oldest: T) -> Vec<Arc<Segment>> {
         self.floor = self.floor.max(oldest);
         let floor = self.floor;
@@ -130,7 +129,7 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.drain(..expired).map(|part| part.segment).collect()
     }
 
-    /// Sealed edges that still wait to leave the store.
+    /// The number of sealed edges that are still in the store.
     pub(crate) fn waiting(&self) -> usize {
         if !self.dynamic.is_draining() {
             return 0;
@@ -147,8 +146,8 @@ impl<T: Stamp> HybridGraph<T> {
         (number < part.end()).then_some(&*part.segment)
     }
 
-    /// The failure of a segment that is not in this process's memory, with the segment's first
-    /// time.
+    /// The failure of a segment that is not in this process's memory, with the time of its first
+    /// edge.
     pub(crate) fn failure(&self) -> Option<(i64, String)> {
         let failed = |part: &AttachedSegment<T>| {
             part.segment.failure().map(|reason| (part.segment.info().base, reason))
@@ -156,7 +155,7 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.iter().find_map(failed)
     }
 
-    /// Edges of segments, whether evicted or not.
+    /// The number of edges in segments, evicted or not.
     pub(crate) fn sealed(&self) -> usize {
         self.parts.iter().map(|part| part.segment.info().edges as usize).sum()
     }
@@ -184,7 +183,7 @@ impl<T: Stamp> HybridGraph<T> {
     pub(crate) fn restamp<S: Stamp>(self, base: i64) -> HybridGraph<S> {
         let floor = self.dynamic.time(self.floor);
         let dynamic: DynamicGraph<S> = self.dynamic.restamp(base);
-        // The base lies before everything in the graph.
+        // The base is before all times in the graph.
         let parts =
             self.parts.into_iter().filter_map(|part| AttachedSegment::new(part.segment, base));
         let parts: Vec<AttachedSegment<S>> = parts.collect();
@@ -195,7 +194,7 @@ impl<T: Stamp> HybridGraph<T> {
         HybridGraph { parts, indexes, floor, looped, shown, dynamic }
     }
 
-    /// Rebuilds the store in memory of just its size. Without that memory it stays as it is.
+    /// Rebuilds the store without unused memory. Without memory for a copy, returns false.
     pub(crate) fn rebuild(&mut self, pool: Option<&rayon::ThreadPool>) -> bool {
         let rebuilt = self.dynamic.rebuilt(pool);
         let is_done = rebuilt.is_ok();
@@ -205,15 +204,15 @@ impl<T: Stamp> HybridGraph<T> {
         is_done
     }
 
-    /// Memory of the graph in this process, segments apart.
+    /// Memory of the graph in this process, without segments.
     pub(crate) fn bytes(&self) -> usize {
         self.dynamic.bytes() + self.indexes.bytes() + self.looped.capacity() * size_of::<u64>()
     }
 
-    /// The segments with times in a window, and the number of the first of them.
+    /// The segments with times in a window, and the position of the first of them.
     fn between(&self, (from, to): (T, T)) -> (usize, &[AttachedSegment<T>]) {
         let parts = self.parts();
-        // Most windows begin in the first segment and end behind all.
+        // Most windows begin in the first segment and end after the last.
         let start = match parts.first() {
             Some(oldest) if oldest.last < from => parts.partition_point(|part| part.last < from),
             _ => 0,
@@ -225,7 +224,7 @@ impl<T: Stamp> HybridGraph<T> {
         (start, parts.get(start..end).unwrap_or_default())
     }
 
-    /// The segments that a window touches, and what is visible of it in segments.
+    /// The segments that overlap a window, and the part of the window that is visible in them.
     fn window(&self, (from, to): (T, T), view: Visibility<T>) -> SegmentWindow<'_, T> {
         let span = (from.max(self.floor).max(view.oldest()), to);
         let (start, parts) = self.between(span);
@@ -237,8 +236,8 @@ impl<T: Stamp> HybridGraph<T> {
         self.window(window, view).parts.iter().any(|part| part.segment.is_prefetching())
     }
 
-    /// Lets far segments fetch rows of these accounts. If any had to be fetched, `has_next` also
-    /// fetches those of their neighbours, which the search will request one by one.
+    /// Announces rows of these accounts to far segments. If any had to be fetched, `has_next` also
+    /// announces rows of their neighbours, which the search would request one by one.
     pub(crate) fn prefetch(
         &self,
         accounts: &[u32],
@@ -247,7 +246,7 @@ impl<T: Stamp> HybridGraph<T> {
         has_next: bool,
     ) {
         let parts = self.window(window, view).parts;
-        // All segments are asked, whether an earlier one fetched rows or not.
+        // No short circuit: every segment must prefetch.
         let bring = |accounts: &[u32]| {
             parts.iter().filter(|part| part.segment.prefetch(accounts)).count() > 0
         };
@@ -280,7 +279,7 @@ impl<T: Stamp> HybridGraph<T> {
             if look.total() == 0 {
                 return 0;
             }
-            // Fewer entries are outside the window than inside.
+            // Fewer segments are outside the window than inside, so count those.
             let list = ListKind::from(side);
             let wanted = |at| RowRequest { account, list, place: look.row(at) };
             let mut outside = 0;
@@ -298,7 +297,7 @@ impl<T: Stamp> HybridGraph<T> {
         self.rows(account, side, window).map(|(_, _, inside)| inside.len()).sum()
     }
 
-    /// The rows of an account in a window, the oldest first.
+    /// The rows of an account in a window, from the oldest to the newest.
     fn rows<'a>(
         &'a self,
         account: u32,
@@ -308,7 +307,7 @@ impl<T: Stamp> HybridGraph<T> {
         SegmentRows::new(self.indexes.look(account, side), account, side, window)
     }
 
-    /// Reads the totals of these accounts in segments.
+    /// Prefetches the totals of these accounts in segments.
     fn touch_totals(&self, side: Side, accounts: impl Iterator<Item = u32>) {
         if !self.parts.is_empty() {
             let totals = accounts.map(|account| self.indexes.total(account, side));

@@ -1,15 +1,15 @@
-//! One account's entries from segments and from the newest edges, as one walk.
+//! One account's entries from segments and from the newest edges, in one iterator.
 
 use crate::edge::{EdgeEntry, Stamp};
 use std::iter::Peekable;
 
-/// Entries of segments and the newest ones, in order of time or, if `BACKWARD`, against it.
+/// Entries of segments and the newest ones, in order of time or, with `BACKWARD`, in reverse.
 pub(super) enum EntryWalk<S: Iterator, N: Iterator, const BACKWARD: bool> {
-    /// No segment has any.
+    /// No segments.
     Newest(N),
-    /// Those of segments are all older.
+    /// All entries of segments are older than the newest edges.
     Chained(S, N),
-    /// Some of the newest edges arrived late. Of one instant those of segments arrived earlier.
+    /// Some of the newest edges arrived late. Within an instant, entries of segments are first.
     Merged(Peekable<S>, Peekable<N>),
 }
 

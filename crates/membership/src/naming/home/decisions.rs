@@ -1,4 +1,4 @@
-//! The authority's part: what becomes of a claim.
+//! The authority's part: decisions on claims.
 
 use super::super::unread::Undecided;
 use super::super::{NameChecks, NameMessageBody, NameOutput, Verdict};
@@ -8,7 +8,7 @@ use super::UnreadFault;
 use crate::NodeNumber;
 
 impl Naming {
-    /// Decides on a claim as far as this node can read, and has the others asked.
+    /// Decides on a claim as far as this node can read, and queries the other members.
     pub(super) fn consider(
         &mut self,
         (home, session, serial): (NodeNumber, u64, u64),
@@ -21,7 +21,7 @@ impl Naming {
             return;
         }
         let own = self.members.as_ref().map(|members| members.own);
-        // Those that were granted before go on: the answer may have been lost.
+        // Names granted earlier stay granted: the answer may have been lost.
         let is_in_flight = |name: &String| self.authority.is_in_flight(home, name);
         let had: Vec<bool> = names.iter().map(is_in_flight).collect();
         let mut verdicts = self.authority.claim(home, &names, asks);
@@ -35,7 +35,7 @@ impl Naming {
             }
             self.authority.settle(home, &refused);
         }
-        // The home too: it may know of a lost node what this one does not.
+        // The home is queried too: it may know more about a lost node than this one.
         let own = own.into_iter().collect();
         let waiting = self.authority.members().and(self.unread.members).without(own);
         #[cfg(test)]
@@ -65,7 +65,7 @@ impl Naming {
         self.authority.undecided.add(question, claim);
     }
 
-    /// A member says which names it has.
+    /// Handles a member's answer to a query.
     pub(super) fn queried(
         &mut self,
         from: NodeNumber,
@@ -77,7 +77,7 @@ impl Naming {
         }
     }
 
-    /// Answers the claims on which nothing is left to be found out.
+    /// Answers the claims with nothing left to wait for.
     pub(super) fn decide(&mut self, out: &mut Vec<NameOutput>) {
         let own = self.members.as_ref().map(|members| members.own);
         for decided in self.authority.undecided.take_decided() {
@@ -94,7 +94,7 @@ impl Naming {
         }
     }
 
-    /// Considers claims of which this node is the authority itself.
+    /// Considers the claims for which this node itself is the authority.
     pub(super) fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool) {
         let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
         if !self.has_lease || !self.authority.is_settled() {

@@ -1,5 +1,5 @@
-//! Many objects of plain bytes, held together: what each claim costs by itself (locks, the fence,
-//! a copy of the entry) is paid once for some of them.
+//! Batches of plain-byte objects, held together: the fixed cost of a claim (locks, the fence, a
+//! copy of the entry) is paid once for several objects.
 
 use std::collections::hash_map;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use crate::format::entry::{Entry, Sequence};
 use crate::format::ids::{ObjectId, ObjectKind, RegionUid, Slot, Target};
 use crate::hazard::{self, ClaimRequest};
 
-/// Objects claimed under one taking of all locks: enough that the 17 locks are a small part of the
-/// work, and few enough that other threads of the client wait some microseconds only.
+/// Objects claimed while all locks are held: enough that the 17 locks are a small part of the work,
+/// and few enough that other threads of the client wait only some microseconds.
 const AT_ONCE: usize = 64;
 
 /// An item of [`HeldBytes`] that is not held: no generation is 0.
 const NOT_HELD: u64 = 0;
 
-/// What is to be claimed, and whether it is.
+/// An object to claim, and whether it is claimed.
 #[derive(Debug)]
 struct BatchClaim {
-    /// Which of the targets.
+    /// Index of the target.
     index: usize,
     slot: Slot,
-    /// The word of its life.
+    /// The word of the object's life.
     sequence: Sequence,
-    /// The word of its entry, and the block: for who has to refresh it.
+    /// The word of its entry, and its primary block: both are for the refresh.
     sealed: Sequence,
     primary: Span,
     is_held: bool,
@@ -46,7 +46,7 @@ struct BatchTarget {
     payload: Span,
 }
 
-/// Objects of plain bytes that are held, each until it is let go, all until this is dropped.
+/// Held objects of plain bytes. Each is held until it is released, or until this is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     table: Arc<HoldTable>,
@@ -55,7 +55,7 @@ pub struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// The object of target `index` and where its bytes lie, if it is held here.
+    /// The object of target `index` and the span of its bytes, if it is held here.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<(ObjectId, Span)> {
         let item = self.items.get(index)?;
@@ -63,8 +63,8 @@ impl HeldBytes {
         (lo != NOT_HELD).then_some((ObjectId { hi: self.region.0, lo }, item.payload))
     }
 
-    /// Let go of the object of target `index`; which one it was. None: it was not held, or was let
-    /// go before.
+    /// Release the object of target `index` and return its id. None: it was not held, or was
+    /// already released.
     pub fn let_go(&self, index: usize) -> Option<ObjectId> {
         let lo = self.items.get(index)?.held.swap(NOT_HELD, Ordering::AcqRel);
         if lo == NOT_HELD {
@@ -85,11 +85,11 @@ impl Drop for HeldBytes {
 }
 
 impl Reader {
-    /// Find many objects and hold those that are plain bytes of at most `bytes_max`; the others,
-    /// and those that are not there or go at this moment, are left to [`Reader::hold`].
+    /// Find many objects and hold those that are plain bytes of at most `bytes_max`. Other objects,
+    /// and those that are absent or are deleted at this moment, are left to [`Reader::hold`].
     ///
-    /// When the slots for claims are used up, `more` is told how many there are; it adds a block to
-    /// the table, or says that the rest is to be left.
+    /// When the slots for claims run out, `more` receives the number of slots. It adds a block to
+    /// the table and returns true, or returns false to leave the remaining targets.
     ///
     /// # Errors
     /// As [`Reader::lookup`]. Nothing is held then.
@@ -127,7 +127,7 @@ impl Reader {
         Ok(held)
     }
 
-    /// As [`Reader::refresh_payload`] of what was just held.
+    /// As [`Reader::refresh_payload`], for the objects just held.
     fn refresh_payloads(&self, all: &[BatchClaim]) -> Result<(), StoreError> {
         if !self.region().is_node_local() {
             return Ok(());
@@ -152,7 +152,8 @@ fn is_plain(entry: &Entry, bytes_max: Length) -> bool {
 }
 
 impl HeldBytes {
-    /// Claims what is wanted and notes what is held. False: no more claims are to be had.
+    /// Claims the wanted objects and records those that are held. False: no more slots are
+    /// available.
     fn claim(
         &mut self,
         wanted: &mut [BatchClaim],
@@ -189,14 +190,16 @@ impl HoldTable {
         lock(&self.pool).blocks.len() as u64 * self.layout.hold_slots()
     }
 
-    /// Claims all that is wanted, in the reader's steps: all claims, one fence, all looks. So many
-    /// are done when slots run out. What is not there any more is not held.
+    /// Claims all wanted objects in the reader's steps: all claims, one fence, all second loads.
+    /// Returns how many were processed before slots ran out. An object that is no longer there is
+    /// not held.
     fn hold_many(&self, wanted: &mut [BatchClaim]) -> Result<usize, StoreError> {
         if !self.is_usable() {
             return Ok(wanted.len());
         }
         let since = fork::completed_forks();
-        // In the order in which everybody takes them. Nobody else uses a claim before the look.
+        // In the order in which every thread locks them. No other thread uses a claim before its
+        // second load.
         let mut shards = self.shards.each_ref().map(lock);
         let mut pool = lock(&self.pool);
         let mut fresh = Vec::with_capacity(wanted.len());
@@ -236,7 +239,7 @@ impl HoldTable {
     }
 }
 
-/// A claim of a batch, before it is in the books.
+/// A claim of a batch, before it is recorded in its shard.
 struct Fresh {
     at: usize,
     slot: Slot,
@@ -255,7 +258,7 @@ impl Fresh {
         }
     }
 
-    /// Into the books, or its slot back. Whether it holds.
+    /// Record the claim in its shard, or give its slot back. Returns whether it holds.
     fn settle(self, shard: &mut Shard, pool: &mut HoldPool, since: u64, is_there: bool) -> bool {
         let Self { slot, sequence, place, .. } = self;
         if is_there {
@@ -264,7 +267,7 @@ impl Fresh {
                     free.insert(HoldClaim::new(sequence, since, place));
                     return true;
                 }
-                // The object is twice in the batch: one claim counts both.
+                // The object is in the batch twice: one claim counts both.
                 hash_map::Entry::Occupied(mut claim) => {
                     let is_same = claim.get().sequence == sequence;
                     claim.get_mut().count += u64::from(is_same);

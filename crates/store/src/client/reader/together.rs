@@ -1,5 +1,5 @@
-//! Many objects looked for at once, by their ids: on a node-local region what is read of each is
-//! fetched together with that of the others, so that it is waited for once.
+//! Lookup of many objects by their ids. On a node-local region the entries of all objects are
+//! fetched together, so that the latency is paid once.
 
 use farrow_memory::Span;
 use farrow_memory::sync::Ordering;
@@ -11,13 +11,13 @@ use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Target};
 use crate::seqlock::{self, Copied};
 
-/// An object that is meant, with its place among the targets.
+/// An object to look for, with its index among the targets.
 type IndexedTarget = (usize, ObjectId);
 
 impl Reader {
-    /// Tells of the sealed objects among `targets`, by their places there. What it does not tell of
-    /// may be there all the same: [`Reader::lookup`] says. Of an object told of without a hold only
-    /// the claim's own look says that the entry was whole; its namespace may be missing.
+    /// Calls `tell` for the sealed objects among `targets`, with their indexes. An object that is
+    /// not reported may still be there: [`Reader::lookup`] decides. A reported entry is not
+    /// validated until it is claimed, and its namespace may be missing.
     ///
     /// # Errors
     /// As [`Reader::lookup`].
@@ -43,7 +43,7 @@ impl Reader {
                 }
             }
         }
-        // A life is fetched before the entry that was written in it, as in a look at one.
+        // A life is fetched before the entry written in it, as in a lookup of one object.
         let lives = of_clients.iter().filter_map(|(_, id)| self.life_span(*id));
         self.fetch(lives.filter(|_| self.region.is_remote()).collect())?;
         of_clients.retain(|(_, id)| self.is_alive(*id));
@@ -69,7 +69,7 @@ impl Reader {
         self.layout().client_entry(id.slot()).map(|number| self.layout().client_entry_span(number))
     }
 
-    /// Whether a client's entry is in the life that the id names, and was not taken over.
+    /// Whether a client's entry is in the life that the id names, and the home has not adopted it.
     fn is_alive(&self, id: ObjectId) -> bool {
         let words = self.life_span(id).and_then(|span| self.region.words(span).ok());
         words.is_some_and(|words| {
@@ -80,14 +80,14 @@ impl Reader {
         })
     }
 
-    /// Entries of which the life was seen: the claim's look sees whether it has lasted.
+    /// Reports entries whose life was seen; the claim checks that the life has lasted.
     fn tell_of_clients(&self, all: &[IndexedTarget], tell: &mut impl FnMut(usize, &Entry)) {
         for (index, id) in all {
             let words = self.client_entry_span(*id).and_then(|span| self.region.words(span).ok());
             let first = Sequence::new(id.generation(), EntryState::Sealed).0;
             let copied =
                 words.and_then(|words| seqlock::copy(&EntryReader(words), |word| word == first));
-            // One that cannot be right may have been fetched in parts of different age.
+            // An entry that does not decode may have been fetched in parts of different age.
             if let Some(Copied::Words(words)) = copied
                 && let Ok(entry) = decode(&words, self.header.uid, id.slot(), self.layout())
             {

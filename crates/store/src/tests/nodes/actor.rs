@@ -1,5 +1,5 @@
-//! A node with one client process, which does what a seed says and compares what it sees with what
-//! must be.
+//! A node with one client process, which runs random steps of a seed and compares its observations
+//! with the expected state.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     SealRequest, Seen, StoreError, Target, clean,
 };
 
-/// A fault, in words.
+/// A fault, as text.
 pub(super) type Outcome<T> = Result<T, String>;
 
 /// Objects that one client holds at a time.
@@ -24,7 +24,7 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A range that a client may write, as far as it is not used.
+/// A range that a client may write, and how much of it is used.
 struct Extent {
     alias: Alias,
     used: u64,
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// What a client process has.
+/// The state of a client process.
 struct Process {
     slot: ClientSlot,
     reader: Reader,
@@ -64,7 +64,7 @@ impl<'a> Actor<'a> {
         Self { world, node, region, random, process: None }
     }
 
-    /// So many steps, and a good end.
+    /// Runs `steps` steps, and then leaves.
     pub(super) fn run(&mut self, steps: u32) -> Outcome<()> {
         for _ in 0..steps {
             if self.world.fault().is_some() {
@@ -114,7 +114,7 @@ impl<'a> Actor<'a> {
         });
         let (slot, block) = match joined {
             Ok(joined) => joined,
-            // All places are in quarantine.
+            // All slots are in quarantine.
             Err(StoreError::TooManyClients { .. } | StoreError::HoldBlocksExhausted { .. }) => {
                 return self.dig_up();
             }
@@ -123,7 +123,7 @@ impl<'a> Actor<'a> {
         if self.node == 0 {
             self.world.home(|home| home.set_proximity(slot, Proximity::Local)).map_err(text)?;
         }
-        // The process maps the region anew, so it remembers nothing of the one before.
+        // The process maps the region again, so it retains nothing of the previous one.
         self.region = self.world.cluster.map(self.node, Access::Client);
         let reader = Reader::open(Arc::clone(&self.region)).map_err(text)?;
         let holds = HoldTable::new(Arc::clone(&self.region), &[block]).map_err(text)?;
@@ -138,7 +138,7 @@ impl<'a> Actor<'a> {
         self.process.as_mut().ok_or_else(|| "no process".to_owned())
     }
 
-    /// A block of the client's own, and bytes that were stored there and not published.
+    /// A block of the client's own, with bytes that were stored but not published.
     fn write(&mut self) -> Outcome<Option<(Span, Length, u32)>> {
         let is_torn = self.world.mutant == Some(Mutant::TwoObjectsOnOneLine);
         let line = u64::from(self.region.line_bytes());
@@ -213,7 +213,7 @@ impl<'a> Actor<'a> {
         let world = self.world;
         let is_held = self.random.one_in(4);
         let process = self.process()?;
-        // A checksum of the bytes, where the entry has room for one of a descriptor.
+        // A checksum of the bytes, in the entry's field for that of a descriptor.
         let request =
             SealRequest { descriptor_crc: crc, ..SealRequest::bytes(primary, size, name) };
         if name.is_some() {
@@ -251,7 +251,7 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// What is sealed and not being deleted is found by everybody, whole.
+    /// A sealed object that is not being deleted is found on every node, whole.
     fn read_live(&mut self) -> Outcome<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
         if self.process()?.held.len() >= HELD_MAX {
@@ -277,8 +277,8 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// The same, of several at once: by id, since a name is looked for by itself. Small bytes must
-    /// be held, and whole to their last moment.
+    /// The same for several objects at once, by id, because names are looked up one by one. Small
+    /// bytes must be held, and stay whole until they are released.
     fn read_together(&mut self) -> Outcome<()> {
         let some: Vec<Known> = (0..4).filter_map(|_| self.any_live()).collect();
         let targets: Vec<Target<'_>> = some.iter().map(|known| Target::Id(known.id)).collect();
@@ -292,7 +292,7 @@ impl<'a> Actor<'a> {
             world.turns.may_pass();
             let mut bytes = vec![0; payload.length.0 as usize];
             reader.region().copy_out(payload.offset, &mut bytes).map_err(text)?;
-            // One that the home took over has another id.
+            // An adopted object has another id.
             if crc32c::crc32c(&bytes) != known.checksum {
                 return Err(format!("node {node} holds {id} for {}, with other bytes", known.id));
             }
@@ -301,7 +301,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// What is being sealed may be found or not. If it is it is whole.
+    /// An object that is being sealed may be found or not. If it is found, it is whole.
     fn read_coming(&mut self) -> Outcome<()> {
         let Some(name) = self.world.registry(|registry| registry.coming.clone()) else {
             return Ok(());
@@ -311,7 +311,7 @@ impl<'a> Actor<'a> {
         held.map_or(Ok(()), |held| check_bytes(&process.reader, &held))
     }
 
-    /// What was deleted is found by nobody.
+    /// A deleted object is not found.
     fn read_gone(&mut self) -> Outcome<()> {
         let pick = self.random.next();
         let id = self.world.registry(|registry| {
@@ -338,7 +338,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// The home makes room: what nobody holds goes. What somebody holds, on whichever node, stays
+    /// The home makes room: an object that is not held is evicted. An object held on any node stays
     /// and is found as before.
     fn evict(&mut self) -> Outcome<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
@@ -347,7 +347,7 @@ impl<'a> Actor<'a> {
         }
         let stays = self.world.home(|home| match home.evict(known.id)? {
             Some(_) => Ok(None),
-            // What a client sealed by itself the home has taken over: it has another id there.
+            // The home has adopted an object that a client sealed: it has another id there.
             None => home.find(Target::Id(known.id)).map(|entry| Some(entry.id)),
         });
         let stays = stays.map_err(|error: StoreError| text(error))?;
@@ -361,7 +361,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// What is held stays as it was, to its last moment.
+    /// A held object is unchanged until it is released.
     fn let_go(&mut self) -> Outcome<()> {
         let pick = self.random.next();
         let process = self.process()?;
@@ -377,8 +377,8 @@ impl<'a> Actor<'a> {
         process.held.iter().try_for_each(|held| check_bytes(&process.reader, held))
     }
 
-    /// A list has all that was there from its begin to its end, and what it tells of is whole, be
-    /// it sealed this moment.
+    /// A list contains every object that is there from its beginning to its end. Every listed
+    /// object is whole, even if it was sealed just now.
     fn list(&mut self) -> Outcome<()> {
         let before: Vec<Known> = self.world.registry(|registry| {
             registry.live.iter().filter(|one| !one.is_leaving).cloned().collect()
@@ -401,7 +401,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// Events follow each other; the ring is longer than a run.
+    /// Events are consecutive; the ring is longer than a run.
     fn follow(&mut self) -> Outcome<()> {
         let node = self.node;
         let process = self.process()?;
@@ -413,7 +413,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// The rest of an extent goes back, clean.
+    /// Release the rest of an extent, clean.
     fn give_back(&mut self) -> Outcome<()> {
         let world = self.world;
         let process = self.process()?;
@@ -422,17 +422,17 @@ impl<'a> Actor<'a> {
         if left.is_empty() {
             return Ok(());
         }
-        // Something was begun there and given up.
+        // Leave bytes there of an object that was begun and abandoned.
         extent.alias.write(left.offset, &[0xAB; 100]).map_err(text)?;
         drop(extent);
         if world.mutant != Some(Mutant::ReleaseWithoutClean) {
             clean(process.reader.region(), &[left]).map_err(text)?;
         }
-        // An object of the same page may not be in the home's books yet.
+        // The home may not know an object of the same page yet.
         world.home(|home| home.release(process.slot, &[left])).map_err(text)
     }
 
-    /// The process is killed: what it wrote and did not publish is still in the caches of its node.
+    /// The process is killed: bytes that it did not publish are still in the caches of its node.
     fn crash(&mut self) -> Outcome<()> {
         for _ in 0..self.random.below(4) {
             self.write()?;
@@ -442,13 +442,13 @@ impl<'a> Actor<'a> {
         let slot = process.slot;
         drop(process);
         if self.node != 0 && self.random.one_in(3) {
-            // The whole machine stops, and is there again.
+            // The whole machine loses power and restarts.
             self.world.cluster.node(self.node).caches().power_off();
         }
         self.bury_client(slot)
     }
 
-    /// The daemon hears that a client is gone, be it one of its own node.
+    /// The daemon learns that a client of any node is lost.
     fn bury_client(&mut self, client: ClientSlot) -> Outcome<()> {
         let (world, node) = (self.world, self.node);
         if world.mutant == Some(Mutant::ReuseWithoutQuarantine) {
@@ -461,7 +461,7 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// A node says that it has no dirty line of a client that went.
+    /// A node reports that it has no dirty line of a lost client.
     fn dig_up(&mut self) -> Outcome<()> {
         let world = self.world;
         let Some(grave) = world.registry(|registry| registry.graves.last().cloned()) else {
@@ -483,7 +483,7 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// What the daemon does by itself.
+    /// Background work of the daemon.
     fn keep_house(&mut self) -> Outcome<()> {
         match self.random.below(6) {
             0 => self.world.home(|home| home.reclaim()).map(drop).map_err(text),
@@ -494,7 +494,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// The daemon is killed; its successor hears once more who is gone.
+    /// The daemon is killed; its successor learns again which clients are lost.
     fn adopt(&mut self) -> Outcome<()> {
         let world = self.world;
         let region = Arc::clone(&world.home_region);
@@ -519,7 +519,7 @@ impl<'a> Actor<'a> {
         })
     }
 
-    /// The client goes in good order.
+    /// The client leaves in good order.
     fn leave(&mut self) -> Outcome<()> {
         if self.process.is_none() {
             return Ok(());

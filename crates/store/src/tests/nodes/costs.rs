@@ -1,4 +1,4 @@
-//! What coherence costs: lines where they are needed, once, and nothing on a coherent region.
+//! The cost of coherence: necessary lines, once, and nothing on a coherent region.
 
 use std::sync::Arc;
 
@@ -68,13 +68,13 @@ fn an_object_is_refreshed_once() {
         assert_eq!(first - again, payload);
         assert!((5..=16).contains(&again), "{again} lines");
         assert_eq!((published, published_again), (3, 2));
-        // A process of the same node that did not do it does it.
+        // Another process of the same node, without the marks of the first, refreshes it too.
         let other = Looker { reader: Reader::open(cluster.map(1, Access::Client)).unwrap(), ..far };
         assert!(other.hold().0 >= payload);
     }
 }
 
-/// What is got together is fetched together: for all of them as many calls as for one.
+/// Objects held together are fetched together: as many calls for all of them as for one.
 #[test]
 fn objects_that_are_got_together_share_their_waits() {
     let settings = Settings { line_bytes: 64, acts: 0, seed: 1 };
@@ -93,7 +93,7 @@ fn objects_that_are_got_together_share_their_waits() {
         entries.seal(&request, 5, None).unwrap().unwrap().0
     };
     let mut ids: Vec<ObjectId> = (0..20).map(seal).collect();
-    // And two that the home keeps, one of them gone.
+    // And two objects in the directory, one of them deleted.
     for size in [64, 128] {
         let page = home.grant(client, Length(BYTES), Length(BYTES)).unwrap();
         maker.publish(page).unwrap();
@@ -121,7 +121,8 @@ fn objects_that_are_got_together_share_their_waits() {
         assert_eq!(one, [true]);
         assert!(all == again && all.iter().enumerate().all(|(at, is_held)| *is_held == (at != 20)));
         assert!(calls <= calls_of_one && calls_again < calls, "{calls_of_one}, {calls} calls");
-        // Of each small block both lines, and all of the home's page; the first was refreshed.
+        // Both lines of each small block, and all of the home's page; the first was already
+        // refreshed.
         assert_eq!(lines - lines_again, 19 * 2 + BYTES / 64);
     }
 }
@@ -143,7 +144,7 @@ fn a_coherent_region_is_neither_published_nor_refreshed_by_its_readers() {
     }
 }
 
-/// Stamps are the one table with more than one writer: between nodes there must be one.
+/// Stamps are the only table with more than one writer: between nodes there must be one.
 #[test]
 fn clients_of_other_nodes_leave_no_stamps() {
     let layout = Layout::new(&options()).unwrap();

@@ -1,7 +1,7 @@
 //! Three nodes over memory that is coherent inside a node only: random creates, holds, reads,
-//! deletes, evictions, crashes and reuse, with a demon in every cache. What is sealed must be found and whole
-//! everywhere, what is gone nowhere, and no byte may be lost. Each mistake that the four rules are
-//! there to prevent must be caught.
+//! deletes, evictions, crashes and reuse, with a demon in every cache. A sealed object must be
+//! found and whole on every node, a deleted one on none, and no byte may be lost. Each violation of
+//! the four rules must be caught.
 
 mod actor;
 mod costs;
@@ -20,12 +20,12 @@ use crate::{HoldTable, Reader, Target, clean};
 
 /// The home and two clients.
 const NODES: u32 = 3;
-/// Steps of each.
+/// Steps of each node.
 const STEPS: u32 = 40;
-/// A mutant must be caught by one of so many seeds.
+/// A mutant must be caught by one of this many seeds.
 const MUTANT_SEEDS: u64 = 1000;
 
-/// Seeds of each run without a mistake: more by the environment.
+/// Seeds of each run without a mistake; the environment can set more.
 fn seeds() -> std::ops::Range<u64> {
     let read = |name, default| {
         std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(default)
@@ -38,7 +38,7 @@ fn run(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<()> {
     evictions(seed, line_bytes, mutant).map(drop)
 }
 
-/// As [`run`]; how many objects were evicted, and how many were to be and were held.
+/// As [`run`]; returns how many objects were evicted, and how many were not because they were held.
 fn evictions(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<(u32, u32)> {
     let world = World::new(seed, line_bytes, NODES, mutant);
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn evictions(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<(u32
     Ok(world.registry(|registry| (registry.evicted, registry.stayed)))
 }
 
-/// When all have gone: nothing waits, and what is sealed is there for everybody.
+/// When all clients have left: nothing waits, and every node finds the sealed objects.
 fn look_around(world: &World) -> Outcome<()> {
     for grave in world.registry(|registry| std::mem::take(&mut registry.graves)) {
         clean(&world.cluster.map(grave.node, Access::Client), &grave.spans).map_err(text)?;

@@ -1,18 +1,18 @@
-//! One actor runs at a time, and a seed says which: threads that hand on a turn.
+//! One actor runs at a time, chosen by a seed: threads that pass on a turn.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use farrow_testkit::random::Random;
 
-/// An actor hands the turn on at one in so many places where it could.
+/// An actor passes the turn on at one in this many points where it could.
 const PASS_ONE_IN: u64 = 3;
 
 thread_local! {
     static ACTOR: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Whose turn it is.
+/// The actor whose turn it is.
 #[derive(Debug)]
 pub(super) struct Turns {
     state: Mutex<State>,
@@ -26,7 +26,7 @@ struct State {
     random: Random,
 }
 
-/// An actor that takes part. The turn goes on when it is dropped, also by a panic.
+/// Participation of an actor. Dropping it passes the turn on, also during a panic.
 pub(super) struct Part<'a>(&'a Turns);
 
 impl Drop for Part<'_> {
@@ -52,14 +52,14 @@ impl Turns {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Take part as `actor`, once it is its turn.
+    /// Participate as `actor`, once it is its turn.
     pub(super) fn take_part(&self, actor: usize) -> Part<'_> {
         ACTOR.set(Some(actor));
         self.wait(self.state(), actor);
         Part(self)
     }
 
-    /// A place where others may act. Nothing for a thread that takes no part.
+    /// A point where other actors may run. No effect for a thread that does not participate.
     pub(super) fn may_pass(&self) {
         if let Some(me) = ACTOR.get() {
             let mut state = self.state();
@@ -71,7 +71,7 @@ impl Turns {
         }
     }
 
-    /// A place where others must act, for this one cannot go on without them.
+    /// A point where other actors must run, because this one cannot continue without them.
     pub(super) fn must_pass(&self) {
         if let Some(me) = ACTOR.get() {
             let mut state = self.state();

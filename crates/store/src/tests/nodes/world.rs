@@ -1,4 +1,4 @@
-//! A region over simulated nodes, its home, and what must be true of its objects.
+//! A region over simulated nodes, its home, and the expected state of its objects.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -11,15 +11,15 @@ use crate::format::header::RegionHeader;
 use crate::format::ids::RegionUid;
 use crate::{ClientSlot, Home, Layout, ObjectId, RegionOptions};
 
-/// Deleted objects that are looked for.
+/// Deleted objects that are still looked up.
 const GONE_MAX: usize = 16;
 
-/// What a protocol with a mistake does.
+/// A mistake in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mutant {
-    /// Nobody publishes this part of the region.
+    /// This part of the region is never published.
     NoPublish(Area),
-    /// Nobody refreshes this part of the region.
+    /// This part of the region is never refreshed.
     NoRefresh(Area),
     /// The home refreshes it, clients of other nodes do not.
     NoRefreshByOthers(Area),
@@ -27,9 +27,9 @@ pub(super) enum Mutant {
     HeaderBeforePayload,
     /// Clients of two nodes write in one line.
     TwoObjectsOnOneLine,
-    /// What a lost client could write is free at once.
+    /// Memory that a lost client could write is free at once.
     ReuseWithoutQuarantine,
-    /// What goes back to the home may have dirty lines.
+    /// Memory released to the home may have dirty lines.
     ReleaseWithoutClean,
 }
 
@@ -77,15 +77,15 @@ impl Area {
 pub(super) struct Known {
     pub(super) id: ObjectId,
     pub(super) name: Option<String>,
-    /// Of its bytes.
+    /// Checksum of its bytes.
     pub(super) checksum: u32,
-    /// Somebody has begun to delete or evict it.
+    /// An actor has begun to delete or evict it.
     pub(super) is_leaving: bool,
-    /// How often it was about to be evicted and stayed: meanwhile it is not found.
+    /// How often its eviction began and failed: during that time it is not found.
     pub(super) returns: u32,
 }
 
-/// What a client left in quarantine, and its node.
+/// A client in quarantine, its node and its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Grave {
     pub(super) client: ClientSlot,
@@ -93,7 +93,7 @@ pub(super) struct Grave {
     pub(super) spans: Vec<Span>,
 }
 
-/// What everybody knows without any memory.
+/// State that the actors share without the region.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub(super) live: Vec<Known>,
@@ -102,8 +102,9 @@ pub(super) struct Registry {
     pub(super) names: u32,
     /// The name of the object that is being sealed, or was last.
     pub(super) coming: Option<String>,
-    /// Objects that were evicted, and that were to be and were held.
+    /// Objects that were evicted.
     pub(super) evicted: u32,
+    /// Objects whose eviction failed because they were held.
     pub(super) stayed: u32,
     fault: Option<String>,
 }
@@ -117,13 +118,13 @@ impl Registry {
         }
     }
 
-    /// False: it has gone, or somebody else has begun with it.
+    /// False: it is removed, or another actor has begun to remove it.
     pub(super) fn begin_to_leave(&mut self, id: ObjectId) -> bool {
         let one = self.live.iter_mut().find(|one| one.id == id && !one.is_leaving);
         one.map(|one| one.is_leaving = true).is_some()
     }
 
-    /// It is not evicted after all, and perhaps has another id from now on.
+    /// Its eviction failed, and it may have another id from now on.
     pub(super) fn stay(&mut self, before: ObjectId, id: ObjectId) {
         self.stayed += 1;
         if let Some(one) = self.live.iter_mut().find(|one| one.id == before) {
@@ -133,7 +134,7 @@ impl Registry {
         }
     }
 
-    /// Whether who knows it so, and has looked for it since, must have found it.
+    /// Whether a lookup that began with `known` must have found the object.
     pub(super) fn must_be_found(&self, known: &Known) -> bool {
         let mut live = self.live.iter().filter(|one| !one.is_leaving);
         live.any(|one| one.id == known.id && one.returns == known.returns)
@@ -155,7 +156,7 @@ pub(super) fn options() -> RegionOptions {
     }
 }
 
-/// Everything that the actors share.
+/// State that the actors share.
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) turns: Arc<Turns>,
@@ -194,7 +195,7 @@ impl World {
         Self { cluster, turns, mutant, home_region, home, registry }
     }
 
-    /// Ask the home, as a message would: one at a time.
+    /// Ask the home, as a message would: one call at a time.
     pub(super) fn home<T>(&self, act: impl FnOnce(&mut Home) -> T) -> T {
         loop {
             match self.home.try_lock() {
@@ -209,7 +210,7 @@ impl World {
         act(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The first fault is told; all actors stop.
+    /// Record the first fault; all actors stop.
     pub(super) fn fail(&self, what: String) {
         self.registry(|registry| registry.fault.get_or_insert(what).len());
     }
