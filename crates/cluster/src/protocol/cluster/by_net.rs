@@ -7,7 +7,7 @@ use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::lookups::because;
-use super::peers::Peer;
+use super::peers::PeerNode;
 use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -149,7 +149,7 @@ impl NodeState {
     /// Names of the members whose objects are fetched by network.
     pub(in crate::protocol) fn net_nodes(&self) -> Vec<String> {
         let all = self.cluster.iter().flat_map(|cluster| &cluster.peers);
-        let is_by_net = |one: &Peer| one.by_net.is_some() && !one.is_lost();
+        let is_by_net = |one: &PeerNode| one.by_net.is_some() && !one.is_lost();
         let by_net = all.filter(|(_, one)| is_by_net(one));
         by_net.map(|(name, _)| name.clone()).collect()
     }
@@ -184,7 +184,7 @@ impl NodeState {
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
         let mut others = self.cluster.as_ref()?.peers.values();
-        let is_home = |one: &&Peer| {
+        let is_home = |one: &&PeerNode| {
             one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
         };
         others.find(is_home)?.check_usable().err()

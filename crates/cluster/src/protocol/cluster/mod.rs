@@ -45,7 +45,7 @@ use lookups::{Lookups, because};
 use names::Parked;
 use not_joined::NotJoined;
 use offer::info_of;
-use peers::Peer;
+use peers::PeerNode;
 use waits::Awaited;
 
 /// Limit of the time for a question to another node, in leases: the facts in question do not change
@@ -286,7 +286,7 @@ pub(in crate::protocol) struct Cluster {
     naming: Naming,
     incarnation: u64,
     has_lease: bool,
-    peers: BTreeMap<String, Peer>,
+    peers: BTreeMap<String, PeerNode>,
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
@@ -404,7 +404,7 @@ impl NodeState {
         let dirty =
             cluster.dirty.values().filter_map(remote_clients::Dirty::next_deadline_ms).min();
         let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        let by_net = cluster.peers.values().filter_map(Peer::ask_by_net_at_ms).min();
+        let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
         let all = [membership, naming, parked, watched, dirty, untold, by_net];
         all.into_iter().flatten().min()
     }
@@ -882,7 +882,7 @@ impl NodeState {
             why_not: String::new(),
             capacity: self.home.layout().heap.length.0,
         };
-        let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(Peer::report).collect();
+        let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(PeerNode::report).collect();
         nodes.push(own);
         nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
         Members {

@@ -33,7 +33,7 @@ enum PeerMemory {
 }
 
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerNode {
     pub(super) member: Member,
     pub(super) offer: Option<Offer>,
     reach: Reach,
@@ -46,7 +46,7 @@ pub(super) struct Peer {
     pub(super) ask_net_at_ms: Option<u64>,
 }
 
-impl Peer {
+impl PeerNode {
     fn new(member: Member) -> Self {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
@@ -191,7 +191,7 @@ impl NodeState {
                 known.set_reach(Heard::Live);
                 continue;
             }
-            let mut peer = Peer::new(member.clone());
+            let mut peer = PeerNode::new(member.clone());
             // Its objects are most likely still fetched in the same way.
             peer.by_net = cluster.peers.get(&name).and_then(|known| known.by_net);
             if let Some(offer) = peer.offer.clone() {
@@ -314,7 +314,7 @@ impl NodeState {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
         known.map_or_else(
             || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
-            Peer::unreachable,
+            PeerNode::unreachable,
         )
     }
 
@@ -346,11 +346,7 @@ impl NodeState {
 
 /// Whether an object with this full name is in the memory of a node, this one included. Names of a
 /// lost node stay taken: it may return with its objects.
-pub(super) fn is_name_known(
-    home: &Home,
-    peers: &BTreeMap<String, Peer>,
-    full: &str,
-) -> bool {
+pub(super) fn is_name_known(home: &Home, peers: &BTreeMap<String, PeerNode>, full: &str) -> bool {
     #[cfg(feature = "failpoints")]
     if farrow_store::failpoints::is_faulty("names.blind") {
         return false;
@@ -369,7 +365,7 @@ fn unknown_names(name: &NodeName, address: &str) -> WireError {
 
 /// The nodes whose names cannot be read here. If members were lost before this daemon started, all
 /// others are asked: they may know the names of those.
-pub(super) fn unread(peers: &BTreeMap<String, Peer>, view: Option<&View>) -> Unread {
+pub(super) fn unread(peers: &BTreeMap<String, PeerNode>, view: Option<&View>) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
     let asks_all = former.any(|one| !one.has_left && !peers.contains_key(one.name.as_str()));
     let members = peers.values().filter(|one| !one.is_lost());
