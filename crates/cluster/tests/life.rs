@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use common::supervised::runs_at;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::{Client, ConnectOptions, Error, ObjectKey, SpawnCommand, Value};
 use farrow_wire::ALREADY_SERVING_CODE;
