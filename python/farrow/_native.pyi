@@ -1588,8 +1588,9 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
     Returns:
         "origin" ("file", "measured", "default"), "measured_seconds", "machine", "path", "kept",
         "copy" and "copy_from_bytes" (the non-temporal store method on coherent memory, and its
-        least length), and "steps": for each size in "bytes" the methods to "publish", "refresh" and
-        "write", with their nanoseconds; these are None where only one method exists.
+        least length), "all_caches" (cost and least lengths of writing back all caches at once), and
+        "steps": for each size in "bytes" the methods to "publish", "refresh" and "write", with
+        their nanoseconds; these are None where only one method exists.
     """
 
 def panic_on_purpose(text: str) -> None:
