@@ -191,9 +191,9 @@ def ways(
 def measured(
     rows: npt.NDArray[np.float64], pattern: str, hours: int, nodes: Any, seconds: float
 ) -> Iterator[tuple[Run, float, dict[str, Any]]]:
-    """All ways by turns, on the same rows; the features must be the same."""
+    """All kinds alternately, on the same rows; the features must be equal."""
     times = rows[:, 3]
-    # Rings end long after the last day on which everybody pays.
+    # Rings end long after the last day of ordinary payments.
     middle, last = int(len(rows) * FILLED), int(len(rows) * MEASURED)
     first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
     chosen = ways(pattern, nodes.sockets[0], nodes.names[1])
