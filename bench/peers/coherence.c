@@ -1,4 +1,4 @@
-/* The figures of Farrow's coherence laboratory, measured without any of its code: only intrinsics and
+/* The figures of Farrow's coherence laboratory, measured without any of its code, by intrinsics and
  * clock_gettime.  x86-64, gcc or clang, `cc -O2`.
  *
  * Reads the name of a figure from each line of standard input and answers with one number a line:
