@@ -134,7 +134,7 @@ fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
     assert_eq!(spilled(), <[String; 0]>::default());
 }
 
-/// SIGTERM to the started process ends the node in order.
+/// The daemon ends in order when its supervisor is killed; named memory is kept for the next start.
 #[test]
 fn a_daemon_ends_with_its_supervisor_and_leaves_a_named_place_to_the_next_one() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
