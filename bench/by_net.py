@@ -1,9 +1,9 @@
-"""Measure objects by network beside Arrow Flight: ``python bench/by_net.py [--quick]``.
+"""Compare objects by network with Arrow Flight: ``python bench/by_net.py [--quick]``.
 
-Two nodes that map nothing of each other, and a Flight server of the same table in a process of its
-own, all on this machine over loopback, in plain text.  Each round measures every case once with
-each, so the ratios are of one run.  CPU seconds are those of both sides: two daemons and the
-client, or server and client.  Leaves the raw samples and a table in bench/results/.
+Two nodes that do not map each other's memory, and a Flight server of the same table in a separate
+process, all on this machine over loopback, without TLS.  Each round measures every case once with
+each peer, so the ratios are of one run.  CPU seconds include both sides: two daemons and the
+client, or server and client.  Writes the raw samples and a table to bench/results/.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def table_of(rows: int) -> pa.Table:
 
 
 class Server(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves the table, some columns of it and some rows, or bytes, as its ticket says."""
+    """A server of the table, of some columns and rows, or of bytes, selected by the ticket."""
 
     def __init__(self, rows: int) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -91,7 +91,7 @@ def serve(rows: int) -> None:
 
 
 def node(folder: Path, name: str, listen: str, join: str | None, memory: int) -> Any:
-    """A process that serves a node."""
+    """A process that runs a node."""
     flags = ["--name", name, "--listen", listen, "--plaintext", "--net", "only"]
     flags += ["--memory", str(memory), "--evict", "none"]
     flags += ["--join", join] if join else []
@@ -198,7 +198,7 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             name = f"table {number}"
             home.put(table, name)
-            # Parts first: the whole would serve them.
+            # Parts first: the whole table would be cached.
             part = run.measure(
                 "columns", "farrow", ours, lambda name=name: reader.get(name, columns=FEW)
             )

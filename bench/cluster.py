@@ -1,8 +1,8 @@
 """Measure several nodes as one store: ``python bench/cluster.py [--quick]``.
 
-Each figure of another node's memory stands beside the same of the client's own node, from the
-same run: the ratio is the result.  The nodes are processes of this machine, joined over loopback.
-Leaves the raw samples, a table and a plot over the number of nodes in bench/results/.
+Each figure for another node's memory is compared with that of the client's own node, in the same
+run: the ratio is the result.  The nodes are processes of this machine, joined over loopback.
+Writes the raw samples, a table and a plot over the number of nodes to bench/results/.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from farrow._ports import free_addresses  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# One second, as nodes have it without orders.
+# One second, the default of nodes.
 LEASE_SECONDS = 1.0
 START_SECONDS_MAX = 60.0
-# What a region on a device needs beside its memory, and a rest.
+# Control memory of a region on a device, and a reserve.
 CONTROL_BYTES = 256 << 20
 SMALL_OBJECTS = 1000
 SMALL_BYTES = 1000
 ALLOCATION_BYTES = 64 << 10
-# Between two looks at what the nodes said to each other while nothing happened.
+# Interval over which the traffic of idle nodes is measured.
 IDLE_SECONDS = 5.0
 
 
 class Nodes:
-    """Nodes a, b and so on, each of which knows the first."""
+    """Nodes a, b and so on, each of which joins the first."""
 
     def __init__(self, folder: Path, count: int, memory_bytes: int, device: Path | None) -> None:
         self.names = [f"n{number:02}" for number in range(count)]
@@ -89,7 +89,7 @@ class Nodes:
         raise SystemExit(f"{count} nodes did not become one within {START_SECONDS_MAX:.0f} s")
 
     def stop(self) -> None:
-        """End them all; one that was killed starts again, to take its memory away."""
+        """End all nodes; a killed one is restarted, to remove its memory."""
         del self.clients
         for number, process in enumerate(self.processes):
             if process.poll() is not None:
@@ -108,8 +108,8 @@ class Nodes:
 
 @contextlib.contextmanager
 def running(count: int, memory_bytes: int, is_node_local: bool = False) -> Iterator[Nodes]:
-    """So many nodes, for a while; with ``is_node_local`` on one file that they treat as memory
-    which is coherent only inside each of them."""
+    """Run ``count`` nodes; with ``is_node_local`` on one file that they treat as memory that is
+    coherent only inside each node."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farrow-bench-"))
         device = None
@@ -127,7 +127,7 @@ def running(count: int, memory_bytes: int, is_node_local: bool = False) -> Itera
 
 
 def timed(run: Callable[[], object], repeats: int) -> list[float]:
-    """Seconds of each run; the first pays for pages and places, and is not counted."""
+    """Seconds of each run; the first also allocates pages and slots, and is not counted."""
     times = []
     for _ in range(1 + repeats):
         began = time.perf_counter()
@@ -178,7 +178,7 @@ def measure_memory(
         client.put(private, "table", node=node)
         gets, firsts, peers, sums = [], [], [], []
         for reader in nodes.clients[-1:] * (1 + repeats):
-            # Each begins with caches that a sum over the table has filled.
+            # Fill the caches with a sum over the table first.
             began = time.perf_counter()
             private["n"][0].as_py()
             peers.append(time.perf_counter() - began)
@@ -225,13 +225,13 @@ def measure_memory(
 
 
 def _publish_seconds(client: Any, node: str) -> float:
-    """What publishing lines took this client so far."""
+    """Seconds that this client has spent publishing lines."""
     (fabric,) = client.stats(node=node)["fabrics"].values()
     return float(fabric["publish_ns"]) * 1e-9
 
 
 def measure_refresh(nodes: Nodes, large_bytes: int) -> Iterator[Sample]:
-    """What a reader pays once for a table of another node, on memory that is not coherent."""
+    """The one-time cost of reading another node's table, on memory that is not coherent."""
     writer, reader = nodes.clients[0], nodes.clients[-1]
     numbers = pa.table({"n": np.arange(large_bytes // 8, dtype=np.int64)})
     per_line, again = [], []
@@ -255,7 +255,7 @@ _REFRESH = ("refresh_ns", "refreshed_lines")
 
 
 def measure_barrier(nodes: Nodes, rounds: int) -> Sample:
-    """One client at each of three nodes, each in a thread of its own."""
+    """One client at each of three nodes, each in its own thread."""
     times: list[float] = []
 
     def take_part(client: Any, is_timed: bool) -> None:
@@ -277,7 +277,7 @@ def measure_barrier(nodes: Nodes, rounds: int) -> Sample:
 
 
 def measure_kill(nodes: Nodes) -> Sample:
-    """From the kill of a node to its error at the others; nobody else may have one."""
+    """Time from the kill of a node to the error at the others; no other node may fail."""
     times = []
     refs = [nodes.clients[-1].put(b"here", "at the last")]
     killed = nodes.processes[-1]
@@ -299,14 +299,14 @@ def measure_kill(nodes: Nodes) -> Sample:
 
 
 def loopback_bytes() -> int:
-    """What went over loopback until now."""
+    """Bytes sent over loopback so far."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     fields = next(line for line in lines if line.strip().startswith("lo:")).split()
     return int(fields[1])
 
 
 def measure_count(count: int, repeats: int) -> Iterator[Sample]:
-    """Lookup, delete with a hold on every node, and what idle nodes say to each other."""
+    """Lookup, delete with a hold on every node, and the traffic of idle nodes."""
     with running(count, 64 << 20) as nodes:
         variant = f"{count} nodes"
         client = nodes.clients[0]
@@ -341,7 +341,7 @@ def main() -> int:
     options = parser.parse_args()
     large_bytes = (64 << 20) if options.quick else (1 << 30)
     notes = []
-    # Two objects of this size, one of them in a table's making, in each of two nodes.
+    # Each of two nodes has two objects of this size, one of them while a table is built.
     room = machine.available_bytes() // 8
     if room < large_bytes:
         large_bytes = room // (1 << 20) * (1 << 20)

@@ -1,10 +1,10 @@
-"""Measure what coherence costs: ``python bench/coherence.py [--quick]``.
+"""Measure the cost of coherence: ``python bench/coherence.py [--quick]``.
 
-Farrow's measuring loops, which are those of its regions, and a C program that shares no line of
-code with them (``peers/coherence.c``, built by ``cc -O2``) take turns on the same figures.  Beside
-them stands what ``farrow lab coherence`` finds in the same run: for each size the best way to
-publish, refresh and write, the one that Farrow takes, and their ratio.  Prints both and leaves
-samples and tables in bench/results/.  x86-64 only.
+Farrow's timed loops, which use the code of its regions, and an independent C program
+(``peers/coherence.c``, built by ``cc -O2``) measure the same figures alternately.  The report adds
+the results of ``farrow lab coherence`` in the same run: for each size the best method to publish,
+refresh and write, Farrow's choice, and their ratio.  Prints both and writes samples and tables to
+bench/results/.  x86-64 only.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from farrow import _native  # noqa: E402
 from farrow.lab import Figures, Settings, analyse, measure  # noqa: E402
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-# What both programs must allocate at a time, and the lab after them.
+# Memory that both programs allocate together, and the lab after them.
 MEMORY_NEEDED = 2 * GIB + 256 * MIB
 _SOURCE = 64 * KIB
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One figure of both programs; ``name`` is what the C program is asked."""
+    """One figure of both programs; ``name`` is the request to the C program."""
 
     name: str
     unit: str
@@ -65,7 +65,7 @@ class Figure:
 
 
 def figures(stream: str) -> list[Figure]:
-    """All of them; ``stream`` is Farrow's way past the cache."""
+    """All figures; ``stream`` is Farrow's method of non-temporal stores."""
     flush, line = "clflushopt", "ns a line"
     return [
         Figure("clflushopt clean uncached 1 GiB", line, "publish", flush, "uncached", GIB),
@@ -113,7 +113,7 @@ class Peer:
 
 
 def compare(rounds: int) -> list[tuple[Figure, Sample, Sample]]:
-    """All figures by both programs, in turn, round after round; a first round is not counted."""
+    """All figures by both programs alternately, in rounds; the first round is not counted."""
     streams = [way for way in _native.lab_methods()["write"] if way in ("avx512", "avx2", "sse2")]
     wanted = figures(streams[0])
     ours: dict[str, list[float]] = {figure.name: [] for figure in wanted}
@@ -124,7 +124,7 @@ def compare(rounds: int) -> list[tuple[Figure, Sample, Sample]]:
         try:
             for number in range(rounds + 1):
                 for figure in wanted:
-                    # Who is first changes, so that neither always finds the other's traces.
+                    # Alternate the order, so that neither always runs after the other.
                     for is_peer in (number % 2 == 0, number % 2 == 1):
                         value = peer.ask(figure.name) if is_peer else figure.ours(arena)
                         if number > 0:
@@ -149,7 +149,7 @@ def table(results: list[tuple[Figure, Sample, Sample]]) -> str:
     ]
     for figure, ours, theirs in results:
         mine, other = statistics.median(ours.samples), statistics.median(theirs.samples)
-        # Pairs were measured one after the other: their ratios say more than that of the medians.
+        # Pairs were measured back to back: their ratios are more precise than that of the medians.
         pairs = zip(ours.samples, theirs.samples, strict=True)
         ratio = statistics.median(figure.ratio(*pair) for pair in pairs)
         lines.append(f"| {figure.name} | {figure.unit} | {other:.3g} | {mine:.3g} | {ratio:.2f} |")
@@ -162,7 +162,7 @@ def choices(found: Figures) -> str:
         "| work | bytes | pages | threads | best | ns | picked | ns | picked / best |",
         "| --- | ---: | --- | ---: | --- | ---: | --- | ---: | ---: |",
     ]
-    # Those by which the profile is judged, then what it does not look at.
+    # Choices that the profile considers, then the others.
     rows = sorted(found.choices, key=lambda one: (not one.is_decided, one.threads))
     lines += [
         f"| {one.work}{'' if one.is_decided else ' *'} | {one.nbytes} | {one.pages} "
@@ -178,7 +178,7 @@ def choices(found: Figures) -> str:
 
 
 def judged(found: Figures) -> list[str]:
-    """How many choices are far from the best way: those that the profile made, and the others."""
+    """The numbers of choices far from the best: of the profile, and the others."""
     others = [one for one in found.choices if not one.is_decided]
     notes = []
     for name, chosen in (("picked over best", found.decided), ("not looked at", others)):

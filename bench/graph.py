@@ -1,10 +1,10 @@
 """Measure graph features: ``python bench/graph.py [--quick]``.
 
 A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
-in causal mode and snapml (from the package registry, run as it is installed), in turn, on the same
-batches, one thread each.  In batch mode the counts must be equal, batch by batch.
-Then two threads, and a graph that has lived through thirty days beside a fresh one.  Prints rates
-and ratios and leaves the raw samples and the table in bench/results/.
+in causal mode and snapml (as installed from the package registry) alternately, on the same batches,
+one thread each.  In batch mode the counts must be equal, batch by batch.
+Then it compares two threads with one, and a graph after thirty days with a fresh one.  Prints rates
+and ratios and writes the raw samples and the table to bench/results/.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOUR = 3600
-# Each peer has so many turns at a task.
+# Turns of each peer at a task.
 TURNS = 5
 COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-cycle": 9}
 # Where the measured rows begin, as a share of all: on a Wednesday, so that windows of up to two
 # days hold working days alone. Nearer to the weekend they would hold half as many rows.
 FROM = 0.7
-# Days of the stream that a graph lives through, its rows and accounts, and where it is measured.
+# Days, rows and accounts of the stream of an aged graph, and the share before the measured rows.
 LIFE_DAYS, LIFE_ROWS, LIFE_ACCOUNTS, LIFE_END = 30, 10_000_000, 500_000, 0.95
-# Edges that one search may look at where everything runs over long windows.
+# Limit on the edges of one search, for all patterns over long windows.
 WORK_MAX = 80_000
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One set of patterns and windows, how it is cut, and the ratio that is our goal."""
+    """One set of patterns and windows, its batches, and the goal for the ratio."""
 
     name: str
     windows: dict[str, int]
@@ -56,7 +56,7 @@ class Task:
     threads: int = 1
     work_max: int | None = None
     start: float = FROM
-    # Whether the graph is shown all that comes before, or the last window only.
+    # Whether the graph is filled with all earlier rows, or only the last window.
     has_lived: bool = False
 
     @property
@@ -71,13 +71,13 @@ def one(pattern: str, hours: int, goal: str = "") -> Task:
 
 
 def whole_day(goal: str, **how: Any) -> Task:
-    """All patterns over a day, but for scatter-gather, whose searches are the longest."""
+    """All patterns over a day, except scatter-gather, whose searches are the longest."""
     windows = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
     return Task("everything, 24 h, scatter-gather 6 h", windows, goal, **how)
 
 
 def tasks() -> list[Task]:
-    """All of them, in the order of the table."""
+    """All tasks, in the order of the table."""
     long = dict.fromkeys(EVERYTHING, 96 * HOUR)
     single = {name: 24 * HOUR for name in EVERYTHING if name != "lc-cycle"}
     return [
@@ -99,8 +99,8 @@ def tasks() -> list[Task]:
 
 
 def shared_tasks() -> list[Task]:
-    """Those that are done by two threads as well. Of short searches the part that cannot be
-    divided, adding rows and letting them go, is a larger share."""
+    """Tasks for two threads. For short searches the serial part, adding and removing rows, is a
+    larger share."""
     hours = (("scatter-gather", 24), ("scatter-gather", 72), ("temp-cycle", 72), ("lc-cycle", 24))
     return [one(name, window, "1.6 x") for name, window in hours]
 
@@ -133,7 +133,7 @@ class Driver(Lines):
         self.send({"rows": rows, "seconds_max": seconds_max})
 
     def end(self) -> list[float]:
-        """Seconds of the batches of a turn that was begun."""
+        """Finish a turn; returns the seconds of its batches."""
         answer = self.answer()
         self.times += answer["times"]
         self.sums += answer["sums"]
@@ -144,13 +144,13 @@ class Driver(Lines):
         return times
 
     def turn(self, rows: int, seconds_max: float) -> None:
-        """The next rows."""
+        """Run one turn on the next rows."""
         self.ask(rows, seconds_max)
         self.end()
 
 
 def stream(rows: int, path: Path, **how: int) -> None:
-    """Write a generated stream as the drivers read it."""
+    """Write a generated stream in the format of the drivers."""
     from farrow.graph import data, generate
 
     table = data.from_table(generate.transactions(rows, seed=7, **how)).table
@@ -161,7 +161,7 @@ def stream(rows: int, path: Path, **how: int) -> None:
 def measure(
     chosen: list[str], path: Path, quick: bool, notes: list[str]
 ) -> Iterator[tuple[Task, dict[str, Sample]]]:
-    """All tasks, each with all peers in turn: this machine is not equally quick all the time."""
+    """All tasks, each with all peers alternately, because the speed of the machine varies."""
     for task in tasks():
         batches, seconds = (20, 3.0) if quick else (100, 12.0)
         rows = 20_000 if task.batch == 1 else batches * task.batch
@@ -193,8 +193,8 @@ def measure(
 
 
 def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
-    """One thread, two, and two processes with a thread and a graph each, in turn: no two threads
-    of one graph can do more than these, and on a shared machine that is less than twice."""
+    """One thread, two, and two processes with a thread and a graph each, alternately. The two
+    processes are the upper bound for two threads, less than twice on a shared machine."""
     rows, seconds = 2048 * (12 if quick else 60), 1.2 if quick else 4.0
     for task in shared_tasks():
         ways = {"one thread": (1, 1), "two threads": (1, 2), "two processes": (2, 1)}
@@ -210,7 +210,7 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
                 for way, some in drivers.items():
                     for driver in some:
                         driver.ask(rows, seconds)
-                    # Of one batch that both did, each half.
+                    # Half the time of each batch that both did.
                     both = zip(*(driver.end() for driver in some), strict=False)
                     samples[way].samples.extend(statistics.fmean(one) / len(some) for one in both)
         found = ", ".join(f"{way} {rate(task, one):,.0f} /s" for way, one in samples.items())
@@ -219,8 +219,8 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
 
 
 def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
-    """A graph that has lived through thirty days and one that has seen the last window, in turn;
-    with the size of the one over that of the other."""
+    """A graph after thirty days and one with the last window only, alternately, and the ratio of
+    their sizes."""
     fresh = whole_day("1.05 x", start=LIFE_END)
     tasks = {"fresh": fresh, "thirty days": dataclasses.replace(fresh, has_lived=True)}
     with contextlib.ExitStack() as stack:
@@ -238,7 +238,7 @@ def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
 
 
 def life(task: Task, samples: dict[str, Sample], size: float) -> str:
-    """Markdown: what age costs."""
+    """Markdown: the cost of age."""
     fresh, old = (statistics.median(sample.samples) for sample in samples.values())
     cells = [f"{fresh:.5f}", f"{old:.5f}", f"{old / fresh:.2f}", f"{size:.2f}"]
     lines = [
@@ -250,7 +250,7 @@ def life(task: Task, samples: dict[str, Sample], size: float) -> str:
 
 
 def scaling(results: list[tuple[Task, dict[str, Sample]]]) -> str:
-    """Markdown: what a second thread brings."""
+    """Markdown: the gain of a second thread."""
     lines = [
         "| causal, rows/s | one thread | two threads | ratio | two processes | ratio | goal |",
         "| --- " * 7 + "|",
@@ -265,8 +265,8 @@ def scaling(results: list[tuple[Task, dict[str, Sample]]]) -> str:
 
 
 def faster(task: Task, one: Sample, other: Sample) -> float:
-    """How many times as fast one is as another: the median over the batches that both did, which
-    are not all alike; row by row, of all these together."""
+    """The speed of one over another: the median over common batches, which differ; row by row,
+    over all of them together."""
     pairs = list(zip(one.samples, other.samples, strict=False))
     if task.batch == 1:
         return sum(theirs for _, theirs in pairs) / sum(ours for ours, _ in pairs)
@@ -274,7 +274,7 @@ def faster(task: Task, one: Sample, other: Sample) -> float:
 
 
 def rate(task: Task, sample: Sample) -> float:
-    """Rows a second, by the median batch; row by row by the mean."""
+    """Rows a second of the median batch; row by row, of the mean."""
     middle = statistics.fmean if task.batch == 1 else statistics.median
     return task.batch / middle(sample.samples)
 

@@ -1,11 +1,10 @@
 """Measure a graph in cluster memory: ``python bench/graph_cluster.py [--quick]``.
 
-The same stream runs through a graph that is one list for each account, in one process; one whose
-days are segments in the same process' own memory; one whose days lie in its own node's memory; one
-whose days lie in another node's; and one that a second process helps with.  They take turns, some
-batches at a time.  The ratios are the result: of each to the first, and of shared memory to private
-memory.  Prints rates, bytes an edge and the longest call, and leaves the raw samples and the table
-in bench/results/.
+The same stream runs through five graphs: one with a list for each account, in one process; one
+with days as segments in private memory; one with days in its own node's memory; one with days in
+another node's; and one with a second process as a worker.  They alternate after some batches.  The
+ratios are the result: of each to the first, and of shared memory to private memory.  Prints rates,
+bytes an edge and the longest call, and writes the raw samples and the table to bench/results/.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ if TYPE_CHECKING:
 
 DAY = 86_400
 BATCH = 2048
-# One call of those that only add rows.
+# Rows of a call that only adds rows.
 CHUNK = 65_536
 SETTLE_SECONDS = 120.0
-# Of the rows, what comes before those that are measured, and where these end.
+# Start and end of the measured rows, as shares of all rows.
 FILLED, MEASURED = 0.85, 0.95
-# Batches before it is another way's turn.
+# Batches of one turn.
 TURN = 5
 # Batches that are only logged.
 LOGGED = 400
@@ -59,26 +58,26 @@ TASKS = {"scatter-gather": 72, "temp-cycle": 72, "fan": 168}
 
 
 def rows_of(days: int, rows: int, copies: int) -> npt.NDArray[np.float64]:
-    """A generated stream, enlarged by copies with accounts of their own."""
-    # A row a day for each account, as in HI-Small, however long the stream is.
+    """A generated stream, enlarged by copies with separate accounts."""
+    # A row a day for each account, as in HI-Small, for any length of the stream.
     accounts = max(16, rows // days)
     stream = data.from_table(generate.transactions(rows, days=days, accounts=accounts, seed=7))
     names = ("edge_id", "source", "target", "timestamp")
-    # No column is copied that nobody looks at.
+    # Do not copy unused columns.
     stream = dataclasses.replace(stream, table=stream.table.select(names))
     table = stream.table if copies == 1 else data.enlarge(stream, copies).table
     return np.column_stack([table[name].to_numpy().astype(np.float64) for name in names])
 
 
 class PrivateSegments:
-    """A transformer with segments in memory of its own process, and without a log."""
+    """A transformer with segments in private memory, and without a log."""
 
     def __init__(self, features: GraphFeatures) -> None:
         plan = Plan(features.get_params(deep=False), ticks=1)
         self.engine = GraphEngine(**plan.parameters([]), segment=DAY)
 
     def partial_fit(self, rows: npt.NDArray[np.float64]) -> None:
-        """Add rows, and make a segment of each day that is over."""
+        """Add rows, and build a segment of each finished day."""
         self.engine.learn(rows)
         while (frozen := self.engine.freeze()) is not None:
             self.engine.attach(opened(build(frozen.plan(), pa.default_memory_pool())))
@@ -88,7 +87,7 @@ class PrivateSegments:
         return self.engine.transform(rows)
 
     def settle(self, seconds_max: float) -> None:
-        """Have all sealed edges leave the newest part."""
+        """Remove all sealed edges from the newest part."""
         until = time.perf_counter() + seconds_max
         while self.engine.stats()["draining"]:
             self.partial_fit(np.empty((0, 4)))
@@ -96,12 +95,12 @@ class PrivateSegments:
                 raise TimeoutError(f"sealed edges are still there after {seconds_max:g} s")
 
     def stats(self) -> dict[str, Any]:
-        """What the graph holds."""
+        """Contents of the graph."""
         return self.engine.stats()
 
 
 class Run:
-    """One way to keep the graph, filled with all that comes before the measured rows."""
+    """One kind of graph, filled with all rows before the measured ones."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class Run:
         self.sealing: list[float] = []
 
     def fill(self, rows: npt.NDArray[np.float64]) -> float:
-        """Add rows; gives rows a second."""
+        """Add rows; returns rows a second."""
         began = time.perf_counter()
         for start in range(0, len(rows), CHUNK):
             self.features.partial_fit(rows[start : start + CHUNK])
@@ -131,7 +130,7 @@ class Run:
         return rate
 
     def settle(self) -> None:
-        """Have all full days in segments."""
+        """Wait until all full days are in segments."""
         private = isinstance(self.features, PrivateSegments)
         one = self.features if private else self.features._stream.engine
         if hasattr(one, "settle"):
@@ -152,7 +151,7 @@ class Run:
         return found
 
     def close(self) -> None:
-        """Let go of the graph; one in the cluster gives its memory back."""
+        """Close the graph; one in the cluster releases its memory."""
         if self.cluster is None:
             return
         if self.features._stream is not None:
@@ -160,7 +159,7 @@ class Run:
         self.features.close()
 
     def stalls(self, rows: npt.NDArray[np.float64]) -> None:
-        """Add rows of a day and more, in batches, while segments are made and put in place."""
+        """Add rows of more than a day in batches, while segments are built and attached."""
         for start in range(0, len(rows), BATCH):
             began = time.perf_counter()
             self.features.partial_fit(rows[start : start + BATCH])
@@ -168,14 +167,14 @@ class Run:
 
 
 def same(one: list[npt.NDArray[Any]], other: list[npt.NDArray[Any]]) -> bool:
-    """Whether two ways found the same in all batches that both did."""
+    """Whether two graphs gave equal results in all common batches."""
     return all(np.array_equal(*pair) for pair in zip(one, other, strict=False))
 
 
 def ways(
     graph: str, own: str, other: str, segment: int = DAY
 ) -> dict[str, ClusterGraph | str | None]:
-    """Where the older part of a graph may be."""
+    """The kinds of graphs, by the location of their older part."""
 
     def at(name: str, placement: str, workers: int = 0) -> ClusterGraph:
         return ClusterGraph(name, own, segment=segment, placement=placement, workers=workers)
@@ -192,9 +191,9 @@ def ways(
 def measured(
     rows: npt.NDArray[np.float64], pattern: str, hours: int, nodes: Any, seconds: float
 ) -> Iterator[tuple[Run, float, dict[str, Any]]]:
-    """All ways by turns, on the same rows; the features must be the same."""
+    """All kinds alternately, on the same rows; the features must be equal."""
     times = rows[:, 3]
-    # Rings end long after the last day on which everybody pays.
+    # Rings end long after the last day of ordinary payments.
     middle, last = int(len(rows) * FILLED), int(len(rows) * MEASURED)
     first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
     chosen = ways(pattern, nodes.sockets[0], nodes.names[1])
@@ -220,8 +219,8 @@ def measured(
 
 
 def logged(rows: npt.NDArray[np.float64], nodes: Any) -> Iterator[Sample]:
-    """What the log of a batch takes by itself, in the own node's memory and in another's. In a call
-    the graph takes the rows meanwhile."""
+    """The time to log a batch, in the own node's memory and in another's. In a call the graph adds
+    the rows concurrently."""
     client = nodes.clients[0]
     ends = list(np.ascontiguousarray(rows[:, :4].T.astype(np.int64)))
     for name, home in (("own node", None), ("other node", nodes.names[1])):
@@ -238,8 +237,8 @@ def logged(rows: npt.NDArray[np.float64], nodes: Any) -> Iterator[Sample]:
 def readers(
     rows: npt.NDArray[np.float64], nodes: Any, folder: Path, quick: bool
 ) -> Iterator[tuple[Sample, float]]:
-    """One reader and two of one graph (``harness/graph_reader.py``), in turn: seconds a batch, and
-    bytes of its own of each."""
+    """One reader and two of one graph (``harness/graph_reader.py``), alternately: seconds a batch,
+    and private bytes of each."""
     middle = int(len(rows) * FILLED)
     first = int(np.searchsorted(rows[:, 3], rows[middle, 3] - 73 * 3600))
     cluster = ways("readers", nodes.sockets[0], nodes.names[1])["other node"]
@@ -256,14 +255,14 @@ def readers(
             stack.enter_context(contextlib.closing(Lines(*command, nodes.sockets[at], str(path))))
             for at in (0, 1)
         ]
-        # Each says when it has the graph.
+        # Each reports when it has the graph.
         for one in both:
             one.answer()
         calls: dict[int, list[float]] = {1: [], 2: []}
         own = 0.0
         for turn in range(3 if quick else 8):
             for count in (1, 2):
-                # Whoever is alone is so in turn.
+                # Single turns alternate between the readers.
                 asked = both if count == 2 else [both[turn % 2]]
                 for one in asked:
                     one.send(1.5)

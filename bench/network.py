@@ -1,11 +1,11 @@
-"""Measure what a network costs a graph: ``python bench/network.py [--quick]``.
+"""Measure the cost of a network for a graph: ``python bench/network.py [--quick]``.
 
 A generated stream with the statistics of IBM's HI-Small runs through the same search with its older
-days in private memory, in segments of this process, and in segments of another process, fetched
-row by row over gRPC on loopback behind a software cache: in the design of the thesis that far
-memory was compared with, and in the best one we know.  Then through a model of remote memory of
-other speeds, checked by delays.  Needs ``cargo build --release -p farrow-bench-network``.
-Prints tables and leaves everything in bench/results/.
+days in private memory, in segments of this process, and in segments of another process.  The latter
+are fetched row by row over gRPC on loopback behind a software cache, in the thesis' design and in
+the best design known to us.  A model of remote memory of other speeds follows, checked by delays.
+Needs ``cargo build --release -p farrow-bench-network``.  Prints tables and writes all results to
+bench/results/.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.document import document_of, leave  # noqa: E402
 from harness.process import PeerError, built  # noqa: E402
 
 PATTERNS = (("scatter-gather", 6), ("scatter-gather", 24), ("temp-cycle", 24))
-# Khalili, 2026: how much faster far memory was than the network, with a cache; and without one.
+# Khalili, 2026: speedup of far memory over the network, with a cache and without one.
 THESIS = {"cache": "33 to 313", "no cache": "965"}
 # A tenth of the days that a window of 24 h touches, and all of them.
 SMALL = 4 << 20
@@ -53,16 +53,16 @@ QUICK = ("thesis, no cache", "thesis, large cache", "ours, large cache", "thesis
 
 
 def binary() -> Path:
-    """The program; who runs this has built it.
+    """Path of the program.
 
     Raises:
-        PeerError: or not.
+        PeerError: the program was not built.
     """
     return built("farrow-bench-network", "-p farrow-bench-network")
 
 
 def run(program: Path, *arguments: str) -> dict[str, Any]:
-    """The program's answer."""
+    """Run the program; returns its answer."""
     done = subprocess.run(
         [program, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=900
     )
@@ -71,7 +71,7 @@ def run(program: Path, *arguments: str) -> dict[str, Any]:
 
 
 def row(task: str, way: str, answer: dict[str, Any]) -> str:
-    """One line of the table of ways."""
+    """One line of the table."""
     counters = answer["network"]["counters"]
     asked = counters["hits"] + counters["negative_hits"] + counters["misses"]
     hits = (counters["hits"] + counters["negative_hits"]) / asked if asked else 0.0
@@ -123,7 +123,7 @@ def compared(program: Path, path: Path, quick: bool) -> tuple[list[dict[str, Any
 
 
 def lengths(program: Path) -> tuple[list[dict[str, Any]], str]:
-    """What a hit alone costs by the length of its row."""
+    """The cost of a hit by the length of its row."""
     answers: Any = run(program, "hits")
     lines = [
         "| entries a row | thesis, ns | ours | ratio | thesis, and read | ours, and read | ratio |",

@@ -1,8 +1,8 @@
 """Run the tables and figures of the thesis and the papers again: ``python bench/reproduce.py``.
 
-Each experiment (``reproduction/``) runs in a process of its own, which is ended when its time is
-over: one that fails is told in the page and in the exit code, and takes no other with it.  Leaves
-one HTML page with our figures beside theirs, their table, and raw samples, in bench/results/.
+Each experiment (``reproduction/``) runs in a separate process, with a time limit.  The page and the
+exit code report a failed experiment; the others still run.  Writes one HTML page with our figures
+and theirs, the table, and raw samples to bench/results/.
 Needs ``cargo build --release -p farrow-bench-network``; ``make reproduce`` does that.
 """
 
@@ -44,9 +44,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Windows(), Placement(), Modes(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(),
     Strided(), Descriptor(),
 )  # fmt: skip
-# After its time an experiment may still end its nodes.
+# Time for an experiment to end its nodes, after its time limit.
 _END_SECONDS_MAX = 40.0
-# Of what a failed process wrote last.
+# Characters of a failed process's last output.
 _WORDS_MAX = 300
 
 
@@ -63,14 +63,14 @@ def inside(experiment: Experiment, folder: Path, is_quick: bool, out: IO[str]) -
 
 
 def measured(experiment: Experiment, folder: Path, is_quick: bool, seconds_max: float) -> Outcome:
-    """Run one experiment in a process of its own, for at most so long."""
+    """Run one experiment in a separate process, for at most ``seconds_max`` seconds."""
     target, log = (folder / f"{experiment.name}.{end}" for end in ("jsonl", "log"))
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", experiment.name]
     command += ["--folder", str(folder), *(["--quick"] if is_quick else [])]
     began = time.monotonic()
     failure = None
     with target.open("wb") as out, log.open("wb") as errors:
-        # What it leaves when it is killed goes with the folder.
+        # Files of a killed process are removed with the folder.
         process = subprocess.Popen(
             command, stdout=out, stderr=errors, start_new_session=True,
             env={**os.environ, "TMPDIR": str(folder)},
@@ -88,11 +88,11 @@ def measured(experiment: Experiment, folder: Path, is_quick: bool, seconds_max: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, which ends what it started; then what is left of its session."""
+    """End a process, which ends its children; then kill the rest of its session."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.terminate()
         process.wait(_END_SECONDS_MAX)
-    # Nothing is left where the first says so.
+    # No process of the session may be left.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(1.0)
@@ -106,7 +106,7 @@ def _last_words(log: Path) -> str:
 
 
 def read(path: Path) -> tuple[list[Sample], list[str]]:
-    """Whole lines only: the last one of a process that was killed may be cut."""
+    """Read complete lines: the last line of a killed process may be cut."""
     samples: list[Sample] = []
     notes: list[str] = []
     for line in path.read_text().splitlines(keepends=True):
@@ -124,7 +124,7 @@ def report(
     outcomes: Sequence[Outcome], notes: Sequence[str], is_quick: bool, load: Sequence[float],
     folder: Path,
 ) -> Path:  # fmt: skip
-    """Write everything; gives the page's path."""
+    """Write all results; returns the page's path."""
     samples = [sample for one in outcomes for sample in one.samples]
     document = document_of(HERE.parent, samples, notes, is_quick)
     document["load"] = list(load)

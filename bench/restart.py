@@ -1,9 +1,9 @@
-"""Measure how soon a killed node serves again: ``python bench/restart.py [--quick]``.
+"""Measure the restart time of a killed node: ``python bench/restart.py [--quick]``.
 
-A node is filled, killed, and started again; timed is from that start to the first answer that a
-client gets which was connected before. The same of an empty node stands beside it: the difference
-is what it takes to adopt the objects. Half of them have names; all are compared afterwards.
-Leaves the raw samples and a table in bench/results/.
+A node is filled, killed, and restarted. The time runs from that start to the first answer to a
+client that was connected before. The difference to an empty node is the time to adopt the objects.
+Half of them have names; all are compared afterwards.
+Writes the raw samples and a table to bench/results/.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECONDS_MAX = 60.0
 
 
 class Node:
-    """A node that is killed and started again over the same memory."""
+    """A node that is killed and restarted over the same memory."""
 
     def __init__(self, folder: str, objects: int) -> None:
         self.socket = f"{folder}/restart-{objects}.sock"
@@ -75,7 +75,7 @@ class Node:
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """End it in good order, and its memory with it."""
+        """Shut the node down, which frees its memory."""
         self._process.terminate()
         self._process.wait(SECONDS_MAX)
 
@@ -114,7 +114,7 @@ def _bytes_of(number: int) -> bytes:
 
 
 def _filled(client: farrow.Client, count: int) -> list[farrow.ObjectRef]:
-    """Every other batch with names, in the order of their numbers."""
+    """Put the objects, every other batch with names, in the order of their numbers."""
     refs: list[farrow.ObjectRef] = []
     for first in range(0, count, BATCH):
         numbers = range(first, min(first + BATCH, count))
@@ -124,7 +124,7 @@ def _filled(client: farrow.Client, count: int) -> list[farrow.ObjectRef]:
 
 
 def _compare(client: farrow.Client, refs: list[farrow.ObjectRef]) -> None:
-    """Every object is there with its bytes."""
+    """Check that every object exists with its bytes."""
     adopted = client.stats()["adopted"]
     if adopted != len(refs):
         raise AssertionError(f"{adopted} objects were adopted, {len(refs)} were put")

@@ -1,8 +1,8 @@
 """Measure Farrow against its peers and the machine: ``python bench/run.py [--quick]``.
 
-Prints a table of ratios and leaves the raw samples, the table and a plot in bench/results/.
-As root it measures a second time on a tmpfs with huge pages, mounted over /dev/shm in a mount
-namespace of its own, which nothing else sees and which ends with the process.
+Prints a table of ratios and writes the raw samples, the table and a plot to bench/results/.
+As root it measures a second time on a tmpfs with huge pages, mounted over /dev/shm in a private
+mount namespace, which ends with the process.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ORDINARY = "ordinary pages"
 HUGE = "huge pages"
 # Flight holds tables in private memory: huge pages on tmpfs change nothing for it.
 HUGE_PEERS = ("farrow", "plasma", "ipc_shm")
-# Of the time, the part that the ordinary run may use when a second run follows.
+# Share of the time for the ordinary run, if a second run follows.
 ORDINARY_SHARE = 0.6
-# Tables in private memory and in the server, and what a reader copies for comparison.
+# Tables in private memory and in the server, and a reader's copies for comparison.
 MEMORY_PER_TABLE = 5.0
 
 
@@ -89,7 +89,7 @@ def _say(text: str) -> None:
 
 
 def _fitted(plan: Plan, notes: list[str]) -> Plan:
-    """A smaller table where memory or /dev/shm is short; the report says so."""
+    """A smaller table if memory or /dev/shm is short; noted in the report."""
     room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
     wanted = plan.large_rows * 11 * MEMORY_PER_TABLE
     if room >= wanted:
@@ -126,7 +126,7 @@ def _measure(
 
 
 def _can_mount(notes: list[str]) -> bool:
-    """Whether a tmpfs with huge pages can be mounted in a namespace of our own."""
+    """Whether a tmpfs with huge pages can be mounted in a private namespace."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         notes.append("not measured on huge pages: needs root and unshare")
         return False

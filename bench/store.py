@@ -1,7 +1,7 @@
 """Measure Farrow as an object store against its peers: ``python bench/store.py [--quick]``.
 
-Prints a table of ratios and leaves the raw samples, the table and a plot in bench/results/.
-A peer that cannot be set up or measured is reported with its own words; the run goes on.
+Prints a table of ratios and writes the raw samples, the table and a plot to bench/results/.
+A peer that cannot be set up or measured is reported with its error; the run continues.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _say(text: str) -> None:
 
 
 def _fitted(plan: StorePlan, notes: list[str]) -> StorePlan:
-    """A smaller table where memory or /dev/shm is short; the report says so."""
+    """A smaller table if memory or /dev/shm is short; noted in the report."""
     room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
     wanted = plan.large_rows * ROW_BYTES * MEMORY_PER_TABLE
     if room >= wanted:

@@ -1,1 +1,1 @@
-"""The benchmark's own machinery: processes, the list of measurements, report and plot."""
+"""The benchmark harness: processes, the list of measurements, report and plot."""

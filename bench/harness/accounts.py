@@ -1,4 +1,4 @@
-"""What a server costs, seen from outside: memory of its processes and files, processor time."""
+"""The cost of a server, measured from outside: memory of its processes and files, CPU time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 __all__ = ["cpu_seconds", "held_bytes"]
 
 _TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
-_BLOCK_BYTES = 512  # of st_blocks, whatever the file system
+_BLOCK_BYTES = 512  # of st_blocks, on any file system
 
 
 def cpu_seconds(pids: list[int]) -> float:
     """Processor time that these processes have used.
 
-    By ``/proc/PID/task/*/schedstat``, in nanoseconds, where the kernel has it; else by
+    By ``/proc/PID/task/*/schedstat``, in nanoseconds, if the kernel has it; else by
     ``/proc/PID/stat``, in ticks of 10 ms.
     """
     return sum(_cpu_of(pid) for pid in pids)

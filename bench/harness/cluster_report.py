@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot", "table"]
 
-# (case, what it is called, the figure of the papers for another node's memory)
+# (case, title, the papers' figure for another node's memory)
 _PAIRS = (
     ("copied allocate", "allocate {size}", "4.99 ms"),
     ("copied write", "copy it in: `write`, all cores", ""),
@@ -108,14 +108,14 @@ def _counts(samples: Sequence[Sample]) -> list[str]:
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
-    """How lookup, delete and idle traffic grow with the number of nodes."""
+    """Plot lookup, delete and idle traffic by the number of nodes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
     variants = _counts(samples)
-    # What grows does so with those that a node has to look at, or to speak to.
+    # Costs grow with the number of other nodes.
     others = [int(variant.split()[0]) - 1 for variant in variants]
     cases = (("find a name", "us", 1e6), ("delete what all hold", "us", 1e6),
              ("idle traffic of a node", "kB/s", 1e-3))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The raw result of a run: every sample, with where and from what it was measured."""
+"""The raw result of a run: every sample, with its machine and commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["document_of", "leave", "plain", "save", "write"]
 
 
 def plain(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """For JSON; four digits are more than any clock here is good for."""
+    """Samples for JSON, rounded to four digits, more than the precision of the clock."""
     items = [dataclasses.asdict(sample) for sample in samples]
     for item in items:
         item["samples"] = [float(f"{value:.4g}") for value in item["samples"]]
@@ -29,7 +29,7 @@ def plain(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 def document_of(
     repository: Path, samples: Sequence[Sample], notes: Sequence[str], quick: bool
 ) -> dict[str, Any]:
-    """Everything about one run."""
+    """All data of one run."""
     return {
         "format": 1,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
@@ -50,7 +50,7 @@ def save(document: dict[str, Any], kind: str, text: str, folder: Path) -> Path:
     """Write JSON and Markdown under one name: date, machine, ``kind``, and whether it was quick.
 
     Returns:
-        The path of both without its ending, for a picture beside them.
+        The common path without its ending, for a picture.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = [document["date"], machine.host_hash(), kind, "quick" if document["quick"] else ""]

@@ -1,7 +1,7 @@
 """A reader of a graph in cluster memory: ``graph_reader.py GRAPH ADDRESS BATCHES.npy``.
 
-Each line on standard input is a number of seconds; it previews batches for so long and answers with
-a line of JSON: seconds of each call, and the bytes that exist because of this process alone.
+Each line on standard input is a number of seconds.  The reader previews batches for that time and
+answers with a line of JSON: seconds of each call, and the private bytes of this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a result must say about where it was measured, and nothing that names the place."""
+"""The description of a machine in a result, without anything that identifies its owner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe() -> dict[str, Any]:
 
 
 def host_hash() -> str:
-    """Eight digits that tell one machine's results from another's, and no more."""
+    """Eight digits that distinguish the results of different machines."""
     identity = Path("/etc/machine-id")
     secret = identity.read_bytes() if identity.exists() else os.uname().nodename.encode()
     return hashlib.sha256(_SALT + secret + _processor().encode()).hexdigest()[:8]

@@ -27,7 +27,7 @@ _HEIGHT = 0.2
 
 
 def draw(samples: Sequence[Sample], variant: str, title: str, target: Path) -> bool:
-    """Draw a PNG; False if matplotlib is not there."""
+    """Draw a PNG; False if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -50,7 +50,7 @@ def draw(samples: Sequence[Sample], variant: str, title: str, target: Path) -> b
                 axis.text(value * 1e3, height, f" {value * 1e3:.3g}", va="center", fontsize=7)
         axis.set_yticks(range(len(cases)), cases)
         axis.invert_yaxis()
-        # Passes differ little: there, lengths of bars compare, as factors do elsewhere.
+        # Passes differ little: a linear axis shows that; other cases differ by factors.
         axis.set_xscale("linear" if "pass" in cases[0] else "log")
         axis.margins(x=0.15)
         axis.set_xlabel("milliseconds, median (less is better)")

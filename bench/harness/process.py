@@ -1,4 +1,4 @@
-"""Processes of a run: a peer's server and its drivers, ended whatever happens."""
+"""Processes of a run: a peer's server and its drivers, ended in all cases."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
     "set_up",
 ]
 
-# A process and the moment it started, in clock ticks: a number alone may be given out again.
+# A process id and its start time in clock ticks: an id alone may be reused.
 _Process = tuple[int, int]
 
 PEERS = Path(__file__).resolve().parent.parent / "peers"
 REPOSITORY = PEERS.parent.parent
 # No single request takes this long on any machine the table fits in.
 _ANSWER_SECONDS_MAX = 180.0
-# Of a graph, the filling counts too.
+# For a graph, this includes the time to fill it.
 _LINE_SECONDS_MAX = 600.0
 _END_SECONDS_MAX = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,12 +48,12 @@ _SET_UP_SECONDS_MAX = 600.0
 
 
 class PeerError(Exception):
-    """A peer cannot be measured; the message says why."""
+    """A peer cannot be measured; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Of one process, in bytes: proportional set size, its part on tmpfs, page tables."""
+    """Memory of one process in bytes: proportional set size, its part on tmpfs, page tables."""
 
     total: int
     shared: int
@@ -61,7 +61,7 @@ class Memory:
 
     @property
     def own(self) -> int:
-        """All that exists because of this process alone."""
+        """Private memory and page tables of this process."""
         return self.total - self.shared + self.page_tables
 
 
@@ -81,10 +81,10 @@ def memory_of(pid: int) -> Memory:
 
 
 def built(program: str, how: str) -> Path:
-    """A program among those that cargo has built for release; ``how`` is what builds it.
+    """Path of a program built by cargo for release; ``how`` is the command that builds it.
 
     Raises:
-        PeerError: it is not there.
+        PeerError: the program does not exist.
     """
     path = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release" / program
     if not path.exists():
@@ -93,7 +93,7 @@ def built(program: str, how: str) -> Path:
 
 
 def python_of(peer: str) -> str | None:
-    """The interpreter that runs a peer; None if the peer has a set-up that was not run."""
+    """The interpreter of a peer; None if the peer's set-up was not run."""
     if not (PEERS / peer / "setup").exists():
         return sys.executable
     python = PEERS / ".envs" / peer / "bin" / "python"
@@ -101,9 +101,9 @@ def python_of(peer: str) -> str | None:
 
 
 def set_up(peers: list[str], notes: list[str], say: Callable[[str], None]) -> list[str]:
-    """Make the environments of peers that need one; the peers that can be measured.
+    """Create the environments of peers that need one; returns the peers that can be measured.
 
-    A peer that fails is left out, and a note tells its last words.
+    A peer that fails is left out, and a note has its last output.
     """
     ready = []
     for peer in peers:
@@ -131,7 +131,7 @@ def set_up(peers: list[str], notes: list[str], say: Callable[[str], None]) -> li
 
 
 def end_on_signal() -> None:
-    """Make SIGTERM and SIGHUP leave by an exception, so that what was started is ended."""
+    """Make SIGTERM and SIGHUP raise an exception, so that started processes are ended."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -164,7 +164,7 @@ class Driver:
         return self._process.pid
 
     def call(self, do: str, **arguments: Any) -> Any:
-        """Ask for something and wait.
+        """Send a request and wait for the answer.
 
         Raises:
             PeerError: it failed, died, or took more than three minutes.
@@ -173,7 +173,7 @@ class Driver:
         return self.answer(do)
 
     def ask(self, do: str, **arguments: Any) -> None:
-        """Ask without waiting; ``answer`` must follow.
+        """Send a request without waiting; ``answer`` must follow.
 
         Raises:
             PeerError: the process is dead.
@@ -187,7 +187,7 @@ class Driver:
             raise PeerError(f"{self._peer} died: {_tail(self._log)}") from None
 
     def answer(self, do: str) -> Any:
-        """The answer to what was asked.
+        """The answer to the last request.
 
         Raises:
             PeerError: it failed, died, or took more than three minutes.
@@ -206,7 +206,7 @@ class Driver:
 
 
 def _line(process: subprocess.Popen[bytes], what: str, seconds_max: float) -> bytes:
-    """What a process says next; nothing if it ended."""
+    """The next line of a process; empty if it ended."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -216,19 +216,19 @@ def _line(process: subprocess.Popen[bytes], what: str, seconds_max: float) -> by
 
 
 class Lines:
-    """A process that answers each line of JSON with another one."""
+    """A process that answers each line of JSON with one line."""
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def send(self, message: Any) -> None:
-        """Ask without waiting; ``answer`` must follow."""
+        """Send a request without waiting; ``answer`` must follow."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The answer to what was asked.
+        """The answer to the last request.
 
         Raises:
             PeerError: the process ended, or took more than ten minutes.
@@ -304,7 +304,7 @@ class PeerRun:
         return self._server.pid if self._server is not None else None
 
     def server_family(self) -> list[int]:
-        """Process ids of the server and of all that it started; none if there is no server."""
+        """Process ids of the server and its descendants; none if there is no server."""
         return [pid for pid, _ in _family(self._server.pid)] if self._server is not None else []
 
     def end_drivers(self, keep: Driver) -> None:
@@ -324,7 +324,7 @@ class PeerRun:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Close the input and ask by SIGTERM; insist after a while."""
+    """Close the input and send SIGTERM; kill the process after a timeout."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -368,7 +368,7 @@ def _parent_and_start(pid: int) -> tuple[int, int] | None:
 
 
 def _end_rest(family: list[_Process]) -> None:
-    """End what a server that is gone has left behind: only processes that it had started."""
+    """End the remaining descendants of an ended server."""
     limit = time.monotonic() + _END_SECONDS_MAX
     while time.monotonic() < limit:
         left = [(pid, start) for pid, start in family if _is_alive(pid, start)]

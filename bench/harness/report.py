@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOALS", "PEERS", "SAME_AS", "Goal", "Line", "lines", "markdown"]
 
-# Those that Farrow is compared with, in the order of the columns.
+# Peers of Farrow, in the order of the columns.
 PEERS = ("plasma", "ipc_shm", "flight")
 _QUICK = ", quick: a tenth of the data, not for citing"
 _SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -21,7 +21,7 @@ _SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What issue 2 wants: at most so many seconds or bytes, or at least a share of a limit."""
+    """A goal of issue 2: a limit in seconds or bytes, or a least share of a machine limit."""
 
     at_most: float | None = None
     share_of: tuple[str, str] | None = None  # (case, peer) of the limit
@@ -60,12 +60,12 @@ class Line:
     met: bool | None = None
 
 
-# Peers that know objects by name only are compared with what Farrow does without one.
+# Peers with named objects only are compared with Farrow's objects without a name.
 SAME_AS = {"put small": "put small, named", "get small": "get small, by name"}
 
 
 def lines(samples: Sequence[Sample], variant: str) -> list[Line]:
-    """One line for each case that Farrow was measured in."""
+    """One line for each case measured with Farrow."""
     table = {(s.case, s.peer): s for s in samples if s.variant == variant and s.samples}
     result = []
     for (case, peer), sample in table.items():
@@ -101,7 +101,7 @@ def _judge(line: Line, table: dict[tuple[str, str], Sample]) -> None:
 
 
 def human(value: float, unit: str) -> str:
-    """A figure with a unit that suits it."""
+    """A figure with a suitable unit."""
     if unit == "bytes":
         for word in ("B", "KiB", "MiB"):
             if value < 1000:
@@ -149,7 +149,7 @@ def titles(peers: Sequence[str]) -> list[str]:
 
 
 def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
-    """The whole report as Markdown, to lie beside the raw samples."""
+    """The whole report as Markdown, to accompany the raw samples."""
     machine = document["machine"]
     text = [
         f"# Benchmark of {document['date']}{_QUICK if document['quick'] else ''}",

@@ -1,4 +1,4 @@
-"""One picture of a store run: each peer beside Farrow, on logarithmic axes."""
+"""One picture of a store run: each peer and Farrow, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLOURS = dict(
 
 
 def draw(samples: Sequence[Sample], title: str, target: Path) -> bool:
-    """Draw a PNG; False if matplotlib is not there."""
+    """Draw a PNG; False if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:

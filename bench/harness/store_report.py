@@ -1,4 +1,4 @@
-"""The table of the store benchmark: Farrow, each peer, the ratio, and what issue 3 wants."""
+"""The table of the store benchmark: Farrow, each peer, the ratio, and the goals of issue 3."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["PEERS", "Row", "cells", "limits", "markdown", "peers_of", "rows", "titles"]
 
-# Those that Farrow is compared with, in the order of the columns.
+# Peers of Farrow, in the order of the columns.
 PEERS = ("plasma", "ray", "vineyard", "iceoryx2", "redis", "lmdb", "ipc_shm")
 _QUICK = ", quick: a part of the data, not for citing"
-# Peers whose users name every object are compared with what Farrow does without a name.
+# Peers with named objects only are compared with Farrow's objects without a name.
 _SAME_AS = {"put 1 kB": "put named 1 kB", "get 1 kB": "get named 1 kB"}
 _MORE_IS_BETTER = {"1/s", "x"}
 # 1000 bytes round up to 1024; the goal counts from there.
 _ROUNDING_BYTES = 24
-# Bandwidth says more than time from this size on.
+# Sizes from here on are shown with their bandwidth.
 _BANDWIDTH_BYTES_MIN = 1_000_000
 _P99 = 0.99
 
-# What two processes do beside one where they share nothing.
+# The scaling from one process to two that share nothing.
 _COMPUTE = ("compute 1 process", "compute 2 processes")
 
 _Figures = dict[tuple[str, str], "Sample"]
@@ -48,7 +48,7 @@ class Row:
 
 
 def rows(samples: Sequence[Sample]) -> list[Row]:
-    """All lines for which somebody has a figure."""
+    """All lines with at least one figure."""
     table: _Figures = {}
     for sample in samples:
         key = sample.case, sample.peer
@@ -120,7 +120,7 @@ def _row(table: _Figures, case: str, title: str, quantile: float = 0.5) -> Row:
 
 
 def _quantile(samples: Sequence[float], quantile: float) -> float:
-    """The median, or the smallest sample that so many are not above."""
+    """The median, or the smallest sample with at least this share of samples not above it."""
     if quantile == 0.5:
         return float(median(samples))
     ordered = sorted(samples)
@@ -140,7 +140,7 @@ def _judge_class(row: Row, table: _Figures, lead: str, case: str) -> None:
     ours = table.get((case, "farrow"))
     copies = table.get((case.replace("write", "copy in turn"), "farrow"))
     if lead == "write" and ours is not None and copies is not None:
-        # The bandwidth of a shared host changes twofold within minutes.
+        # The bandwidth of a shared host varies by a factor of two within minutes.
         shares = _ratios(ours.samples, copies.samples)
         best = min(copies.samples) / min(ours.samples)
         row.goal = f"0.95 of the best copy, in turn: {_range(shares)}; best of each: {best:.2f}"
@@ -152,7 +152,7 @@ def _judge_class(row: Row, table: _Figures, lead: str, case: str) -> None:
 
 
 def _scaling(table: _Figures) -> Row:
-    """What a second client adds."""
+    """The gain of a second client."""
     factors = {}
     for peer in ("farrow", *PEERS):
         one, two = table.get(("rate 1 client", peer)), table.get(("rate 2 clients", peer))
@@ -169,12 +169,12 @@ def _scaling(table: _Figures) -> Row:
 
 
 def _ratios(one: Sequence[float], two: Sequence[float]) -> list[float]:
-    """Of each sample to the one that was taken just before it."""
+    """The ratio of each sample to the one taken just before it."""
     return [after / before for before, after in zip(one, two, strict=False)]
 
 
 def _range(ratios: Sequence[float]) -> str:
-    """The median, the least and the greatest."""
+    """The median, minimum and maximum."""
     return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
@@ -208,7 +208,7 @@ def figure(value: float, row: Row) -> str:
 
 
 def _is_moved(row: Row) -> bool:
-    """Whether all bytes were written or read, and time alone says less than bandwidth."""
+    """Whether all bytes were written or read, so that the bandwidth is meaningful."""
     if row.title.startswith(tuple(_LEADS.values())) and not row.title.startswith("get one"):
         size = next((size for title, size in _SIZES.items() if row.title.endswith(title)), 0)
         return size >= _BANDWIDTH_BYTES_MIN and not row.title.startswith("get in")
@@ -244,7 +244,7 @@ def titles(peers: Sequence[str]) -> list[str]:
 
 
 def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
-    """The whole report as Markdown, to lie beside the raw samples."""
+    """The whole report as Markdown, to accompany the raw samples."""
     machine, peers = document["machine"], peers_of(samples)
     text = [
         f"# Object stores, {document['date']}{_QUICK if document['quick'] else ''}",
@@ -267,7 +267,7 @@ def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
 
 
 def limits(samples: Sequence[Sample]) -> list[str]:
-    """What the machine can do at best."""
+    """The limits of the machine."""
     words = {
         "copy": "Best copy between private buffers, all cores, non-temporal",
         "read private": "Read of private memory, NumPy, one core",

@@ -1,4 +1,4 @@
-"""The store measurements: what is run with each peer, how often, and in which order."""
+"""The store measurements of each peer, with their repetitions and order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = {
     "compute 1 process": "1/s",
     "compute 2 processes": "1/s",
 }
-# Pages of a fresh region are made ready in the background; a store in use has them.
+# Pages of a fresh region are committed in the background; a store in use has them.
 _READY_SECONDS_MAX = 30.0
 _START_SECONDS = 0.4
 
@@ -54,12 +54,12 @@ _Task = Callable[..., _Found]
 
 @dataclasses.dataclass(frozen=True)
 class StorePlan:
-    """How much to measure."""
+    """The scope of a run."""
 
     classes: tuple[tuple[int, int], ...] = CLASSES
     rounds: int = 5
     large_rounds: int = 11
-    # Servers that the largest objects are written to: not all memory is equally quick.
+    # Servers for the largest objects, because the speed of memory varies.
     servers: int = 5
     reads: int = 8
     large_rows: int = 157_286_400
@@ -77,7 +77,7 @@ class StorePlan:
 
     @classmethod
     def quick(cls) -> StorePlan:
-        """Less of all, for trying, not for citing; objects of 100 MB shrink to 10 MB."""
+        """A smaller scope, for trials, not for citing; objects of 100 MB shrink to 10 MB."""
         return cls(
             classes=QUICK_CLASSES,
             rounds=2,
@@ -100,7 +100,7 @@ class StorePlan:
 
     @property
     def capacity(self) -> int:
-        """Of the server: two tables, or the largest class twice, and the small objects."""
+        """Capacity of the server: two tables, or the largest class twice, and small objects."""
         largest = max(count * size for count, size in self.classes)
         table = self.large_rows * ROW_BYTES
         return int(2.2 * max(largest, table)) + 4 * self.fill * SMALL_BYTES + (256 << 20)
@@ -137,9 +137,9 @@ def measure_limits(plan: StorePlan, variant: str) -> Iterator[Sample]:
 def measure_store(
     peer: str, plan: StorePlan, variant: str, deadline: float, say: Callable[[str, bool], None]
 ) -> Iterator[Sample]:
-    """Everything about one peer; stops early when ``deadline`` has passed.
+    """All measurements of one peer, until ``deadline``.
 
-    A measurement that fails is reported, and the next one is tried in new processes.
+    A failed measurement is reported, and the next one runs in new processes.
     ``say`` gets each line of progress, and whether the report must repeat it.
     """
     with PeerRun(peer, plan.capacity, PROGRAM) as run:
@@ -161,7 +161,7 @@ def measure_store(
         with PeerRun(peer, plan.capacity, PROGRAM) as run:
             for sample in _tried(_largest, run, plan, about, say):
                 yield dataclasses.replace(sample, peer=peer, variant=variant)
-    # A server that has held much has memory to use again, and would show no growth.
+    # A server with many earlier objects would reuse memory, and show no growth.
     with PeerRun(peer, plan.capacity, PROGRAM) as run:
         for sample in _tried(_memory, run, plan, about, say):
             yield dataclasses.replace(sample, peer=peer, variant=variant)
@@ -188,7 +188,7 @@ def _sample(case: str, samples: list[float], size: int = 0) -> Sample:
 
 
 def _settle(driver: Driver) -> None:
-    """Wait until a server that makes pages ready ahead has done so, where it tells."""
+    """Wait until the server has committed its pages, if its counters show that."""
     limit = time.monotonic() + _READY_SECONDS_MAX
     while time.monotonic() < limit:
         stats = driver.call("stats")
@@ -198,7 +198,7 @@ def _settle(driver: Driver) -> None:
 
 
 def _classes(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """The table: one process writes; another, that is there already, retrieves."""
+    """The table: one process writes; another, which is running already, retrieves."""
     writer, reader = run.driver(), run.driver()
     for count, size in plan.classes:
         title, total = class_title(count, size), count * size
@@ -229,7 +229,7 @@ def _classes(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) ->
 def _written(
     writer: Driver, plan: StorePlan, count: int, size: int, is_last: bool
 ) -> Generator[Sample, None, list[str]]:
-    """Objects of one class, written; the tokens of the last ones."""
+    """Write objects of one class; returns samples and the tokens of the last ones."""
     title, total = class_title(count, size), count * size
     rounds = plan.large_rounds if is_last else plan.rounds
     written = writer.call("write", count=count, size=size, rounds=rounds, compares=is_last)
@@ -242,7 +242,7 @@ def _written(
 
 
 def _largest(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """The last line of the table once more, on another server."""
+    """The last line of the table again, on another server."""
     writer = run.driver()
     _settle(writer)
     count, size = plan.classes[-1]
@@ -273,7 +273,7 @@ def _latencies(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) 
 
 
 def _manies(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """Many in one call, where the peer has such calls."""
+    """Many objects in one call, if the peer has such calls."""
     if not {"put_many", "get_many"} <= set(about["has"]):
         return
     driver = run.driver()
@@ -285,8 +285,8 @@ def _manies(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> 
 def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
     """Pairs of put and get of 1 kB in a second, by one process and by two together.
 
-    With Farrow in turn with pure compute by the same processes: what a second processor of
-    this machine adds at these moments, at best.
+    For Farrow these alternate with pure compute by the same processes, which gives the best
+    possible gain of a second processor at that time.
     """
     drivers = [run.driver(), run.driver()]
     works = ("rate", "compute") if run.peer == "farrow" else ("rate",)
@@ -307,7 +307,7 @@ def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _
 
 
 def _together(drivers: list[Driver], work: str, plan: StorePlan) -> float | None:
-    """What all do in a second, from a common start on; None if one of them started late."""
+    """The total rate of all drivers from a common start; None if one of them started late."""
     start = drivers[0].call("now") + _START_SECONDS
     asked: dict[str, Any] = {"start_at": start, "seconds": plan.rate_seconds}
     if work == "rate":
@@ -319,12 +319,12 @@ def _together(drivers: list[Driver], work: str, plan: StorePlan) -> float | None
         driver.call("drop")
     if any(item["late"] > 0 for item in found):
         return None
-    # Each over its own time: that is the rate while all were at work.
+    # Each rate over its own time: the sum is the rate while all were working.
     return float(sum(it["pairs"] / (it["ended"] - it["began"]) for it in found))
 
 
 def _idle(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """Processor time of the server in a second in which no client does anything."""
+    """Processor time of the server in a second without client activity."""
     family = run.server_family()
     if not family:
         return
@@ -350,7 +350,7 @@ def _table(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _
 
 
 def _memory(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """What 1 kB objects cost beyond their bytes."""
+    """Memory of 1 kB objects beyond their bytes."""
     if about["is_queue"]:
         return
     has_own = "used" in about["has"]

@@ -1,4 +1,4 @@
-"""The measurements: what is run with each peer, how often, and in which order."""
+"""The measurements of each peer, with their repetitions and order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE_ROWS = 157_286_400
 MEDIUM_ROWS = 1_572_864
 ROW_BYTES = 11
 READERS = 3
-# Pages of a fresh region are made ready in the background; users seldom put 1.6 GB at once.
+# Pages of a fresh region are committed in the background; users rarely put 1.6 GB at once.
 _READY_SECONDS_MAX = 20.0
 _CARGO_RUN = (
     "cargo",
@@ -37,7 +37,7 @@ _CARGO_RUN = (
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much to measure."""
+    """The scope of a run."""
 
     large_rows: int = LARGE_ROWS
     medium_rows: int = MEDIUM_ROWS
@@ -53,7 +53,7 @@ class Plan:
 
     @classmethod
     def quick(cls) -> Plan:
-        """A minute: a tenth of the rows and few repetitions; for trying, not for citing."""
+        """A minute: a tenth of the rows and few repetitions; for trials, not for citing."""
         return cls(
             large_rows=LARGE_ROWS // 10,
             puts_large=3,
@@ -69,13 +69,13 @@ class Plan:
 
     @property
     def capacity(self) -> int:
-        """Of the server: two large tables and room for metadata."""
+        """Capacity of the server: two large tables and room for metadata."""
         return int(2.2 * self.large_rows * ROW_BYTES) + (256 << 20)
 
 
 @dataclasses.dataclass
 class Sample:
-    """All samples of one measurement; ``bytes`` is the size of what was handed over."""
+    """All samples of one measurement; ``bytes`` is the size of the transferred value."""
 
     case: str
     peer: str
@@ -86,7 +86,7 @@ class Sample:
 
 
 def measure_limits(plan: Plan, variant: str) -> Iterator[Sample]:
-    """What the machine can do at best: copy the large table between private buffers."""
+    """The limit of the machine: copy the large table between private buffers."""
     import numpy as np
 
     size = plan.large_rows * ROW_BYTES
@@ -111,7 +111,7 @@ def measure_limits(plan: Plan, variant: str) -> Iterator[Sample]:
 def measure_peer(
     peer: str, plan: Plan, variant: str, deadline: float, say: Callable[[str, bool], None]
 ) -> Iterator[Sample]:
-    """Everything about one peer; stops early when ``deadline`` has passed.
+    """All measurements of one peer, until ``deadline``.
 
     ``say`` gets each line of progress, and whether the report must repeat it.
     """
@@ -137,7 +137,7 @@ _Found = Iterator[tuple[str, list[float], str]]
 
 
 def _settle(writer: Driver) -> None:
-    """Wait until a server that makes pages ready ahead has done so, where it tells."""
+    """Wait until the server has committed its pages, if its counters show that."""
     limit = time.monotonic() + _READY_SECONDS_MAX
     while time.monotonic() < limit:
         stats = writer.call("stats")
@@ -147,7 +147,7 @@ def _settle(writer: Driver) -> None:
 
 
 def _puts(run: PeerRun, writer: Driver, plan: Plan, moves: bool) -> _Found:
-    """Put by copy, large and medium; the very first put into fresh pages is told apart."""
+    """Put by copy, large and medium; the first put into fresh pages is a separate case."""
     times = writer.call("put", name="large", times=plan.puts_large, keep=True)
     yield "put large first", times[:1], "large"
     yield "put large", times[1:], "large"
@@ -183,7 +183,7 @@ def _gets(run: PeerRun, writer: Driver, plan: Plan, moves: bool) -> _Found:
 
 
 def _passes(run: PeerRun, writer: Driver, plan: Plan, moves: bool) -> _Found:
-    """First pass in a new process, beside passes over private memory in that process."""
+    """First pass in a new process, compared with passes over private memory in that process."""
     if moves:
         return
     for how in ("bytes", "sum"):
@@ -203,7 +203,7 @@ def _readers(run: PeerRun, writer: Driver, plan: Plan, moves: bool) -> _Found:
     """Memory that three readers of the large table cost beyond the one copy."""
     readers = [run.driver() for _ in range(READERS)]
     for reader in readers:
-        # What reading costs once, whatever is read: lazily loaded code, thread stacks.
+        # One-time costs of any read: lazily loaded code, thread stacks.
         reader.call("hold", name="medium")
         reader.call("release")
     before = [memory_of(reader.pid) for reader in readers]
@@ -240,12 +240,12 @@ def measure_micro(repository: Path, variant: str, program: Path | None = None) -
     """The Rust micro-benchmarks: describe, rebuild, allocate, publish, refresh.
 
     Args:
-        repository: where cargo builds them, and they run.
-        variant: of the samples.
-        program: has been built before; None: cargo builds it.
+        repository: folder in which cargo builds them, and they run.
+        variant: variant of the samples.
+        program: path of a built program; None: cargo builds it.
 
     Raises:
-        PeerError: cargo or the example is not there, or it failed.
+        PeerError: cargo or the example does not exist, or it failed.
     """
     command: list[str | Path] = [*_CARGO_RUN, "--"] if program is None else [program]
     try:

@@ -1,4 +1,4 @@
-//! Makes the code for the protocol of rows, with no protoc.
+//! Generates the code of the rows protocol, without protoc.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-"""What both drivers share: loading a peer's file, and answering requests on standard input."""
+"""Common code of both drivers: load a peer's file, and answer requests on standard input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def load(path: str) -> Any:
-    """The module in ``path``, which counts from this folder: ``farrow/peer.py``."""
+    """The module in ``path``, relative to this folder: ``farrow/peer.py``."""
     name = "peer_" + path.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, os.path.join(_HERE, path))
     if spec is None or spec.loader is None or not os.path.exists(spec.origin or ""):
@@ -26,13 +26,13 @@ def load(path: str) -> Any:
 
 
 def hide_folders() -> None:
-    """Take this folder off the module path: its folders must not shadow the packages."""
+    """Remove this folder from the module path: its folders must not shadow the packages."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
 
 
 def serve(make: Callable[[], Any]) -> None:
     """Make a driver; call the methods that requests name until the input ends."""
-    # The answers go where standard output was; what libraries print goes to standard error.
+    # Answers use the original standard output; output of libraries goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     driver = make()
@@ -40,7 +40,7 @@ def serve(make: Callable[[], Any]) -> None:
         request = json.loads(line)
         try:
             answer = {"answer": getattr(driver, request.pop("do"))(**request)}
-        except Exception as error:  # told to the harness, which decides
+        except Exception as error:  # sent to the harness, which decides
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer, default=str) + "\n")
         answers.flush()

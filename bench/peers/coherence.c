@@ -1,9 +1,9 @@
-/* The figures of Farrow's coherence laboratory, measured without any of its code: intrinsics and
- * clock_gettime alone.  x86-64, gcc or clang, `cc -O2`.
+/* The figures of Farrow's coherence laboratory, measured without any of its code, by intrinsics and
+ * clock_gettime.  x86-64, gcc or clang, `cc -O2`.
  *
  * Reads the name of a figure from each line of standard input and answers with one number a line:
- * nanoseconds of a cache line, GiB/s, or nanoseconds of an object.  `bench/coherence.py` asks this
- * program and Farrow in turn, so that both see the same minutes of a shared machine. */
+ * nanoseconds of a cache line, GiB/s, or nanoseconds of an object.  `bench/coherence.py` runs this
+ * program and Farrow alternately, so that both see the same load of a shared machine. */
 
 #define _GNU_SOURCE
 #include <immintrin.h>
@@ -47,7 +47,7 @@ __attribute__((target("clwb"))) static void write_back(uint8_t *at, size_t bytes
     _mm_sfence();
 }
 
-/* One word of each line is stored again as it is. */
+/* Stores one word of each line again, unchanged. */
 static void dirty(uint8_t *at, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) {
         volatile uint8_t *word = at + i;

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A pattern of so many rows is repeated: written as fast as memory takes it, and longer than
-# any cache.
+# Rows of a pattern that is repeated: fast to write, and larger than any cache.
 _PIECE_ROWS = 1 << 23
 _STRIDE = 20
 
@@ -35,5 +34,5 @@ def make_table(rows: int, pool: Any = None) -> Any:
 
 
 def checksum(table: Any) -> int:
-    """The sum of all values: a passer-by's proof that the same table came out."""
+    """The sum of all values, to check that the same table was read."""
     return sum(int(pc.sum(column).as_py() or 0) for column in table.columns)

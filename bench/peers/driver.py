@@ -1,7 +1,7 @@
 """A process that measures one peer: ``driver.py PEER``, JSON requests in, answers out.
 
-It runs under the peer's own Python, so it uses nothing but the standard library, NumPy and a
-pyarrow of any version since 11.  All times are taken here, by the same code for all peers.
+It runs under the peer's own Python, so it uses only the standard library, NumPy and a pyarrow of
+any version since 11.  All times are measured here, by the same code for all peers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sum_all(table: Any) -> float:
 
 
 class Driver:
-    """Answers requests about one peer."""
+    """A handler of requests for one peer."""
 
     def __init__(self, peer: Any) -> None:
         self._peer = peer
@@ -88,7 +88,7 @@ class Driver:
         return samples
 
     def get(self, name: str, times: int) -> Any:
-        """Get a table and let go of it, ``times`` times.  The first sample is a cold one."""
+        """Get a table and release it, ``times`` times.  The first sample is cold."""
         samples = []
         for _ in range(times):
             began = time.perf_counter()
@@ -98,12 +98,12 @@ class Driver:
         return samples
 
     def hold(self, name: str) -> Any:
-        """Get a table and keep it; tell its rows and checksum."""
+        """Get a table and keep it; returns its rows and checksum."""
         self._held = self._peer.get(name)
         return {"rows": self._held.num_rows, "checksum": checksum(self._held)}
 
     def release(self) -> Any:
-        """Let go of it."""
+        """Release the table."""
         self._held = None
         return {}
 
@@ -148,7 +148,7 @@ class Driver:
         return answer
 
     def _small_by_reference(self, payload: bytes, count: int, gets: int, bulk: int) -> Any:
-        """Without names, and many at a time; per object."""
+        """Without names, and many in one call; seconds per object."""
         clock = time.perf_counter
         puts, got, many_put, many_got, refs = [], [], [], [], []
         for _ in range(count):
@@ -175,7 +175,7 @@ class Driver:
         return {"put_ref": puts, "get_ref": got, "put_many": many_put, "get_many": many_got}
 
     def delete(self, name: str) -> Any:
-        """Forget an object."""
+        """Delete an object."""
         self._peer.delete(name)
         return {}
 

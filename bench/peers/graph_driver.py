@@ -1,10 +1,10 @@
-"""Compute graph features with one implementation and print how long each batch took, as JSON.
+"""Compute graph features with one implementation and print the time of each batch, as JSON.
 
 ``graph_driver.py PEER DATA`` reads a task from standard input, a JSON object on one line, fills the
-graph and answers how many edges it holds.  Each further line is a turn, rows and seconds at most,
-answered by one that tells of its batches.  DATA holds four columns of little-endian int64, one
-after the other: edge id, source, target, timestamp in order of time.  Run by ``bench/graph.py`` in
-the peer's environment.
+graph and answers with the number of its edges.  Each further line is a turn with limits for rows
+and seconds; the answer has its batches.  DATA holds four consecutive columns of little-endian
+int64: edge id, source, target, timestamp in order of time.  Run by ``bench/graph.py`` in the peer's
+environment.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def made(peer: str, task: dict[str, Any]) -> Any:
 
 
 class Run:
-    """A task: a graph that holds one window, or all that came before, and the rows behind it."""
+    """A task: a graph with one window, or with all earlier rows, and the next rows."""
 
     def __init__(self, peer: str, data: np.ndarray, task: dict[str, Any]) -> None:
         self._one = made(peer, task)
@@ -70,7 +70,7 @@ class Run:
         return np.ascontiguousarray(self._data[:, start:end].T.astype(np.float64))
 
     def turn(self, count: int, seconds_max: float) -> dict[str, Any]:
-        """Time batches until so many rows or seconds are over."""
+        """Time batches up to ``count`` rows or ``seconds_max`` seconds."""
         batch, times, sums = self._task["batch"], [], []
         rows = self._rows(self._at, self._at + count)
         until = time.perf_counter() + seconds_max

@@ -1,4 +1,4 @@
-"""What a peer must do to be measured.  Runs under every environment's Python and pyarrow."""
+"""The interface of a measured peer.  Runs under every environment's Python and pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PeerProtocol(Protocol):
         """Store a pyarrow table so that other processes can get it."""
 
     def get(self, name: str) -> Any:
-        """A usable pyarrow table, zero-copy where the peer can."""
+        """A usable pyarrow table, zero-copy if the peer supports that."""
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """Store a small object."""
@@ -33,4 +33,4 @@ class PeerProtocol(Protocol):
         """A small object, as something with the buffer protocol."""
 
     def delete(self, name: str) -> None:
-        """Forget an object, so that its space can be used again."""
+        """Delete an object, so that its space can be reused."""

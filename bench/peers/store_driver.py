@@ -1,8 +1,8 @@
 """A process that measures one store: ``store_driver.py PEER``, JSON requests in, answers out.
 
-It runs under the peer's own Python, so it uses nothing but the standard library and NumPy
-(and pyarrow for tables).  All times are taken here, by the same code for all peers; names are
-made and tokens exchanged while the clock stands.
+It runs under the peer's own Python, so it uses only the standard library and NumPy (and pyarrow
+for tables).  All times are measured here, by the same code for all peers; the creation of names
+and the exchange of tokens are not timed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 _clock = time.perf_counter
 _FILL_BULK = 100
-# Rounds of one class end here, when there are two: enough of a peer that is slow.
+# Rounds of one class end after this time, but not before two: a limit for slow peers.
 _CLASS_SECONDS_MAX = 6.0
 
 
 class StoreDriver:
-    """Answers requests about one store."""
+    """A handler of requests for one store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._kept: list[Any] = []
         self._payloads: dict[int, bytes] = {}
         self._counter = itertools.count()
-        # Collections at random moments would be measured as somebody's tail.
+        # Garbage collections would appear in the tail latencies.
         gc.disable()
 
     def server(self, directory: str, capacity: int) -> Any:
@@ -47,7 +47,7 @@ class StoreDriver:
         return {"pid": os.getpid()}
 
     def about(self) -> Any:
-        """What the harness must know of the peer."""
+        """Properties of the peer for the harness."""
         store = self._store
         return {
             "can_name": store.can_name,
@@ -64,7 +64,7 @@ class StoreDriver:
         return self._store.stats() if hasattr(self._store, "stats") else {}
 
     def prepare(self, count: int, size: int, scope: str, role: str) -> Any:
-        """Tell the peer what comes, if it wants to know; make the payload."""
+        """Announce the objects to the peer, if it supports that; create the payload."""
         if role != "read":
             self._payload(size)
         if hasattr(self._store, "prepare"):
@@ -74,8 +74,8 @@ class StoreDriver:
     def write(self, count: int, size: int, rounds: int, compares: bool) -> Any:
         """Create, write and seal ``count`` objects, ``rounds`` times; the last ones stay.
 
-        Returns the seconds of each round and the tokens that are kept; with ``compares``, of the
-        machine's best copy of as many bytes before each round too, where the peer knows it.
+        Returns the seconds of each round and the retained tokens; with ``compares`` also the
+        seconds of the machine's best copy of as many bytes before each round, if the peer has it.
         """
         payload, put = self._payload(size), self._store.put
         samples, copies = [], []
@@ -93,7 +93,7 @@ class StoreDriver:
                 break
             if turn + 1 < rounds:
                 self._store.delete(kept)
-                # Ray's objects go with the last reference, and no sooner.
+                # Ray deletes an object with its last reference, not earlier.
                 del token
                 kept.clear()
         self._kept = kept
@@ -101,13 +101,13 @@ class StoreDriver:
         return {"seconds": samples, "copies": copies, "tokens": tokens}
 
     def drop(self) -> Any:
-        """Delete what ``write`` or ``latency_put`` kept."""
+        """Delete the objects of ``write`` or ``latency_put``."""
         self._store.delete(self._kept)
         self._kept = []
         return {}
 
     def read(self, tokens: list[str], size: int, rounds: int) -> Any:
-        """Get objects and let go of them: seconds of each round, one by one and in a batch."""
+        """Get and release objects: seconds of each round, one by one and in a batch."""
         adopted = [self._store.adopt(text) for text in tokens]
         get, get_many = self._store.get, getattr(self._store, "get_many", None)
         single: list[float] = []
@@ -131,7 +131,7 @@ class StoreDriver:
         return {"single": single, "batch": batch}
 
     def scan(self, tokens: list[str], size: int, laters: int) -> Any:
-        """Get and read every byte, once and again; then as many bytes of private memory."""
+        """Get and read every byte, repeatedly; then as many bytes of private memory."""
         adopted = [self._store.adopt(text) for text in tokens]
         scanned = [self._scan(adopted, size) for _ in range(1 + laters)]
         private = [np.frombuffer(os.urandom(1) * size, dtype=np.uint8) for _ in adopted]
@@ -148,7 +148,7 @@ class StoreDriver:
         return _clock() - began
 
     def latency_put(self, names: list[str] | None, count: int, size: int, scope: str) -> Any:
-        """Put one by one; each with its own sample.  The objects are kept."""
+        """Put objects one by one, with a sample for each.  The objects are retained."""
         self._prepare(names, count, size, scope, "write")
         payload, put = self._payload(size), self._store.put
         chosen = names or self._names(count)
@@ -163,12 +163,12 @@ class StoreDriver:
         return {"put": samples, "tokens": [self._store.export(token) for token in kept]}
 
     def latency_ready(self, names: list[str] | None, count: int, size: int, scope: str) -> Any:
-        """What the process that will get must do before the puts, or after for names."""
+        """Prepare the getting process: before the puts, or after them for names."""
         self._prepare(names, count, size, scope, "read")
         return {}
 
     def latency_get(self, tokens: list[str], size: int) -> Any:
-        """Get one by one; each with its own sample; letting go is not in it."""
+        """Get objects one by one, with a sample for each, without the release."""
         adopted = [self._store.adopt(text) for text in tokens]
         get, samples = self._store.get, []
         gc.collect()
@@ -199,10 +199,10 @@ class StoreDriver:
         return {"put_many": puts, "get_many": gets}
 
     def rate(self, start_at: float, seconds: float, pairs_max: int, size: int) -> Any:
-        """Put and get from a common start on, until the time or the number is reached.
+        """Put and get from a common start, until the time or the number is reached.
 
-        The clock is the machine's: ``start_at`` means the same moment in every process. The
-        objects stay until ``drop``: to delete them would disturb whoever is still at work.
+        The clock is the machine's: ``start_at`` is the same moment in every process. The objects
+        stay until ``drop``, because deletes would disturb processes that are still working.
         """
         if hasattr(self._store, "prepare"):
             self._store.prepare(100, size, f"rate-{os.getpid()}", "both")
@@ -226,7 +226,7 @@ class StoreDriver:
         return {"pairs": len(tokens), "began": began, "ended": ended, "late": max(late, 0.0)}
 
     def compute(self, start_at: float, seconds: float) -> Any:
-        """Rounds of arithmetic from a common start on: no system call, no memory to share."""
+        """Rounds of arithmetic from a common start: no system call, no shared memory."""
         late = _clock() - start_at
         while _clock() < start_at:
             time.sleep(0.001)
@@ -244,7 +244,7 @@ class StoreDriver:
         return _clock()
 
     def fill(self, count: int, size: int, seconds_max: float) -> int:
-        """Put so many objects, or what the time allows; the number that was put."""
+        """Put ``count`` objects, or fewer within the time; returns their number."""
         end, payload, store = _clock() + seconds_max, self._payload(size), self._store
         has_many = hasattr(store, "put_many")
         kept = []
@@ -277,7 +277,7 @@ class StoreDriver:
         return {"put": samples, "token": self._store.export(token), "bytes": table.nbytes}
 
     def get_table(self, token: str, rows: int, times: int) -> Any:
-        """Get the table and let go of it."""
+        """Get the table and release it."""
         adopted, samples = self._store.adopt(token), []
         for _ in range(times):
             began = _clock()
@@ -298,7 +298,7 @@ class StoreDriver:
         return payload
 
     def _names(self, count: int) -> list[Any]:
-        """New names where the peer wants them, else none."""
+        """New names if the peer needs them, else none."""
         if self._store.can_unnamed:
             return [None] * count
         return [f"{os.getpid()}-{next(self._counter)}" for _ in range(count)]
@@ -317,7 +317,7 @@ class StoreDriver:
         return view(value) if view is not None else value
 
     def _check(self, value: Any, size: int) -> None:
-        """The bytes that were put must come out."""
+        """Check that a value has the bytes that were put."""
         if bytes(memoryview(self._view(value)).cast("B")) != self._payload(size):
             raise RuntimeError(f"other bytes came back for an object of {size} bytes")
 

@@ -1,5 +1,5 @@
-"""What an experiment is: labelled samples, the tables and charts that show them, and what of it
-stands beside a figure of the thesis or the papers."""
+"""The interface of an experiment: labelled samples, their tables and charts, and the results that
+are compared with figures of the thesis or the papers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["BATCH", "CYCLES", "SCATTER", "TITLES", "Cells", "Experiment", "Room", "View", "factor",
            "middle", "number", "p99_ms", "rate"]  # fmt: skip
 
-# Rows of a call, as the thesis has it.
+# Rows of a call, as in the thesis.
 BATCH = 2048
 SCATTER, CYCLES = "scatter-gather", "temp-cycle"
-# Of patterns, for readers.
+# Titles of patterns.
 TITLES = {SCATTER: "scatter-gather", CYCLES: "temporal cycles"}
 _PREFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -47,7 +47,7 @@ def p99_ms(sample: Sample) -> float:
 
 
 def number(case: str) -> float:
-    """What a case begins with, as its place on an axis: ``72 h``, ``2 x``, ``64 KiB``."""
+    """The leading number of a case, as its position on an axis: ``72 h``, ``2 x``, ``64 KiB``."""
     match = re.match(r"([\d.]+) ?([KMG]i)?", case)
     if match is None:
         raise ValueError(f"{case!r} begins with no number")
@@ -55,7 +55,7 @@ def number(case: str) -> float:
 
 
 def factor(one: float | None, other: float | None, digits: int = 2) -> str | None:
-    """How often one has the other in it; None where either was not measured."""
+    """The ratio of two figures; None if either was not measured."""
     if one is None or not other or not math.isfinite(one / other):
         return None
     return f"{one / other:.{digits}f} times"
@@ -66,13 +66,13 @@ class View:
     """A table of samples of one ``variant``, a row each case and a column each peer, and a chart.
 
     Attributes:
-        variant: of the samples.
-        title: of the chart.
-        unit: of what ``value`` gives, for the reader.
-        value: the figure of a sample.
-        chart: ``curves`` (cases begin with numbers), ``bars``, or empty for a table alone.
-        across: what the numbers of the cases are.
-        digits: behind the point in the table.
+        variant: variant of the samples.
+        title: title of the chart.
+        unit: unit of the figures.
+        value: a function that returns the figure of a sample.
+        chart: ``curves`` (cases begin with numbers), ``bars``, or empty for a table only.
+        across: label of the cases' numbers.
+        digits: decimal digits in the table.
     """
 
     variant: str
@@ -91,7 +91,7 @@ class Cells:
         self._found = {(one.variant, one.case, one.peer): one for one in samples if one.samples}
 
     def of(self, view: View) -> dict[str, dict[str, float]]:
-        """What a view shows: peer and figure, by case."""
+        """The contents of a view: peer and figure, by case."""
         shown: dict[str, dict[str, float]] = {}
         for (variant, case, peer), sample in self._found.items():
             if variant == view.variant:
@@ -105,19 +105,19 @@ class Cells:
     def get(
         self, variant: str, case: str, peer: str, value: Callable[[Sample], float] = middle
     ) -> float | None:
-        """One figure; None where it was not measured."""
+        """One figure; None if it was not measured."""
         sample = self._found.get((variant, case, peer))
         return None if sample is None else value(sample)
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """How much an experiment may do, and where.
+    """The scope and folder of an experiment.
 
     Attributes:
-        is_quick: for trying, not for citing.
-        folder: for files that experiments of one run share.
-        note: says what a reader of the page must know.
+        is_quick: whether the run is a trial, not for citing.
+        folder: folder for files that experiments of one run share.
+        note: a function that adds a note for readers of the page.
     """
 
     is_quick: bool
@@ -125,7 +125,7 @@ class Room:
     note: Callable[[str], None]
 
     def pick(self, quick: float, full: float) -> float:
-        """Of two amounts the one for this run."""
+        """The one of two amounts for this run."""
         return quick if self.is_quick else full
 
     def stream(self, rows: int, days: int, copies: int = 1) -> npt.NDArray[np.float64]:
@@ -135,7 +135,7 @@ class Room:
         if not path.exists():
             from graph_cluster import rows_of
 
-            # Where a process is ended meanwhile, no half of a file has the name.
+            # If the process is ended meanwhile, no incomplete file has the final name.
             unnamed = path.with_suffix(".part.npy")
             np.save(unnamed, rows_of(days, rows, copies))
             unnamed.rename(path)
@@ -144,7 +144,7 @@ class Room:
 
 
 class Experiment(abc.ABC):
-    """One table or figure of theirs, measured here."""
+    """One published table or figure, measured on this machine."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -156,8 +156,8 @@ class Experiment(abc.ABC):
 
     @abc.abstractmethod
     def run(self, room: Room) -> Iterator[Sample]:
-        """Measure; each sample counts from when it is given."""
+        """Measure; each yielded sample counts even if the run fails later."""
 
     @abc.abstractmethod
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """What stands beside each of ``theirs``, by its key; None where it was not measured."""
+        """Our result for each of ``theirs``, by its key; None if it was not measured."""

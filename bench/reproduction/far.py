@@ -31,7 +31,7 @@ __all__ = ["Caches", "Network", "WhatIf"]
 PRIVATE, MAPPED, GRPC = "private memory", "segments in memory", "gRPC"
 _WINDOWS = ((SCATTER, 6), (CYCLES, 24))
 _DESIGNS = {"thesis": "the thesis' design", "ours": "our design"}
-# Over hours nearly all that is looked at is in the cache, whatever the link.
+# Over hours nearly all visited rows are in the cache, for any link.
 _TASKS = {f"{TITLES[one]} {hours} h": (one, hours) for one, hours in (*_WINDOWS, (SCATTER, 72))}
 
 
@@ -89,7 +89,7 @@ class Network(Experiment):
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
-        """Each way beside private memory and segments of the same moment."""
+        """Each way, compared with private memory and segments in the same run."""
         program, path = network.binary(), _stream(room)
         chosen = ("no cache", "large cache", "all hits")
         for pattern, hours in _WINDOWS:
@@ -144,7 +144,7 @@ class Caches(Experiment):
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
-        """From too small to all."""
+        """From a too small cache to one for all rows."""
         program, path = network.binary(), _stream(room)
         sizes = ("64 KiB", "1 MiB", "16 MiB") if room.is_quick else (
             "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB",
@@ -229,7 +229,7 @@ class WhatIf(Experiment):
             )
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Latencies put in, and what they make of scatter-gather."""
+        """Injected latencies, and their effect on scatter-gather."""
 
         def of(link: str) -> str | None:
             texts = [

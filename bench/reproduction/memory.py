@@ -1,4 +1,4 @@
-"""Tables in another node's memory: what making one costs, access patterns, descriptor or copy."""
+"""Tables in another node's memory: cost of creation, access patterns, descriptor or copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Descriptor", "Initialisation", "Strided"]
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN, OTHER = "own node", "another node"
-# What measure_memory calls the parts that the papers took apart, and their names here.
+# measure_memory's names of the parts measured in the papers, and their names here.
 _PARTS = {
     "copied allocate": "allocate",
     "copied write": "write (the copy)",
@@ -49,7 +49,7 @@ def _shown_ms(value: float | None) -> str | None:
 
 
 class Initialisation(Experiment):
-    """What making a table costs beyond its bytes."""
+    """The cost of creating a table beyond its bytes."""
 
     name = "initialisation"
     title = "Initialisation of a table, part by part"
@@ -224,7 +224,7 @@ class Descriptor(Experiment):
                 nodes.clients[1].delete("table")
 
     def _takers(self, client: Any, table: pa.Table) -> Iterator[tuple[str, Any]]:
-        """Ways to come by the table, one after the other."""
+        """Ways to obtain the table, one by one."""
         yield self._WAYS[0], lambda: client.get("table")["n"].chunk(0).to_numpy()
         yield self._WAYS[1], lambda: client.get("table")["n"].chunk(0).to_numpy().copy()
         with _flight(table) as connection:
@@ -266,8 +266,7 @@ def _pieces(values: Any) -> list[Any]:
 
 
 def _flight(table: pa.Table) -> Any:
-    """A client of a Flight server in this process: its threads are C++, and hold no lock of
-    Python's while they send."""
+    """A client of a Flight server in this process: its C++ threads send without the GIL."""
     import contextlib
 
     import pyarrow.flight as flight

@@ -1,4 +1,4 @@
-"""The page: each experiment with its charts and tables, their figures beside ours, the machine."""
+"""The page: each experiment with charts and tables, published figures and ours, the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_MEASURED = "not measured in this run"
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of one experiment; ``failure`` says why it did not end as it should."""
+    """The outcome of one experiment; ``failure`` has the reason of a failure."""
 
     experiment: Experiment
     samples: list[Sample]
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """As HTML text; ``document`` is what ``document_of`` made of the run."""
+    """The page as HTML text; ``document`` is the run's ``document_of``."""
     about = document["machine"]
     failed = [one for one in outcomes if one.failure is not None]
     words = "quick run: for trying, not for citing" if document["quick"] else "full run"
@@ -69,7 +69,7 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """Theirs and ours, for a terminal and a file."""
+    """Published figures and ours, for a terminal and a file."""
     lines = ["| experiment | figure | theirs | ours | source of theirs |", "| --- " * 5 + "|"]
     lines += [f"| {' | '.join(row)} |" for row in _rows(outcomes)]
     for one in outcomes:
@@ -92,7 +92,7 @@ def _machine(document: dict[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
-    """Each figure of theirs that belongs to an experiment of this run."""
+    """Each published figure of an experiment of this run."""
     for one in outcomes:
         ours = one.experiment.ours(Cells(one.samples))
         for figure in FIGURES:

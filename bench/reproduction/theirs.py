@@ -1,7 +1,7 @@
 """Figures of the thesis and the papers, each with its source.
 
-Only what stands in the project's issues is here: no text of the theses was at hand.  ``None`` is a
-figure that the work has and that is not known to us; none is made up, and none is read off a plot.
+These are only figures from the project's issues: the texts of the theses were not available.
+``None`` is a published figure that is unknown to us; none is invented, and none is read off a plot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINKS = "published or announced, as issue 6 has it"
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One figure of others; ``key`` is its name among those of its experiment."""
+    """One published figure; ``key`` is its name within its experiment."""
 
     experiment: str
     key: str
@@ -72,7 +72,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("descriptor", "copy", "descriptor against full copy", None, _PAPERS_GAP),
 )  # fmt: skip
 
-# What of their work is not run here, and why.
+# Published results that are not run here, with the reason.
 LEFT_OUT: tuple[tuple[str, str], ...] = (
     (
         "ThymesisFlow, and any remote memory that is really slower",

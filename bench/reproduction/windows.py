@@ -1,4 +1,4 @@
-"""Graph features over long windows: extended windows, where the older days lie, enlarged data."""
+"""Graph features over long windows: extended windows, placement of older days, enlarged data."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 __all__ = ["Enlarged", "Modes", "Placement", "Windows"]
 
 ALONE, OWN, OTHER = "one process", "own node", "other node"
-# Edges that one search may look at; for cycles over more than three days in a quick and in a full
-# run: within a month most of the graph can be reached from anywhere.
+# Limit on the edges of one search; for cycles over more than three days in a quick and in a full
+# run: within a month most of the graph is reachable from any account.
 _WORK_MAX = 1_000_000
 _LONG_CYCLES_MAX = (10_000, 100_000)
 _LONG_HOURS = 72
-# Where the measured rows begin, as a share of all, by the days of the stream: on a Friday and on a
-# Wednesday, since a window of hours that holds a Sunday has half as many rows; and of the longer
-# stream after more than a month.
+# Start of the measured rows as a share of all, by the days of the stream: on a Friday and on a
+# Wednesday, because a window of hours with a Sunday has half as many rows; in the longer stream
+# after more than a month.
 _FROM = {10: 0.85, 38: 0.92}
 _MEASURED = 0.05
-# Of a full run, where there is memory: some 72 M rows.
+# Copies of a full run, if there is memory: some 72 M rows.
 _COPIES = 6
-# Of memory for each row: the stream, while it is made; then a graph, segments, and the file.
+# Memory for each row: the stream while it is generated; then a graph, segments, and the file.
 _ROW_BYTES = 220
-# What is measured where the days lie elsewhere.
+# The tasks for days outside of the process.
 _PLACED = ((SCATTER, "6 h"), (SCATTER, "72 h"), (CYCLES, "24 h"), (CYCLES, "72 h"))
 
 
@@ -62,7 +62,7 @@ def _measured(
     days: int,
     seconds: float,
 ) -> Iterator[tuple[Run, float, dict[str, Any]]]:
-    """Each way in turn on the same rows: the run, rows added a second, and the graph's numbers.
+    """Each way alternately on the same rows: the run, rows added a second, and the graph's stats.
 
     Raises:
         ValueError: two ways found different features.
@@ -87,8 +87,8 @@ def _measured(
                 room.note(
                     f"{what}: in {rows_done:,} rows {cut:,} searches ended after {most:,} edges"
                 )
-            # Where the edges lie decides in which order they are looked at, and so what a search
-            # that is cut short has found.
+            # The placement of edges determines their order, and so the results of a search that is
+            # cut short.
             elif want and not same(found, want):
                 raise ValueError(f"{what}: other features than with {next(iter(chosen))}")
             want = want or ([] if cut else found)
@@ -175,7 +175,7 @@ class Windows(Experiment):
 
 
 class Placement(Experiment):
-    """Where the days but the newest lie."""
+    """Placement of all days except the newest."""
 
     name = "placement"
     title = "Local against remote memory"
@@ -205,7 +205,7 @@ class Placement(Experiment):
                     yield Sample(case, run.name, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Over all windows; below zero is gained."""
+        """Over all windows; negative values are gains."""
         texts = []
         for place, words in ((OWN, "of own node's memory"), (ALONE, "of one process")):
             lost = []
@@ -226,12 +226,12 @@ class Placement(Experiment):
 def _offline(
     run: Run, rows: npt.NDArray[np.float64], seconds: float
 ) -> list[npt.NDArray[np.float64]]:
-    """Features of rows that are all added before the first batch, for so long; times in
+    """Features of rows that are all added before the first batch, within a time limit; times in
     ``run.calls``."""
     features = run.features
     assert isinstance(features, GraphFeatures)
     parts = features.offline(rows, batch=BATCH)
-    # Days that are over lie in segments before anything is computed.
+    # All finished days are in segments before the first computation.
     run.settle()
     found, until = [], time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -247,7 +247,7 @@ def _offline(
 
 
 class Modes(Experiment):
-    """Rows as they come, and rows that are all there."""
+    """Rows in real time, and rows that are all available."""
 
     name = "modes"
     title = "Real-time against offline mode"
@@ -265,7 +265,7 @@ class Modes(Experiment):
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
-        """Both modes, in one process and out of another node's memory."""
+        """Both modes, in one process and from another node's memory."""
         days = min(_FROM)
         stream = room.stream(1_000_000 if room.is_quick else 5_000_000, days)
         room.note(f"{len(stream):,} rows of {days} days")
@@ -293,7 +293,7 @@ class Modes(Experiment):
                             yield Sample(f"{hours} h", peer, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Offline beside real time, in one process."""
+        """Offline compared with real time, in one process."""
         texts = []
         for pattern, case in ((SCATTER, "6 h"), (CYCLES, "24 h")):
             pair = [cells.get(pattern, case, f"{mode}, {ALONE}", rate) for mode in
@@ -322,7 +322,7 @@ class Enlarged(Experiment):
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
-        """From one copy on."""
+        """From one copy up."""
         rows = 500_000 if room.is_quick else 5_000_000
         room.note(f"{rows:,} rows of 10 days, copied")
         with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
@@ -340,7 +340,7 @@ class Enlarged(Experiment):
                         yield from _samples(found[0], f"{copies} x", *found[1:])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """The largest beside the smallest."""
+        """The largest compared with the smallest."""
         texts = []
         for pattern in (SCATTER, CYCLES):
             cases = cells.cases(pattern)

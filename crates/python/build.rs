@@ -1,11 +1,11 @@
-//! Compiles the C++ half against the headers of the pyarrow wheel, and links its libarrow. Takes the
-//! docstrings out of the stub, for `doc!`.
+//! Compiles the C++ half against the headers of the pyarrow wheel, and links its libarrow. Extracts
+//! the docstrings of the stub, for `doc!`.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// What the build needs to know of the installed pyarrow.
+/// Properties of the installed pyarrow.
 struct Pyarrow {
     include: String,
     libraries: String,
@@ -39,7 +39,7 @@ fn write_docstrings() -> Result<(), String> {
     Err(format!("{python} cannot read the docstrings of {STUB}: {reason}"))
 }
 
-/// Asks the interpreter maturin builds for; pip's isolated folder comes with the environment.
+/// Asks the interpreter of the maturin build; the environment has pip's isolated folder.
 fn find_pyarrow() -> Result<Pyarrow, String> {
     let python = interpreter();
     let script = "import pyarrow as pa; print(pa.get_include(), pa.get_library_dirs()[0], \
@@ -78,7 +78,7 @@ fn main() {
             return;
         }
     };
-    // Another pyarrow, or pip's temporary folder gone: build again.
+    // Build again for another pyarrow, or if pip's temporary folder was removed.
     let config = Path::new(&pyarrow.include).join("arrow/util/config.h");
     println!("cargo:rerun-if-changed={}", config.display());
 
@@ -94,11 +94,11 @@ fn main() {
         .file("cpp/shim.cc")
         .compile("farrow_shim");
 
-    // The wheel has no libarrow.so, only the versioned name: link by that.
+    // The wheel has only the versioned name of libarrow.so: link by that.
     println!("cargo:rustc-link-search=native={}", pyarrow.libraries);
     println!("cargo:rustc-link-arg-cdylib=-Wl,-l:libarrow.so.{}", pyarrow.so_version);
-    // Where site-packages has both. Not needed once pyarrow was imported: the name is loaded.
+    // For site-packages with both. Not needed after an import of pyarrow: the library is loaded.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-rpath,$ORIGIN/../pyarrow");
-    // The farrow_* symbols inside are ours, also beside a libfarrow_capi.so in one process.
+    // Bind farrow_* symbols to this library, also with a libfarrow_capi.so in the same process.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic");
 }

@@ -1,7 +1,7 @@
-"""Writes each docstring of a stub to a file of its own, for `include_str!`.
+"""Write each docstring of a stub to a separate file, for `include_str!`.
 
 The stub is the only source of these texts: type checkers and the documentation site read it, and
-the build script runs this so that `help()` shows the same.  `Client.put` goes to
+the build script runs this module so that `help()` shows the same.  The text of `Client.put` is in
 `Client.put.txt`.
 """
 

@@ -1,7 +1,7 @@
 """Share Arrow tables between processes in place: no copy, no serialization.
 
 One process puts a table (or builds it in shared memory) and seals it under a name; other
-processes on the machine find it and use it where it lies::
+processes on the machine find it and use it in place::
 
     import farrow, pyarrow as pa
 
@@ -12,7 +12,7 @@ processes on the machine find it and use it where it lies::
 
 from __future__ import annotations
 
-# First: it loads libarrow.so.<SO>, and the loader then finds our libarrow by its SONAME.
+# Import this first: it loads libarrow.so.<SO>, which the loader then finds by its SONAME.
 import pyarrow as _pyarrow
 
 try:

@@ -1,7 +1,7 @@
 """Small charts as SVG text: curves on logarithmic axes, histograms, bars side by side.
 
-Called by the reports that ``_page`` makes pages of.  Colours are those of its style sheet, by
-classes; texts are escaped here.
+Called by the reports that use ``_page``.  Classes select the colours of its style sheet; texts are
+escaped here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "bars", "curves", "histograms", "svg", "text"]
 
-# As many classes k0, k1, ... has the style sheet.
+# Number of colour classes k0, k1, ... in the style sheet.
 COLOURS = 6
 _LEFT, _BOTTOM, _TOP, _RIGHT = 48, 30, 10, 22
-# Of bars: height with the gap below, width of a letter of a label, and letters that fit.
+# Height of a bar with its gap, width of a letter of a label, and letters that fit.
 _BAR, _LETTER, _LABEL_MAX = 11, 6, 32
-# Bars of lengths that differ by more cannot be compared by eye from zero on.
+# Beyond this ratio of lengths a linear axis is unreadable.
 _LINEAR_MAX = 30.0
 
 
@@ -107,15 +107,15 @@ def bars(
 ) -> str:
     """Bars to the right, below each other in named groups; each has its value as a tooltip.
 
-    A name has the same colour in all groups.  The axis begins at zero, or is logarithmic where the
-    values differ by more than ``_LINEAR_MAX``; what is zero or less is left out.
+    A name has the same colour in all groups.  The axis begins at zero, or is logarithmic if the
+    values differ by more than a factor of ``_LINEAR_MAX``; values of zero or less are left out.
     """
     values = [value for found in groups.values() for value in found.values() if value > 0]
     if not values:
         return ""
     names = list(dict.fromkeys(name for found in groups.values() for name in found))
     low, high = min(values), max(values)
-    # The shortest bar must be seen, too.
+    # The shortest bar must be visible, too.
     span = None if high / low <= _LINEAR_MAX else _decades([low / 2, high], 10.0)
     left = 8 + min(_LABEL_MAX, max(len(group) for group in groups)) * _LETTER
     across = width - left - _RIGHT - 16
@@ -199,7 +199,7 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str) -> str:
-    """Words at a place; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    """Text at a position; ``anchor`` is ``start``, ``middle`` or ``end``."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
 
 

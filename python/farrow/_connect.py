@@ -1,4 +1,4 @@
-"""``farrow.connect``: find the node, or say how a private one is started."""
+"""``farrow.connect``: find the node, or give the command that starts a private one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def connect(
     Args:
         address: path of the node's socket.  None: ``$FARROW_SOCKET``; else the node that already
             serves this user; else a private node is started, which ends with its last client.
-            ``$FARROW_MEMORY`` (such as ``4GiB``) sizes it, else it takes a share of memory.
-        timeout: seconds to connect, the start of a private node included.
-        namespace: its names, quotas and writers are its own.  It was created with
-            ``Client.create_namespace``; "" is the default one, which is always there.
+            ``$FARROW_MEMORY`` (such as ``4GiB``) sets its size; by default it takes a share of
+            memory.
+        timeout: seconds to connect, including the start of a private node.
+        namespace: a namespace created with ``Client.create_namespace``: it has its own names,
+            quotas and writers.  "" is the default one, which always exists.
 
     Returns:
         A client, which may be used from many threads.
 
     Raises:
         Disconnected: no node answers at the address that was given.
-        NotFound: there is no such namespace; the message lists the namespaces.
+        NotFound: the namespace does not exist; the message lists the namespaces.
         Timeout: the node did not answer in time.
         PermissionDenied: the node belongs to another user.
         OutOfMemory: there is no room for a private node.
@@ -50,18 +51,18 @@ def connect(
 
 
 def _node_arguments() -> list[str]:
-    """Arguments of the interpreter that run a node: no site packages, nothing but the extension."""
+    """Interpreter arguments that run a node: only the extension, no site packages."""
     extension = _native.__file__
     return ["-I", "-S", str(_LOADER), extension, _libarrow_beside(extension)]
 
 
 def _libarrow_beside(extension: str) -> str:
-    """Path of the libarrow to load first; empty where the extension finds it by itself."""
+    """Path of the libarrow to load first; empty if the extension's rpath finds it."""
     library = f"libarrow.so.{_native.ARROW_SO_VERSION}"
     site = Path(extension).resolve().parent.parent
-    if (site / "pyarrow" / library).exists():  # its rpath leads there
+    if (site / "pyarrow" / library).exists():  # on its rpath
         return ""
-    # An editable install: the extension lies in a source tree, away from pyarrow.
+    # An editable install: the extension is in a source tree, apart from pyarrow.
     spec = PathFinder.find_spec("pyarrow")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(folder) / library).exists():

@@ -1,8 +1,8 @@
-"""Kinds of values that the extension does not know by itself: tensors, and things with a buffer.
+"""Kinds of values that are not built into the extension: tensors, and objects with a buffer.
 
-What is put comes back as the same kind, or ``put`` refuses it and says what to put instead.  Bytes
-come back as bytes: whatever exports a flat buffer of single bytes.  Imported by the extension when
-the first such object is met.
+``get`` returns the same kind that was put, or ``put`` rejects the value and suggests another.  An
+object that exports a flat buffer of single bytes is bytes.  The extension imports this module for
+the first such object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from farrow.exceptions import InvalidArgument, InvalidDescriptor, UnsupportedTyp
 
 __all__ = ["build_tensor", "check_bytes", "is_tensor", "take_apart_tensor"]
 
-# How the text of a tensor's type begins. JSON follows: numpy's text, the names of the dimensions.
+# Prefix of the type text of a tensor. JSON follows: numpy's text, the names of the dimensions.
 TENSOR = "pyarrow.Tensor "
 
 # Formats of single bytes: unsigned, signed, and characters.
@@ -39,7 +39,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def take_apart_tensor(tensor: pa.Tensor) -> Any:
-    """What ``_numpy.take_apart`` says of its values, with a text for tensors."""
+    """The result of ``_numpy.take_apart`` for its values, with a type text for tensors."""
     from farrow._numpy import take_apart
 
     text, *rest = take_apart(tensor.to_numpy())
@@ -53,7 +53,7 @@ def build_tensor(text: str, array: Any) -> pa.Tensor:
 
 
 def read_text(text: str) -> tuple[str, list[str]]:
-    """Numpy's text, and the names of the dimensions: a text is input."""
+    """Parse numpy's text and the names of the dimensions, which are untrusted input."""
     try:
         dtype, names = json.loads(text[len(TENSOR) :])
     except (ValueError, TypeError, RecursionError) as error:
@@ -64,10 +64,10 @@ def read_text(text: str) -> tuple[str, list[str]]:
 
 
 def check_bytes(value: Any) -> None:
-    """Return if a value comes back as what it is when its bytes are put.
+    """Check that a value is bytes: ``get`` returns bytes for it.
 
     Raises:
-        UnsupportedType: it would come back as another kind; the message says what to put.
+        UnsupportedType: ``get`` would return another kind; the message suggests a conversion.
     """
     name = _name(value)
     if isinstance(value, pa.Scalar):
@@ -94,7 +94,7 @@ def check_bytes(value: Any) -> None:
 
 
 def _refuse_without_buffer(value: Any, name: str) -> None:
-    """Says what helps, where something does."""
+    """Raise an error that suggests a conversion, if there is one."""
     if hasattr(value, "__dlpack__"):
         raise UnsupportedType(f"cannot put {name}: put numpy.from_dlpack(it)")
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):

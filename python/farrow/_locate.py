@@ -1,4 +1,4 @@
-"""Where the buffers of a value lie: what ``Client.locate`` returns."""
+"""Locations of the buffers of a value: the result of ``Client.locate``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["locate"]
 
 
 def locate(client: Client, value: Any) -> list[BufferLocation]:
-    """One entry for each buffer that is not empty, in the order of the value."""
+    """One entry for each non-empty buffer, in the order of the value."""
     found: list[BufferLocation] = []
     for column, chunk, number, address, size in _buffers(value):
         offset = client._offset(address, size)

@@ -1,4 +1,4 @@
-"""What the extension module exports.  The public part is re-exported by ``farrow``."""
+"""Types of the extension module.  ``farrow`` re-exports the public part."""
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ __all__ = [
     "survey",
 ]
 
-# Kinds, sizes, triggers, accounts, edges, and how many patterns were left out.
+# Kinds, sizes, triggers, accounts, edges, and the number of omitted patterns.
 _GraphPatterns: TypeAlias = tuple[
     list[str], list[int], list[int], list[list[int]], list[list[int]], int
 ]
@@ -248,8 +248,8 @@ class Client:
     def at(self, node: str) -> Client:
         """The same connection, with the memory of another node.
 
-        What the new client puts, creates and allocates lies on that node; ``stats``, ``list`` and
-        ``evict`` apply to that node.  Every client finds objects on all nodes.
+        Objects that the new client puts or creates are in the memory of that node; ``stats``,
+        ``list`` and ``evict`` apply to that node.  Every client finds objects on all nodes.
 
         Args:
             node: name of the node.
@@ -282,11 +282,11 @@ class Client:
             [('a', 'live')]
         """
     def forget_node(self, name: str) -> None:
-        """Declare that all processes of a lost node have ended, and release what they held.
+        """Declare that all processes of a lost node have ended, and release their memory.
 
-        Memory that such a process still reads would be reused, so be sure.  If this client's node
-        could not read the names of the lost node, those names are free from now on: call this on
-        each remaining node.
+        Use this with care: memory that such a process still reads is reused.  If this client's
+        node could not read the names of the lost node, those names become free.  Call this on each
+        remaining node.
 
         Args:
             name: name of the lost node.
@@ -310,17 +310,17 @@ class Client:
         """Create a namespace.  It persists over restarts of the node until ``drop_namespace``.
 
         Args:
-            name: 1 to 63 bytes of UTF-8 without NUL.  Together with it and one byte, the name of an
-                object in the namespace has up to 255 bytes.
-            nbytes: most bytes that its clients and its objects may take, including those left by
-                clients that ended; None: all.
-            objects: most sealed objects in it; None: as many as the node holds.  With a limit, each
+            name: 1 to 63 bytes of UTF-8 without NUL.  The name of an object in the namespace has
+                up to 255 bytes, including this name and one separator byte.
+            nbytes: limit in bytes for its clients and objects, including memory left by clients
+                that ended; None: no limit.
+            objects: limit for sealed objects; None: no limit but the node's.  With a limit, each
                 put sends a message to the node.
             writers: ids of up to 8 users that may put and delete in it, besides the node's owner
                 and root; other admitted users only read.  None: all may write.
 
         Raises:
-            AlreadyExists: there is a namespace of this name.
+            AlreadyExists: a namespace of this name exists.
             LimitReached: the node has no room for more namespaces.
             InvalidArgument: the name, a limit or the writers are invalid.
             PermissionDenied: the node belongs to another user.
@@ -340,8 +340,8 @@ class Client:
             name: name of the namespace.
 
         Raises:
-            NamespaceInUse: it has objects or clients; the exception has the numbers.
-            NotFound: there is no such namespace.
+            NamespaceInUse: it has objects or clients; the exception has their numbers.
+            NotFound: the namespace does not exist.
             PermissionDenied: the node belongs to another user.
 
         Examples:
@@ -353,8 +353,8 @@ class Client:
 
         Returns:
             For each namespace a dict: name; nbytes, objects and writers as given to
-            ``create_namespace`` (None: no limit); used_bytes, used_objects and clients: its use
-            now.
+            ``create_namespace`` (None: no limit); used_bytes, used_objects and clients: its
+            current use.
 
         Raises:
             Disconnected: the node is gone.
@@ -366,18 +366,18 @@ class Client:
     def grant(
         self, node: str, rights: str | Iterable[str], *, namespace: str | None = None
     ) -> None:
-        """Set what clients of another node may do with objects in this node's memory.
+        """Set the rights of another node's clients on objects in this node's memory.
 
-        The rule applies to every later message and persists over restarts of the node.  Memory that
-        a client was granted before stays its own until the client ends.  ``read`` restrains an
-        honest node only: a node can read all memory that it maps (SECURITY.md).
+        The rule applies to every later message and persists over restarts of the node.  A client
+        retains memory that was granted earlier until it ends.  ``read`` restrains an honest node
+        only: a node can read all memory that it maps (SECURITY.md).
 
         Args:
             node: name of the node, or ``"*"`` for all but this one.
             rights: ``"read"`` (wait for objects and events, restore spilled objects), ``"write"``
-                (allocate, take names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
-                unpin); an iterable, or a text with commas; ``"all"``; ``"none"`` or empty: clients
-                of that node are not admitted.
+                (allocate, reserve names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
+                unpin); an iterable, or a comma-separated text; ``"all"``; ``"none"`` or empty:
+                clients of that node are not admitted.
             namespace: name of a namespace, which need not exist yet; ``"*"`` for all; None: that of
                 this client.  The closest rule applies: first the one for both names, then the one
                 for the namespace, then the one for the node.  Without a rule a node may do
@@ -433,12 +433,12 @@ class Client:
     ) -> ObjectRef:
         """Seal a value in shared memory.
 
-        Buffers that already lie in this client's ``memory_pool`` stay in place; all others are
-        copied once.  A put without a name, and with nothing in place, sends no message: it also
-        succeeds while the node restarts.
+        Buffers from this client's ``memory_pool`` stay in place; all others are copied once.  A put
+        without a name and without buffers in place sends no message: it also succeeds while the
+        node restarts.
 
         Args:
-            obj: the value; ``get`` returns the same kind, or the Arrow kind that it stands for:
+            obj: the value; ``get`` returns the same kind, or the equivalent Arrow kind:
 
                 =============================================  ==================================
                 put                                            get
@@ -458,12 +458,12 @@ class Client:
                 Other values are rejected, and the message suggests a conversion: buffers of other
                 items (``array.array``, typed memoryviews, ctypes arrays), masked arrays and other
                 numpy subclasses, Arrow scalars, schemas and sparse tensors, torch tensors.
-            name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its seal
-                is no event.
+            name: up to 255 bytes of UTF-8; None: the object has an id only, and its seal is usually
+                no event (see ``farrow.events``).
             metadata: labels that ``list`` shows; 4096 bytes in all.
             wait: seconds to wait for room if the region, or a quota of objects, is full.  Requests
                 are served in order of arrival.
-            node: name of the node in whose memory the object lies; None: this client's.
+            node: name of the node that stores the object; None: this client's.
 
         Returns:
             A reference to the object.
@@ -473,14 +473,15 @@ class Client:
             OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
             TooLarge: the object would not fit an empty region; raised at once.
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
-                namespace is at its limit: bytes at once, objects after ``wait`` seconds.
+                namespace is at its limit: raised at once for bytes, after ``wait`` seconds for
+                objects.
             PermissionDenied: this user may not write in the namespace.
             NotGranted: the other node does not let clients of this node write in the namespace.
             InvalidArgument: the name is too long or contains a NUL.
             UnsupportedType: this kind of value cannot be put.
             Disconnected: the node is gone.
-            NodeLost: the node of the object or of its name cannot be reached; or a lost node may
-                have the name.
+            NodeLost: the node of the object or of its name cannot be reached; or an object of a
+                lost node may have the name.
             NodeUnreachable: the node is alive, but its memory cannot be mapped.
             CutOff: the object has a name, and the node does not reach the majority of the cluster.
 
@@ -502,9 +503,9 @@ class Client:
     ) -> Any:
         """The value of an object, zero-copy and read-only.
 
-        With ``columns`` or ``rows`` the value is a part of an Arrow object. If the object lies on a
-        node whose memory this machine cannot map, only the bytes of the part are transferred, once
-        for all processes of the machine. The bytes of strings, the children of nested types and
+        With ``columns`` or ``rows`` the value is a part of an Arrow object. If this machine cannot
+        map the memory of the object's node, only the bytes of the part are transferred, once for
+        all processes of the machine. The bytes of strings, the children of nested types and
         dictionaries are transferred whole for each selected column.
 
         Args:
@@ -519,13 +520,13 @@ class Client:
             array, or a ``pyarrow.Buffer`` for bytes.
 
         Raises:
-            NotFound: there is no such object, and timeout is 0.
+            NotFound: the object does not exist, and timeout is 0.
             Timeout: the object was not sealed in time.
             InvalidArgument: a column does not exist, or exists more than once; the object has no
                 columns or Arrow rows.
             InvalidDescriptor: the description of the object is damaged.
-            NodeLost: the object lies, or may lie, on a node that cannot be reached.
-            NodeUnreachable: the object lies on a living node whose memory this client's node cannot
+            NodeLost: the object is, or may be, on a node that cannot be reached.
+            NodeUnreachable: the object is on a living node whose memory this client's node cannot
                 map.
             NotRestored: the object is spilled, and its file is missing or damaged.
 
@@ -550,13 +551,13 @@ class Client:
         Args:
             objs: the values.
             names: a name, or None, for each value; None: no names.
-            node: name of the node in whose memory the objects lie; None: this client's.
+            node: name of the node that stores the objects; None: this client's.
 
         Returns:
             A reference for each value.
 
         Raises:
-            InvalidArgument: there is not one name for each value.
+            InvalidArgument: the numbers of names and values differ.
             AlreadyExists, OutOfMemory, ...: as ``put``.
 
         Examples:
@@ -575,7 +576,7 @@ class Client:
             The value of each target.
 
         Raises:
-            NotFound, Timeout, ...: as ``get``, if one of the values cannot be returned.
+            NotFound, Timeout, ...: as ``get``, if any value cannot be returned.
 
         Examples:
             >>> references = client.put_many([b"one", b"two"])
@@ -626,13 +627,13 @@ class Client:
         Args:
             sizes: size of each object in bytes.
             names: a name, or None, for each object; None: no names.
-            node: name of the node in whose memory the objects lie; None: this client's.
+            node: name of the node that stores the objects; None: this client's.
 
         Returns:
             A writer for each size.
 
         Raises:
-            InvalidArgument: there is not one name for each size.
+            InvalidArgument: the numbers of names and sizes differ.
             AlreadyExists, OutOfMemory, ...: as ``put``.
 
         Examples:
@@ -668,8 +669,8 @@ class Client:
             True if it is.
 
         Raises:
-            NodeLost: the object may lie on a lost node.
-            NodeUnreachable: the object lies on a living node whose memory this client's node cannot
+            NodeLost: the object may be on a lost node.
+            NodeUnreachable: the object is on a living node whose memory this client's node cannot
                 map.
 
         Examples:
@@ -677,7 +678,7 @@ class Client:
             (False, True)
         """
     def delete(self, target: Target | Sequence[Target]) -> None:
-        """Delete one object, or several.  The memory is free when the last reader releases the
+        """Delete one object, or several.  The memory becomes free when the last reader releases the
         object.
 
         Args:
@@ -740,17 +741,17 @@ class Client:
     def evict(self, nbytes: int, *, node: str | None = None) -> dict[str, int]:
         """Evict objects, least recently used first, until ``nbytes`` more are free.
 
-        Only objects of this client's namespace are evicted, and none that is held, pinned, or still
+        Only objects of this client's namespace are evicted, except those held, pinned, or still
         being written.  A node that spills writes them to files instead, and a get restores them.
 
         Args:
             nbytes: bytes to free.
-            node: in the memory of this node; None: of this client's node.
+            node: node whose memory to free; None: this client's.
 
         Returns:
-            objects: how many were evicted; bytes: how much memory that freed, less than ``nbytes``
-            only if nothing more can be evicted.  And the remaining bytes by reason: held, pinned
-            (held or not), granted (being written), retiring (deleted and still held).
+            objects: the number evicted; bytes: the memory freed, less than ``nbytes`` only if
+            nothing more can be evicted.  Also the remaining bytes by reason: held, pinned (held or
+            not), granted (being written), retiring (deleted and still held).
 
         Raises:
             NodeLost: the node cannot be reached.
@@ -767,15 +768,15 @@ class Client:
 
         Args:
             targets: references, names or ids.
-            num: how many are enough; None: all.
+            num: the number of sealed targets that suffices; None: all.
             timeout: seconds.
 
         Returns:
-            For each target whether it is sealed; fewer than ``num`` only after the timeout.
+            For each target, whether it is sealed; fewer than ``num`` only after the timeout.
 
         Raises:
             InvalidArgument: num is more than the number of targets.
-            NodeUnreachable: one lies on a living node whose memory this client's node cannot map.
+            NodeUnreachable: one is on a living node whose memory this client's node cannot map.
 
         Examples:
             >>> client.wait([client.put(b"hello"), "not there"], num=1, timeout=5.0)
@@ -789,13 +790,13 @@ class Client:
 
         Args:
             name: 1 to 255 bytes; unique in the cluster for each namespace.
-            parties: number of clients, 1 to 4096; all give the same.
+            parties: number of clients, 1 to 4096; the same in all of them.
             timeout: seconds.
 
         Raises:
             BarrierBroken: a party ended, or its timeout expired; the exception names it in all
                 waiters.
-            NodeLost: the node that keeps the barrier is lost.
+            NodeLost: the node that stores the barrier is lost.
             CutOff: the cluster excluded this client's node during the wait.
 
         Examples:
@@ -804,9 +805,9 @@ class Client:
     def set_flags(self, name: str, bits: int, *, clear: int = 0) -> int:
         """Clear the flags of ``clear``, then set those of ``bits``.  Each name has 64 flags.
 
-        One node keeps the flags in its private memory; all are clear at first.  When nodes join,
-        come back, or leave in order, another node may take over the flags; the call then waits for
-        five seconds at most.  If a node is killed or excluded, the flags that it kept are lost.
+        One node stores the flags in its private memory; all are clear at first.  When nodes join,
+        rejoin, or leave in order, another node may take over the flags; the call then waits for
+        five seconds at most.  If a node is killed or excluded, its flags are lost.
 
         Args:
             name: 1 to 255 bytes; unique in the cluster for each namespace.
@@ -817,8 +818,8 @@ class Client:
             All flags of that name.
 
         Raises:
-            NodeLost: the node that keeps the flags is lost, or did not receive them in time.
-            CutOff: this node keeps the flags, and has no lease or did not receive them in time.
+            NodeLost: the node that stores the flags is lost, or did not receive them in time.
+            CutOff: this node stores the flags, and has no lease or did not receive them in time.
 
         Examples:
             >>> client.set_flags("set_flags", 0b101)
@@ -839,8 +840,8 @@ class Client:
 
         Raises:
             Timeout: the flags were not set in time.
-            NodeLost: the node that keeps the flags is lost, or did not receive them in time.
-            CutOff: the cluster excluded this client's node during the wait; or this node keeps the
+            NodeLost: the node that stores the flags is lost, or did not receive them in time.
+            CutOff: the cluster excluded this client's node during the wait; or this node stores the
                 flags, and has no lease or did not receive them in time.
 
         Examples:
@@ -865,20 +866,21 @@ class Client:
             prefix: first characters of the name.
             where: only objects whose metadata has all these pairs.
             node: name of the node; None: this client's.
-            all_nodes: objects of all nodes that are not lost; ``nodes`` shows which are.
+            all_nodes: objects of all nodes except lost ones, which ``nodes`` shows.
 
         Returns:
-            A table with one row an object.  Columns: name (string), id (fixed_size_binary[16]),
-            kind (string), bytes (uint64: of the value), sealed_at (timestamp[ns, UTC]), creator_pid
-            (uint32), metadata (map of string to string), pinned (bool), last_use (timestamp[ns,
-            UTC]: the last get or the seal, by a clock with a resolution of some milliseconds) and
-            spilled (bool: in a file until the next get; its metadata is not listed then).  With
-            ``all_nodes`` also node (string; null without a cluster).
+            A table with one row for each object.  Columns: name (string), id
+            (fixed_size_binary[16]), kind (string), bytes (uint64: size of the value), sealed_at
+            (timestamp[ns, UTC]), creator_pid (uint32), metadata (map of string to string), pinned
+            (bool), last_use (timestamp[ns, UTC]: the last get or the seal, by a clock with a
+            resolution of some milliseconds) and spilled (bool: in a file until the next get; its
+            metadata is not listed then).  With ``all_nodes`` also node (string; null without a
+            cluster).
 
         Raises:
             NodeLost: the node given cannot be reached.
             NodeUnreachable: with ``all_nodes``, the objects of a living node cannot be listed from
-                here; those of each other node can, with ``node``.
+                this one; use ``node`` to list other nodes one by one.
 
         Examples:
             >>> _ = client.put_many([b"one", b"three"], ["list/1", "list/3"])
@@ -895,16 +897,16 @@ class Client:
         timeout: float | None = None,
         node: str | None = None,
     ) -> Subscription:
-        """The changes of objects, as an iterator and an asyncio stream; see ``farrow.events``.
+        """Changes of objects, as an iterator and an asyncio stream; see ``farrow.events``.
 
         Args:
             prefix: only objects whose name begins with it; "": all, also those without a name.
             kinds: only these kinds of event; None: all.  Gaps are always reported.
-            start: ``"now"``, or ``"oldest"``: with the oldest event that the node remembers.
+            start: ``"now"``, or ``"oldest"``: from the oldest event that the node remembers.
             timeout: the iteration ends after this many seconds without an event; None: at
                 ``close``.
-            node: objects in the memory of this node; None: of this client's.  If the node is lost,
-                the stream ends with ``NodeLost``, after the events that it published.
+            node: node whose objects to follow; None: this client's.  If the node is lost, the
+                stream ends with ``NodeLost``, after the events that the node published.
 
         Returns:
             A subscription.
@@ -921,7 +923,7 @@ class Client:
             'subscribe/1'
         """
     def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
-        """Open a table whose rows lie in the memory of many nodes; see ``farrow.huge``.
+        """Open a table whose rows are in the memory of many nodes; see ``farrow.huge``.
 
         With a schema, the table is created if it does not exist.
 
@@ -937,7 +939,7 @@ class Client:
             NotFound: the table does not exist, and no schema was given.
             InvalidArgument: the table has another schema (the message names the first difference),
                 or an object of this name is not a huge table.
-            FarrowError: a node that may have the table is lost; the message names the node.
+            FarrowError: a node that may store the table is lost; the message names the node.
 
         Examples:
             >>> trades = client.huge_table("huge_table", pa.schema({"price": pa.float64()}))
@@ -969,20 +971,19 @@ class Client:
         node: str | None = None,
         expect: int | Sequence[int] | None = None,
     ) -> pa.MemoryPool:
-        """An Arrow memory pool in the region: ``put`` does not copy what is built with it.
+        """An Arrow memory pool in the region: ``put`` does not copy buffers allocated from it.
 
-        The pool takes free memory.  No object is evicted or spilled for it, because the pool does
-        not know whether an object will result.  When the region is full, buffers lie in ordinary
-        memory, because parts of Arrow (its CSV reader) abort the process if a pool fails; a later
-        ``put`` copies them, and makes room for all of them or raises.
+        The pool uses free memory.  It evicts and spills nothing, because its buffers may never
+        become an object.  When the region is full, the pool returns ordinary memory, because parts
+        of Arrow (its CSV reader) abort the process if an allocation fails.  A later ``put`` copies
+        those buffers, and makes room for all of them or raises.
 
         Args:
             strict: an allocation that does not fit raises ``pyarrow.ArrowMemoryError`` instead.
-            node: in the region of this node; then ``put`` with the same ``node`` does not copy.
-            expect: bytes of buffers in all, or the size of each buffer.  The result is a pool of
-                its own with room for them from the start.  Unused objects are evicted for it, or
-                none if that would not suffice.  Remaining memory is released when the pool is
-                collected.
+            node: node whose region to use; ``put`` with the same ``node`` then does not copy.
+            expect: total bytes of the buffers, or the size of each buffer.  The result is a
+                separate pool with that room reserved.  Unused objects are evicted for it, but only
+                if that suffices.  Memory left over is released when the pool is collected.
 
         Returns:
             A pool for pyarrow's ``memory_pool=`` arguments.
@@ -997,14 +998,15 @@ class Client:
             True
         """
     def _overview(self, cells: int) -> dict[str, Any]:
-        """What ``farrow top`` shows of the node, with a map of its memory in ``cells`` parts."""
+        """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts."""
     def _offset(self, address: int, size: int) -> int | None:
-        """Offset in the region of ``size`` bytes at an address of this process; None outside of
-        it."""
+        """Offset in the region of ``size`` bytes at an address of this process; None outside the
+        region."""
     def locate(self, obj: Any) -> builtins.list[BufferLocation]:
         """The location of each buffer of a value.
 
-        The region is that of this client's node: use ``client.at(node)`` for another node.
+        ``in_region`` and ``offset`` refer to this client's node; use ``client.at(node)`` for
+        another.
 
         Args:
             obj: a pyarrow value, a numpy array, or bytes.
@@ -1038,43 +1040,43 @@ def node_main(args: Sequence[str]) -> int:
     """
 
 def certs_init(folder: str | PathLike[str], days: int) -> None:
-    """Make the authority of a cluster: ``ca.pem``, and ``ca.key`` for its owner only.
+    """Create the certificate authority of a cluster: ``ca.pem``, and ``ca.key`` for its owner only.
 
     Raises:
-        FileExistsError: one of them is there.
-        InvalidArgument: no authority is good for so many days.
+        FileExistsError: one of the files exists.
+        InvalidArgument: ``days`` is out of range.
     """
 
 def certs_issue(
     folder: str | PathLike[str], name: str, hosts: Sequence[str], days: int
 ) -> tuple[str, str]:
-    """Certify a node by the authority in a folder.
+    """Certify a node by the certificate authority in a folder.
 
     Args:
-        folder: with ca.pem and ca.key.
-        name: of the node.
-        hosts: addresses and DNS names at which it may be called without its name.
-        days: for which it is good.
+        folder: folder with ca.pem and ca.key.
+        name: name of the node.
+        hosts: addresses and DNS names at which peers may connect to it without its name.
+        days: days of validity.
 
     Returns:
         The files: its certificate (NAME.pem), and its key (NAME.key, for its owner only).
 
     Raises:
-        FileExistsError: one of them is there.
-        InvalidArgument: the name, a host or the days cannot be.
+        FileExistsError: one of the files exists.
+        InvalidArgument: the name, a host or the number of days is invalid.
         FarrowError: the authority is damaged, or not made by ``certs_init``.
     """
 
 def leftovers(dirs: Sequence[str | PathLike[str]], *, remove: bool = False) -> list[dict[str, Any]]:
-    """What nodes left behind that ended, in ``dirs`` and in the usual places.
+    """Files and mounts that ended nodes left, in ``dirs`` and in the default folders.
 
     Each entry has ``kind`` (``"region"``, ``"mount"``, ``"socket"`` or ``"marks"``), ``path`` and
-    ``bytes``; ``error`` says why it could not be removed, where that was asked.  What a process
-    serves, opens or maps is never among them.
+    ``bytes``.  With ``remove``, ``error`` has the reason if a removal failed.  Files that a process
+    serves, opens or maps are never included.
     """
 
 def survey() -> dict[str, Any]:
-    """What this machine offers: fabrics, huge pages, cache-line operations, limits."""
+    """Capabilities of this machine: fabrics, huge pages, cache-line operations, limits."""
 
 @final
 class CopyBuffers:
@@ -1086,7 +1088,7 @@ class CopyBuffers:
 
     def __new__(cls, nbytes: int) -> CopyBuffers: ...
     def copy(self) -> float:
-        """Copy one to the other with all cores and past the caches; the seconds that it took."""
+        """Copy one to the other with all cores, bypassing the caches; returns the seconds taken."""
 
 def export_dissociated(client: Client, target: Target) -> DissociatedMessages:
     """An object in Arrow's Dissociated IPC form, with offsets relative to the region.
@@ -1101,18 +1103,18 @@ def import_dissociated(
     schema: bytes,
     batches: Sequence[tuple[Sequence[bytes], bytes]],
 ) -> pa.Table:
-    """The table that such messages describe, over the objects ``refs`` that they point into.
+    """The table that such messages describe, over the buffers of the objects ``refs``.
 
     Raises:
-        InvalidDescriptor: a message does not hold together, or points elsewhere.
+        InvalidDescriptor: a message is inconsistent, or points outside of the objects.
     """
 
 @final
 class GraphEngine:
-    """The graph of a transaction stream and its features; see ``farrow.graph``, which checks what
-    it is given.  Matrices are C-ordered or not, float64, ``[edge id, source, target, timestamp,
-    ...]``; ``ends`` are the same four as int64.  ValueError for a setting or row that makes no
-    sense, MemoryError for more rows than a graph holds; nothing has changed then.
+    """The graph of a transaction stream and its features; ``farrow.graph`` checks the arguments.
+    Matrices are float64 in any memory order: ``[edge id, source, target, timestamp, ...]``;
+    ``ends`` are the same four as int64.  An invalid setting or row raises ValueError, more rows
+    than a graph holds raise MemoryError; the graph is then unchanged.
     """
 
     def __new__(
@@ -1130,17 +1132,17 @@ class GraphEngine:
         segment: int | None = None,
     ) -> GraphEngine: ...
     def width(self) -> int:
-        """Columns that are added to a row."""
+        """Number of columns that are added to a row."""
     def start(self, matrix: npt.NDArray[np.float64]) -> None:
-        """Forget everything and add rows as they come."""
+        """Clear the graph and add rows in order."""
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
         """Add rows."""
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add rows; the rows with their features behind them."""
+        """Add rows; returns the rows with their features appended."""
     def patterns(
         self, matrix: npt.NDArray[np.float64], most: int
     ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
-        """As ``transform``, with the patterns that were completed."""
+        """As ``transform``, with the completed patterns."""
     def learn_columns(
         self,
         ends: Sequence[npt.NDArray[np.int64]],
@@ -1152,48 +1154,48 @@ class GraphEngine:
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
     ) -> None:
-        """Add rows whose features come later, by ``transform_ahead``."""
+        """Add rows whose features ``transform_ahead`` computes later."""
     def transform_ahead(self, rows: int) -> npt.NDArray[np.float64]:
-        """Features of the next rows that were learned ahead; as many as there are, at most."""
+        """Features of the next rows that were learned ahead: at most ``rows``."""
     def drop_ahead(self) -> None:
-        """Let the rows that still wait stay without features."""
+        """Skip the features of all rows that were learned ahead."""
     def transform_columns(
         self,
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
     ) -> npt.NDArray[np.float64]:
-        """Add rows; their features alone."""
+        """Add rows; returns their features only."""
     def patterns_columns(
         self,
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
         most: int,
     ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
-        """As ``transform_columns``, with the patterns that were completed."""
+        """As ``transform_columns``, with the completed patterns."""
     def preview(
         self, matrix: npt.NDArray[np.float64], most: int | None
     ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
-        """The rows with the features that they would get now, and patterns unless ``most`` is None;
-        the graph stays as it is."""
+        """The rows with the features that they would get now, and patterns unless ``most`` is None.
+        The graph does not change."""
     def preview_columns(
         self,
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
         most: int | None,
     ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
-        """As ``preview``; the features alone."""
+        """As ``preview``; the features only."""
     def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether the graph knows each account."""
     def state(self) -> dict[str, Any]:
-        """What the graph holds, as columns."""
+        """The contents of the graph, as columns."""
     def restore(self, state: dict[str, Any]) -> None:
-        """Become what ``state`` gave."""
+        """Restore the graph from the result of ``state``."""
     def stats(self) -> dict[str, Any]:
-        """What the graph holds and has cost; see ``farrow.graph.GraphFeatures.stats``."""
+        """Contents and cost of the graph; see ``farrow.graph.GraphFeatures.stats``."""
     def freeze(self) -> GraphFrozen | None:
-        """A copy of the oldest full span that has no segment, if there is one."""
+        """A copy of the oldest full span that has no segment, or None."""
     def attach(self, segment: GraphSegment) -> None:
-        """Put a segment in the place of the edges that it was made from."""
+        """Replace the edges that a segment was made from by the segment."""
     def adopt(
         self,
         accounts: npt.NDArray[np.int64],
@@ -1201,47 +1203,48 @@ class GraphEngine:
         late: dict[str, Any],
         next: int,
     ) -> None:
-        """Fill an empty graph with what ``accounts`` and ``stragglers`` gave, and segments; the
-        rows behind them are numbered from ``next`` on."""
+        """Fill an empty graph with segments and the results of ``accounts`` and ``stragglers``;
+        later rows are numbered from ``next`` on."""
     def split(
         self, matrix: npt.NDArray[np.float64]
     ) -> tuple[builtins.list[npt.NDArray[np.int64]], builtins.list[npt.NDArray[np.float64]]]:
-        """A matrix as ``transform_columns`` takes its rows."""
+        """A matrix as arguments of ``transform_columns``."""
     def accounts(self, start: int, /) -> npt.NDArray[np.int64]:
-        """The accounts whose small numbers are ``start`` and above."""
+        """The accounts whose internal numbers are ``start`` and above."""
     def edges_of(
         self, account: int, list: int, start: int, end: int, /
     ) -> builtins.list[npt.NDArray[np.int64]]:
         """Edges of an account between two times: the accounts at the other ends, and the times.
         ``list`` is 0 for edges out, 1 for edges in, 2 for self-loops."""
     def stragglers(self) -> dict[str, Any]:
-        """The edges that came late and that segments have no place for, as columns."""
+        """Late edges that are in no segment, as columns."""
     def begin(self) -> None:
-        """Have the next call's rows be provisional, until ``keep`` or ``undo``."""
+        """Make the next call's rows provisional, until ``keep`` or ``undo``."""
     def keep(self) -> None:
-        """Keep provisional rows; what they made too old goes."""
+        """Commit provisional rows, and remove the edges that they expired."""
     def undo(self) -> None:
-        """Take provisional rows back: the graph is as it was before them."""
+        """Remove provisional rows: the graph is as it was before them."""
     def next_number(self) -> int:
-        """Number of arrival that the next row will have."""
+        """Sequence number of the next row."""
     def expired(self) -> builtins.list[dict[str, int]]:
-        """Segments of which nothing is left in the window, since the last question."""
+        """Segments that left the window since the last call."""
     def transform_share(
         self,
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
         share: tuple[int, int],
     ) -> npt.NDArray[np.float64]:
-        """As ``transform_columns``, one of several shares of the work; they add up to it."""
+        """As ``transform_columns``, for one of several shares of the work; the shares' results add
+        up to the whole."""
 
 @final
 class GraphFrozen:
-    """A full span of a graph's edges, copied out of it."""
+    """A copy of a full span of a graph's edges."""
 
     def about(self) -> dict[str, int]:
         """The span: times, sequence numbers and counts, as ``GraphSegment`` takes them."""
     def plan(self) -> GraphPlan:
-        """Measure its lists; once."""
+        """Compute the sizes of its lists; may be called once."""
 
 @final
 class GraphPlan:
@@ -1266,7 +1269,7 @@ class GraphPlan:
 
 @final
 class GraphSegment:
-    """A segment over pyarrow buffers, which it keeps and which must not change."""
+    """A segment over pyarrow buffers.  It keeps references to them; they must not change."""
 
     def __new__(
         cls,
@@ -1282,16 +1285,15 @@ class GraphSegment:
         """The span: times, sequence numbers and counts, as the constructor takes them."""
     @property
     def nbytes(self) -> int:
-        """Bytes of all its buffers."""
+        """Total bytes of its buffers."""
 
 @final
 class HugeTable:
-    """A table whose chunks lie in the memory of many nodes; made by ``Client.huge_table``.
+    """A table whose chunks are in the memory of many nodes; made by ``Client.huge_table``.
 
-    See ``farrow.huge``.  Safe to use from many threads.  Appended rows lie in the memory of the
+    See ``farrow.huge``.  Safe to use from many threads.  Appended rows are in the memory of the
     client's own node unless ``append`` names another.  Every method but ``drop`` raises NotFound if
-    the table was dropped, and an error that names the node if a node with rows of the table is
-    lost.
+    the table was dropped.  If a node with rows of the table is lost, the error names the node.
 
     Examples:
         >>> trades = client.huge_table("HugeTable", pa.schema({"price": pa.float64()}))
@@ -1354,11 +1356,11 @@ class HugeTable:
         """Add rows as one chunk.
 
         Args:
-            data: a pyarrow RecordBatch or Table, or anything that ``Client.put`` takes as such.
-                Buffers in the memory pool of that node stay in place, others are copied once.
-            position: the first row; None: behind the last row.
-            node: in whose memory the rows lie; None: that of the client.
-            timeout: seconds to wait for room, and to compete with concurrent appends.
+            data: a pyarrow RecordBatch or Table, or a value that ``Client.put`` stores as one.
+                Buffers from the memory pool of that node stay in place, others are copied once.
+            position: position of the first row; None: after the last row.
+            node: name of the node that stores the rows; None: the client's.
+            timeout: seconds to wait for room, and to retry after concurrent appends.
 
         Returns:
             The partition with the rows.
@@ -1366,8 +1368,9 @@ class HugeTable:
         Raises:
             RowsTaken: some of these rows exist already.
             InvalidArgument: there are no rows, the schema differs (the message names the first
-                difference), there would be more than 2^63 - 1 rows, or there is no such node.
-            Timeout: concurrent appends took each attempt's version.
+                difference), the table would have more than 2^63 - 1 rows, or the node does not
+                exist.
+            Timeout: a concurrent append won each attempt.
             OutOfMemory, QuotaExceeded, ...: as ``Client.put``.
 
         Examples:
@@ -1384,11 +1387,11 @@ class HugeTable:
             version: the rows as of this version; None: the newest.
 
         Returns:
-            A table whose chunks lie where they were appended.
+            A table whose chunks are in the memory of the nodes that store them.
 
         Raises:
             RowsMissing: there is a gap before the last row; the exception has the first gap.
-            InvalidArgument: there is no such version yet.
+            InvalidArgument: the version does not exist yet.
             InvalidDescriptor: a chunk is damaged.
 
         Examples:
@@ -1399,7 +1402,7 @@ class HugeTable:
             ([1.5, 2.5], [1.5])
         """
     def partitions(self, version: int | None = None) -> builtins.list[Partition]:
-        """Which rows lie on which node, so that work can run where the data is.
+        """The rows and node of each chunk, to run work near the data.
 
         Args:
             version: the rows as of this version; None: the newest.
@@ -1408,7 +1411,7 @@ class HugeTable:
             A ``farrow.huge.Partition`` for each chunk, by position.
 
         Raises:
-            InvalidArgument: there is no such version yet.
+            InvalidArgument: the version does not exist yet.
 
         Examples:
             >>> trades = client.huge_table("partitions", pa.schema({"price": pa.float64()}))
@@ -1422,7 +1425,7 @@ class HugeTable:
         """Wait for rows, or for a version.
 
         Args:
-            rows: wait until the first so many rows exist, without a gap.
+            rows: wait until the first ``rows`` rows exist, without a gap.
             version: wait for this version.
             timeout: seconds.
 
@@ -1430,7 +1433,7 @@ class HugeTable:
             The version of the table at that time.
 
         Raises:
-            Timeout: the message has what exists.
+            Timeout: the message has the present rows and version.
 
         Examples:
             >>> trades = client.huge_table("HugeTable.wait", pa.schema({"price": pa.float64()}))
@@ -1451,26 +1454,26 @@ class HugeTable:
 
 @final
 class EventStream:
-    """What is below a ``farrow.events.Subscription``.
+    """The native stream of a ``farrow.events.Subscription``.
 
-    Events are tuples of kind, id, name, bytes of the value, and nanoseconds since 1970; a gap is
-    one of "gap" and the number of events missed.
+    Events are tuples of kind, id, name, bytes of the value, and nanoseconds since 1970; a gap is a
+    tuple of "gap" and the number of missed events.
     """
 
     def take(self) -> tuple[Any, ...] | None:
-        """The next event that is there already."""
+        """The next event, or None if none is available yet."""
     def next(self, timeout: float | None = None) -> tuple[Any, ...] | None:
         """The next event; None after ``timeout`` seconds, or when the stream was closed."""
     def arm(self) -> tuple[int | None, float]:
-        """What to wait for before the next ``take``: a file descriptor, or else seconds."""
+        """A file descriptor to wait for before the next ``take``, or None and seconds to sleep."""
     def close(self) -> None:
-        """End it, from any thread."""
+        """End the stream, from any thread."""
 
 @final
 class DissociatedMessages:
-    """Encapsulated metadata messages, and where the region they point into lies.
+    """Encapsulated metadata messages, and the address of the region that they refer to.
 
-    What they point into stays there as long as this does.
+    This object keeps the buffers of the messages alive.
     """
 
     @property
@@ -1478,42 +1481,42 @@ class DissociatedMessages:
         """The schema message."""
     @property
     def batches(self) -> list[tuple[list[bytes], bytes]]:
-        """For each batch the dictionary messages to read before it, and its own."""
+        """For each batch the dictionary messages to read before it, and its own message."""
     @property
     def refs(self) -> list[ObjectRef]:
-        """What the messages point into: the object, and a second one with what had to be copied,
-        if anything had; that one is the caller's to delete."""
+        """The objects that the messages refer to.  If buffers had to be copied, a second object
+        holds the copies; the caller must delete it."""
     @property
     def base(self) -> int:
-        """Address of the region in this process; the messages count from here."""
+        """Address of the region in this process; offsets in the messages are relative to it."""
     @property
     def length(self) -> int:
-        """Bytes of the region."""
+        """Size of the region in bytes."""
 
 @final
 class LabArena:
-    """Memory to measure in, all its pages there.  Not safe to share with whoever uses the memory:
-    jobs write to it."""
+    """Memory for measurements, with all pages present.  Jobs write to it: other users of the same
+    memory see their data overwritten."""
 
     @staticmethod
     def private(nbytes: int, *, huge: bool) -> LabArena:
-        """Memory of this process alone, in huge pages if asked for and to be had.
+        """Private memory of this process, with ``huge`` in huge pages if available.
 
         Raises:
-            MemoryError: with the bytes available; nothing was allocated.
+            MemoryError: not enough memory; the message has the bytes available.
         """
     @staticmethod
     def region(nbytes: int, directory: str | PathLike[str]) -> LabArena:
-        """A region in a directory on a tmpfs, as who writes it maps it; its files are gone at
-        once.
+        """A region in a directory on a tmpfs, mapped as its writer maps it; its files are removed
+        at once.
 
         Raises:
-            MemoryError: there is no room, with the numbers.
-            FarrowError: the place cannot hold a region.
+            MemoryError: there is no room; the message has the numbers.
+            FarrowError: the directory cannot hold a region.
         """
     @staticmethod
     def over(buffer: object) -> LabArena:
-        """The memory behind a writable buffer, which is kept.
+        """The memory of a writable buffer, which stays referenced.
 
         Raises:
             BufferError: it is not writable, or empty.
@@ -1523,7 +1526,7 @@ class LabArena:
         """The size of the memory in bytes."""
     @property
     def huge_bytes(self) -> int | None:
-        """Bytes of it that lie in huge pages now; None if the kernel does not say."""
+        """Bytes of it in huge pages now; None if the kernel does not report them."""
     def run(
         self,
         work: str,
@@ -1538,54 +1541,57 @@ class LabArena:
         width: int = 8,
         stride: int = 8,
     ) -> list[float]:
-        """Time something, without the lock of the interpreter.
+        """Time one kind of work, without the GIL.
 
         Args:
             work: "publish", "publish again" (and store to each line), "refresh", "write" (and
                 publish), "copy", "load" or "store".
             method: one of ``lab_methods()[work]``; loads and stores have none.
-            state: of the lines before: "uncached", "cached" or "dirty".
-            nbytes: of a range.
-            batch: ranges between two looks at the clock.
-            samples: how often.
-            threads: each on ranges of its own; the slowest counts.
-            source: bytes that are written over and over to fill a range (default: ``nbytes``).
-            width: bytes of an element that is loaded or stored: 1, 2, 4 or 8.
+            state: state of the lines before: "uncached", "cached" or "dirty".
+            nbytes: size of a range.
+            batch: ranges between two readings of the clock.
+            samples: number of samples.
+            threads: number of threads, each on its own ranges; the slowest counts.
+            source: bytes that are written repeatedly to fill a range (default: ``nbytes``).
+            width: bytes of a loaded or stored element: 1, 2, 4 or 8.
             stride: bytes from one element to the next.
 
         Returns:
-            Nanoseconds of a range, one number a sample.
+            Nanoseconds for each range, one number for each sample.
 
         Raises:
-            InvalidArgument: with the number that is wrong, or the instruction this CPU lacks.
+            InvalidArgument: an argument is invalid, or this CPU lacks an instruction; the message
+                names it.
         """
 
 def lab_methods() -> dict[str, Any]:
-    """What this CPU can do, by kind of work, with "line_bytes", "clock_ns" of a sample, and
-    "publish_again_bytes_max": up to there the next store counts where a way to publish is chosen.
+    """Methods of this CPU by kind of work, with "line_bytes", "clock_ns" of a sample, and
+    "publish_again_bytes_max": up to this size, the cost of the next store counts in the choice of a
+    publish method.
     """
 
 def lab_fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
-    """The model "fixed + line * lines" of points (lines, nanoseconds).
+    """Fit the model "fixed + line * lines" to points (lines, nanoseconds).
 
     Returns:
-        Nanoseconds of a call, nanoseconds a line, and the root mean square of relative errors;
-        None for fewer than two different numbers of lines.
+        Nanoseconds for each call, nanoseconds for each line, and the root mean square of relative
+        errors; None for fewer than two different numbers of lines.
     """
 
 def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
-    """What Farrow publishes, refreshes and writes by on this machine.
+    """Methods by which Farrow publishes, refreshes and writes on this machine.
 
     Args:
-        measure: measure it anew, in a fifth of a second at most; else that of this process.
-        keep: with `measure`, write it to the file of this user in place of what that says.
+        measure: measure again, in a fifth of a second at most; else use this process's profile.
+        keep: with `measure`, save the result to this user's profile file.
 
     Returns:
         "origin" ("file", "measured", "default"), "measured_seconds", "machine", "path", "kept",
-        "copy" and "copy_from_bytes" (stores past the cache on coherent memory, and from which
-        length on), and "steps": for each size in "bytes" the ways to "publish", "refresh" and
-        "write", with their nanoseconds; these are None where there was one way only.
+        "copy" and "copy_from_bytes" (the non-temporal store method on coherent memory, and its
+        least length), "all_caches" (cost and least lengths of writing back all caches at once), and
+        "steps": for each size in "bytes" the methods to "publish", "refresh" and "write", with
+        their nanoseconds; these are None where only one method exists.
     """
 
 def panic_on_purpose(text: str) -> None:
-    """Panic: for the test that a panic is an ``InternalError``."""
+    """Panic, to test that a panic raises ``InternalError``."""

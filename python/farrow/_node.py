@@ -1,9 +1,9 @@
-"""Run a node with as little of Python as possible: the extension alone, no pyarrow, no site.
+"""Run a node with a minimal interpreter: only the extension, no pyarrow, no site.
 
     python -I -S _node.py EXTENSION LIBARROW FLAG ...
 
-LIBARROW is loaded first when it is not empty, for an extension whose rpath does not lead to it.
-The package is not imported: that would cost more than all the rest of the start.
+A LIBARROW that is not empty is loaded first, for an extension whose rpath does not find it.  The
+package is not imported: an import would take longer than the rest of the start.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""numpy arrays as bytes, a text for their type, and a shape; and back.
+"""Convert numpy arrays to bytes, a type text and a shape, and back.
 
-The text is ``dtype.str``, or for structured types the ``repr`` of numpy's own description, the
-one that ``.npy`` files carry.  Imported by the extension when the first array is met.
+The text is ``dtype.str``, or for structured types the ``repr`` of numpy's own description, as in
+``.npy`` files.  The extension imports this module for the first array.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["build", "take_apart"]
 
 
 def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any, int, int]:
-    """Text of the type, bytes of an item, shape, whether in Fortran order, the array itself (a
-    copy if it was not contiguous), its address and its bytes."""
+    """Type text, bytes of an item, shape, whether it is in Fortran order, the array itself (a copy
+    if it was not contiguous), its address and its size in bytes."""
     if isinstance(array, np.ma.MaskedArray):
         raise UnsupportedType(
             "a masked array would lose its mask: put pyarrow.array(a.data, mask=a.mask)"
@@ -42,7 +42,7 @@ def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any,
 
 
 def build(buffer: Any, text: str, shape: tuple[int, ...], fortran: bool) -> Any:
-    """The array, or the tensor, over a read-only buffer; it is read-only, and keeps the buffer."""
+    """A read-only array, or tensor, over a read-only buffer, which it references."""
     is_tensor = text.startswith(_kinds.TENSOR)
     dtype = _dtype(_kinds.read_text(text)[0] if is_tensor else text)
     array = np.ndarray(shape, dtype, buffer, order="F" if fortran else "C")

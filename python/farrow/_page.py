@@ -1,8 +1,8 @@
 """Parts of self-contained HTML pages: tiles, tables, figures, and the page with its style sheet.
 
 Called by ``farrow graph report``, ``farrow lab coherence`` and ``bench/reproduce.py``.
-Nothing in a page comes from elsewhere: no script, no font, no image.  Texts are escaped here, but
-for those that are said to be HTML.
+A page loads no external script, font or image.  Texts are escaped here, except arguments that are
+documented as HTML.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["document", "facts", "figures", "table", "tiles"]
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> str:
-    """The figures that are read first: (what it is, how much)."""
+    """The main figures: (name, value)."""
     return (
         "<div class=tiles>"
         + "".join(
@@ -33,8 +33,8 @@ def table(
     rows: Iterable[Sequence[str]],
     marked: Callable[[Sequence[str]], bool] | None = None,
 ) -> str:
-    """Plain cells; a column whose head begins with ``>`` is aligned right, a ``marked`` row stands
-    out."""
+    """Plain cells; a column whose head begins with ``>`` is aligned right, ``marked`` rows are
+    highlighted."""
     right = [head.startswith(">") for head in heads]
 
     def cell(kind: str, place: int, words: str) -> str:
@@ -51,7 +51,7 @@ def table(
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
-    """Names and values, folded away."""
+    """Names and values in a collapsed section."""
     cells = "".join(
         f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in pairs
@@ -73,7 +73,7 @@ def figures(charts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def document(title: str, sections: Iterable[str], style: str = "") -> str:
-    """The page: sections of HTML, and CSS that it needs beside the common one."""
+    """The page: sections of HTML, and additional CSS."""
     body = "\n".join(sections)
     return _PAGE.format(title=html.escape(title), style=_STYLE + style, body=body)
 

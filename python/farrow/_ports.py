@@ -1,4 +1,4 @@
-"""Addresses for nodes that are started on this machine and may be started again."""
+"""Addresses for nodes that are started, and restarted, on this machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 __all__ = ["free_addresses"]
 
 _LOWEST = 10_000
-# What the kernel takes for connections to elsewhere, unless it says otherwise (ip(7)).
+# Default first port of outgoing connections, if the kernel does not report another (ip(7)).
 _OUTGOING_FROM = 32_768
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 1_000
-# No port is given twice: who asked first may not listen yet.
+# No port is returned twice: the first caller may not listen yet.
 _given: set[int] = set()
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return so many addresses of loopback at which nobody listens, all different.
+    """Return ``count`` different loopback addresses at which no process listens.
 
-    None of them is one that the kernel would give to a connection to elsewhere: such a port can be
-    taken while a node that listened there is being started again.
+    No port is in the kernel's range for outgoing connections: a connection could take such a port
+    while the node that listened there restarts.
 
     Raises:
         OSError: no free port was found.
@@ -43,7 +43,7 @@ def _outgoing_from() -> int:
         lowest = int(_OUTGOING.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return _OUTGOING_FROM
-    # A machine may leave nothing below.
+    # The range may leave no room below it.
     return lowest if lowest > _LOWEST + _TRIES else 1 << 16
 
 

@@ -16,7 +16,7 @@ __all__ = ["BufferLocation", "NodeInfo"]
 
 
 class BufferLocation(TypedDict):
-    """Where one buffer of a value lies."""
+    """The location of one buffer of a value."""
 
     column: str  # "" for a value without columns
     chunk: int
@@ -28,20 +28,20 @@ class BufferLocation(TypedDict):
 
 
 class NodeInfo(NamedTuple):
-    """One node of a cluster, as the node that was asked sees it; from ``Client.nodes``.
+    """One node of a cluster, as the client's node sees it; from ``Client.nodes``.
 
     Attributes:
         name: name of the node; "" if it is not joined.
         number: its number in the cluster.
-        address: where other nodes reach it.
-        incarnation: number of its life as a member; it grows each time the node rejoins.
-        reach: "live"; "suspect" (not heard of for a lease); "lost" (excluded by the others);
+        address: address at which other nodes reach it.
+        incarnation: number of its membership; it grows each time the node rejoins.
+        reach: "live"; "suspect" (silent for a lease); "lost" (excluded by the others);
             "left" (in order); "not joined" (an address to join that is no member).
-        is_own: whether it is the node that was asked.
-        fabric: how its memory is reached, "shm" or "device"; "" if it is not.
-        coherence: "coherent" or "node-local"; "" if its memory is not reached.
+        is_own: whether it is the client's node.
+        fabric: how its memory is mapped, "shm" or "device"; "" if it is not mapped.
+        coherence: "coherent" or "node-local"; "" if its memory is not mapped.
         capacity: bytes of memory for objects.
-        why_not: why its memory is not reached, or why it is not joined; "" otherwise.
+        why_not: why its memory is not mapped, or why it is not joined; "" otherwise.
 
     Examples:
         >>> [own] = [node for node in client.nodes() if node.is_own]

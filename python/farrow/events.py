@@ -1,4 +1,4 @@
-"""What happens to objects, as an iterator and as an asyncio stream.
+"""Events of objects, as an iterator and as an asyncio stream.
 
 ``client.subscribe(prefix)`` makes a ``Subscription``.  Iterate over it, or use ``async for``::
 
@@ -6,16 +6,16 @@
         if isinstance(event, farrow.events.Sealed):
             table = client.get(event.id)
 
-Events come in the order in which things happened.  The node remembers the last ones (some
-thousands; the more, the larger it is); a subscriber that falls behind by more gets one ``Gap`` that
-says how many it missed, and goes on with the oldest that is there.  Nothing else is lost: a
-subscription outlives the node, whose successor goes on where it was.  One for the objects of
-another node, ``client.subscribe(prefix, node="b")``, ends with ``NodeLost`` when that node is lost;
-it takes a seat there, of which the clients of one node have 64.
+Events arrive in the order in which they happened.  The node remembers the latest ones: some
+thousands, more on a larger node.  A subscriber that falls further behind gets one ``Gap`` with the
+number of missed events, and continues with the oldest remembered event.  No other event is lost: a
+subscription continues after the node restarts.  A subscription to the objects of another node,
+``client.subscribe(prefix, node="b")``, ends with ``NodeLost`` when that node is lost.  It uses one
+of the 64 remote sessions that the clients of one node have there.
 
-A client seals a small object without a name by itself, without a message to the node, and such an
-object is told of only when it goes.  While somebody subscribes to all sealed objects, without a
-prefix, clients leave that to the node, which costs each ``put`` a message, and nothing is untold.
+A client seals a small object without a name by itself, without a message to the node; such an
+object has an event only for its removal.  While any client subscribes to all sealed objects,
+without a prefix, each ``put`` sends a message to the node instead, and all seals are events.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Deleted", "Event", "Gap", "Restored", "Sealed", "Spilled", "Subscrip
 
 @dataclass(frozen=True)
 class _Change:
-    """What all events but gaps say of the object."""
+    """Attributes of all events but gaps."""
 
     id: bytes  # 16 bytes, as ``client.get`` takes them
     name: str | None
@@ -47,19 +47,19 @@ class _Change:
 
 @dataclass(frozen=True)
 class Sealed(_Change):
-    """An object was sealed: it can be found and got."""
+    """An object was sealed: ``get`` returns it."""
 
 
 @dataclass(frozen=True)
 class Deleted(_Change):
-    """An object is gone: deleted by a client, or evicted to make room."""
+    """An object was deleted by a client, or evicted to make room."""
 
     reason: Literal["deleted", "evicted"] = "deleted"
 
 
 @dataclass(frozen=True)
 class Spilled(_Change):
-    """The bytes of an object left shared memory; it comes back when it is asked for."""
+    """The bytes of an object moved to a file; the next ``get`` restores them."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Restored(_Change):
 class Gap:
     """Events were overwritten before this subscriber read them."""
 
-    missed: int  # how many, of whatever object
+    missed: int  # number of events, of any objects
 
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Subscription:
         ['Sealed']
     """
 
-    # Waits of asyncio are cut to this, so that a close from another thread is seen.
+    # The longest single wait of asyncio, so that a close from another thread is noticed.
     _SLICE_SECONDS: ClassVar[float] = 1.0
 
     def __init__(self, stream: EventStream, timeout: float | None) -> None:
@@ -124,7 +124,7 @@ class Subscription:
         """The next event.
 
         Args:
-            timeout: seconds to wait for it; None: no limit.
+            timeout: seconds to wait; None: no limit.
 
         Returns:
             The event, one of the classes of this module.
@@ -132,7 +132,7 @@ class Subscription:
         Raises:
             Timeout: there was no event in time.
             InvalidArgument: the subscription was closed.
-            Disconnected: the node is gone, and no other took its place.
+            Disconnected: the node is gone, and no successor started.
 
         Examples:
             >>> with client.subscribe("next/") as events:
@@ -166,7 +166,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        import asyncio  # who awaits has it; `import farrow` stays light
+        import asyncio  # already loaded in an awaiting program; `import farrow` stays light
 
         loop = asyncio.get_running_loop()
         end = None if self._timeout is None else loop.time() + self._timeout
@@ -220,7 +220,7 @@ async def _until_readable(loop: asyncio.AbstractEventLoop, socket: int, limit: f
     loop.add_reader(socket, ready.set)
     try:
         await asyncio.wait_for(ready.wait(), limit)
-    except asyncio.TimeoutError:  # before Python 3.11 not the built-in one
+    except asyncio.TimeoutError:  # not the built-in class before Python 3.11
         pass
     finally:
         loop.remove_reader(socket)

@@ -1,8 +1,8 @@
-"""The exceptions of Farrow: one umbrella, one class for each thing a caller can do about it.
+"""The exceptions of Farrow: a common base class, and one class for each possible reaction.
 
-Every class is also the built-in exception a Python programmer would expect, so that
-``except KeyError``, ``except MemoryError`` or ``except TimeoutError`` work too.  Messages carry
-the numbers; where a program may want them, they are attributes as well.
+Every class also derives from the built-in exception of the same meaning: ``except KeyError``,
+``except MemoryError`` and ``except TimeoutError`` work too.  Messages contain the numbers; those
+that a program may need are attributes as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class FarrowError(Exception):
-    """Anything that went wrong in Farrow.  Raised by itself only for errors of the system."""
+    """The base class of all errors of Farrow.  Raised itself only for errors of the system."""
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
@@ -50,20 +50,20 @@ class FarrowError(Exception):
 
 
 class NotFound(FarrowError, KeyError):
-    """No sealed object has this name or id, or no namespace this name."""
+    """No sealed object has this name or id, or no namespace has this name."""
 
 
 class AlreadyExists(FarrowError):
-    """The name is taken, by a sealed object or by one that is being written."""
+    """The name is taken, by a sealed object or by an object that is being written."""
 
 
 class NotRestored(FarrowError, OSError):
-    """A spilled object cannot be brought back: its file is missing, torn or of something else.
+    """A spilled object cannot be restored: its file is missing, damaged or of another object.
 
     The object is still listed, as spilled, and can be deleted.
 
     Attributes:
-        file: the file.
+        file: path of the file.
     """
 
     file: str = ""
@@ -73,13 +73,13 @@ class OutOfMemory(FarrowError, MemoryError):
     """The region has no room.
 
     Attributes:
-        what: what there is no room for: ``"objects"``, or ``"names"``, whose bytes lie apart.
-        asked: bytes that were asked for.
-        free: bytes free for it, in all.
-        largest: bytes of the largest free piece.
-        used: bytes that names take, where there is no room for names.
-        waiting: requests that wait for memory and come first.
-        waited_seconds: how long the node waited for room, when it was asked to.
+        what: ``"objects"``, or ``"names"``, which have their own part of the region.
+        asked: bytes requested.
+        free: total bytes free for it.
+        largest: bytes of the largest free extent.
+        used: bytes used by names, if there is no room for names.
+        waiting: requests that wait for memory and are served first.
+        waited_seconds: seconds that the node waited for room, if requested.
     """
 
     what: str = "objects"
@@ -92,12 +92,12 @@ class OutOfMemory(FarrowError, MemoryError):
 
 
 class NotSpilled(OutOfMemory):
-    """The region has no room, and what might leave it cannot be written to the spill folder.
+    """The region has no room, and objects cannot be written to the spill folder.
 
     Attributes:
         folder: the folder, or the bucket.
         nbytes: bytes of the file that could not be written.
-        reason: what the system says.
+        reason: the error of the system.
     """
 
     folder: str = ""
@@ -106,7 +106,7 @@ class NotSpilled(OutOfMemory):
 
 
 class TooLarge(OutOfMemory):
-    """More than the region could ever hold: neither waiting nor deleting helps.
+    """The request exceeds the whole region: neither waiting nor deleting helps.
 
     Attributes:
         capacity: bytes of the region.
@@ -119,7 +119,7 @@ class LimitReached(FarrowError):
     """A table of the node is full: clients, grants or holds.
 
     Attributes:
-        limit: how many the node was started for.
+        limit: the number for which the node was started.
     """
 
     limit: int = 0
@@ -130,13 +130,13 @@ class TooManyObjects(LimitReached):
 
 
 class NamespaceInUse(FarrowError):
-    """A namespace cannot be dropped: something or somebody is in it.
+    """A namespace cannot be dropped: it has objects or clients.
 
     Attributes:
-        objects: sealed objects in it.
-        nbytes: bytes granted to its clients, and those of objects; also of deleted ones as long as
-            somebody reads them.
-        clients: clients in it.
+        objects: number of sealed objects in it.
+        nbytes: bytes granted to its clients, and bytes of its objects, including deleted ones that
+            are still read.
+        clients: number of clients in it.
     """
 
     objects: int = 0
@@ -145,17 +145,17 @@ class NamespaceInUse(FarrowError):
 
 
 class QuotaExceeded(LimitReached):
-    """This client, or its namespace, has as much as it may have.
+    """This client, or its namespace, is at its limit.
 
     Attributes:
         what: ``"bytes"`` or ``"objects"``.
-        asked: how many were asked for.
-        used: how many it has: memory held for what will be written, and objects, deleted ones as
-            long as somebody reads them.
-        limit: how many it may have.
+        asked: number requested.
+        used: number in use: memory granted for writing, and objects, including deleted ones that
+            are still read.
+        limit: the limit.
         whose: the client, or the namespace.
-        waiting: requests that wait for objects of this quota and come first.
-        waited_seconds: how long the node waited for room, when it was asked to.
+        waiting: requests that wait for objects of this quota and are served first.
+        waited_seconds: seconds that the node waited for room, if requested.
     """
 
     what: str = ""
@@ -167,11 +167,11 @@ class QuotaExceeded(LimitReached):
 
 
 class RowsMissing(FarrowError, LookupError):
-    """Nobody has appended some rows of a huge table yet, but later ones.
+    """A huge table has a gap: some rows are not appended yet, but later rows are.
 
     Attributes:
-        first: the first row that is missing.
-        last: the last one of this gap.
+        first: the first missing row.
+        last: the last row of this gap.
     """
 
     first: int = 0
@@ -179,12 +179,12 @@ class RowsMissing(FarrowError, LookupError):
 
 
 class RowsTaken(FarrowError, ValueError):
-    """Some of the rows to be appended to a huge table are there already.
+    """Some of the rows to be appended to a huge table exist already.
 
     Attributes:
-        first: the first row of those that are there.
+        first: the first existing row.
         last: the last one.
-        version: the version of the table in which they came.
+        version: the version of the table that added them.
     """
 
     first: int = 0
@@ -196,27 +196,28 @@ class Timeout(FarrowError, TimeoutError):
     """The object was not sealed, or the node did not answer, within the time given.
 
     Attributes:
-        waited_seconds: how long the call waited.
+        waited_seconds: seconds that the call waited.
     """
 
     waited_seconds: float = 0.0
 
 
 class InvalidDescriptor(FarrowError):
-    """The bytes that describe an object do not hold together; nothing of it was used."""
+    """The description of an object is damaged; the object was not used."""
 
 
 class Disconnected(FarrowError, ConnectionError):
-    """There is no node at this socket, it went away, or this process is a fork of the client.
+    """No node answers at this socket, the node ended, or this process is a fork of the client.
 
-    Tables that were got before stay readable.
+    Tables that were read before stay readable.
     """
 
 
 class NodeLost(FarrowError, ConnectionError):
-    """The node in whose memory it lies, or is to lie, cannot be reached; other nodes go on.
+    """The node that stores the object, or shall store it, cannot be reached; other nodes keep
+    working.
 
-    Values of that node that were got before stay readable.
+    Values of that node that were read before stay readable.
 
     Attributes:
         node: name of the node.
@@ -226,15 +227,15 @@ class NodeLost(FarrowError, ConnectionError):
 
 
 class NodeUnreachable(NodeLost):
-    """The node lives, but its memory cannot be mapped by this client's node.
+    """The node is alive, but this client's node cannot map its memory.
 
-    So its objects cannot be read, and nothing can be put there, from here.  Names stay unique: a
-    name that an object of that node has is taken.
+    This client can neither read objects of that node nor put objects there.  Names stay unique: the
+    name of an object of that node is taken.
 
     Attributes:
         node: name of the node.
-        address: where the node listens.
-        reason: why its memory cannot be mapped.
+        address: address at which the node listens.
+        reason: the reason why its memory cannot be mapped.
     """
 
     address: str = ""
@@ -242,36 +243,37 @@ class NodeUnreachable(NodeLost):
 
 
 class BarrierBroken(FarrowError, ThreadBarrierBroken):
-    """Not all parties of a barrier will come: one has ended, or its time is over.
+    """Not all parties will reach the barrier: one has ended, or its timeout expired.
 
     Attributes:
-        who: whoever does not come, or gave up.
+        who: the party that ended or timed out.
     """
 
     who: str = ""
 
 
 class CutOff(FarrowError, ConnectionError):
-    """The node does not reach most of its cluster, and so cannot say which names are free.
+    """The node does not reach the majority of its cluster, so it does not know which names are
+    free.
 
     Attributes:
-        node: name of the node that was asked.
+        node: name of the node that refused the request.
     """
 
     node: str = ""
 
 
 class PermissionDenied(FarrowError, PermissionError):
-    """The node or the system refuses this user."""
+    """The node or the system denies access to this user."""
 
 
 class NotGranted(PermissionDenied):
-    """The node in whose memory it lies, or is to lie, does not let this client's node do it.
+    """The node that stores the object, or shall store it, denies this to the client's node.
 
     Attributes:
         node: the client's node.
         namespace: the namespace; "" is the default one.
-        right: what it lacks: ``"read"``, ``"write"`` or ``"delete"``.
+        right: the missing right: ``"read"``, ``"write"`` or ``"delete"``.
     """
 
     node: str = ""
@@ -280,14 +282,14 @@ class NotGranted(PermissionDenied):
 
 
 class InvalidArgument(FarrowError, ValueError):
-    """An argument has a value that makes no sense here, such as a name of 300 bytes."""
+    """An argument has an invalid value, such as a name of 300 bytes."""
 
 
 class DamagedFile(FarrowError, ValueError):
-    """A saved file is not as it was written, or is no such file; nothing of it was used.
+    """A saved file was changed after it was written, or is of another kind; it was not used.
 
     Attributes:
-        path: the file.
+        path: path of the file.
     """
 
     path: str = ""
@@ -301,11 +303,11 @@ class DamagedFile(FarrowError, ValueError):
 
 
 class UnsupportedType(InvalidArgument, TypeError):
-    """This kind of Python object cannot be put, or named as a target."""
+    """This kind of Python object cannot be put, or is no target."""
 
 
 class ProtocolError(FarrowError):
-    """Client and node do not speak the same version, or one of them broke the rules."""
+    """Client and node have different protocol versions, or one of them violated the protocol."""
 
 
 if TYPE_CHECKING:
@@ -317,8 +319,8 @@ if TYPE_CHECKING:
         """
 
 else:
-    # The class that the extension module raises for a panic, wherever it happens.  The library
-    # that makes it derives it from BaseException, which no `except Exception` catches.
+    # The extension raises this class for every panic.  PyO3 derives it from BaseException, which
+    # `except Exception` does not catch.
     from farrow._native import InternalError
 
     InternalError.__bases__ = (RuntimeError, FarrowError)

@@ -1,9 +1,8 @@
-"""Tables whose rows lie in the memory of many nodes.
+"""Tables whose rows are in the memory of many nodes.
 
-Any node appends record batches, with the row at which they begin or behind the last one, to its
-own memory or another node's.  A reader, on whatever node, gets one ``pyarrow.Table``, whose chunks
-lie where they were put: nothing is copied, and compute, Acero, DuckDB and polars use it as any
-other::
+Any node appends record batches, at a given row or after the last one, to its own memory or another
+node's.  A reader on any node gets one ``pyarrow.Table`` over the chunks in place: nothing is
+copied, and compute, Acero, DuckDB and polars use it as any other::
 
     import pyarrow as pa
     import farrow
@@ -14,12 +13,12 @@ other::
     trades.append(pa.table({"price": [4.5]}), position=3)    # row 2 is still missing
     trades.append(pa.table({"price": [3.5]}), position=2)    # , node="b") in the memory of b
     trades.table()["price"].to_pylist()                      # [1.5, 2.5, 3.5, 4.5]
-    trades.table(version=1)["price"].to_pylist()             # [1.5, 2.5], for ever
+    trades.table(version=1)["price"].to_pylist()             # [1.5, 2.5], also after later appends
     [(part.node, part.rows) for part in trades.partitions()]
 
-Each append makes the next version, all of it or nothing; of two that want the same rows one is
-refused.  A version never changes, and whoever sees one sees all before it.  A table of which a node
-is lost is an error that names the node until it is back, never a table that lacks its rows.  Chunks
+Each append atomically makes the next version; of two appends of the same rows one fails.  A version
+never changes, and a reader that sees a version sees all earlier ones.  While a node of a table is
+lost, reads raise an error that names the node; they never return a table without its rows.  Chunks
 are pinned: a full node does not evict them.
 """
 
@@ -34,10 +33,10 @@ __all__ = ["Partition"]
 
 
 class Partition(NamedTuple):
-    """Rows of a huge table that lie together in the memory of one node.
+    """Contiguous rows of a huge table in the memory of one node.
 
     Attributes:
-        position: the first row.
+        position: position of the first row.
         rows: number of rows.
         node: name of the node; "" without a cluster.
         nbytes: bytes of the buffers.
@@ -54,6 +53,6 @@ class Partition(NamedTuple):
 
 
 class Schema(Protocol):
-    """A ``pyarrow.Schema``, or another library's that speaks the Arrow PyCapsule interface."""
+    """A ``pyarrow.Schema``, or another library's that implements the Arrow PyCapsule interface."""
 
     def __arrow_c_schema__(self) -> Any: ...

@@ -1,4 +1,4 @@
-//! The process that is fetched from. It answers lines on its standard input, as a control channel.
+//! The serving process. It answers lines on its standard input, as a control channel.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -27,11 +27,11 @@ use crate::{Fault, raw};
 /// The table.
 pub const TABLE: u64 = 1;
 
-/// An object of 1 kB; it lies behind the table.
+/// An object of 1 kB, stored after the table.
 pub const SMALL: u64 = 2;
 pub const SMALL_BYTES: u64 = 1000;
 
-/// Where the servers listen, and what a reader shows to them.
+/// Addresses of the servers, and the credentials of a reader.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Greeting {
     pub section: u64,
@@ -58,7 +58,7 @@ pub fn memory(bytes: u64) -> Result<Arc<FileMap>, Fault> {
     Ok(Arc::new(FileMap::new(file, 0, Length(bytes), true)?))
 }
 
-/// The same on huge pages, or `None` where there are none or this process may not mount.
+/// The same on huge pages; `None` if there are none or this process may not mount.
 pub fn huge_memory(bytes: u64) -> Result<Option<Arc<FileMap>>, Fault> {
     if !mount::can_mount_huge() {
         return Ok(None);
@@ -89,7 +89,7 @@ fn server_name_of(name: &str) -> String {
     format!("{name}.bench.test")
 }
 
-/// The one name that is in such a certificate.
+/// The name in such a certificate.
 fn member_of(certificate: &CertificateDer<'_>) -> Result<String, String> {
     let text = String::from_utf8_lossy(certificate);
     let found = ["home", "reader"].into_iter().find(|name| text.contains(&server_name_of(name)));
@@ -111,7 +111,7 @@ impl Greeting {
     }
 }
 
-/// The process itself, until its input ends.
+/// Runs the process until its input ends.
 pub fn run(bytes: u64, congestion: &str) -> Result<(), Fault> {
     let section = bytes.next_multiple_of(4096) + 4096;
     let map = memory(section)?;
@@ -163,7 +163,7 @@ fn hex(ticket: &Ticket) -> String {
     ticket.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Of this process, all threads.
+/// CPU time of this process, all threads.
 pub fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -174,7 +174,7 @@ struct Pipes {
     output: BufReader<ChildStdout>,
 }
 
-/// The other process, as seen from here. It ends with this.
+/// A handle of the serving process, which ends when it is dropped.
 pub struct Home {
     child: Child,
     pipes: Arc<Mutex<Pipes>>,
@@ -208,7 +208,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // Its own child, by its id.
+        // Kill the child process by its id.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,9 +1,9 @@
-//! `farrow-bench-fabric compare`: objects fetched by `farrow-net` from another process, beside raw TCP
-//! of the same shape (the same connections, request size and pages), one after the other in each
-//! round. Prints medians and ratios, and all samples as JSON with `--json FILE`.
+//! `farrow-bench-fabric compare`: objects fetched by `farrow-net` from another process, compared
+//! with raw TCP of the same shape (the same connections, request size and pages), alternately in
+//! each round. Prints medians and ratios, and all samples as JSON with `--json FILE`.
 //!
-//! CPU is that of each process, in seconds for a GiB. `committed` pages exist before the clock starts;
-//! `fresh` ones do not.
+//! CPU is that of each process, in seconds for a GiB. `committed` pages exist before the clock
+//! starts; `fresh` ones do not.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// What fails ends the run.
+/// Any error ends the run.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
@@ -30,7 +30,7 @@ struct Options {
 enum Order {
     /// Measures.
     Compare(Compare),
-    /// The process that is fetched from: for `compare`.
+    /// The serving process, for `compare`.
     Home {
         /// Bytes of the table.
         bytes: u64,
@@ -53,10 +53,10 @@ struct Compare {
     /// `TCP_CONGESTION`.
     #[arg(long, default_value = "cubic")]
     congestion: String,
-    /// Small requests of a round.
+    /// Small requests in a round.
     #[arg(long, default_value_t = 2000)]
     requests: usize,
-    /// Where all samples go.
+    /// Output file for all samples.
     #[arg(long)]
     json: Option<PathBuf>,
 }

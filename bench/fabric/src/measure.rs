@@ -1,4 +1,4 @@
-//! Rounds of every way, and what is said of them.
+//! Rounds of every way, and their report.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Sample {
     home_cpu_seconds: f64,
 }
 
-/// Of some small requests in one round.
+/// Small requests of one round.
 #[derive(Clone, Copy, Serialize)]
 struct Latency {
     p50_us: f64,
@@ -82,7 +82,7 @@ fn timed(run: impl FnOnce() -> Result<(), Fault>) -> Result<Duration, Fault> {
     Ok(begin.elapsed())
 }
 
-/// The bytes are those of the home, looked at here and there.
+/// Checks samples of the bytes against the home.
 fn check(reader: &Reader, ranges: &[Span]) -> Result<(), Fault> {
     for range in ranges {
         for at in (0..range.length.0.saturating_sub(8)).step_by(1 << 16) {
@@ -112,7 +112,7 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
     for round in 0..options.rounds {
         let target = memory(home.greeting.section)?;
         bench.bulk("raw, fresh", &whole, || raw.fetch(&target, &whole))?;
-        // Its pages exist now.
+        // Its pages are committed now.
         bench.bulk("raw, committed", &whole, || raw.fetch(&target, &whole))?;
         bench.bulk("raw, 2 of 100 columns", &columns, || raw.fetch(&target, &columns))?;
         let at = home.greeting.section - 4096;
@@ -167,7 +167,7 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
             bench.small(fault, faults, |at| timed(|| reader.fetch_more(&kept, chunk(at))))?;
             reader.forget(kept);
         }
-        // A mirror of its own, that ends before the next round.
+        // A separate mirror, which ends before the next round.
         if let Some(map) = huge_memory(section)? {
             let reader = start("plain", map, HUGE_PAGE_BYTES_USUAL)?;
             let kept = bench.bulk("net, fresh huge pages", &whole, || reader.fetch(&whole))?;
@@ -200,7 +200,7 @@ fn show(samples: &Samples) {
         let rate = median(rates.iter().copied());
         let pages = way.split_once(", ").map_or("", |(_, rest)| rest);
         let base = format!("raw, {}", pages.trim_end_matches(" huge pages"));
-        // By rounds: both ran in the same minute.
+        // Compared by rounds: both ran in the same minute.
         let ratio = samples
             .bulk
             .get(base.as_str())

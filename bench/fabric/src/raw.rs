@@ -1,5 +1,5 @@
-//! What the same sockets do without a fabric: requests of 16 bytes, answered by their bytes, from
-//! committed pages into pages. No checksum, no hold, no mirror.
+//! The same sockets without a fabric: requests of 16 bytes, answered by their bytes, from committed
+//! pages into pages. No checksum, no hold, no mirror.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -12,13 +12,13 @@ use farrow_memory::{FileMap, Length, Offset, Span};
 
 use crate::Fault;
 
-/// As the fabric's.
+/// The fabric's request size.
 const REQUEST_BYTES: u64 = 1 << 20;
 const AHEAD: usize = 2;
 
 fn prepare(stream: &TcpStream, congestion: &str) -> Result<(), Fault> {
     stream.set_nodelay(true)?;
-    // The system's stays where it has no such algorithm, as with the fabric.
+    // Without this algorithm the system's default stays, as with the fabric.
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, congestion);
     Ok(())
 }
@@ -68,7 +68,7 @@ impl Raw {
         Ok(Self { streams: (0..connections).map(connect).collect::<Result<_, Fault>>()? })
     }
 
-    /// Brings ranges, by all connections.
+    /// Fetches ranges, by all connections.
     pub fn fetch(&self, map: &FileMap, ranges: &[Span]) -> Result<(), Fault> {
         let mut requests = VecDeque::new();
         for range in ranges {

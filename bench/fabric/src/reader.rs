@@ -45,7 +45,7 @@ impl Reader {
         Ok(Self { mirror, peer })
     }
 
-    /// The pages of ranges exist from now on, until their bytes are removed.
+    /// Commits the pages of ranges, until their bytes are removed.
     pub fn commit(&self, ranges: &[Span]) -> Result<(), Fault> {
         Ok(ranges.iter().try_for_each(|range| self.mirror.map().commit(*range))?)
     }
@@ -56,22 +56,22 @@ impl Reader {
         Ok((opened.hold, held))
     }
 
-    /// Everything from the name on: open, insert, fetch.
+    /// All steps from the name: open, insert, fetch.
     pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, MirrorHold), Fault> {
         let (hold, held) = self.open()?;
         self.peer.fetch(&held, hold, ranges, TIME)?;
         Ok((hold, held))
     }
 
-    /// The same as before the first fetch.
+    /// Restores the state before the first fetch.
     pub fn forget(&self, (hold, held): (HoldId, MirrorHold)) {
         drop(held);
         self.mirror.remove(TABLE);
         self.peer.release(hold);
     }
 
-    /// A small object, first in the node: its bytes come with the answer. Returns the time until
-    /// they are in the mirror; that it is forgotten does not count.
+    /// A small object, the node's first fetch of it: its bytes arrive with the answer. Returns the
+    /// time until they are in the mirror, without the time to forget it.
     pub fn fetch_small(&self) -> Result<Duration, Fault> {
         let begin = Instant::now();
         let opened = self.peer.open(&want(SMALL))?;
@@ -86,7 +86,7 @@ impl Reader {
         Ok(elapsed)
     }
 
-    /// One range of a table that is open.
+    /// One range of an open table.
     pub fn fetch_more(
         &self,
         (hold, held): &(HoldId, MirrorHold),

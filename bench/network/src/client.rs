@@ -1,4 +1,4 @@
-//! The asking end: calls with a deadline, on one connection.
+//! The client: calls with a deadline, on one connection.
 
 use crate::server::{BUFFERS, WINDOW_BYTES};
 use crate::wire::pb::rows_client::RowsClient;
@@ -21,9 +21,9 @@ use tower_service::Service;
 
 /// Far beyond any call on loopback, short enough that a test of a lost server ends.
 pub const DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes of a segment that one call brings.
+/// Bytes of a segment that one call transfers.
 const PIECE_BYTES: usize = 1 << 20;
-/// Calls under way at once: enough that both ends always have something to do.
+/// Concurrent calls: enough to keep both ends busy.
 const IN_FLIGHT: usize = 8;
 
 /// Why rows could not be fetched.
@@ -33,47 +33,47 @@ pub enum NetworkError {
     /// No connection.
     #[error("no connection to {address}: {reason}")]
     Unreachable {
-        /// Where to.
+        /// The server's address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A call had no answer in time.
     #[error("a call had no answer within {} ms", deadline.as_millis())]
     Late {
-        /// How long it had.
+        /// The deadline.
         deadline: Duration,
     },
     /// A call was refused, or its connection ended.
     #[error("a call failed: {0}")]
     Refused(String),
-    /// An answer that does not fit its question.
+    /// An answer that does not match its request.
     #[error("an answer to {asked} rows has {given} lengths and {bytes} bytes")]
     Nonsense {
-        /// Rows asked for.
+        /// Requested rows.
         asked: usize,
-        /// Lengths given.
+        /// Lengths in the answer.
         given: usize,
-        /// Bytes given.
+        /// Bytes in the answer.
         bytes: usize,
     },
-    /// A segment that cannot be brought to a server.
+    /// A segment that cannot be transferred to a server.
     #[error("a segment {0} whose rows are not in this process")]
     NotHere(u32),
 }
 
-/// What went over the wire.
+/// Traffic of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallCounters {
     /// Calls that fetched rows.
     pub calls: u64,
-    /// Rows that they brought.
+    /// Rows that they fetched.
     pub rows: u64,
-    /// Bytes of entries that they brought.
+    /// Bytes of entries that they fetched.
     pub bytes: u64,
 }
 
-/// A connection as tonic wants it.
+/// A connection in tonic's interface.
 #[derive(Clone, Debug)]
 struct Wire(SendRequest<Body>);
 
@@ -95,8 +95,8 @@ impl Service<http::Request<Body>> for Wire {
 
 /// Fetches rows from one server.
 ///
-/// The thread that asks drives the connection itself: no answer waits for another thread to wake.
-/// So threads that ask at the same time wait for each other.
+/// The calling thread drives the connection itself: no answer waits for another thread to wake.
+/// Concurrent callers therefore wait for each other.
 #[derive(Debug)]
 pub struct Client {
     runtime: Mutex<Runtime>,
@@ -115,7 +115,7 @@ async fn connect(address: SocketAddr) -> Result<Wire, String> {
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Its errors are those of the calls on it.
+    // Its errors appear in the calls on it.
     tokio::spawn(async move { drop(connection.await) });
     Ok(Wire(sender))
 }
@@ -132,7 +132,7 @@ impl Client {
         let connected =
             runtime.block_on(async { tokio::time::timeout(deadline, connect(address)).await });
         let wire = connected.map_err(|_| NetworkError::Late { deadline })?.map_err(unreachable)?;
-        // The name goes nowhere: the connection stands.
+        // The name is not resolved: the connection is already open.
         let origin = http::Uri::from_static("http://rows.farrow.internal");
         let rows = RowsClient::with_origin(wire, origin)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -160,10 +160,10 @@ impl Client {
         }
     }
 
-    /// Brings a segment to the server, under a number.
+    /// Transfers a segment to the server, under a number.
     ///
     /// # Errors
-    /// [`NetworkError::NotHere`] for one that lies elsewhere; those of calls.
+    /// [`NetworkError::NotHere`] for a segment of another process; those of calls.
     pub fn bring(&self, number: u32, segment: &Segment) -> Result<(), NetworkError> {
         let buffers = segment.buffers().ok_or(NetworkError::NotHere(number))?;
         let [s0, s1, s2] = &buffers.starts;
@@ -202,14 +202,14 @@ impl Client {
         })
     }
 
-    /// Fetches rows, in calls of `call_rows` each, several at once; gives them in order.
+    /// Fetches rows, in concurrent calls of `call_rows` each; returns them in order.
     ///
     /// # Errors
-    /// That of the first call that failed.
+    /// The error of the first failed call.
     pub fn fetch(&self, keys: &[Key], call_rows: usize) -> Result<Vec<Arc<[u64]>>, NetworkError> {
         let calls = keys.chunks(call_rows.max(1)).map(|part| self.fetch_part(part));
         self.wait(async {
-            // Most misses are of one row: no stream is needed for them.
+            // Most misses are of one row, which needs no stream.
             if keys.len() <= call_rows {
                 return self.fetch_part(keys).await;
             }
@@ -234,18 +234,18 @@ impl Client {
         Ok(rows)
     }
 
-    /// What went over the wire so far.
+    /// The traffic so far.
     pub fn counters(&self) -> CallCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts from 0 on again.
+    /// Resets the counters.
     pub fn reset_counters(&self) {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = CallCounters::default();
     }
 }
 
-/// The rows of an answer; at least one, at most as many as were asked for.
+/// The rows of an answer: at least one, at most as many as requested.
 fn split(
     answer: &pb::Fetched,
     asked: usize,

@@ -1,5 +1,5 @@
-//! What a hit alone costs in both designs: rows asked of segments whose cache has them all, as a
-//! graph asks, with nothing else done, or with every entry read.
+//! The cost of a hit in both designs: rows of fully cached segments are requested as by a graph,
+//! without other work, or with every entry read.
 
 use crate::cache::{Cache, CacheSettings, Content, Design, Policy};
 use crate::client::{Client, DEADLINE, NetworkError};
@@ -17,13 +17,13 @@ use std::time::Instant;
 
 /// More than any of the measured segments take.
 const CAPACITY: usize = 4 << 30;
-/// Passes over all rows, of each design in turn; the one in the middle counts.
+/// Passes over all rows, of both designs alternately; the median counts.
 const PASSES: usize = 7;
 /// Entries of all rows of one length: 1 MiB, which the last cache of any processor holds.
 const ENTRIES: usize = 1 << 17;
-/// Rows of one length, at most: short ones should not be measured as misses of a processor.
+/// Most rows of one length: short rows should not cause misses of the processor's cache.
 const ROWS_MAX: usize = 1 << 12;
-/// Rows asked for in one pass, at least: enough for a clock.
+/// Least number of requested rows in one pass: enough for the clock.
 const ASKED_MIN: usize = 1 << 14;
 /// Lengths that are compared.
 const LENGTHS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
@@ -40,13 +40,13 @@ pub fn remote(
 ) -> Result<Arc<Remote>, NetworkError> {
     let (policy, content, capacity) = (Policy::Lru, Content::Full, CAPACITY);
     let cache = CacheSettings { policy, content, capacity, banks, design };
-    // The thesis' index is remote; what is asked here is there in both.
+    // The thesis' index is remote; the rows requested here exist in both designs.
     let fetch = FetchSettings { design, index: Index::Local, prefetch_max: 0, is_traced };
     Ok(Remote::new(Client::new(server, DEADLINE)?, Some(Cache::new(cache)), fetch))
 }
 
-/// The rows that are asked for, one after the other, by both designs. Where each lies is known by
-/// its segment's index, which a graph reads whatever is behind it.
+/// Requests rows one by one from both designs. The index of a segment, which a graph reads in any
+/// case, has the position of each row.
 pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
     let asked: Vec<(usize, RowRequest)> =
         asked.iter().filter_map(|&key| ours.wanted(key)).collect();
@@ -72,7 +72,7 @@ pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Valu
     for turn in 0..=PASSES {
         for (at, times) in times.iter_mut().enumerate() {
             let time = pass(&designs[at % 2], at >= 2);
-            // In the first pass rows are fetched, or their memory is still far.
+            // The first pass fetches rows, or their memory is not cached yet.
             if turn > 0 {
                 times.push(time);
             }
@@ -91,7 +91,7 @@ pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Valu
     })
 }
 
-/// A segment of one day in which so many accounts pay so often.
+/// A segment of one day in which `accounts` accounts pay `length` times each.
 fn segment(accounts: usize, length: usize) -> Result<Segment, GraphError> {
     const DAY: i64 = 86_400;
     let count = accounts * length;
@@ -121,7 +121,7 @@ fn segment(accounts: usize, length: usize) -> Result<Segment, GraphError> {
 /// Both designs by the length of rows.
 ///
 /// # Errors
-/// Those of making rows and of bringing them to the server.
+/// Making rows, or transferring them to the server, failed.
 pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn Error>> {
     let one = |length: usize| -> Result<Value, Box<dyn Error>> {
         let accounts = (ENTRIES / length).min(ROWS_MAX);
@@ -134,7 +134,7 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
         if keys.len() != accounts {
             return Err(format!("{} rows of {length} entries", keys.len()).into());
         }
-        // Not in the order in which they lie; a prime that divides no count visits them all.
+        // Not in memory order: a stride by a prime that divides no count visits all rows.
         let asked: Vec<Key> =
             (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
         let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! What graph features cost where the older edges are fetched over a network, and what they would
-//! cost in remote memory of other speeds: the peers that a graph in far memory is compared with.
+//! The cost of graph features if older edges are fetched over a network, and in remote memory of
+//! other speeds: the baselines for a graph in far memory.
 //!
-//! The algorithms are those of `farrow_graph`; only where rows come from differs. Nothing here is
+//! The algorithms are those of `farrow_graph`; only the source of rows differs. This crate is not
 //! shipped.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! `farrow-bench-network compare FILE ...`: one stream through a private graph, through segments in
 //! this process and through segments behind a network. `whatif FILE ...`: the same in remote
-//! memory of other speeds. Both print JSON. FILE is a stream as `stream` reads it.
+//! memory of other speeds. Both print JSON. FILE is a stream in the format of `stream`.
 
 #![forbid(unsafe_code)]
 
@@ -34,11 +34,11 @@ struct Options {
 enum Order {
     /// Private memory, segments here, segments over a network.
     Compare(Compare),
-    /// Segments in remote memory of other speeds, by a model and by delays put in.
+    /// Segments in remote memory of other speeds, by a model and by injected delays.
     Whatif(Whatif),
-    /// A hit alone by the length of its row, in both designs.
+    /// The cost of a hit by the length of its row, in both designs.
     Hits,
-    /// Holds segments for others, until standard input ends.
+    /// Serves segments until standard input ends.
     Serve,
 }
 
@@ -46,7 +46,7 @@ enum Order {
 struct Work {
     /// The stream.
     file: PathBuf,
-    /// What is searched.
+    /// The pattern to search.
     #[arg(long, value_enum)]
     pattern: Pattern,
     /// Its window in hours.
@@ -55,7 +55,7 @@ struct Work {
     /// Rows of one call.
     #[arg(long, default_value_t = 2048)]
     batch: usize,
-    /// Rows that are measured, at most.
+    /// Most rows to measure.
     #[arg(long, default_value_t = 40_960)]
     rows: usize,
     /// Seconds after which the clock stops, for each of the ways.
@@ -64,7 +64,7 @@ struct Work {
     /// Row by row, rather than batch by batch.
     #[arg(long)]
     causal: bool,
-    /// The first day that is measured, from 0 on; else the last full one.
+    /// The first measured day, from 0; default: the last full one.
     #[arg(long)]
     day: Option<u64>,
 }
@@ -84,15 +84,15 @@ struct Compare {
     banks: usize,
     #[arg(long, value_enum, default_value = "ours")]
     design: Design,
-    /// Where it is known which accounts have rows; remote is the thesis' way, local is ours.
+    /// Location of the index of rows; remote in the thesis' design, local in ours.
     #[arg(long, value_enum)]
     index: Option<Index>,
-    /// Rows that one prefetch brings, at most; 0 for none.
+    /// Most rows of one prefetch; 0 for none.
     #[arg(long, default_value_t = 65_536)]
     prefetch: usize,
     #[arg(long)]
     no_cache: bool,
-    /// Measures a second pass over the same rows, with what the first left in the cache.
+    /// Measures a second pass over the same rows, with the cache filled by the first.
     #[arg(long)]
     hot: bool,
 }
@@ -101,15 +101,15 @@ struct Compare {
 struct Whatif {
     #[command(flatten)]
     work: Work,
-    /// Bytes of the modelled cache; else this machine's last one, as a core has a share of it.
+    /// Bytes of the modelled cache; default: one core's share of this machine's last-level cache.
     #[arg(long)]
     cache_bytes: Option<u64>,
     #[arg(long)]
     cache_ways: Option<u64>,
-    /// What a load takes here, in ns; else it is measured.
+    /// Latency of a local load, in ns; default: measured.
     #[arg(long)]
     local_ns: Option<f64>,
-    /// Runs of each kind, in turn; the one in the middle counts.
+    /// Runs of each kind, alternately; the median counts.
     #[arg(long, default_value_t = 10)]
     runs: usize,
 }
@@ -128,7 +128,7 @@ fn figures(outcome: &Outcome) -> Value {
     json!({ "rows": rows, "seconds": seconds, "rows_per_second": rate, "times": outcome.times })
 }
 
-/// Where a graph's segments are put.
+/// Places a graph's segments.
 type Place<'a> = &'a mut dyn FnMut(u32, Segment) -> Result<Arc<Segment>, Fault>;
 
 fn here(_: u32, segment: Segment) -> Result<Arc<Segment>, Fault> {
@@ -208,7 +208,7 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
     }))
 }
 
-/// What a hit alone costs in both designs, over the rows that the search asks for.
+/// The cost of a hit in both designs, over the rows that the search requests.
 fn replay(
     options: &Compare,
     task: &Task,
@@ -236,7 +236,7 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
         bytes: options.cache_bytes.unwrap_or(machine.bytes),
         ways: options.cache_ways.unwrap_or(machine.ways),
     };
-    // Four times a large cache, and steps enough for a second.
+    // Four times a large cache, and enough steps for a second.
     let local_ns = options.local_ns.unwrap_or_else(|| local_latency_ns(512 << 20, 4_000_000));
     let features = learned(&task, &dump, Some(&mut here))?;
     let work = || task.measure(&dump, features, usize::MAX);
@@ -255,7 +255,7 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     let there = There::new(&task, &dump, shape, first)?;
     let (local, base, delayed) = there.in_turn(options.runs.max(1), local_ns)?;
     let (touched, rows) = (there.touched, there.first.count(there.batches()) as f64);
-    // The delays are those of the model's misses, whatever the processor counts.
+    // The delays are always those of the model's misses.
     let misses = hardware.unwrap_or(touched.misses);
     let links = LINKS.iter().zip(delayed).map(|(link, measured)| {
         let expected = predicted(base, touched.misses, link.latency_ns, local_ns);
@@ -294,11 +294,11 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     }))
 }
 
-/// A task whose segments lie in memory that can be made slower.
+/// A task with segments in memory whose latency can be increased.
 struct There<'a> {
     task: &'a Task,
     dump: &'a Dump,
-    /// The task with its segments here.
+    /// The outcome with local segments.
     first: Outcome,
     memory: Memory,
     segments: Vec<Arc<Segment>>,
@@ -306,7 +306,7 @@ struct There<'a> {
 }
 
 impl<'a> There<'a> {
-    /// Counts what the task misses in a cache of this shape.
+    /// Counts the task's misses in a cache of this shape.
     fn new(task: &'a Task, dump: &'a Dump, shape: Shape, first: Outcome) -> Result<Self, Fault> {
         let (memory, mut segments) = (Memory::default(), Vec::new());
         let mut place = |_, segment: Segment| {
@@ -326,9 +326,8 @@ impl<'a> There<'a> {
         self.first.times.len()
     }
 
-    /// Median seconds with the segments here, with them there and no delay, and with the delay of
-    /// each link. All take turns, and another one begins each time: whatever slows the machine for
-    /// a while, or the run that comes next, slows them all.
+    /// Median seconds with local segments, with remote ones without delay, and with the delay of
+    /// each link. The runs alternate in a rotating order, so that disturbances affect all of them.
     fn in_turn(&self, runs: usize, local_ns: f64) -> Result<(f64, f64, Vec<f64>), Fault> {
         let wait = |link: &Link| {
             let nanoseconds = (link.latency_ns - local_ns).max(0.0);
@@ -365,7 +364,7 @@ impl<'a> There<'a> {
         self.seconds(&outcome)
     }
 
-    /// Of a run that found the same.
+    /// Seconds of a run, if its results are equal.
     fn seconds(&self, outcome: &Outcome) -> Result<f64, Fault> {
         if !outcome.agrees(&self.first) {
             return Err("the ways found different features".into());

@@ -1,17 +1,16 @@
-//! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
-//! no lock and no order, since nothing has to go as long as the segment stays.
+//! Segments that fit completely: a slot for each row in the index. A hit needs no map, no lock and
+//! no order, because no row is evicted while the segment exists.
 
 use farrow_graph::{ListKind, RowRequest, row_counts};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// Entries of a row that lies in its place: what half a line of the processor's cache leaves beside
-/// its length and whether it came.
+/// Most entries of an inline row: half a cache line, minus its length and state.
 const SHORT_MAX: usize = 2;
-/// Rows whose beginnings are read together: as many as a graph touches at once.
+/// Rows whose starts are read together: as many as a graph touches at once.
 const TOUCHED: usize = 64;
 
-/// A row, as most are: too short for memory of its own.
+/// A row. Most rows are too short for separate memory.
 #[derive(Debug)]
 enum Kept {
     Short(u8, [u64; SHORT_MAX]),
@@ -49,7 +48,7 @@ impl Place {
     }
 }
 
-/// The rows of one segment, as far as they came.
+/// The fetched rows of one segment.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     places: [Vec<Place>; 3],
@@ -57,7 +56,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// What all rows take, in bytes, where there are so many edges.
+    /// Bytes of all rows, for this number of edges.
     pub(crate) fn bytes_max(index: &[u64], edges: u64) -> usize {
         let rows: u64 = row_counts(index).iter().sum();
         // Each edge is in two lists.
@@ -75,19 +74,19 @@ impl Pinned {
 
     pub(crate) fn get(&self, wanted: RowRequest) -> Option<&[u64]> {
         let row = self.place(wanted.list, wanted.place)?.row()?;
-        // Not added at once, which would take as long as the rest: one thread searches.
+        // No atomic addition, which would take as long as the rest: one thread searches.
         self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Some(row)
     }
 
-    /// Reads where these rows begin. All their places first: no read waits for one before.
+    /// Reads the starts of these rows. Reads all slots first, so that the reads overlap.
     pub(crate) fn touch(&self, list: ListKind, wanted: &[usize]) {
         let mut places = [None; TOUCHED];
         for some in wanted.chunks(TOUCHED) {
             let mut here = 0;
             for (place, &at) in places.iter_mut().zip(some) {
                 *place = self.place(list, at);
-                // What to do with it is left to the second round: a wrong guess would wait.
+                // The second round branches on it: a misprediction here would wait.
                 here += place.map_or(0, |place| usize::from(place.0.get().is_some()));
             }
             std::hint::black_box(here);
@@ -103,7 +102,7 @@ impl Pinned {
 
     pub(crate) fn put(&self, list: ListKind, place: usize, row: &[u64]) {
         if let Some(place) = self.place(list, place) {
-            // Whoever came first put the same row there.
+            // An earlier caller stored the same row.
             place.0.get_or_init(|| Kept::new(row));
         }
     }

@@ -1,4 +1,4 @@
-//! The server as a process of its own, that ends with the one that started it.
+//! The server as a separate process, which ends with its parent.
 
 use crate::server::serve;
 use std::io::{BufRead, BufReader, Error, Read, Write};
@@ -8,22 +8,22 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// How long a server may take to say where it listens.
+/// Limit for a server to print its address.
 const START: Duration = Duration::from_secs(20);
 
-/// A server that was started.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
 }
 
 impl Server {
-    /// Starts one: this program again, as `serve`.
+    /// Starts this program again as `serve`.
     ///
     /// # Errors
-    /// Those of starting it, and one that says nothing in time.
+    /// The start failed, or the server printed nothing in time.
     pub fn start() -> std::io::Result<Server> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("serve")
@@ -35,7 +35,7 @@ impl Server {
         std::thread::spawn(move || {
             let mut line = String::new();
             let read = said.map(|said| BufReader::new(said).read_line(&mut line));
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = sender.send(read.map(|read| read.map(|_| line)));
         });
         let line = receiver.recv_timeout(START);
@@ -57,7 +57,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Rows of segments that another process holds, behind a cache.
+//! Rows of segments in another process, behind a cache.
 
 use crate::cache::{Cache, CacheCounters, Content, Design, Found};
 use crate::client::{CallCounters, Client, NetworkError};
@@ -14,42 +14,42 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Words of an index for 64 accounts (`docs/formats/segment.md`).
 pub(crate) const BLOCK: usize = 5;
-/// Rows of one call of a prefetch: few enough that several are under way.
+/// Rows of one call of a prefetch: few enough for several concurrent calls.
 const CALL_ROWS: usize = 256;
 
-/// Where it is known which accounts have rows.
+/// Location of the index, which has the accounts with rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Index {
-    /// In this process: empty rows are never asked for.
+    /// In this process: empty rows are never requested.
     Local,
-    /// With the rows: each empty row is a question, too.
+    /// With the rows: each empty row needs a request, too.
     Remote,
 }
 
 /// How rows are fetched.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FetchSettings {
-    /// The thesis' way, or ours.
+    /// The thesis' design, or ours.
     pub design: Design,
-    /// Where the index is.
+    /// Location of the index.
     pub index: Index,
-    /// Rows that one prefetch brings, at most. 0: none.
+    /// Most rows of one prefetch. 0: none.
     pub prefetch_max: usize,
-    /// Whether it is noted which rows are asked for.
+    /// Whether the keys of requested rows are recorded.
     pub is_traced: bool,
 }
 
-/// What a run cost.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Of the cache.
+    /// Counters of the cache.
     #[serde(flatten)]
     pub cache: CacheCounters,
-    /// Of the wire.
+    /// Counters of the calls.
     #[serde(flatten)]
     pub wire: CallCounters,
-    /// Rows that were fetched ahead.
+    /// Prefetched rows.
     pub prefetched: u64,
 }
 
@@ -59,7 +59,7 @@ struct Noted {
     prefetched: u64,
 }
 
-/// All segments that one server holds, as one graph sees them.
+/// All segments of one server, as used by one graph.
 #[derive(Debug)]
 pub struct Remote {
     client: Client,
@@ -67,17 +67,17 @@ pub struct Remote {
     settings: FetchSettings,
     /// Segments whose indexes are local, by number.
     known: RwLock<Vec<(u32, Arc<Known>)>>,
-    /// Times that rows were fetched.
+    /// Number of fetches.
     fetches: AtomicU64,
     noted: Mutex<Noted>,
     trace: Option<Mutex<Vec<Key>>>,
 }
 
-/// What is here of one segment.
+/// The local data of one segment.
 #[derive(Debug)]
 struct Known {
     index: ScalarBuffer<u64>,
-    /// None: it did not fit whole, and its rows are in the cache's banks.
+    /// None: it did not fit completely, and its rows are in the cache's banks.
     pinned: Option<Arc<Pinned>>,
 }
 
@@ -87,13 +87,14 @@ struct Part {
     remote: Arc<Remote>,
     number: u32,
     pinned: Option<Arc<Pinned>>,
-    /// How many fetches there were when a prefetch found all rows of this segment here: until there
-    /// is another one, asking again is a waste.
+    /// The number of fetches when a prefetch found all rows of this segment cached: until the next
+    /// fetch, another prefetch is useless.
     rests_after: AtomicU64,
 }
 
-/// An index by which every account has edges in and out: where the true one is far away. Who pays
-/// himself stays known, since graphs keep that beside segments. Places of rows by it mean nothing.
+/// An index in which every account has edges in and out, in place of a remote index. Self-loops
+/// stay known, because graphs store them outside of segments. Positions of rows in it are
+/// meaningless.
 fn blind(index: &[u64]) -> ScalarBuffer<u64> {
     let blocks = index.as_chunks::<BLOCK>().0.iter();
     let words: Vec<u64> = blocks
@@ -103,14 +104,14 @@ fn blind(index: &[u64]) -> ScalarBuffer<u64> {
 }
 
 impl Remote {
-    /// Rows by way of this client.
+    /// Rows fetched by this client.
     pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
         let (known, fetches, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
         Arc::new(Remote { client, cache, settings, known, fetches, noted, trace })
     }
 
-    /// Brings a segment to the server, under a number of its own.
+    /// Transfers a segment to the server, under a unique number.
     ///
     /// # Errors
     /// Those of [`Client::bring`].
@@ -118,10 +119,10 @@ impl Remote {
         self.client.bring(number, segment)
     }
 
-    /// A segment whose rows are fetched; of `near` only what lies beside its rows is used.
+    /// A segment whose rows are fetched; it uses all data of `near` except its rows.
     ///
     /// # Errors
-    /// Those of [`Segment::far`], and one that is far already.
+    /// Those of [`Segment::far`], or `near` is remote already.
     pub fn segment(self: &Arc<Remote>, number: u32, near: &Segment) -> Result<Segment, GraphError> {
         let about = near.info().clone();
         let what = "buffers of a segment here";
@@ -136,7 +137,7 @@ impl Remote {
         Segment::far(about, beside, self.rows(number))
     }
 
-    /// Notes the index of a segment that is not known yet, and pins its rows if they fit.
+    /// Records the index of a new segment, and pins its rows if they fit.
     fn learn(&self, number: u32, index: &ScalarBuffer<u64>, edges: u64) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.iter().any(|(other, _)| *other == number) {
@@ -152,7 +153,7 @@ impl Remote {
         known.push((number, Arc::new(Known { index: index.clone(), pinned })));
     }
 
-    /// The rows of a segment, as a graph asks for them.
+    /// The rows of a segment, in the interface of a graph.
     pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn RowSource> {
         let pinned = self.known(number).and_then(|known| known.pinned.clone());
         let rests_after = AtomicU64::new(u64::MAX);
@@ -164,7 +165,7 @@ impl Remote {
         known.iter().find(|(other, _)| *other == number).map(|(_, known)| Arc::clone(known))
     }
 
-    /// A row by the number of its segment and by where it lies there, if the segment's index is here
+    /// A row by the index of its segment and its position there, if the segment's index is local
     /// and has it.
     pub(crate) fn wanted(&self, key: Key) -> Option<(usize, RowRequest)> {
         let (segment, account, list) = key.parts()?;
@@ -177,21 +178,21 @@ impl Remote {
         known.iter().filter_map(|(_, known)| known.pinned.as_deref()).for_each(use_it);
     }
 
-    /// Bytes of rows that are here and of what is needed to find them; None: there is no cache.
+    /// Bytes of cached rows and of their index structures; None: there is no cache.
     pub fn bytes(&self) -> Option<usize> {
         let mut bytes = self.cache.as_ref()?.bytes();
         self.each_pinned(|pinned| bytes += pinned.bytes());
         Some(bytes)
     }
 
-    /// What the run cost so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         let mut cache = self.cache.as_ref().map(Cache::counters).unwrap_or_default();
         self.each_pinned(|pinned| cache.hits += pinned.hits());
         Counters { cache, wire: self.client.counters(), prefetched: self.noted().prefetched }
     }
 
-    /// Counts from 0 on again; what is in the cache stays.
+    /// Resets the counters, but not the cache.
     pub fn reset_counters(&self) {
         if let Some(cache) = &self.cache {
             cache.reset_counters();
@@ -201,7 +202,7 @@ impl Remote {
         self.noted().prefetched = 0;
     }
 
-    /// The rows that were asked for so far, in order, if they are noted.
+    /// The requested rows so far, in order, if they are recorded.
     pub fn traced(&self) -> Vec<Key> {
         let take = |trace: &Mutex<Vec<Key>>| {
             std::mem::take(&mut *trace.lock().unwrap_or_else(PoisonError::into_inner))
@@ -225,8 +226,8 @@ impl Remote {
         }
     }
 
-    /// A row and the same list of its account in the other segments: a search that wants one wants
-    /// them all.
+    /// A row and the same list of its account in the other segments: a search that needs one needs
+    /// all of them.
     fn beside(&self, key: Key) -> Vec<Key> {
         let mut keys = vec![key];
         let Some(cache) = &self.cache else { return keys };
@@ -249,7 +250,7 @@ impl Remote {
         keys
     }
 
-    /// Keeps a row, if there is a cache.
+    /// Caches a row, if there is a cache.
     pub fn keep(&self, key: Key, row: &Arc<[u64]>) {
         let pinned = key.parts().and_then(|(segment, account, list)| {
             let known = self.known(segment)?;
@@ -262,16 +263,16 @@ impl Remote {
         }
     }
 
-    /// Fetches rows and keeps them; gives the first.
+    /// Fetches and caches rows; returns the first.
     fn fetch(&self, keys: &[Key]) -> Arc<[u64]> {
-        // The search is void already: its other rows need not wait for the deadline, too.
+        // The search has failed already: its other rows need not wait for the deadline.
         if self.noted().failure.is_some() {
             return Arc::new([]);
         }
         self.fetches.fetch_add(1, Ordering::Relaxed);
         match self.client.fetch(keys, CALL_ROWS) {
             Ok(rows) => {
-                // What was asked for last, so that nothing else pushes it out.
+                // The requested row last, so that no other row evicts it.
                 for (key, row) in keys.iter().zip(&rows).rev() {
                     self.keep(*key, row);
                 }

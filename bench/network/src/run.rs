@@ -1,5 +1,4 @@
-//! A stream through a graph whose older days lie wherever the caller puts them, batch by batch
-//! against the clock.
+//! Runs a stream through a graph whose older days are placed by the caller, and times each batch.
 
 use crate::stream::Dump;
 use farrow_graph::{GraphError, GraphFeatures, Mode, PatternSettings, Segment, Settings};
@@ -11,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// A segment covers a day.
 const DAY: u64 = 86_400;
-/// Rows that are learned at once.
+/// Rows of one call that only learns.
 const LEARNED: usize = 1 << 16;
 
-/// What is searched.
+/// The pattern to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -24,33 +23,31 @@ pub enum Pattern {
     TempCycle,
 }
 
-/// What is measured.
+/// A measured task.
 #[derive(Clone, Debug, Serialize)]
 pub struct Task {
-    /// What is searched.
+    /// The pattern.
     pub pattern: Pattern,
     /// Its window.
     pub hours: u64,
     /// Rows of one call.
     pub batch: usize,
-    /// Rows in all, at most.
+    /// Most rows in all.
     pub rows: usize,
-    /// The clock stops after the batch in which this is over.
+    /// Time limit; the measurement ends after the current batch.
     pub seconds: f64,
     /// Whether rows of one call see each other.
     pub is_causal: bool,
-    /// The first day that is measured, by number; None: the last one with at least a mean day's
-    /// rows.
+    /// Number of the first measured day; None: the last one with at least a mean day's rows.
     pub day: Option<u64>,
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Seconds of each batch.
     pub times: Vec<f64>,
-    /// Seconds of each batch that this thread had a core: what others on the machine take is not in
-    /// them, nor what is waited for.
+    /// CPU seconds of this thread in each batch, without waits and other programs.
     pub busy: Vec<f64>,
     /// Rows of each batch.
     pub rows: Vec<usize>,
@@ -62,8 +59,8 @@ pub struct Outcome {
     pub edges: usize,
 }
 
-/// How long this thread had a core so far, to the nanosecond: what `/proc` says of it is as old as
-/// the last tick of the clock, 4 ms where it ticks 250 times a second.
+/// CPU time of this thread so far, in nanoseconds. `/proc` is updated only at clock ticks, every 4
+/// ms at 250 Hz.
 fn on_core() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned() as u32)
@@ -75,7 +72,7 @@ impl Outcome {
         self.times.iter().take(batches).sum()
     }
 
-    /// Seconds of all batches that the thread had a core.
+    /// CPU seconds of all batches.
     pub fn busy_seconds(&self) -> f64 {
         self.busy.iter().sum()
     }
@@ -85,13 +82,13 @@ impl Outcome {
         self.rows.iter().take(batches).sum()
     }
 
-    /// How much longer this took than another run, over the batches that both did.
+    /// The ratio of this run's time to another's, over common batches.
     pub fn over(&self, other: &Outcome) -> f64 {
         let common = self.times.len().min(other.times.len());
         self.seconds(common) / other.seconds(common)
     }
 
-    /// Whether both found the same in the batches that both did.
+    /// Whether both have equal results in common batches.
     pub fn agrees(&self, other: &Outcome) -> bool {
         self.hashes.iter().zip(&other.hashes).all(|(one, two)| one == two)
     }
@@ -111,8 +108,8 @@ impl Task {
         }
     }
 
-    /// The first row that is measured: the second one of a day, since only with its first is the
-    /// day before over.
+    /// The first measured row: the second row of a day, because its first row completes the day
+    /// before.
     pub fn start(&self, dump: &Dump) -> usize {
         let times = dump.times();
         let Some(&first) = times.first() else { return 0 };
@@ -127,8 +124,8 @@ impl Task {
         begins(self.day.or_else(|| (0..days).rev().find(is_full)).unwrap_or(0)) + 1
     }
 
-    /// A graph that has learned the rows before the measured ones, its full days where `place` puts
-    /// them; it is given each day's segment with its number. None: a graph without segments.
+    /// A graph that has learned the rows before the measured ones. `place` receives each full day's
+    /// segment with its number, and places it. None: a graph without segments.
     ///
     /// # Errors
     /// Those of the graph and of `place`.
@@ -139,7 +136,7 @@ impl Task {
     ) -> Result<GraphFeatures, E> {
         let mut features = GraphFeatures::new(self.settings(place.is_some()))?;
         let start = self.start(dump);
-        // Whole days, from before the window on: what is older would be evicted again.
+        // Whole days, from before the window on: older rows would be evicted again.
         let reach = (self.hours * 3600).saturating_add(2 * DAY);
         let oldest = dump.times().get(start).map_or(0, |time| time.saturating_sub_unsigned(reach));
         let first = dump.times().partition_point(|&time| time < oldest).min(start);
@@ -155,7 +152,7 @@ impl Task {
         Ok(features)
     }
 
-    /// Runs the measured rows, `batches` of them at most.
+    /// Runs the measured rows, at most `batches` batches.
     ///
     /// # Errors
     /// Those of the graph.

@@ -1,4 +1,4 @@
-//! The process that holds the segments: gives rows away, on loopback alone, in plain text.
+//! The process that holds the segments: serves rows, on loopback only, without TLS.
 
 use crate::wire::pb::rows_server::{Rows, RowsServer};
 use crate::wire::{ANSWER_BYTES, Key, MESSAGE_BYTES_MAX, pb};
@@ -15,11 +15,11 @@ use tower_service::Service;
 
 /// Buffers of a segment that rows need: the index, offsets and entries of three lists, times.
 pub(crate) const BUFFERS: usize = 8;
-/// Rows of one call: what a prefetch asks for at once, and some.
+/// Rows of one call: those of a prefetch, and a reserve.
 const ROWS_MAX: usize = 1 << 16;
 /// Segments that a server takes: more than years of days.
 const SEGMENTS_MAX: usize = 1 << 12;
-/// What one call, and all of them, may send ahead: nothing waits for a window on loopback.
+/// Flow-control window of a call and of the connection: no wait for a window on loopback.
 pub(crate) const WINDOW_BYTES: u32 = 8 << 20;
 
 #[derive(Debug, Default)]
@@ -105,10 +105,10 @@ impl Rows for Holder {
     }
 }
 
-/// Serves whoever connects, until it is dropped.
+/// Serves all connections, until it is dropped.
 ///
 /// # Errors
-/// Those of accepting a connection.
+/// Accepting a connection failed.
 pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
     let service = RowsServer::new(Holder::default())
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -123,7 +123,7 @@ pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
                 .initial_stream_window_size(WINDOW_BYTES)
                 .initial_connection_window_size(WINDOW_BYTES);
             let answer = hyper::service::service_fn(move |request| service.clone().call(request));
-            // Who asks is told of an error by the end of the connection.
+            // The client notices an error by the end of the connection.
             let _ = http.serve_connection(TokioIo::new(stream), answer).await;
         });
     }

@@ -1,8 +1,8 @@
-//! What goes over the wire, and how rows are named there.
+//! The wire protocol, and its keys of rows.
 
 use farrow_graph::ListKind;
 
-/// What `build.rs` makes of `proto/rows.proto`.
+/// The code that `build.rs` generates from `proto/rows.proto`.
 #[allow(missing_docs, unreachable_pub, missing_debug_implementations, clippy::all)]
 pub(crate) mod pb {
     include!(concat!(env!("OUT_DIR"), "/farrow.bench.network.rs"));
@@ -11,8 +11,8 @@ pub(crate) mod pb {
 /// Entries of one answer, in bytes, beyond which the rest of the rows is left for another call.
 /// One row may be longer.
 pub(crate) const ANSWER_BYTES: usize = 4 << 20;
-/// An answer holds at least one row, which is no longer than a segment: 2^31 entries. Far below
-/// that something is wrong.
+/// Limit of a message. An answer holds at least one row, of up to 2^31 entries in theory; real rows
+/// are far shorter.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// A row of a segment: 30 bits of segment, 32 of account, 2 of list.
@@ -20,12 +20,12 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
 pub struct Key(u64);
 
 impl Key {
-    /// The name of a row.
+    /// The key of a row.
     pub fn new(segment: u32, account: u32, list: ListKind) -> Key {
         Key(u64::from(segment) << 34 | u64::from(account) << 2 | list as u64)
     }
 
-    /// Segment, account and list; None for what no row is called.
+    /// Segment, account and list; None for an invalid key.
     pub fn parts(self) -> Option<(u32, u32, ListKind)> {
         let list = ListKind::ALL.get((self.0 & 3) as usize)?;
         Some(((self.0 >> 34) as u32, (self.0 >> 2) as u32, *list))

@@ -1,4 +1,4 @@
-//! Each policy against a naive model of it: the same rows stay, and no more than fit.
+//! Each policy compared with a naive model: the same rows stay, within the capacity.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use farrow_bench_network::Key;
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// The thesis' design: nothing stands before its banks.
+/// The thesis' design, without a front.
 fn settings(policy: Policy, capacity: usize, banks: usize) -> CacheSettings {
     CacheSettings { policy, content: Content::Full, capacity, banks, design: Design::Thesis }
 }
@@ -35,11 +35,11 @@ fn bytes(account: u64) -> usize {
     ROW_BYTES + 8 * row(account).len()
 }
 
-/// What a cache of one bank holds, in the simplest words.
+/// A naive model of a cache with one bank.
 struct Naive {
     policy: Policy,
     capacity: usize,
-    /// Account, when it came, when it was last used, how often.
+    /// Account, times of insertion and of last use, number of uses.
     rows: Vec<(u64, u64, u64, u64)>,
     clock: u64,
 }
@@ -78,7 +78,7 @@ fn each_policy_keeps_the_rows_that_a_naive_model_keeps() {
         let mut naive = Naive { policy, capacity: 4096 - 256, rows: Vec::new(), clock: 0 };
         let mut random = Random(policy as u64 + 1);
         for step in 0..20_000 {
-            // Some accounts are asked for far more often.
+            // Some accounts are requested far more often.
             let range = 1 + random.below(60);
             let account = random.below(range);
             let (found, expected) = (cache.get(key(account)), naive.get(account));

@@ -1,5 +1,5 @@
-//! A stream over rows from another process' side of a connection equals the plain engine, bit for
-//! bit, however rows are kept.
+//! A stream over rows fetched through a connection gives the same features as the plain engine, bit
+//! for bit, for all cache settings.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Policy};
@@ -92,7 +92,7 @@ fn features(stream: &Stream, mode: Mode, mut place: Option<Place<'_>>) -> Vec<u6
     bits
 }
 
-/// A server on a thread of its own, for as long as the test runs.
+/// A server on a separate thread, while the test runs.
 fn server() -> SocketAddr {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -140,7 +140,7 @@ fn rows_over_a_network_change_nothing_whatever_is_kept_of_them() {
                 for (design, index) in
                     [(Design::Thesis, Index::Remote), (Design::Ours, Index::Local)]
                 {
-                    // Small enough that rows go all the time.
+                    // Small enough for constant evictions.
                     let cache =
                         CacheSettings { policy, content, capacity: 12_000, banks: 2, design };
                     let how = format!("{mode:?}, {cache:?}");
@@ -195,7 +195,7 @@ fn a_prefetch_saves_calls() {
 fn a_server_that_says_nothing_is_an_error_that_names_the_time() {
     let stream = stream(400, 4);
     let deadline = Duration::from_millis(300);
-    // The kernel takes the connection, and nobody reads it.
+    // The kernel accepts the connection, but no process reads it.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let client = Client::new(silent.local_addr().unwrap(), deadline).unwrap();
     let remote = Remote::new(client, None, fetching(Design::Ours, Index::Local, 0));
@@ -205,7 +205,7 @@ fn a_server_that_says_nothing_is_an_error_that_names_the_time() {
     let late = remote.bring(0, &segment).unwrap_err().to_string();
     assert_eq!(late, "a call had no answer within 300 ms");
     engine.attach(Arc::new(remote.segment(0, &segment).unwrap())).unwrap();
-    // After the first call that fails no other is made.
+    // After the first failed call no other call is made.
     let edges = stream.part(50, 100);
     let error = engine.transform(&edges).unwrap_err();
     assert!(matches!(error, GraphError::Lost { .. }), "{error}");
@@ -242,7 +242,7 @@ fn a_modelled_memory_changes_nothing_and_counts_the_same_each_time() {
     );
     assert!(counted == plain);
     let touched = memory.touched();
-    // An index block, offsets and entries of each row, most of them gone again.
+    // An index block, offsets and entries of each row, most of them evicted again.
     assert!(touched.lines >= 3 * touched.rows && touched.rows > 500, "{touched:?}");
     assert!(touched.misses > 100 && touched.misses < touched.lines, "{touched:?}");
     memory.delay(Wait::default());
@@ -275,7 +275,7 @@ fn segments_that_fit_whole_are_pinned_within_the_capacity_and_change_nothing() {
         assert!(features(&stream, Mode::Batch, Some(&mut |at, one| place(at, one))) == plain);
         let bytes = remote.bytes().unwrap();
         assert!(bytes <= capacity && bytes > 0, "{bytes} of {capacity}");
-        // What was pinned is still there for who attaches the same segments again.
+        // Pinned rows stay for a graph that attaches the same segments again.
         remote.reset_counters();
         let again = |number, segment: Segment| Arc::new(remote.segment(number, &segment).unwrap());
         assert!(features(&stream, Mode::Batch, Some(&mut |at, one| again(at, one))) == plain);
@@ -315,7 +315,7 @@ fn a_prefetch_stops_while_nothing_is_missing_and_starts_again() {
     let all: Vec<RowRequest> = all.filter_map(wanted).collect();
     let [others @ .., one, last] = &all[..] else { panic!("{} rows", all.len()) };
     let prefetch = |some: &[RowRequest]| rows.prefetch(&mut some.iter().copied());
-    // It fetches; finds all rows here; then rests.
+    // It fetches, then finds all rows cached, then stops prefetching.
     assert!(rows.is_prefetching() && prefetch(others));
     assert!(rows.is_prefetching() && !prefetch(others));
     assert!(!rows.is_prefetching() && !prefetch(&[*one]), "a rest is a rest");

@@ -16,11 +16,11 @@ class Peer:
         self.client: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A node in /dev/shm like the others: left to itself it could mount huge pages."""
+        """A node in /dev/shm like the other peers: by default it could mount huge pages."""
         return [*self.own_server(directory, capacity), "--memory-dir", "/dev/shm"]
 
     def own_server(self, directory: str, capacity: int) -> list[str]:
-        """A node that chooses its memory itself. What does not fit is to be an error."""
+        """A node that chooses its memory itself. An object that does not fit is an error."""
         command = [sys.executable, "-m", "farrow.cli", "node", "--evict", "none"]
         return [*command, "--socket", f"{directory}/farrow.sock", "--memory", str(capacity)]
 
@@ -39,7 +39,7 @@ class Peer:
                 time.sleep(0.01)
 
     def put(self, name: str, table: Any) -> None:
-        """Copies buffers that lie in private memory, keeps those built through the pool."""
+        """Copies buffers in private memory; buffers of the pool stay in place."""
         self.client.put(table, name)
 
     def get(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class Peer:
         return result
 
     def put_unnamed(self, data: bytes) -> Any:
-        """A small object known by its id only; returns the reference."""
+        """A small object without a name; returns the reference."""
         return self.client.put(data)
 
     def get_target(self, target: Any) -> Any:

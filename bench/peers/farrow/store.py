@@ -6,7 +6,7 @@ from typing import Any
 
 from answer import load
 
-# Room for the objects of the memory and rate measurements, whatever the capacity.
+# Room for the objects of the memory and rate measurements, independent of the capacity.
 _OBJECTS_MAX = 400_000
 
 _Peer = load("farrow/peer.py").Peer
@@ -27,7 +27,7 @@ class Store:
         self._buffers: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A node, started as a user would: as root it takes a tmpfs with huge pages of its own."""
+        """A node with default memory: as root it mounts its own tmpfs with huge pages."""
         command: list[str] = self._peer.own_server(directory, capacity)
         return [*command, "--objects-max", str(_OBJECTS_MAX)]
 
@@ -38,7 +38,7 @@ class Store:
         self._takes_names = "names" in (type(self._client).put_many.__text_signature__ or "")
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """One call, whatever the size."""
+        """One call for any size."""
         return self._client.put(data, name)
 
     def get(self, token: Any) -> Any:
@@ -46,7 +46,7 @@ class Store:
         return self._client.get(token)
 
     def delete(self, tokens: list[Any]) -> None:
-        """In one message where the client can."""
+        """In one message if the client supports that."""
         if hasattr(self._client, "delete_many"):
             self._client.delete_many(tokens)
         else:
@@ -67,18 +67,18 @@ class Store:
         return str(token.hex())
 
     def adopt(self, text: str) -> Any:
-        """A reference, as another process would be handed one."""
+        """A reference, as another process receives it."""
         import farrow
 
         return farrow.ObjectRef(bytes.fromhex(text))
 
     def used(self) -> int:
-        """Bytes of the heap and of the region's tables that objects take."""
+        """Bytes of objects in the heap and in the region's tables."""
         stats = self._client.stats()
         return int(stats["used"]) + int(stats["records"])
 
     def best_copy(self, size: int) -> float:
-        """Seconds of a copy between private buffers, with all cores and past the caches."""
+        """Seconds of a copy between private buffers, with all cores and bypassing the caches."""
         from farrow import _native
 
         if self._buffers is None or self._buffers[0] != size:

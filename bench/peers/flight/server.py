@@ -1,4 +1,4 @@
-"""A Flight server that keeps what it is given in memory: ``server.py LOCATION``."""
+"""A Flight server that stores tables and objects in memory: ``server.py LOCATION``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""iceoryx2: no store; its publish-subscribe and blackboard services do the comparable parts.
+"""iceoryx2 is no store; its publish-subscribe and blackboard services do the comparable parts.
 
-Without a name an object is a sample that is published to one subscriber, which receives it
-once.  With a name it is an entry of a blackboard, made beforehand, updated and read by copy.
+An object without a name is a sample that is published to one subscriber, which receives it once.
+An object with a name is an entry of a blackboard, created in advance, updated and read by copy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 _BORROWED_MAX = 2
-# Making a blackboard compares each key with those before it, in Python: names share entries.
+# Creating a blackboard compares each key with all earlier ones, in Python: names share entries.
 _ENTRIES_MAX = 200
 
 
@@ -120,12 +120,12 @@ class Store:
         return value.data
 
     def delete(self, tokens: list[Any]) -> None:
-        """Samples go when they are received or pushed out; entries stay."""
+        """Samples are freed when received or displaced; entries stay."""
 
     def export(self, token: Any) -> str:
         """The name; "" for a sample."""
         return str(token)
 
     def adopt(self, text: str) -> Any:
-        """The entry of that name; a sample is received in its turn."""
+        """The entry of that name; samples are received in order."""
         return self._entries[text] if text else ""

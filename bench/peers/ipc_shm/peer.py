@@ -1,4 +1,4 @@
-"""Arrow IPC files in /dev/shm: the writer serializes, readers map; nobody counts readers."""
+"""Arrow IPC files in /dev/shm: the writer serializes, readers map; readers are not counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Peer:
         """No process holds the data."""
 
     def connect(self, directory: str) -> None:
-        """Files lie in /dev/shm, in a folder named like the scratch directory."""
+        """Create a folder in /dev/shm, named like the scratch directory."""
         self._folder = os.path.join("/dev/shm", os.path.basename(directory))
         os.makedirs(self._folder, exist_ok=True)
 
@@ -32,7 +32,7 @@ class Peer:
         return pa.ipc.open_file(pa.memory_map(self.path(name))).read_all()
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """A file of its own."""
+        """A separate file."""
         with open(self.path(name), "wb", buffering=0) as file:
             file.write(data)
 
@@ -45,5 +45,5 @@ class Peer:
         os.unlink(self.path(name))
 
     def path(self, name: str) -> str:
-        """Of the file that holds an object."""
+        """Path of an object's file."""
         return os.path.join(self._folder, name)

@@ -31,7 +31,7 @@ class Store:
         self._peer.connect(directory)
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """A file of its own."""
+        """A separate file."""
         self._peer.put_bytes(name, data)
         return name
 

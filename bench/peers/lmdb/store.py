@@ -24,7 +24,7 @@ class Store:
         self._counter = itertools.count()
 
     def server(self, directory: str, capacity: int) -> None:
-        """A library; the size of its map is left where clients find it."""
+        """No server process; the size of the map is saved for clients."""
         with open(os.path.join(directory, "capacity"), "w") as file:
             file.write(str(capacity))
 
@@ -41,7 +41,7 @@ class Store:
         )
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """A transaction of its own."""
+        """A separate transaction."""
         assert name is not None
         key = name.encode()
         with self._environment.begin(write=True) as transaction:
@@ -68,7 +68,7 @@ class Store:
         return [get(token) for token in tokens]
 
     def delete(self, tokens: list[Any]) -> None:
-        """One transaction; no old snapshot may stay, or pages are not used again."""
+        """One transaction; an old snapshot would prevent the reuse of pages."""
         self._reader = None
         with self._environment.begin(write=True) as transaction:
             for token in tokens:
@@ -90,7 +90,7 @@ class Store:
         return int(pages * stat["psize"])
 
     def put_table(self, table: Any) -> Any:
-        """An IPC stream, made in private memory first: the binding cannot reserve space."""
+        """An IPC stream, built in private memory first: the binding cannot reserve space."""
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()

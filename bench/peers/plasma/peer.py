@@ -68,7 +68,7 @@ class Peer:
         return buffer
 
     def delete(self, name: str) -> None:
-        """Forget it."""
+        """Delete the object."""
         self.client.delete([key_of(name)])
 
 
@@ -76,7 +76,7 @@ _KEYS: dict[str, Any] = {}
 
 
 def key_of(name: str) -> Any:
-    """Plasma's ids are 20 bytes; made once per name, so that hashing is not measured."""
+    """Plasma's id of 20 bytes, computed once per name, so that hashing is not measured."""
     key = _KEYS.get(name)
     if key is None:
         from pyarrow import plasma
@@ -86,5 +86,5 @@ def key_of(name: str) -> Any:
 
 
 def forget() -> None:
-    """Forget all keys: a run makes hundreds of thousands."""
+    """Clear the keys: a run makes hundreds of thousands."""
     _KEYS.clear()

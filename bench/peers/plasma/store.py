@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 from answer import load
 
-# Up to here the store is sent the bytes themselves, in one message; beyond, one copy in place
-# is quicker (measured with 10 kB to 1 MB).
+# Up to this size the bytes are sent in one message; for larger objects one copy in place is faster
+# (measured with 10 kB to 1 MB).
 _INLINE_BYTES_MAX = 20_000
-# Threads do not pay for copies below this.
+# Threads do not speed up smaller copies.
 _THREADED_BYTES_MIN = 1 << 20
 
 _module = load("plasma/peer.py")
@@ -20,7 +20,7 @@ _module = load("plasma/peer.py")
 class Store:
     """See ``store_interface.StoreProtocol``."""
 
-    # The user makes every id: that is a name of 20 bytes.
+    # Users choose ids, so an id is a name of 20 bytes.
     can_name = True
     can_unnamed = False
     is_queue = False
@@ -41,7 +41,7 @@ class Store:
         self._client = self._peer.client
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """One message while small; else create, copy and seal."""
+        """One message if small; else create, copy and seal."""
         key = _module.key_of(name)
         if len(data) <= _INLINE_BYTES_MAX:
             self._client.create_and_seal(key, data)
@@ -64,7 +64,7 @@ class Store:
         return self._client.get_buffers(tokens)
 
     def delete(self, tokens: list[Any]) -> None:
-        """In one message; the keys are forgotten too."""
+        """In one message; the keys are removed too."""
         self._client.delete(tokens)
         _module.forget()
 

@@ -1,4 +1,4 @@
-"""Ray's object store: one node, one CPU, no dashboard, no workers asked for."""
+"""Ray's object store: one node, one CPU, no dashboard, no workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 _CONNECT_SECONDS_MAX = 60.0
-# Bytes objects come back as copies; arrays in place.  Below this the copy is quicker.
+# A get copies bytes objects and returns arrays in place.  Below this size the copy is faster.
 _COPIED_BYTES_MAX = 20_000
 
 
@@ -29,7 +29,7 @@ class Store:
         self._exported: set[Any] = set()
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A head node in the foreground, with a token of this run alone."""
+        """A head node in the foreground, with a token for this run only."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -71,7 +71,7 @@ class Store:
         return ray.put(np.frombuffer(data, dtype=np.uint8))
 
     def get(self, token: Any) -> Any:
-        """In place when an array."""
+        """In place if it is an array."""
         import ray
 
         return ray.get(token)
@@ -83,7 +83,7 @@ class Store:
         return ray.get(tokens)
 
     def delete(self, tokens: list[Any]) -> None:
-        """The caller lets go of its references; here go those that pickling has pinned."""
+        """Drop the references that pickling pinned; the caller drops its own."""
         import ray
 
         worker = ray._private.worker.global_worker.core_worker
@@ -122,11 +122,11 @@ _TO_PROGRAM = ("..", "..", "..", "bin", "ray")
 
 
 def _settings(directory: str) -> dict[str, str]:
-    """Authentication by the run's token, whatever the user's own set-up is."""
+    """Authentication by the run's token, independent of the user's settings."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": os.path.join(directory, "token")}
 
 
 def _is_ready(directory: str) -> bool:
-    """Whether the raylet has made its socket."""
+    """Whether the raylet has created its socket."""
     latest = os.path.join(directory, "ray", "session_latest", "sockets", "raylet")
     return os.path.exists(latest)

@@ -25,7 +25,7 @@ class Store:
         self._client: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """The server of the path, or the one that ``setup`` unpacked; nothing goes to disk."""
+        """The server on the path, or the one unpacked by ``setup``, without disk writes."""
         program, prefix = shutil.which("redis-server"), []
         if program is None:
             program = os.path.join(_DEBIAN, "bin", "redis-server")

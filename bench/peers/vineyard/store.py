@@ -8,7 +8,7 @@ from typing import Any
 
 _CONNECT_SECONDS_MAX = 30.0
 _COPY_THREADS = max(1, os.cpu_count() or 1)
-# Its threaded copy does not pay below this.
+# Its threaded copy is not faster below this size.
 _THREADED_BYTES_MIN = 1 << 20
 
 
@@ -44,7 +44,7 @@ class Store:
         self._blobs = self._client.ipc_client
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """Create, copy (with threads when large), seal."""
+        """Create, copy (with threads if large), seal."""
         builder = self._blobs.create_blob(len(data))
         if len(data) < _THREADED_BYTES_MIN:
             builder.copy(0, data)

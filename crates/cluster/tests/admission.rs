@@ -1,5 +1,5 @@
-//! Requests for memory that wait: who comes first, who may pass, who is refused, and when; and what
-//! one client may have. The state machine alone, with a clock of the test's.
+//! Waiting requests for memory: their order, overtaking, rejections and deadlines; and the limits
+//! of one client. Only the state machine, with a clock of the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 const KIB: u64 = 1 << 10;
 const CAPACITY: u64 = 1 << 20;
 
-/// A node and the answers that its clients have not looked at yet.
+/// A node, and the answers that its clients have not read yet.
 struct Node {
     state: NodeState,
     now_ms: u64,
@@ -28,7 +28,7 @@ struct Node {
 
 impl Node {
     fn new(clients: u64) -> Self {
-        // Few objects and places, so that checking all of them at each turn takes no time.
+        // Few objects and slots, so that a check of all of them at each turn is fast.
         let mut options = RegionOptions::for_capacity(Length(CAPACITY));
         (options.objects_max, options.clients_max, options.hold_blocks_max) = (16, 20, 20);
         (options.grants_max, options.client_objects_max) = (400, 42);
@@ -77,7 +77,7 @@ impl Node {
         self.next_seq
     }
 
-    /// What the server does at the end of each turn of its loop.
+    /// The server's work at the end of each turn of its loop.
     fn turn(&mut self) {
         let mut actions = Vec::new();
         self.state.tick(self.now_ms, &mut actions);
@@ -162,7 +162,7 @@ fn full(node: &mut Node) -> [WireSpan; 2] {
     })
 }
 
-/// With nothing free, behind so many others.
+/// The error without free memory, with this many requests waiting.
 fn no_memory(asked: u64, waiting: u64, waited_ms: u64) -> WireError {
     WireError::OutOfMemory { asked, free: 0, largest: 0, waiting, waited_ms }
 }
@@ -254,7 +254,7 @@ fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
         let span = node.granted(2, seq);
         node.release(2, span);
     }
-    // There is room, and it is not for who comes last.
+    // There is room, but not for the last request.
     let seq = node.grant(2, 64 * KIB, 0);
     let (free, largest) = (CAPACITY / 2, CAPACITY / 2);
     let expected =
@@ -262,7 +262,7 @@ fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
     let told = expected.to_string();
     assert!(told.ends_with("longest free run 524288 B, 2 requests wait before"), "{told}");
     assert_eq!(node.answer(2, seq), Some(Err(expected)));
-    // Nothing is in its way any more when the others gave up.
+    // The request is served once the others have timed out.
     node.pass(60_000);
     assert!(!node.is_waiting(1, great) && !node.is_waiting(3, behind));
     let seq = node.grant(2, 64 * KIB, 0);
@@ -358,7 +358,7 @@ fn limited(clients: u64, bytes: Option<u64>, objects: Option<u32>) -> Node {
     node
 }
 
-/// Clients of one namespace of so many objects.
+/// Clients of one namespace with a limit of `objects_max` objects.
 fn limited_namespace(clients: u64, objects_max: u32) -> Node {
     let mut node = Node::new(0);
     let maker = 99;
@@ -388,7 +388,7 @@ fn refused(node: &mut Node, client: u64, seq: u64) -> (String, u64, u64, u64) {
 #[test]
 fn a_client_gets_no_more_bytes_than_its_quota_says() {
     let mut node = limited(2, Some(100 * KIB), None);
-    // What is wished for ahead of need is cut, what is needed is refused, waiting or not.
+    // An optional larger grant is cut to the limit; a required one is rejected, waiting or not.
     let ask = RequestBody::Grant { min: 4 * KIB, want: 512 * KIB, wait_ms: 0 };
     let seq = node.ask(0, ask);
     let span = node.granted(0, seq);
@@ -401,7 +401,7 @@ fn a_client_gets_no_more_bytes_than_its_quota_says() {
     // The other has its own.
     let seq = node.grant(1, 100 * KIB, 0);
     node.granted(1, seq);
-    // An object counts for its maker until its memory is free again.
+    // An object counts for its creator until its memory is free again.
     let seal = node.ask(0, RequestBody::Seal { items: vec![SealItem::bytes(span, span.1)] });
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
     let (hi, lo) = sealed[0].clone().unwrap();
@@ -423,7 +423,7 @@ fn a_client_makes_no_more_objects_than_its_quota_says() {
     assert_eq!(sealed.iter().filter(|result| result.is_ok()).count(), 3);
     let beyond = sealed[3].clone().unwrap_err();
     assert!(matches!(beyond, WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. }));
-    // Who could not seal it is told before it writes.
+    // A client that could not seal the object gets the error before it writes.
     let seq = node.grant(0, 4 * KIB, 60_000);
     assert_eq!(refused(&mut node, 0, seq), ("objects".to_owned(), 1, 3, 3));
     let (hi, lo) = sealed[0].clone().unwrap();
@@ -454,22 +454,22 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     let sealed = node.seal(0, (start, 128), false).unwrap();
     let seq = node.reservation(0, 2, 0);
     node.promised(0, seq);
-    // One sealed and two promised are three; what could never be is not waited for.
+    // One sealed and two reserved objects are three; impossible requests do not wait.
     for (objects, wait_ms) in [(1, 0), (4, 60_000)] {
         let seq = node.reservation(0, objects, wait_ms);
         let expected = ("objects".to_owned(), u64::from(objects), 3, 3);
         assert_eq!(refused(&mut node, 0, seq), expected);
     }
-    // What is promised is nobody's who has no reservation, be it the same client.
+    // Reserved objects are only for requests with a reservation, even of the same client.
     assert!(matches!(
         node.seal(0, (start + 128, 128), false),
         Err(WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
     ));
-    // Memory for what was promised is not refused, and the seal uses the reservation up.
+    // Memory for a reserved object is granted, and the seal uses up the reservation.
     let seq = node.grant(0, 4 * KIB, 0);
     node.granted(0, seq);
     node.seal(0, (start + 128, 128), true).unwrap();
-    // One that is given up comes back; what was never promised does not.
+    // A released reservation becomes free; a release without a reservation has no effect.
     node.ask(0, RequestBody::Unpromise { objects: 1 });
     node.ask(0, RequestBody::Unpromise { objects: 7 });
     node.seal(0, (start + 256, 128), false).unwrap();
@@ -504,7 +504,7 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     let late = node.reservation(2, 1, 500);
     let last = node.reservation(3, 1, 1_000);
     node.delete(0, sealed[0]);
-    // It is for the first, who needs two: neither for who comes later nor for who does not wait.
+    // It is reserved for the first, which needs two: not for later or non-waiting requests.
     assert!([(1, two), (2, late), (3, last)].iter().all(|(who, seq)| node.is_waiting(*who, *seq)));
     let exceeded = |asked, waiting, waited_ms| WireError::QuotaExceeded {
         whose: "namespace \"few\"".to_owned(),
@@ -527,7 +527,7 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     node.delete(0, sealed[1]);
     node.promised(1, two);
     assert!(node.is_waiting(3, last));
-    // A client that goes leaves its reservations to the others, and its place in the queue.
+    // When a client ends, its reservations and its position in the queue are freed.
     let gone = node.reservation(1, 3, 60_000);
     node.state.closed(SessionId(1), false, node.now_ms);
     assert_eq!(node.state.next_deadline_ms(), Some(0), "the queue is looked at at once");
@@ -558,11 +558,11 @@ fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     let seq = node.reservation(0, 3, 0);
     node.promised(0, seq);
     assert_eq!(node.state.inheritance().unwrap().promised, [(0, 3)]);
-    // The client says what it still needs, once it has come back.
+    // The client reports its reservations after it reconnects.
     node.ask(0, RequestBody::Promised { objects: 1 });
     let seq = node.reservation(1, 3, 0);
     node.promised(1, seq);
-    // What went to others meanwhile is lost.
+    // Reservations that others took meanwhile are lost.
     node.ask(0, RequestBody::Promised { objects: 3 });
     assert_eq!(node.state.inheritance().unwrap().promised, [(0, 1), (1, 3)]);
 }
@@ -592,8 +592,8 @@ fn the_queue_for_objects_has_limits_and_an_end() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// Whatever clients ask and give back: each request is answered once, by its deadline at the
-    /// latest, nothing is lost, and the first of the queue is not passed by more than it asks for.
+    /// For any requests and releases: each request is answered once, by its deadline at the latest,
+    /// nothing is lost, and others overtake the first waiter by at most the bytes that it asks for.
     #[test]
     fn every_request_is_answered_in_time(
         steps in prop::collection::vec((0u64..5, 1u64..200, 0u64..50, 0u64..4), 1..80),
@@ -631,9 +631,9 @@ proptest! {
         }
     }
 
-    /// Clients that never wait take and give back small pieces all the time, each when it likes. What
-    /// they hold at a time and what the great request asks for is more than there is; it is served
-    /// all the same, before they took more than it asks for.
+    /// Clients that never wait allocate and free small pieces at random. Their memory and the large
+    /// request together exceed the capacity; the request is served all the same, before they took
+    /// more than it asks for.
     #[test]
     fn a_great_request_is_served_in_a_stream_of_small_ones(
         great_pages in 130u64..=256,
@@ -657,7 +657,7 @@ proptest! {
         prop_assert!(node.is_waiting(1, great));
         let mut passed = 0;
         for (client, pages, which) in stream {
-            // One comes for each that goes.
+            // Each freed piece is replaced by a new one.
             let (owner, span) = held.swap_remove(which % held.len());
             node.release(owner, span);
             if !node.is_waiting(1, great) {

@@ -1,4 +1,4 @@
-//! Many objects for one message, and what objects carry besides their bytes.
+//! Many objects in one message, and the metadata of objects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod in_thread;

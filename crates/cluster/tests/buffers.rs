@@ -1,5 +1,5 @@
-//! The memory that clients make the daemon hold has a total: 600 connections that had said nothing
-//! yet could make it buffer 4 MiB each, 2.4 GB in all, and unread replies and waits came on top.
+//! The daemon's buffers for clients have a total limit. Without it, 600 silent connections could
+//! make it buffer 4 MiB each, 2.4 GB in all, plus unread replies and waits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -20,8 +20,8 @@ const CONNECTIONS: usize = 600;
 /// As `--buffers-max` in these tests.
 const BUFFERS_MIB: u64 = 16;
 
-/// What the daemon may take beside its buffers: tables of connections, the heap's slack, pages of
-/// its region.
+/// Limit of the daemon's memory in addition to its buffers: tables of connections, the heap's
+/// slack, pages of its region.
 const SLACK_KIB: u64 = 48 << 10;
 
 fn start() -> Daemon {
@@ -39,7 +39,7 @@ fn resident_kib(daemon: &Daemon) -> u64 {
     line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
 }
 
-/// An honest client goes on.
+/// Checks that an honest client is served.
 fn assert_serves(client: &Client, daemon: &Daemon) {
     for client in [client, &daemon.client()] {
         // Longer than what is free to all.
@@ -55,7 +55,7 @@ fn assert_serves(client: &Client, daemon: &Daemon) {
     }
 }
 
-/// Writes until nobody takes more; false when the daemon has closed.
+/// Writes until the socket is full; false if the daemon has closed it.
 fn push(raw: &mut Raw, bytes: &[u8], sent: &mut usize) -> bool {
     raw.stream.set_nonblocking(true).unwrap();
     while *sent < bytes.len() {
@@ -73,7 +73,7 @@ fn assert_bounded(daemon: &Daemon, before_kib: u64) {
     assert!(now <= max, "{now} KiB, {before_kib} KiB before");
 }
 
-/// Buffers are given back, to the daemon and to the system.
+/// Checks that buffers are freed, in the daemon and to the system.
 fn assert_comes_back(client: &Client, daemon: &Daemon, before_kib: u64) {
     let is_back = || (client.stats().unwrap().node.buffers < 1 << 20).then_some(());
     wait_for("buffers to come back", is_back).unwrap();

@@ -1,7 +1,7 @@
-//! Objects are read across machines: each node in a network, a mount and a process namespace of its own,
-//! with certificates. Before, a node said of what another one had that it cannot be reached.
+//! Objects are read across machines: each node in its own network, mount and process namespace,
+//! with certificates. Before, a node reported objects of another node as unreachable.
 //!
-//! Needs root and `ip`: says so where they are not, and fails with `FARROW_NETNS=require`.
+//! Needs root and `ip`: prints a message without them, and fails with `FARROW_NETNS=require`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -17,7 +17,7 @@ use farrow::{Client, Error, Value};
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 const NOW: Duration = Duration::ZERO;
 
-/// Three machines, each of which knows how the others are reached.
+/// Three machines, each of which knows the addresses of the others.
 fn machines() -> Option<Apart> {
     let apart = required(Apart::start(3, "32MiB", NODES))?;
     for number in 0..3 {

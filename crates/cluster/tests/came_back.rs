@@ -1,6 +1,6 @@
-//! A client gave up waiting for a daemon that was paused, connected again, and was told that its
-//! place is in use: the daemon, awake again, heard of the new connection before the end of the old
-//! one. Its user got a denial for a call that had nothing to do with permissions.
+//! A client timed out at a paused daemon, reconnected, and was rejected because its slot was in
+//! use: the resumed daemon accepted the new connection before it noticed the end of the old one.
+//! The call failed with a denial that had nothing to do with permissions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -16,7 +16,7 @@ fn a_client_whose_last_connection_has_not_ended_yet_is_told_to_come_again() {
     let early = node.open(50, OWNER, None);
     let told = node.ask(early, hello("", place, ""));
     assert!(matches!(told, Err(WireError::NoRemoteSession { .. })), "{told:?}");
-    // Another process may not have it, whatever it knows.
+    // Another process may not take the slot, even with the nonce.
     let other = node.open(51, OWNER, None);
     let told = node.ask(other, hello("", place, ""));
     assert!(is_denied(&told), "{told:?}");

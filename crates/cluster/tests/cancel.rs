@@ -1,6 +1,6 @@
-//! A call that another thread cancels ends at once, and nothing of it is left.
+//! A call that another thread cancels ends at once, and leaves no state.
 //!
-//! A wait went on until its time was over; the only way out was to end the process.
+//! Before, a wait lasted until its timeout; only the end of the process could cut it short.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod in_thread;
@@ -28,7 +28,7 @@ fn a_cancelled_call_ends_and_leaves_everything_as_it_was() {
             let bytes = vec![2; 20 << 20];
             let put = token.run(|| client.put_with(&Value::Bytes(&bytes), &options));
             end.send(put).unwrap();
-            // A token that was cancelled cancels what comes, until it is reset.
+            // A cancelled token also cancels later calls, until it is reset.
             let again = token.run(|| client.get(&"never".into(), HOUR)).err();
             assert!(matches!(again, Some(Error::Interrupted)), "{again:?}");
         })
@@ -41,7 +41,7 @@ fn a_cancelled_call_ends_and_leaves_everything_as_it_was() {
     let after = watcher.stats().unwrap().node;
     assert_eq!(after.waiting, 0);
     assert_eq!((after.granted, after.free), (before.granted, before.free));
-    // The same client goes on, and the name is free.
+    // The same client keeps working, and the name is free.
     token.reset();
     let put = token.run(|| client.put(&Value::Bytes(b"small"), Some("late")));
     assert!(put.is_ok(), "{put:?}");

@@ -1,10 +1,10 @@
-//! Faults at random, by a seed: kill -9 and pauses, longer than a lease, of daemons and of clients,
-//! and links that are cut, flap, delay and lose, while clients on all nodes work in the memory of
-//! all nodes. After each fault every byte of each node is accounted for, by its own sums and by its
-//! directory, nobody has seen a wrong byte, and no call has outlived its deadline.
+//! Random faults from a seed: kill -9 and pauses (longer than a lease) of daemons and clients, and
+//! links that are cut, flap, delay and lose, while clients on all nodes work in the memory of all
+//! nodes. After each fault every byte of each node is accounted for, by its own sums and by its
+//! directory, no client has seen a wrong byte, and no call has exceeded its deadline.
 //!
-//! `FARROW_CHAOS_SECONDS` makes each run longer than the 12 s of every run of the tests,
-//! `FARROW_CHAOS_SEED` another one.
+//! `FARROW_CHAOS_SECONDS` makes each run longer than the default of 12 s, `FARROW_CHAOS_SEED` sets
+//! another seed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -29,17 +29,17 @@ const LEASE_MS: u64 = 1000;
 const SECONDS_VARIABLE: &str = "FARROW_CHAOS_SECONDS";
 const SEED_VARIABLE: &str = "FARROW_CHAOS_SEED";
 const SECONDS: u64 = 12;
-/// Of the memory of a node.
+/// Memory of a node.
 const MEMORY: &str = "64MiB";
 const MEMORY_BYTES: u64 = 64 << 20;
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
-/// Who says that something left quarantine, and the words.
+/// The module that logs the end of a quarantine, and its message.
 const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::remote_clients";
 const QUARANTINE_WORDS: &str = "out of quarantine";
-/// Names that are looked at after each fault; at the end all are.
+/// Names that are checked after each fault; at the end all are checked.
 const SAMPLE: usize = 10;
 
-/// One at a time: each fills the machine.
+/// One test at a time: each uses the whole machine.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Not a test by itself: a child process works.
@@ -58,7 +58,7 @@ struct Chaos {
     records: Records,
 }
 
-/// Workers that do nothing as long as this lives.
+/// Workers that are stopped until this is dropped.
 struct Stopped(Vec<u32>);
 
 impl Stopped {
@@ -104,7 +104,7 @@ impl Chaos {
         std::thread::sleep(Duration::from_millis(from_ms + more));
     }
 
-    /// What it did, for people.
+    /// Injects a fault; returns its description.
     fn fault(&mut self, number: u64) -> String {
         // In turn, so that each run has of both.
         match self.ground.has_links() && number.is_multiple_of(2) {
@@ -161,7 +161,7 @@ impl Chaos {
         }
     }
 
-    /// Until one node says that it does not hear another: a cut is one.
+    /// Waits until one node reports another as silent.
     fn wait_for_silence(&self, of: usize, at: usize) {
         let name = &self.ground.nodes().names[of];
         wait_for(&self.ground.nodes().client(at), |members| {
@@ -173,7 +173,7 @@ impl Chaos {
         let node = self.one_of(self.ground.count());
         let other = (node + 1 + self.one_of(self.ground.count() - 1)) % self.ground.count();
         let weather = self.ground.roll_weather(&mut self.dice).unwrap_or_default();
-        // In each run one node at least is cut off, for others to see.
+        // Each run cuts off at least one node.
         let what = match if is_first { 1 } else { self.dice.roll(5) } {
             0 => {
                 self.ground.set_link(node, other, false);
@@ -200,7 +200,7 @@ impl Chaos {
                 self.ground.set_links_of(node, false);
                 self.ground.kill9(node);
                 self.sleep(0, 2 * LEASE_MS);
-                // Restarted, it may find nobody at first.
+                // After a restart it may find no peer at first.
                 let is_up_first = self.one_of(2) == 0;
                 if is_up_first {
                     self.ground.set_links_of(node, true);
@@ -238,7 +238,7 @@ impl Chaos {
             let retained: Vec<String> = self.records.retained().into_iter().cloned().collect();
             if let Some(name) = retained.get(self.dice.roll(retained.len().max(1) as u64) as usize)
             {
-                // Its maker may have deleted it since it was said to be sealed.
+                // Its creator may have deleted it since it reported the seal.
                 for (_, worker) in &self.workers {
                     self.records.learn(worker.said());
                 }
@@ -258,7 +258,7 @@ impl Chaos {
         for daemon in self.daemons() {
             assert_balanced(&daemon.client().stats().unwrap());
         }
-        // The directory and the sums are of one moment only if nobody changes them.
+        // The directory and the sums are consistent only while no client changes them.
         let _stopped = Stopped::all(&self.workers);
         for (node, daemon) in self.daemons().iter().enumerate() {
             assert_counted(daemon, &format!("seed {:#x}, node {node}", self.seed));
@@ -268,7 +268,7 @@ impl Chaos {
     fn look_at(&mut self, client: &Client, name: &str) {
         let found = client.get(&name.into(), NOW);
         if matches!(found, Err(Error::NotFound { .. })) {
-            // Deleted this very moment? Then it has been said.
+            // If it was deleted meanwhile, the worker has reported that by now.
             std::thread::sleep(Duration::from_millis(200));
             self.workers.iter().for_each(|(_, one)| self.records.learn(one.said()));
             if self.records.deleting.contains(name) {
@@ -278,7 +278,7 @@ impl Chaos {
         self.records.assert_there(client, name, self.seed);
     }
 
-    /// Half of the workers end, half are killed; then nothing is held or granted anywhere.
+    /// Ends half of the workers and kills the others; then nothing may be held or granted.
     fn finish(mut self) {
         self.ground.heal();
         for (number, (_, worker)) in self.workers.drain(..).enumerate() {
@@ -427,8 +427,8 @@ fn five_nodes_in_namespaces_survive_links_that_are_cut_as_well() {
     run(0xc4a0_5205, 1, || Ground::namespaces(5, MEMORY, NODES));
 }
 
-/// Memory that caches agree on inside a node only: what is written is published, what is read
-/// refreshed, and what a killed client could write is in quarantine until its node cleaned it.
+/// Memory that is coherent only inside a node: writes are published, reads are refreshed, and
+/// memory that a killed client could write stays in quarantine until its node has cleaned it.
 #[test]
 fn three_nodes_with_memory_that_is_coherent_inside_a_node_survive_kills_and_pauses() {
     run(0xc4a0_5303, 2, || {
@@ -439,7 +439,7 @@ fn three_nodes_with_memory_that_is_coherent_inside_a_node_survive_kills_and_paus
     });
 }
 
-/// The canaries: what the workers would say is seen.
+/// The canaries: faults reported by workers are detected.
 #[test]
 #[should_panic(expected = "was won by")]
 fn two_winners_are_seen() {
@@ -484,7 +484,7 @@ fn a_call_that_outlives_its_deadline_is_seen() {
     records.assert_clean(0);
 }
 
-/// A page that the books of a node lost on both sides of their equation.
+/// A page that is missing on both sides of a node's equation of memory.
 #[test]
 fn a_page_that_is_lost_on_both_sides_is_seen() {
     let node = Daemon::start(MEMORY, &["--no-prepare"]);

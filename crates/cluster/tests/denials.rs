@@ -1,7 +1,7 @@
-//! What another node and its clients ask without a right to it is denied, and the node goes on.
+//! Requests of another node and its clients without the needed right are denied, and the node keeps
+//! working.
 //!
-//! Most of it is asked of the state machine itself, as the transport would ask it; certificates are
-//! shown to real daemons.
+//! Most tests send requests to the state machine directly; those of certificates use real daemons.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -53,7 +53,8 @@ fn a_remote_client_may_not_rule_the_node_whoever_it_says_it_is() {
         assert!(is_denied(&answer.unwrap()) && rest.is_empty(), "handover to user {uid}");
         asked.assert_goes_on();
     }
-    // The same words of the owner are obeyed: it is the remote client that was refused, not the words.
+    // The same words of the owner are obeyed: it is the remote client that was refused, not the
+    // words.
     let (owner, _) = asked.join_as(70, OWNER, None);
     for body in for_the_owner() {
         let (answer, rest) = asked.all(owner, body.clone());
@@ -266,8 +267,8 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
     asked.assert_goes_on();
 }
 
-/// A remote client has come through its node to this one; a hello for a third was carried by nobody, was
-/// answered never and retained its session for ever.
+/// A remote client has come through its node to this one; a hello for a third was carried by
+/// nobody, was answered never and retained its session for ever.
 #[test]
 fn a_remote_client_is_not_carried_on_to_a_third_node() {
     let mut asked = Asked::founded();

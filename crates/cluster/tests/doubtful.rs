@@ -1,7 +1,8 @@
-//! A seal that was never answered, carried out all the same: its object is deleted, and the range is
-//! granted to the same client again. The client retained it on its list of doubtful ranges, and with the next
-//! connection gave it back while it wrote there: the node called it free and would have granted it to
-//! somebody else, and each later put said `range ... is not granted to client ...`.
+//! A seal is executed but not answered; its object is deleted, and the range is granted to the same
+//! client again. The client still had the range on its list of doubtful ranges, and released it
+//! with the next connection while it wrote there. The node considered it free and could have
+//! granted it to another client, and each later put failed with `range ... is not granted to client
+//! ...`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,4 +1,4 @@
-//! Nodes whose membership is retained in a real etcd. Where there is none they say so and test nothing.
+//! Nodes with membership in a real etcd. Without an etcd, the tests print a message and do nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -378,7 +378,8 @@ fn etcd_is_spoken_with_by_tls_and_each_side_shows_who_it_is() {
     assert!(text.contains("etcd at etcds://127.0.0.1"), "{text}");
 }
 
-/// A daemon that goes over from the one membership to the other one has a new life, and its objects.
+/// A daemon that goes over from the one membership to the other one has a new life, and its
+/// objects.
 #[test]
 fn a_node_may_change_from_the_one_membership_to_the_other() {
     let Some(etcd) = Etcd::start() else { return };

@@ -1,4 +1,5 @@
-//! Subscribers of a real daemon: told in time, across kills of the daemon, closed from elsewhere.
+//! Subscribers of a real daemon: timely events, also across kills of the daemon; closed by other
+//! threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,5 +1,5 @@
-//! A node that makes room evicts nothing that a client of another node holds, and the bytes that it
-//! holds stay what they were. Once it lets go they are evicted like any others.
+//! A node that makes room does not evict objects held by a client of another node, and their bytes
+//! do not change. After their release they are evicted like any others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,5 +1,5 @@
-//! Real processes that die, as by `kill -9`, at each named place at which shared state changes: the
-//! daemon, then a client. Nothing that was acknowledged is lost and no byte leaks.
+//! Real processes that die, as by `kill -9`, at each failpoint where shared state changes: the
+//! daemon, then a client. No acknowledged object is lost and no byte leaks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 #![allow(clippy::print_stdout)] // children tell by it
 
@@ -18,9 +18,9 @@ use farrow_store::failpoints;
 
 const NOW: Duration = Duration::ZERO;
 
-/// Passed for certain only where there are several nodes, where an entry was forged, where memory held another
-/// region before, after many thousands of names, after a grant of huge pages, or in a race: the tests of
-/// the store kill there.
+/// Passed for certain only where there are several nodes, where an entry was forged, where memory
+/// held another region before, after many thousands of names, after a grant of huge pages, or in a
+/// race: the tests of the store kill there.
 const ELSEWHERE: [&str; 9] = [
     "cluster.keep.filled",
     "cluster.tell.filled",
@@ -116,8 +116,8 @@ impl Teller<'_> {
         let last = client_at(self.socket);
         let its = [self.put(&last, None, 10)?, self.put(&last, None, 20)?];
         drop(last);
-        // Its page goes with the last of its objects, once it has gone itself. After a restart it may
-        // not go before this process.
+        // Its page goes with the last of its objects, once it has gone itself. After a restart it
+        // may not go before this process.
         for _ in 0..2_000 {
             if client.stats()?.node.clients == 1 {
                 break;

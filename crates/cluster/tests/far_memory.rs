@@ -1,4 +1,4 @@
-//! What a client of another node has at hand: the same addresses as everybody, and no messages.
+//! A remote client maps memory at the common addresses, and needs no messages to use it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -27,7 +27,8 @@ fn told(scripted_client: &mut ScriptedClient, command: &str) -> String {
     }
 }
 
-/// Where the memory lies that a scripted client puts in, and whether that is where all are to have it.
+/// Where the memory lies that a scripted client puts in, and whether that is where all are to have
+/// it.
 fn place(scripted_client: &mut ScriptedClient) -> (u64, bool) {
     let words = told(scripted_client, "where");
     let (base, is_agreed) = words.split_once(' ').unwrap();
@@ -38,8 +39,8 @@ fn address(scripted_client: &mut ScriptedClient, key: u64) -> u64 {
     told(scripted_client, &format!("address {key}")).parse().unwrap()
 }
 
-/// Two nodes whose regions are to lie at different addresses, and where that of a lies: of 64 places
-/// two may be the same.
+/// Two nodes whose regions are to lie at different addresses, and where that of a lies: of 64
+/// places two may be the same.
 fn apart() -> (Nodes, u64) {
     for _ in 0..6 {
         let nodes = Nodes::start(2, "64MiB", CALM);

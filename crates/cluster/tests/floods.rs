@@ -1,5 +1,5 @@
-//! A process that fills one of the daemon's sources without end starves nobody: a client beside it
-//! goes on, and a node stays in its cluster.
+//! A process that floods one of the daemon's event sources starves no other client, and the node
+//! stays in its cluster.
 //!
 //! Before each source had a budget a turn, `while 1: s.connect(); s.close()` of a user that may not
 //! even connect stopped the daemon for as long as it ran.

@@ -1,6 +1,6 @@
-//! A client that may write lies about what it wrote: descriptors that refer to memory of others, to
-//! none, or to another region. The daemon seals what lies in the client's own blocks and looks no
-//! further; every reader finds out before it makes a view, and nothing else is the worse for it.
+//! A client with write access forges descriptors that refer to memory of others, to none, or to
+//! another region. The daemon only checks that an object is in the client's own blocks; every
+//! reader detects the forgery before it makes a view, and other objects are unaffected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,8 +1,9 @@
-//! A process puts an object, forks, and lets go of it: its child read the bytes of whatever was put
-//! there next. Here are forks from Rust, and a long random mixture of forks, deaths, deletions,
-//! evictions and daemons that end, in which each process checks each byte that it inherited.
+//! A process puts an object, forks, and releases it: its child then read the bytes of the next
+//! object at that place. These tests fork from Rust, and run a long random mixture of forks,
+//! deaths, deletions, evictions and ending daemons, in which each process checks each inherited
+//! byte.
 //!
-//! `FARROW_FORKS` makes it as long as that, `FARROW_FORKS_SEED` repeats one.
+//! `FARROW_FORKS` sets the number of forks, `FARROW_FORKS_SEED` repeats a run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,6 +1,6 @@
-//! A history of many clients showed a name that nobody had and nobody could take: an object was put
-//! on one node and deleted at once, and a put of the same name on another node was told that the
-//! name is taken. The authority had not heard yet that the name was no longer in flight.
+//! A history of many clients showed an unused name that could not be taken: an object was put on
+//! one node and deleted at once, and a put of the same name on another node failed because the name
+//! was taken. The authority did not know yet that the name was no longer in flight.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,7 +1,8 @@
-//! `--memory 16M`, names of 100 bytes, put no. 256: `InvalidArgument: name space is full`, for ever,
-//! with everything evictable, and with `wait=` too. A table that is full is want of room like any
-//! other: it is told with the numbers, and where somebody may leave, he does; where somebody waits, he
-//! is served when there is room. And nobody leaves for what then fails. The state machine alone.
+//! `--memory 16M`, names of 100 bytes, put no. 256: `InvalidArgument: name space is full`,
+//! permanently, although all objects were evictable, and with `wait=` too. A full table is now a
+//! lack of room like any other: the error has the numbers, objects are evicted, waiting requests
+//! are served when there is room, and nothing is evicted for a request that then fails. Only the
+//! state machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,5 +1,5 @@
-//! Each thing that a client of another node can ask, without the right that it needs: denied, with
-//! the node, the namespace and the right in the error.
+//! Each request of a remote client without the right that it needs is denied, with the node, the
+//! namespace and the right in the error.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

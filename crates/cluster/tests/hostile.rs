@@ -1,4 +1,5 @@
-//! Clients that send nonsense, lie, flood or stop: the daemon goes on serving the others.
+//! Clients that send invalid or forged messages, flood or stall: the daemon keeps serving the
+//! others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,4 +1,4 @@
-//! A node that may mount, and is to keep its memory, takes a tmpfs with huge pages of its own.
+//! A node that may mount, and shall keep its memory, mounts its own tmpfs with huge pages.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tables whose rows lie in the memory of several nodes: real daemons of one machine.
+//! Tables whose rows are in the memory of several nodes: real daemons of one machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

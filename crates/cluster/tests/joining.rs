@@ -1,6 +1,7 @@
-//! A node that cannot join said nothing at the default level, and `farrow nodes` showed it as the one
-//! live node. Now both sides say why, once a minute, and the node that is not joined is listed with the
-//! cause. A second node of a name ends; one that left in order is not called lost.
+//! A node that could not join logged nothing at the default level, and `farrow nodes` showed it as
+//! the only live node. Now both sides log the cause, once a minute, and the node is listed as not
+//! joined with the cause. A second node of a name ends; a node that left in order is not reported
+//! as lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -96,8 +97,8 @@ fn assert_not_joined(daemon: &Daemon, address: &str, words: &[&str]) {
     });
 }
 
-/// Starts node a, and a node b that is to join it and cannot; what b and a say of it. Causes are said
-/// once, however often b tries.
+/// Starts node a, and a node b that is to join it and cannot; what b and a say of it. Causes are
+/// said once, however often b tries.
 fn fails(host: &str, a: &Speech<'_>, b: &Speech<'_>, (at_b, at_a): (&[&str], &[&str])) {
     let ports = free_ports(2);
     let address = format!("{host}:{}", ports[0]);

@@ -1,4 +1,4 @@
-//! Start, errors with their numbers, private nodes, the end.
+//! Start, errors with their numbers, private nodes, shutdown.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -50,7 +50,7 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
         other => panic!("{other:?}"),
     }
-    // Those without a name have pages of their own, of which there is one here.
+    // Objects without a name are in separate pages, of which this region has one.
     ids.extend((0..42).map(|_| ObjectKey::from(client.put(&Value::Bytes(b"x"), None).unwrap())));
     match client.put(&Value::Bytes(b"one more"), None) {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
@@ -255,8 +255,8 @@ fn a_stopped_node_takes_its_memory_along_and_a_keeping_one_leaves_it() {
     assert_eq!(files(&daemon), 0, "no socket, no lock, no memory");
 }
 
-/// A maker that was killed leaves one file, or two of which one is empty, or a region without a first
-/// word. That is no reason to ask somebody to throw it away.
+/// A node killed while it creates a region leaves one file, or two of which one is empty, or a
+/// region without its first word. The next start must succeed without `--fresh`.
 #[test]
 fn memory_whose_making_was_never_finished_is_made_anew() {
     let mut daemon = Daemon::start("4M", &["--no-prepare", "--keep"]);
@@ -291,8 +291,8 @@ fn memory_whose_making_was_never_finished_is_made_anew() {
     }
 }
 
-/// Every node that makes a region adds what it finds to what is known of the machine; one that finds
-/// enough there measures nothing, and one that finds nonsense measures anew.
+/// Every node that creates a region adds its measurements to the profile of the machine; a node
+/// with a complete profile measures nothing, and a damaged profile is measured again.
 #[test]
 fn a_node_that_makes_a_region_knows_its_machine() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Links between nodes that are slow, lose, break one way or both ways, and come back.
+//! Links between nodes that are slow, lose data, break in one or both directions, and recover.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -48,7 +48,7 @@ fn a_hundred_milliseconds_each_way_slow_all_down_and_break_nothing() {
     });
     a.delete(&["late".into()]).unwrap();
     assert!(!b.contains(&"late".into()).unwrap());
-    // Only slow: nobody was ever thought lost.
+    // Only slow: no node was excluded.
     let members = a.members().unwrap();
     assert_eq!((members.epoch, members.has_lease), (epoch, true), "{members:?}");
 }
@@ -69,7 +69,7 @@ fn a_node_that_is_cut_off_is_lost_for_the_others_and_comes_back_with_what_it_has
         wait_for(client, |members| members.has_lease);
     }
     wait_for(c, |members| !members.has_lease);
-    // The majority makes names, the other side says that it cannot.
+    // The majority creates names, the other side rejects them.
     for (number, client) in [a, b].into_iter().enumerate() {
         put_in_time(client, &format!("majority {number}"), number as u64);
     }
@@ -77,7 +77,7 @@ fn a_node_that_is_cut_off_is_lost_for_the_others_and_comes_back_with_what_it_has
         c.put(&Value::Bytes(b"minority"), Some("minority"))
     });
     assert!(matches!(&late, Err(Error::CutOff { node, .. }) if node == "c"), "{late:?}");
-    // What needs no agreement goes on: objects elsewhere, those without a name, those held.
+    // Operations without agreement keep working: remote, unnamed and held objects.
     assert_there(a, "on b", 1);
     assert_there(b, "majority 0", 0);
     assert_there(c, "on c", 2);
@@ -105,8 +105,8 @@ fn a_node_that_is_cut_off_is_lost_for_the_others_and_comes_back_with_what_it_has
     assert_eq!(owners(&linked.nodes).get("far").map(String::as_str), Some("c"));
 }
 
-/// What one node says does not reach another, what that one says arrives. Who reaches both goes on,
-/// and no name is made twice.
+/// Messages are lost in one direction between two nodes. A node that reaches both keeps working,
+/// and no name is created twice.
 #[test]
 fn a_link_that_works_one_way_hurts_no_third_node_and_no_name() {
     for (from, to) in [(0, 2), (2, 0)] {
@@ -134,7 +134,7 @@ fn a_link_that_works_one_way_hurts_no_third_node_and_no_name() {
     }
 }
 
-/// All put one name at once, each with bytes of its own; at most one has it.
+/// All clients put one name at once, each with other bytes; at most one succeeds.
 fn race(clients: &[Client], name: &str) -> Option<usize> {
     let wins: Vec<bool> = std::thread::scope(|scope| {
         let threads: Vec<_> = (clients.iter().enumerate())
@@ -370,8 +370,8 @@ fn pages_of_a_seal_that_was_lost_can_be_written_again() {
     assert_balanced(&client.stats().unwrap());
 }
 
-/// A node that does not answer and is not thought lost yet: its objects were said not to exist, to
-/// clients that had no place there, since only those of lost nodes were looked for.
+/// A node does not answer but is not excluded yet: clients without a session there were told that
+/// its objects do not exist, because only objects of lost nodes were considered.
 #[test]
 fn what_is_on_a_node_that_does_not_answer_is_not_said_to_be_nowhere() {
     let linked = Linked::start(2, "16MiB", &["--lease-ms", "20000", "--no-prepare"]);
@@ -391,7 +391,7 @@ fn what_is_on_a_node_that_does_not_answer_is_not_said_to_be_nowhere() {
     }
 }
 
-/// The canary: names made on both sides of a cut are seen by what looks for them.
+/// The canary: names created on both sides of a cut are detected.
 #[test]
 #[should_panic(expected = "is on")]
 fn a_name_with_two_owners_is_seen() {

@@ -1,4 +1,4 @@
-//! The numbers for Prometheus: right, served to whoever asks properly, and no way to hurt a node.
+//! The Prometheus metrics: correct, served for valid requests, and harmless to a node.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -92,7 +92,7 @@ fn health(daemon: &Daemon, path: &str) -> (String, String) {
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
-/// Of two nodes the second one loses the lease when the first is stopped: it lives, and is not ready.
+/// Of two nodes the second loses the lease when the first is stopped: it is alive, but not ready.
 #[test]
 fn a_node_without_its_lease_lives_and_is_not_ready() {
     let alone = Daemon::start("4M", &["--no-prepare", "--metrics"]);
@@ -225,7 +225,7 @@ fn slow_silent_and_hostile_scrapers_hurt_nobody() {
                 .unwrap_or_else(|| panic!("{number}: {} from {before}", fds()));
         }
     }
-    // A scraper with manners is served while all of them stay.
+    // A well-behaved scraper is served while all of them stay.
     assert_eq!(value(&numbers(&daemon), "farrow_clients"), 1.0);
     drop(crowd);
     wait_for("their connections to go", || (fds() <= before).then_some(())).unwrap();

@@ -1,6 +1,6 @@
-//! 100,000 operations of several clients and as many kills as there is time for, against a small
-//! model of what a store is: names and ids to bytes, metadata, pins, and in a namespace a quota.
-//! Whatever the model has, the store has, and its events tell of it.
+//! 100,000 operations of several clients with many kills, compared with a small model of a store:
+//! names and ids to bytes, metadata, pins, and a quota in a namespace. The store must always equal
+//! the model, and so must its events.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -18,7 +18,7 @@ const OPERATIONS: u64 = 100_000;
 const OPERATIONS_LIMITED: u64 = 20_000;
 /// Operations between two comparisons of everything.
 const BETWEEN_CHECKS: u64 = 500;
-/// One operation in so many is a kill.
+/// One operation in this many is a kill.
 const KILL_ONE_IN: u64 = 400;
 const SCRIPTED_CLIENTS: usize = 3;
 /// Objects, writers and holds that the driver lets be.
@@ -66,7 +66,7 @@ struct Creation {
     length: u64,
 }
 
-/// A scripted client and what it has in hand.
+/// A scripted client and its objects.
 struct Member {
     scripted_client: ScriptedClient,
     holds: BTreeMap<u64, String>,
@@ -156,7 +156,7 @@ impl Model {
         self.members.iter().flat_map(|member| member.holds.values()).any(|held| held == id)
     }
 
-    /// Whether it was right that nothing came of it.
+    /// Checks that the store was right to reject an operation.
     fn assert_refused(&mut self, kind: &str, is_taken: bool, more: usize, what: &str) {
         let is_full = self.is_full(more);
         self.refused += u64::from(kind == "QuotaExceeded");
@@ -449,8 +449,8 @@ impl Model {
             }
             _ => {
                 let (mut command, mut object) = self.new_put();
-                // A name that another one writes under is had, after a kill of the daemon, by who comes
-                // back first.
+                // A name that another one writes under is had, after a kill of the daemon, by who
+                // comes back first.
                 while self.is_written(object.name.as_deref()) {
                     (command, object) = self.new_put();
                 }
@@ -458,8 +458,8 @@ impl Model {
                 command
             }
         };
-        // So is promised room, while the next daemon has not heard of all reservations: where there is no
-        // other room the daemon is not killed during a put.
+        // So is promised room, while the next daemon has not heard of all reservations: where there
+        // is no other room the daemon is not killed during a put.
         let may_take_room = command.starts_with("put") && self.is_full(1);
         let is_of_daemon = self.dice.roll(2) == 0 && !may_take_room;
         let fresh = (!is_of_daemon).then(|| Member::new(&self.daemon, self.namespace));
@@ -507,7 +507,7 @@ impl Model {
         }
     }
 
-    /// A member is killed, and all that is its own comes back.
+    /// Kills a member; all its memory and reservations become free.
     fn bury(&mut self, who: usize, fresh: Member) {
         std::mem::replace(&mut self.members[who], fresh).scripted_client.kill9();
         let clients = SCRIPTED_CLIENTS as u64 + 1;
@@ -579,7 +579,7 @@ impl Model {
         }
     }
 
-    /// All goes, and every byte is back.
+    /// Deletes everything; every byte must be free.
     fn end(mut self) {
         self.check();
         self.follow();

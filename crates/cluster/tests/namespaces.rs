@@ -1,4 +1,4 @@
-//! Who may connect, what a name means to whom, and who may write. The state machine alone.
+//! Admission of users, names by namespace, and rights to write. Only the state machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! A daemon that was stopped for longer than its lease wakes up with a request in its socket. It used
-//! to serve that first and to look at the time after: a name could be made by a node that the others
-//! had gone on without.
+//! A daemon that was stopped for longer than its lease resumes with a request in its socket. It
+//! used to serve that before it checked the time: an excluded node could create a name.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The node's state machine alone, without sockets or a clock: random requests from several
-//! clients, well-formed, half right and wrong. After each the books must balance.
+//! The node's state machine without sockets or a clock: random requests from several clients,
+//! valid, partly valid and invalid. After each, the accounting must balance.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;

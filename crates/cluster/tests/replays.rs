@@ -1,5 +1,5 @@
-//! What a member said in a life that is over, and says once more; clients that come once more by
-//! another connection. Two nodes without sockets.
+//! Replayed messages of an earlier incarnation of a member, and clients that reconnect. Two nodes
+//! without sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod fuzzed;
@@ -32,8 +32,8 @@ fn all_flags(world: &mut World) -> Vec<u64> {
     replies.filter_map(value).collect()
 }
 
-/// The node itself is a member, and its certificate is good: only the life that a message is of
-/// tells that it is old. It claimed names, set flags and met at barriers in that life.
+/// The node is a member with a valid certificate: only the incarnation of a message shows that it
+/// is old. In that incarnation the node claimed names, set flags and met at barriers.
 #[test]
 fn what_a_member_said_in_an_earlier_life_is_refused() {
     let mut world = World::founded();
@@ -82,8 +82,8 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
     world.assert_sound();
 }
 
-/// A link broke, and its client's node saw so first: the client came back while the node with the
-/// memory had the old connection still. It was told that its place is not its own, for good.
+/// A link broke, and the client's node noticed that first: the client reconnected while the node
+/// with the memory still had the old connection. The client was rejected permanently.
 #[test]
 fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
     let mut world = World::founded();

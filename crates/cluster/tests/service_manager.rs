@@ -1,4 +1,5 @@
-//! The protocol of systemd: a node says when it serves, and its memory is retained for the next start.
+//! The protocol of systemd: a node reports readiness, and its memory is retained for the next
+//! start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;

@@ -18,7 +18,7 @@ const FOUR_HOURS: u64 = 4 * 3600 * 1000;
 /// Set to the number of operations.
 const OPERATIONS_VARIABLE: &str = "FARROW_SOAK_OPERATIONS";
 const THREADS: u64 = 3;
-/// Rounds, after each of which everything is given back and the books are looked at.
+/// Rounds; after each of them all memory is freed and the accounting is checked.
 const ROUNDS: u64 = 12;
 /// The first rounds fill caches and lists that stay.
 const WARM_UP: usize = 4;
@@ -174,8 +174,8 @@ fn memory_descriptors_and_fragmentation_stay_flat() {
     .unwrap_or_else(|| panic!("fragmented: {:?}", watcher.stats().unwrap()));
 }
 
-/// The last round is no worse than the first ones after the warming up: what grows a little in each
-/// round would pass beside the one before.
+/// Checks that the last round is no worse than the first ones after the warm-up: a comparison with
+/// the previous round would miss slow growth.
 fn assert_flat(samples: &[Sample]) {
     let settled = &samples[WARM_UP..samples.len() - 1];
     let settled = &settled[..settled.len().div_ceil(4)];

@@ -1,5 +1,5 @@
-//! Objects that leave memory for files and come back, with real daemons and real files: damaged
-//! ones, missing ones, full disks, kills.
+//! Objects that are spilled to files and restored, with real daemons and files: damaged files,
+//! missing files, full disks, kills.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -173,7 +173,7 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
     };
     assert!(asked >= 10 * MIB as u64 && bytes >= 10 * MIB as u64, "{asked} {bytes}");
     assert!(folder.ends_with(&uid) && reason.contains("Not a directory"), "{folder}: {reason}");
-    // What needs nobody to leave goes on.
+    // Puts that need no eviction keep working.
     client.put(&Value::Bytes(&bytes_of(4, MIB)), Some("small")).unwrap();
     assert_eq!(get(&client, "first").unwrap(), first);
     let stats = client.stats().unwrap();

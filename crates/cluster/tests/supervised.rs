@@ -1,5 +1,5 @@
-//! A node is a supervisor and its daemon. Whoever is killed: a daemon alone is no loss for anybody,
-//! and of a node that is killed nothing is left, by the kernel's account.
+//! A node is a supervisor and its daemon. The kill of a daemon alone loses nothing, and a killed
+//! node leaves no memory, by the kernel's account.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -21,8 +21,8 @@ const MEMORY: &str = "48M";
 const MEMORY_BYTES: u64 = 48 << 20;
 const LARGE: usize = 5 << 20;
 
-/// A daemon was lost with all that was in it until somebody started it again by hand, and a client
-/// that connected meanwhile was refused.
+/// Before, a killed daemon lost its objects and had to be restarted by hand, and clients that
+/// connected meanwhile were refused.
 #[test]
 fn a_killed_daemon_is_followed_by_another_one_without_help_and_without_loss() {
     let node = Supervised::start("follow", MEMORY, &[]);
@@ -54,7 +54,7 @@ fn a_killed_daemon_is_followed_by_another_one_without_help_and_without_loss() {
     assert_eq!(&view[..], &bytes_of(1, LARGE)[..]);
 }
 
-/// 1 GiB stayed in a tmpfs of the killed node's own until somebody unmounted it by hand.
+/// Before, 1 GiB stayed in the killed node's tmpfs until it was unmounted by hand.
 #[test]
 fn of_a_killed_node_nothing_is_left_in_any_order_with_and_without_clients() {
     for order in 0..3 {
@@ -92,7 +92,7 @@ fn of_a_killed_node_nothing_is_left_in_any_order_with_and_without_clients() {
     }
 }
 
-/// What was spilled stayed on the disk for ever, with every node that was killed more.
+/// Before, spill files of killed nodes accumulated on the disk.
 #[test]
 fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
     let spill = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
     assert_eq!(spilled(), <[String; 0]>::default());
 }
 
-/// Who kills the process that he started wants the node to end: it does, in order.
+/// The daemon ends in order when its supervisor is killed; named memory is kept for the next start.
 #[test]
 fn a_daemon_ends_with_its_supervisor_and_leaves_a_named_place_to_the_next_one() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
@@ -182,8 +182,8 @@ fn a_signal_to_the_supervisor_ends_both_in_order_whenever_it_comes() {
     }
 }
 
-/// The first handler is there before it knows what to do: a signal at that moment was lost once, and
-/// the node never ended.
+/// The first handler is there before it knows what to do: a signal at that moment was lost once,
+/// and the node never ended.
 #[test]
 fn a_signal_at_the_moment_of_the_first_handler_ends_the_node() {
     let term = 1_u64 << (Signal::TERM.as_raw() - 1);
@@ -206,7 +206,7 @@ fn a_signal_at_the_moment_of_the_first_handler_ends_the_node() {
     }
 }
 
-/// A daemon that dies of what it finds would be started for ever.
+/// A daemon that always dies at start must not be restarted endlessly.
 #[test]
 fn a_daemon_that_dies_again_and_again_ends_the_node_with_a_word() {
     let mut node = Supervised::start("again", "8M", &[]);
@@ -488,7 +488,8 @@ fn more_memory_than_the_control_group_allows_is_refused_with_both_numbers() {
     assert!(node.wait().unwrap().success());
 }
 
-/// A daemon without a supervisor of ours: its memory goes with it, unless somebody keeps it.
+/// A daemon without Farrow's supervisor: its memory ends with it, unless a service manager retains
+/// it.
 #[test]
 fn memory_without_a_name_goes_with_a_daemon_that_nobody_supervises() {
     let mut node = Daemon::start_anywhere("8M", &[]);

@@ -1,5 +1,5 @@
-//! `--upgrade` of a node of two processes by another one: whichever of the four is killed, at
-//! whichever moment, one pair serves afterwards, with all that was there.
+//! `--upgrade` of a node of two processes by another one: after the kill of any of the four, at any
+//! moment, one pair serves, with all objects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -182,8 +182,8 @@ fn memory_without_a_name_is_handed_over_by_daemons_that_nobody_supervises() {
     assert_eq!(std::fs::read_dir(node.dir.path()).unwrap().count(), 0);
 }
 
-/// What a node of the version before has: memory with a name where nodes put it then, and a lock that
-/// says nothing.
+/// What a node of the version before has: memory with a name where nodes put it then, and a lock
+/// that says nothing.
 #[test]
 fn memory_of_an_earlier_version_is_adopted_and_upgraded_where_it_lies() {
     let mut node = Daemon::start_anywhere("16M", &["--keep"]);
@@ -205,7 +205,7 @@ fn memory_of_an_earlier_version_is_adopted_and_upgraded_where_it_lies() {
     assert_eq!(std::fs::read_dir(node.dir.path()).unwrap().count(), 0);
 }
 
-/// A socket that somebody left, with nobody behind it, is no node to follow.
+/// A leftover socket without a listener is no node to upgrade.
 #[test]
 fn with_nobody_there_an_upgrade_is_a_start() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();

@@ -54,7 +54,7 @@ fn a_barrier_outlives_lost_questions_and_lost_answers() {
     }
 }
 
-/// It is asked again until the time is over, not for ever; then the others hear who gave up.
+/// The question is repeated until the timeout; then the others learn which party timed out.
 #[test]
 fn a_barrier_whose_owner_never_answers_ends_with_its_time() {
     let mut world = World::founded();
@@ -79,7 +79,7 @@ fn a_barrier_whose_owner_never_answers_ends_with_its_time() {
     assert!((1..NAMES).contains(&retained_by_b), "{retained_by_b} of {NAMES}");
 }
 
-/// A wait that came to nothing took all others of its client with it, at any node, without a word.
+/// A failed wait silently ended all other waits of its client, at every node.
 #[test]
 fn a_wait_that_comes_to_nothing_leaves_the_others_of_its_client_alone() {
     let mut world = World::founded();

@@ -23,7 +23,7 @@ namespace {
 template <typename T>
 using Ptr = std::shared_ptr<T>;
 
-// pyarrow's functions, with the signatures that its capsules are named by.
+// pyarrow's functions, with the signatures that are their capsules' names.
 struct Capi {
   int (*is_table)(PyObject*);
   int (*is_batch)(PyObject*);
@@ -94,7 +94,7 @@ int Fail(std::string text) {
 
 int Done(const arrow::Status& status) { return status.ok() ? 0 : Fail(status.ToString()); }
 
-// Runs `body`, and lets no C++ exception into Rust.
+// Runs `body`; no C++ exception reaches Rust.
 template <typename T, typename F>
 T Guarded(T otherwise, F&& body) noexcept {
   try {
@@ -107,7 +107,7 @@ T Guarded(T otherwise, F&& body) noexcept {
   return otherwise;
 }
 
-// A buffer over memory that a Rust value keeps.
+// A buffer over memory that a Rust value owns.
 template <typename Base, typename Data>
 class Kept final : public Base {
  public:
@@ -120,7 +120,7 @@ class Kept final : public Base {
   void (*const release_)(void*);
 };
 
-// The same, of an owner of two words.
+// The same, for an owner of two words.
 class KeptSmall final : public arrow::Buffer {
  public:
   KeptSmall(const fs_bytes& from, void (*release)(uint64_t*))
@@ -183,7 +183,7 @@ const char* fs_capi_name(int index) {
   return index >= 0 && index < entry_count ? entries[index].name : nullptr;
 }
 
-// The capsule's name is the C signature; a pyarrow that changed one must not be called.
+// The capsule's name is the C signature; a function with another signature must not be called.
 int fs_capi_set(int index, const char* signature, void* function) {
   return Guarded(1, [&] {
     std::string plain;

@@ -1,6 +1,6 @@
-// What the C++ half of the extension offers its Rust half. Everything here is called with the
-// GIL held, except fs_pool_new. Functions that return NULL or a number other than 0 have either
-// set a Python exception, or left a text for fs_error().
+// Functions of the extension's C++ half for its Rust half. All are called with the GIL held.
+// Functions that return NULL or a number other than 0 have either set a Python exception, or left a
+// text for fs_error().
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ int fs_classify(PyObject* object);
 // pyarrow objects to C structures; they keep the object's buffers.
 int fs_export_stream(PyObject* object, int cls, ArrowArrayStream* out);
 int fs_export_array(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema);
-// The memory of a pyarrow.Buffer, good as long as the object is.
+// The memory of a pyarrow.Buffer, valid while the object lives.
 int fs_buffer_view(PyObject* object, const uint8_t** data, int64_t* size);
 
 // C structures (moved from) to new pyarrow objects.
@@ -38,11 +38,11 @@ PyObject* fs_wrap_chunked(ArrowSchema* schema, ArrowArray* chunks, int64_t count
 PyObject* fs_wrap_batch(ArrowSchema* schema, ArrowArray* batch);
 PyObject* fs_wrap_array(ArrowSchema* schema, ArrowArray* array);
 
-// A pyarrow.Buffer over memory that `owner` keeps; `release` runs once, on any thread.
+// A pyarrow.Buffer over memory of `owner`; `release` runs once, on any thread.
 PyObject* fs_wrap_buffer(uint8_t* data, int64_t size, bool is_mutable, void* owner,
                          void (*release)(void*));
 
-// Bytes and what keeps them: two words that only the releasing function understands.
+// Bytes and their owner: two words that only the releasing function interprets.
 struct fs_bytes {
   const uint8_t* data;
   int64_t size;

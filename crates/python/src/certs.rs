@@ -1,4 +1,4 @@
-//! `farrow certs`: the certificates by which nodes know each other.
+//! `farrow certs`: the certificates with which nodes authenticate each other.
 
 use crate::errors::{farrow_error, invalid_argument};
 use farrow_cluster::certs::{self, CertsError};

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer timeouts, and infinite ones, mean this: a hundred years.
+/// Limit of timeouts, also for infinite ones: a hundred years.
 const TIMEOUT_SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
 pub fn duration(seconds: f64) -> PyResult<Duration> {
@@ -75,9 +75,9 @@ pub fn connect(
 #[pyclass(frozen, weakref, module = "farrow", name = "Client")]
 pub struct Client {
     client: farrow::Client,
-    /// Those of its node.
+    /// The pools of its node.
     pools: Arc<Pools>,
-    /// Those at the nodes that were asked for by name.
+    /// The pools at nodes selected by name.
     places: Arc<NodePools>,
 }
 
@@ -215,7 +215,7 @@ impl Client {
             let found = without_gil(py, || self.client.get_part(&target, &part, timeout))?;
             return outgoing::build_arrow(py, &found);
         }
-        // What is in memory is found by a few loads: not worth letting go of the GIL.
+        // An object in memory is found by a few loads: releasing the GIL would cost more.
         let object = match self.client.get_here(&target).map_err(raise)? {
             Some(object) => object,
             None => {

@@ -1,4 +1,4 @@
-//! Objects in Arrow's Dissociated IPC form: messages apart from the bodies they point into.
+//! Objects in Arrow's Dissociated IPC form: messages apart from the bodies that they refer to.
 
 use crate::client::Client;
 use crate::errors::{invalid_argument, raise};
@@ -98,7 +98,7 @@ pub fn export(
     })
 }
 
-/// Puts what must be copied into an object of its own.
+/// Puts copied buffers into a separate object.
 fn write_copies(client: &farrow::Client, export: &Export) -> Result<(Offset, Object), Error> {
     let writer = client.create(export.copy_bytes(), None)?;
     let mut bytes = Vec::new();
@@ -119,7 +119,7 @@ struct HeldBlock {
     _object: Object,
 }
 
-// A panic elsewhere leaves it as it was: nothing in it ever changes.
+// A panic cannot leave it inconsistent: its fields never change.
 impl RefUnwindSafe for HeldBlock {}
 
 /// The blocks of the objects as buffers that hold them.

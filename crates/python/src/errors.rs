@@ -211,7 +211,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
     }
 }
 
-/// `InternalError`: a panic that was caught, or something else that cannot be.
+/// `InternalError`: a caught panic, or another violated invariant.
 pub fn defect(text: impl Into<String>) -> PyErr {
     PanicException::new_err(text.into())
 }

@@ -1,4 +1,4 @@
-//! `client.subscribe()`: the stream below `farrow.events.Subscription`.
+//! `client.subscribe()`: the native stream of `farrow.events.Subscription`.
 
 use crate::errors::{invalid_argument, raise};
 use farrow::{CloseHandle, EventKind, Next, Registration, Seen, SubscribeOptions};
@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// A signal that comes just before a wait does not end it: Python is asked for signals so often.
+/// Longest single wait. A signal that arrives just before a wait does not end it, so Python's
+/// signals are checked at this interval.
 const SLICE: Duration = Duration::from_millis(500);
 
 #[doc = doc!("EventStream")]
@@ -18,7 +19,7 @@ pub struct EventStream {
     close_handle: CloseHandle,
 }
 
-/// What the kinds are called in Python.
+/// Python's name of an event kind.
 fn name_of(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Sealed => "sealed",
@@ -35,7 +36,7 @@ fn kind_of(name: &str) -> PyResult<EventKind> {
 }
 
 impl EventStream {
-    /// A stream of the events that are meant.
+    /// A stream of the selected events.
     pub fn new(
         client: &farrow::Client,
         prefix: String,
@@ -107,7 +108,7 @@ impl EventStream {
     #[doc = doc!("EventStream.close")]
     fn close(&self) {
         self.close_handle.close();
-        // A thread that waits hangs up when it hears of it.
+        // If another thread is waiting in the stream, that thread hangs up when it wakes.
         if let Ok(stream) = self.stream() {
             stream.hang_up();
         }

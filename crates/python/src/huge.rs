@@ -1,4 +1,4 @@
-//! `farrow.HugeTable`: one table whose rows lie in the memory of many nodes.
+//! `farrow.HugeTable`: one table whose rows are in the memory of many nodes.
 
 use crate::client::duration;
 use crate::errors::{invalid_argument, raise, unsupported};
@@ -17,7 +17,7 @@ pub struct HugeTable {
     table: farrow::HugeTable,
 }
 
-/// Opens a table, or makes it.
+/// Opens a table, or creates it.
 pub fn open(
     py: Python<'_>,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Python objects as values to put: which kind each is, and where its bytes lie.
+//! Python objects as values to put: the kind and the bytes of each.
 
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::shim::{self, ValueClass};
@@ -20,24 +20,24 @@ use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes that a Python object keeps at one place.
+/// Bytes at a fixed address, owned by a Python object.
 pub struct Pinned {
     _keep: Py<PyAny>,
     data: *const u8,
     size: usize,
 }
 
-// SAFETY: the bytes are only read, and the object that keeps them may be dropped on any thread
-// (pyo3 defers it to one that holds the GIL).
+// SAFETY: the bytes are only read, and their owner may be dropped on any thread (pyo3 defers the
+// drop to a thread that holds the GIL).
 unsafe impl Send for Pinned {}
 // SAFETY: as above; sharing only reads.
 unsafe impl Sync for Pinned {}
 
-// A panic elsewhere leaves it as it was: nothing in it ever changes.
+// A panic cannot leave it inconsistent: its fields never change.
 impl RefUnwindSafe for Pinned {}
 
 impl Pinned {
-    /// `data` must be good for `size` bytes as long as `keep` is not collected.
+    /// `data` must stay valid for `size` bytes until `keep` is collected.
     fn new(keep: &Bound<'_, PyAny>, data: *const u8, size: usize) -> Pinned {
         Pinned { _keep: keep.clone().unbind(), data, size }
     }
@@ -46,13 +46,13 @@ impl Pinned {
         if self.size == 0 || self.data.is_null() {
             return &[];
         }
-        // SAFETY: `keep` exports this memory and is alive. A program that writes to it from
-        // another thread during `put` gets some mixture of old and new bytes.
+        // SAFETY: `keep` exports this memory and is alive. If another thread writes to it during
+        // `put`, the object has a mixture of old and new bytes.
         unsafe { std::slice::from_raw_parts(self.data, self.size) }
     }
 }
 
-/// The bytes of a pyarrow buffer, which is retained for as long as they are used. They must not change.
+/// The bytes of a pyarrow buffer, which is retained while they are used. They must not change.
 pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     if !matches!(shim::classify(object), ValueClass::Buffer) {
         return Err(PyTypeError::new_err(format!("{object} is no pyarrow.Buffer")));
@@ -62,22 +62,22 @@ pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         return Ok(Buffer::from_vec(Vec::<u8>::new()));
     };
     let keep = Arc::new(Pinned::new(object, data, size));
-    // SAFETY: the buffer is retained, and with it its bytes, which the caller leaves as they are.
+    // SAFETY: the buffer is retained, and with it its bytes, which the caller does not change.
     Ok(unsafe { foreign_buffer(address, size, keep) })
 }
 
-/// A Python object, ready to be put without the GIL.
+/// A Python object, converted for a put without the GIL.
 pub enum Incoming {
     /// Bytes-like.
     Bytes(Pinned),
     /// A numpy array: type and shape, and the items.
     NdArray(Box<(NdArray, Buffer)>),
-    /// Anything of Arrow. Boxed: of bytes there may be many in a row.
+    /// An Arrow value. Boxed, because long sequences of bytes values are common.
     Arrow(Box<Imported>),
 }
 
 impl Incoming {
-    /// What the client takes.
+    /// The argument for the client.
     pub fn value(&self) -> Value<'_> {
         match self {
             Incoming::Bytes(bytes) => Value::Bytes(bytes.bytes()),
@@ -86,7 +86,7 @@ impl Incoming {
         }
     }
 
-    /// Find out what `object` is.
+    /// Converts `object` by its kind.
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             let bytes = bytes.as_bytes();
@@ -111,7 +111,7 @@ impl Incoming {
 }
 
 fn array(from: (FFI_ArrowArray, FFI_ArrowSchema), is_batch: bool) -> PyResult<Incoming> {
-    // SAFETY: a library that speaks the Arrow PyCapsule interface made the structures.
+    // SAFETY: a library that implements the Arrow PyCapsule interface made the structures.
     let imported = unsafe { convert::import_array(from.0, &from.1, is_batch) };
     Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
@@ -122,7 +122,7 @@ fn stream(from: FFI_ArrowArrayStream, kind: StreamKind) -> PyResult<Incoming> {
     Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
-/// numpy, capsules, then the buffer protocol.
+/// Tries numpy, capsules, then the buffer protocol.
 fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     let py = object.py();
     if let Some(numpy) = Numpy::loaded(py)? {
@@ -145,7 +145,7 @@ fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     bytes_like(object)
 }
 
-/// A struct array with fields of a table's is a record batch; every other one is an array.
+/// A tabular struct array is a record batch; every other array is an array.
 fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     let pair = pair.cast::<PyTuple>()?;
     let (schema, data) = (pair.get_item(0)?, pair.get_item(1)?);
@@ -157,8 +157,8 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
             FFI_ArrowSchema::from_raw(capsule(&schema, c"arrow_schema")?),
         )
     };
-    // arrow-rs reads the format of a structure that was consumed before with a panic.
-    // SAFETY: a library that speaks the Arrow PyCapsule interface made the structure.
+    // arrow-rs panics when it reads the format of a consumed structure.
+    // SAFETY: a library that implements the Arrow PyCapsule interface made the structure.
     let field = unsafe { ffi_schema(&schema_moved) };
     let field = field.map_err(|error| invalid_argument(error.to_string()))?;
     let is_batch = matches!(field.data_type(), DataType::Struct(_)) && is_tabular(object)?;
@@ -175,15 +175,15 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
             c"arrow_array_stream",
         )?)
     };
-    // A stream of structs is a table, unless it comes from a column of structs. The class is
-    // asked, since a dataframe's own attributes may be its columns.
+    // A stream of structs is a table, unless it is a column of structs. The class is checked,
+    // because a dataframe's own attributes may be its columns.
     let is_column = object.get_type().getattr_opt(intern!(object.py(), "dtype"))?.is_some();
     let kind = if is_column { StreamKind::Chunked } else { StreamKind::ByType };
     // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
     object.py().detach(|| stream(moved, kind))
 }
 
-/// Whether a struct array stands for rows of a table: record batches have columns or a schema.
+/// Whether a struct array is tabular: record batches have columns or a schema.
 fn is_tabular(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     for name in [intern!(py, "columns"), intern!(py, "column_names"), intern!(py, "num_columns")] {
@@ -207,7 +207,7 @@ pub fn schema(object: &Bound<'_, PyAny>) -> PyResult<SchemaNode> {
     node.map_err(|error| invalid_argument(error.to_string()))
 }
 
-/// The structure a capsule holds.
+/// The structure in a capsule.
 fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     let capsule = object.cast::<PyCapsule>()?;
     // SAFETY: the object is a capsule; Python checks that it has this name.
@@ -215,8 +215,8 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     if pointer.is_null() { Err(PyErr::fetch(object.py())) } else { Ok(pointer.cast()) }
 }
 
-/// Tensors, and what exports its bytes. Bytes come back as bytes: what would lose its kind that way is
-/// refused.
+/// Tensors, and objects that export their bytes. `get` returns bytes for these: an object that
+/// would lose its kind is rejected.
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = object.py();
@@ -233,7 +233,7 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     bytes_of(object)?.map(Incoming::Bytes).ok_or_else(|| unsupported_object(object))
 }
 
-/// The bytes of anything with a buffer; None: it has none.
+/// The bytes of an object with a buffer; None for other objects.
 pub fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Pinned>> {
     static PY_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
@@ -270,7 +270,7 @@ fn unsupported_object(object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// What is needed of numpy, once a program has imported it.
+/// The used functions of numpy, once a program has imported it.
 pub struct Numpy {
     ndarray: Py<PyAny>,
     generic: Py<PyAny>,
@@ -292,7 +292,7 @@ impl Numpy {
         })
     }
 
-    /// numpy, if it was imported: an object that is an array proves that it was.
+    /// numpy, if it was imported, which is the case if any array exists.
     fn loaded(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
         if let Some(numpy) = NUMPY.get(py) {
             return Ok(Some(numpy));
@@ -304,7 +304,7 @@ impl Numpy {
         NUMPY.get_or_try_init(py, || Numpy::import(py)).map(Some)
     }
 
-    /// numpy, imported now if need be.
+    /// numpy, imported now if necessary.
     pub fn get(py: Python<'_>) -> PyResult<&'static Numpy> {
         NUMPY.get_or_try_init(py, || Numpy::import(py))
     }
@@ -313,7 +313,7 @@ impl Numpy {
         Self::pinned(&self.take_apart.bind(array.py()).call1((array,))?)
     }
 
-    /// What `take_apart` says of an array, and its items, retained.
+    /// An array from the result of `take_apart`; its items are retained.
     fn pinned(parts: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         let (dtype, item_bytes, shape, fortran, keep, address, size): (
             String,

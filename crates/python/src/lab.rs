@@ -1,6 +1,6 @@
-//! `farrow lab`: memory to measure in, the timed loops, and the profile of the machine.
+//! `farrow lab`: memory for measurements, the timed loops, and the profile of the machine.
 //!
-//! What is measured is in `farrow_memory::lab`; what follows from it, in `python/farrow/lab`.
+//! `farrow_memory::lab` has the measurements; `python/farrow/lab` evaluates them.
 
 use crate::errors::{farrow_error, invalid_argument};
 use crate::plain;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a profile that was asked for may take: it is worth more rounds than one that a region
+/// Time limit of an explicitly requested profile, which gets more rounds than one that a region
 /// waits for.
 const PROFILE_BUDGET: Duration = Duration::from_millis(200);
 
@@ -85,7 +85,7 @@ impl LabArena {
     #[doc = doc!("LabArena.over")]
     #[staticmethod]
     fn over(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
-        // pyarrow's, since the limited API of the older Pythons has no buffers.
+        // By pyarrow, because the limited API of older Pythons has no buffers.
         let buffer = buffer.py().import("pyarrow")?.call_method1("py_buffer", (buffer,))?;
         let start: usize = buffer.getattr("address")?.extract()?;
         let nbytes: usize = buffer.getattr("size")?.extract()?;
@@ -93,8 +93,8 @@ impl LabArena {
             return Err(PyBufferError::new_err("a writable buffer of bytes is needed"));
         }
         let (start, length) = (Address(start), Length::from(nbytes));
-        // SAFETY: pyarrow's buffer keeps the bytes where they are, and writable, while it is held;
-        // whoever hands it over is told to leave it alone.
+        // SAFETY: pyarrow's buffer keeps the bytes in place, and writable, while it is held; the
+        // docstring forbids the caller to use them meanwhile.
         Ok(Self::of(unsafe { LabBuffer::over(start, length, Box::new(buffer.unbind())) }))
     }
 
@@ -202,8 +202,8 @@ pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<
     plain::to_python(py, &facts)
 }
 
-/// What writing back all caches at once costs here, and for which ranges it is worth that, or why it
-/// cannot be done.
+/// The cost of writing back all caches at once, and the lengths from which it pays, or the reason
+/// why it is impossible.
 fn all_caches(profile: &Profile) -> Value {
     let caches = match AllCaches::of_machine() {
         Ok(caches) => caches,

@@ -1,13 +1,13 @@
-//! `farrow._native`: the Python face of the client.
+//! `farrow._native`: the Python binding of the client.
 //!
-//! It turns Python values into what the `farrow` crate takes and back, and has no logic of its
-//! own. Arrow values cross by the C Data Interface; a C++ half (`cpp/shim.cc`), compiled against
-//! the pyarrow wheel, makes and takes apart pyarrow objects and subclasses `arrow::MemoryPool`.
-//! `python/farrow` imports it; `python/farrow/_native.pyi` says what it exports.
+//! It converts Python values to arguments of the `farrow` crate and back, and has no logic of its
+//! own. Arrow values pass through the C Data Interface; a C++ half (`cpp/shim.cc`), compiled
+//! against the pyarrow wheel, creates and reads pyarrow objects and subclasses `arrow::MemoryPool`.
+//! `python/farrow` imports it; `python/farrow/_native.pyi` lists its exports.
 //!
-//! Loading it needs libarrow, but not the pyarrow package: a node runs without (`_node.py`).
+//! Loading it needs libarrow, but not the pyarrow package: a node runs without it (`_node.py`).
 
-/// The docstring of an item of `_native.pyi`, which is the only place where it is written.
+/// The docstring of an item from `_native.pyi`, its only source.
 macro_rules! doc {
     ($item:literal) => {
         include_str!(concat!(env!("OUT_DIR"), "/doc/", $item, ".txt"))
@@ -42,7 +42,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
-/// The Python face of Farrow; use it through the package `farrow`.
+/// The Python binding of Farrow; use it through the package `farrow`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let (compiled, loaded) = shim::so_versions();
@@ -54,7 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     farrow::interrupt::check_on_all_threads(waiting::has_raised);
     module.add("ARROW_SO_VERSION", compiled)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // The class of a panic that reached the border; `farrow.exceptions` makes it an `Exception`.
+    // The class of a panic that reaches Python; `farrow.exceptions` makes it an `Exception`.
     module.add("InternalError", module.py().get_type::<PanicException>())?;
     module.add_class::<client::Client>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;

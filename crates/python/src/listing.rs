@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Bytes of an id.
 const ID_BYTES: i32 = 16;
 
-/// Says which objects have no name in the list because theirs was overwritten.
+/// Warns of objects that have no name in the list because it was overwritten.
 fn warn_of_damage<'a>(
     py: Python<'_>,
     objects: impl IntoIterator<Item = &'a ListedObject>,
@@ -42,7 +42,7 @@ pub fn table<'py>(py: Python<'py>, objects: &[ListedObject]) -> PyResult<Bound<'
     wrap(py, batch(objects))
 }
 
-/// As [`table`], with a column for the node of each.
+/// As [`table`], with a column for the node of each object.
 pub fn table_of_nodes<'py>(
     py: Python<'py>,
     found: Vec<(Option<String>, ListedObject)>,

@@ -14,7 +14,7 @@ fn number(what: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>>
     value.map(extract).transpose()
 }
 
-/// Make one.
+/// Creates a namespace.
 pub fn create(
     py: Python<'_>,
     client: &Client,
@@ -37,7 +37,7 @@ pub fn create(
     without_gil(py, || client.create_namespace(&spec))
 }
 
-/// All of them, as dictionaries.
+/// All namespaces, as dictionaries.
 pub fn list<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
     let all = without_gil(py, || client.namespaces())?;
     let as_json = |one: NamespaceReport| {
@@ -54,7 +54,7 @@ pub fn list<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>
     plain::to_python(py, &all.into_iter().map(as_json).collect::<Vec<_>>())
 }
 
-/// What a node may do in a namespace: a text as on the command line, or its words one by one.
+/// Sets the rights of a node in a namespace: a text as on the command line, or a list of words.
 pub fn grant(
     py: Python<'_>,
     client: &Client,

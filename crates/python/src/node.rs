@@ -1,4 +1,4 @@
-//! What the `farrow` command needs of the machine: a node, a survey, the speed of a copy.
+//! Functions of the `farrow` command: run a node, survey the machine, time a copy.
 
 use crate::errors::invalid_argument;
 use crate::plain;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The window is asked for a region of this size: larger than most.
+/// The address window is probed for a region of this size: larger than most.
 const WINDOW_PROBE_BYTES: u64 = 1 << 40;
 
 #[doc = doc!("node_main")]
@@ -127,7 +127,7 @@ impl CopyBuffers {
         if nbytes == 0 {
             return Err(invalid_argument("a copy of 0 bytes"));
         }
-        // Written once, so that no copy pays for the first touch of a page.
+        // Written once, so that no copy includes the first touch of a page.
         Ok(py.detach(|| Self { from: vec![1; nbytes], into: Mutex::new(vec![2; nbytes]) }))
     }
 

@@ -9,20 +9,19 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The pool that spills and the strict one of one node, made when asked for.
+/// The spilling pool and the strict pool of one node, created on first use.
 pub type Pools = [PyOnceLock<Py<PyAny>>; 2];
 
-/// The pools of a connection, at each node; shared by the clients that `at` makes of it.
+/// The pools of a connection at each node; shared by the clients that `at` returns.
 pub struct NodePools {
-    /// Those at the node that it connected to, and the region that they are in.
+    /// The region and the pools of the connected node.
     own: (u64, Arc<Pools>),
-    /// By name of the node, with the region that they are in: a node that lost its memory has
-    /// another one.
+    /// Region and pools by name of the node: a node that lost its memory has another region.
     known: Mutex<HashMap<String, (u64, Arc<Pools>)>>,
 }
 
 impl NodePools {
-    /// Of a client at its own node.
+    /// The pools of a client at its own node.
     pub fn new(client: &farrow::Client) -> Self {
         Self { own: (client.region_uid(), no_pools()), known: Mutex::default() }
     }
@@ -46,7 +45,7 @@ impl NodePools {
         }
         let pools = no_pools();
         let old = known.insert(node.to_owned(), (region, Arc::clone(&pools)));
-        // Not under the lock: with the old ones Python code may run.
+        // Release the lock first: dropping the old pools may run Python code.
         drop(known);
         drop(old);
         pools
@@ -57,7 +56,7 @@ fn no_pools() -> Arc<Pools> {
     Arc::new([const { PyOnceLock::new() }; 2])
 }
 
-/// `client` where no node is given, else the same connection at that node.
+/// `client` if no node is given, else the same connection at that node.
 pub fn at<'a>(
     client: &'a farrow::Client,
     node: Option<&str>,

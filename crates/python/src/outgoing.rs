@@ -36,7 +36,7 @@ pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<
 /// The Python values of many objects, in their order.
 pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyList>> {
     let mut bytes = Vec::with_capacity(all.len());
-    // Where the others belong, in order.
+    // Indices of the others, in order.
     let mut others = Vec::new();
     for (index, one) in all.into_iter().enumerate() {
         match one {
@@ -47,8 +47,8 @@ pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyLi
             BatchItem::Object(object) => others.push((index, object)),
         }
     }
-    // SAFETY: the bytes stay mapped and unchanged while their owner is retained; nobody writes through
-    // a read-only buffer.
+    // SAFETY: the bytes stay mapped and unchanged while their owner is retained; a read-only buffer
+    // permits no writes.
     let buffers = unsafe { shim::wrap_all(py, bytes)? };
     if others.is_empty() {
         return PyList::new(py, buffers);
@@ -71,7 +71,7 @@ fn arrow_buffer(py: Python<'_>, data: Buffer) -> PyResult<Bound<'_, PyAny>> {
 
 fn buffer(py: Python<'_>, bytes: ObjectBytes) -> PyResult<Bound<'_, PyAny>> {
     let (data, size, hold) = bytes.into_hold();
-    // SAFETY: the bytes stay mapped and unchanged while the hold is retained, which the buffer does; it
-    // is read-only.
+    // SAFETY: the bytes stay mapped and unchanged while the hold is retained, which the buffer
+    // does; it is read-only.
     unsafe { shim::wrap_shared(py, data, size, hold) }
 }

@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyString};
 
-/// The part that a caller asks for; `None`: the whole object.
+/// The requested part; `None`: the whole object.
 pub fn read(
     columns: Option<&Bound<'_, PyAny>>,
     rows: Option<&Bound<'_, PyAny>>,

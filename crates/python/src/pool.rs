@@ -7,16 +7,16 @@ use farrow_capi::FarrowPool;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-/// What a pool is to have room for.
+/// The expected buffers of a pool.
 #[derive(FromPyObject)]
 pub enum Expect {
-    /// Bytes in all.
+    /// Total bytes.
     Bytes(u64),
     /// Bytes of each buffer.
     Sizes(Vec<u64>),
 }
 
-/// As [`new`], with room from the start.
+/// As [`new`], with reserved room.
 pub fn expecting(
     py: Python<'_>,
     pool: Pool,
@@ -34,8 +34,8 @@ pub fn expecting(
 /// A new pyarrow pool over `pool`.
 ///
 /// pyarrow's buffers, and `pyarrow.set_memory_pool`, keep bare pointers to it, so the few hundred
-/// bytes of the C++ pool and its handle live for ever. The client does not: when the Python
-/// object is collected the handle is retired, and lets go of the client with its last allocation.
+/// bytes of the C++ pool and its handle are never freed. The client is: when the Python object is
+/// collected, the handle is retired, and it releases the client with its last allocation.
 pub fn new(py: Python<'_>, pool: Pool, is_strict: bool) -> PyResult<Py<PyAny>> {
     let handle: &'static FarrowPool = Box::leak(Box::new(FarrowPool::new(pool, is_strict)));
     let wrapped = shim::wrap_pool(py, handle)?;

@@ -1,4 +1,4 @@
-//! `farrow.ObjectRef`, and what may stand for an object in a call.
+//! `farrow.ObjectRef`, and the targets of calls.
 
 use crate::errors::{invalid_argument, unsupported};
 use farrow::{ObjectId, ObjectKey};
@@ -6,16 +6,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Targets for which room is made ahead, whatever an iterable says of its length.
+/// Limit of targets to allocate in advance, for iterables that report a larger length.
 const ROOM_MAX: usize = 1 << 16;
 
 #[doc = doc!("ObjectRef")]
 #[pyclass(frozen, module = "farrow", name = "ObjectRef")]
 #[derive(Clone, Debug)]
 pub struct ObjectRef {
-    /// Of the object.
+    /// The id of the object.
     pub id: ObjectId,
-    /// The name it was put or asked for under.
+    /// The name under which it was put or requested.
     pub name: Option<String>,
 }
 
@@ -80,7 +80,7 @@ fn id_of(bytes: &[u8]) -> PyResult<ObjectId> {
     Ok(ObjectId::from_bytes(bytes))
 }
 
-/// What a reference, a name or an id of 16 bytes stands for.
+/// The key of a reference, a name or an id of 16 bytes.
 pub fn target(value: &Bound<'_, PyAny>) -> PyResult<ObjectKey> {
     if let Ok(reference) = value.cast::<ObjectRef>() {
         return Ok(ObjectKey::Id(reference.get().id));

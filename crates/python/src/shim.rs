@@ -65,13 +65,13 @@ fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// The libarrow series this was compiled for and the one that was loaded.
+/// The libarrow series of the build and the loaded one.
 pub fn so_versions() -> (String, String) {
     // SAFETY: both only read constants of libarrow.
     unsafe { (text(fs_so_compiled()), text(fs_so_loaded())) }
 }
 
-/// Why the shim failed: the Python exception it met, or its own text.
+/// The shim's error: a Python exception, or its own text.
 fn failure(py: Python<'_>) -> PyErr {
     PyErr::take(py).unwrap_or_else(|| {
         // SAFETY: the text is this thread's, and is copied before the next call.
@@ -93,7 +93,7 @@ pub fn bind(py: Python<'_>) -> PyResult<()> {
     let exported = py.import("pyarrow.lib")?.getattr("__pyx_capi__")?;
     let exported = exported.cast::<PyDict>()?;
     for index in 0.. {
-        // SAFETY: any index may be asked for; NULL ends the list.
+        // SAFETY: any index is valid; NULL ends the list.
         let Some(name) = NonNull::new(unsafe { fs_capi_name(index) }.cast_mut()) else {
             break;
         };
@@ -101,8 +101,8 @@ pub fn bind(py: Python<'_>) -> PyResult<()> {
         let capsule = exported
             .get_item(&name)?
             .ok_or_else(|| PyImportError::new_err(format!("pyarrow.lib exports no {name}")))?;
-        // SAFETY: the object is alive; a capsule's own name and pointer are asked for, and the
-        // function is only stored when the name is the signature the shim was compiled for.
+        // SAFETY: the object is alive; a capsule's own name and pointer are read, and the function
+        // is stored only if the name is the signature that the shim was compiled for.
         let code = unsafe {
             let signature = ffi::PyCapsule_GetName(capsule.as_ptr());
             if signature.is_null() {
@@ -124,7 +124,7 @@ pub fn bind(py: Python<'_>) -> PyResult<()> {
 
 /// Which pyarrow class `value` is.
 pub fn classify(value: &Bound<'_, PyAny>) -> ValueClass {
-    // SAFETY: the object is alive and `bind` ran when the state was made.
+    // SAFETY: the object is alive and `bind` ran when the state was created.
     match unsafe { fs_classify(value.as_ptr()) } {
         1 => ValueClass::Table,
         2 => ValueClass::Batch,
@@ -152,7 +152,8 @@ pub fn export_stream(
     class: ValueClass,
 ) -> PyResult<FFI_ArrowArrayStream> {
     let mut stream = FFI_ArrowArrayStream::empty();
-    // SAFETY: the object is of the class that `classify` said; the stream is written on success.
+    // SAFETY: the object is of the class that `classify` returned; the stream is written on
+    // success.
     let done = unsafe { fs_export_stream(value.as_ptr(), code(class), &mut stream) };
     check(value.py(), done)?;
     Ok(stream)
@@ -164,13 +165,13 @@ pub fn export_array(
     class: ValueClass,
 ) -> PyResult<(FFI_ArrowArray, FFI_ArrowSchema)> {
     let (mut array, mut schema) = (FFI_ArrowArray::empty(), FFI_ArrowSchema::empty());
-    // SAFETY: the object is of the class that `classify` said; both are written on success.
+    // SAFETY: the object is of the class that `classify` returned; both are written on success.
     let done = unsafe { fs_export_array(value.as_ptr(), code(class), &mut array, &mut schema) };
     check(value.py(), done)?;
     Ok((array, schema))
 }
 
-/// Address and length of a pyarrow.Buffer; good as long as `value` is retained.
+/// Address and length of a pyarrow.Buffer; valid while `value` is retained.
 pub fn buffer_view(value: &Bound<'_, PyAny>) -> PyResult<(*const u8, usize)> {
     let (mut data, mut size) = (ptr::null(), 0i64);
     // SAFETY: the object is a pyarrow.Buffer; both places are written on success.
@@ -210,7 +211,7 @@ pub fn wrap_one<'py>(
     object(py, made)
 }
 
-/// Runs what C++ calls, into which a panic must not unwind: the panic hook has told of it.
+/// Runs a callback of C++, into which a panic must not unwind; the panic hook has reported it.
 fn contained(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }
@@ -220,7 +221,7 @@ unsafe extern "C" fn release_owner<T>(owner: *mut c_void) {
     contained(|| drop(unsafe { Box::from_raw(owner.cast::<T>()) }));
 }
 
-/// A pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
+/// A pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps alive.
 ///
 /// # Safety
 /// The bytes must stay readable (writable, if `is_mutable`) until `owner` is dropped.
@@ -233,7 +234,7 @@ pub unsafe fn wrap_buffer<T: Send + 'static>(
 ) -> PyResult<Bound<'_, PyAny>> {
     let size = i64::try_from(size).unwrap_or(0);
     let owner = Box::into_raw(Box::new(owner)).cast::<c_void>();
-    // SAFETY: the caller keeps the bytes good until the owner is dropped, which the buffer does.
+    // SAFETY: the caller keeps the bytes valid until the owner is dropped, which the buffer does.
     let made = unsafe { fs_wrap_buffer(data, size, is_mutable, owner, release_owner::<T>) };
     object(py, made)
 }
@@ -243,7 +244,7 @@ unsafe extern "C" fn release_shared<T>(owner: *mut c_void) {
     contained(|| drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) }));
 }
 
-/// A read-only pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
+/// A read-only pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps alive.
 ///
 /// # Safety
 /// The bytes must stay readable until the last of the owners is dropped.
@@ -255,7 +256,7 @@ pub unsafe fn wrap_shared<T: Send + Sync + 'static>(
 ) -> PyResult<Bound<'_, PyAny>> {
     let size = i64::try_from(size).unwrap_or(0);
     let owner = Arc::into_raw(owner).cast_mut().cast::<c_void>();
-    // SAFETY: as in `wrap_buffer`; nobody writes through a buffer that is not mutable.
+    // SAFETY: as in `wrap_buffer`; an immutable buffer permits no writes.
     let made = unsafe { fs_wrap_buffer(data.cast_mut(), size, false, owner, release_shared::<T>) };
     object(py, made)
 }
@@ -268,7 +269,7 @@ struct RawBytes {
     owner: OwnerWords,
 }
 
-/// Where an owner lies that C++ keeps without knowing it.
+/// The storage of an owner that is opaque to C++.
 type OwnerWords = [MaybeUninit<u64>; 2];
 
 unsafe extern "C" fn release_words<T>(words: *mut u64) {
@@ -276,7 +277,7 @@ unsafe extern "C" fn release_words<T>(words: *mut u64) {
     contained(|| drop(unsafe { words.cast::<T>().read() }));
 }
 
-/// A read-only pyarrow.Buffer for each of the items: an address, a length, and what keeps the bytes.
+/// A read-only pyarrow.Buffer for each item: an address, a length, and the owner of the bytes.
 ///
 /// # Safety
 /// The bytes must stay readable until their owner is dropped.
@@ -294,7 +295,7 @@ pub unsafe fn wrap_all<T: Send + Sync + 'static>(
     let mut raw: Vec<RawBytes> = items.into_iter().map(raw).collect();
     let mut made: Vec<*mut PyObject> = vec![ptr::null_mut(); raw.len()];
     let count = raw.len() as i64;
-    // SAFETY: there are so many items and places; the caller keeps the bytes good until the owners
+    // SAFETY: both arrays have `count` elements; the caller keeps the bytes valid until the owners
     // are dropped, which the buffers do.
     let taken = unsafe { fs_wrap_all(raw.as_ptr(), count, release_words::<T>, made.as_mut_ptr()) };
     for left in raw.iter_mut().skip(usize::try_from(taken).unwrap_or(0)) {
@@ -306,7 +307,7 @@ pub unsafe fn wrap_all<T: Send + Sync + 'static>(
 
 /// A pyarrow.MemoryPool over `pool`, which must be leaked.
 pub fn wrap_pool<'py>(py: Python<'py>, pool: &'static FarrowPool) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the handle lives for ever.
+    // SAFETY: the handle is never freed.
     let made = unsafe { fs_wrap_pool(ptr::from_ref(pool).cast_mut().cast()) };
     object(py, made)
 }

@@ -1,15 +1,15 @@
-//! Calls of the client without the GIL, which a signal ends if its handler raises.
+//! Calls of the client without the GIL, ended by a signal if its handler raises.
 
 use crate::errors::raise;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
 
-/// What this thread does.
+/// State of this thread's call.
 #[derive(Default)]
 struct WaitingCall {
-    /// Whether it is in a call that can raise.
+    /// Whether a call that can raise is running.
     is_on: Cell<bool>,
-    /// What a signal handler raised in the call that waits.
+    /// The exception of a signal handler during the call.
     raised: RefCell<Option<PyErr>>,
 }
 
@@ -17,7 +17,7 @@ thread_local! {
     static CALL: WaitingCall = const { WaitingCall { is_on: Cell::new(false), raised: RefCell::new(None) } };
 }
 
-/// Runs the handlers of signals that came. On other threads than the main one Python runs none.
+/// Runs the handlers of pending signals. Python runs them only on the main thread.
 pub fn has_raised() -> bool {
     CALL.with(|call| {
         if !call.is_on.get() || call.raised.borrow().is_some() {
@@ -31,7 +31,7 @@ pub fn has_raised() -> bool {
     })
 }
 
-/// A call is on until this is dropped.
+/// Marks a call as running until it is dropped.
 struct On<'a> {
     call: &'a WaitingCall,
     was_on: bool,
@@ -43,9 +43,9 @@ impl Drop for On<'_> {
     }
 }
 
-/// Runs a call of the client without the GIL. While it waits, signal handlers run within a tenth
-/// of a second: if one raises, the call ends with that exception, otherwise it waits on for the
-/// rest of its time.
+/// Runs a call of the client without the GIL. While it waits, signal handlers run within a tenth of
+/// a second. If one raises, the call ends with that exception; otherwise it continues to wait for
+/// the rest of its time.
 pub fn without_gil<T, F>(py: Python<'_>, call_of_client: F) -> PyResult<T>
 where
     F: FnOnce() -> Result<T, farrow::Error> + Send,

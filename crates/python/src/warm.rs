@@ -1,8 +1,8 @@
-//! The way of a `get`, gone once before there is one.
+//! The code path of a `get`, run once in advance.
 //!
-//! The first Arrow value that a process rebuilds and hands to pyarrow costs some 0.15 ms more than
-//! the next: the code of both libraries is touched for the first time, and what they keep for
-//! ever is made. `connect` pays that instead, over a table of two columns that no node knows.
+//! The first Arrow value that a process rebuilds and passes to pyarrow costs some 0.15 ms more than
+//! the next: the code of both libraries is loaded, and their caches are filled. `connect` pays
+//! that instead, with a private table of two columns.
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::shim;
 
-/// Takes no node and changes nothing. What fails here fails again, and is told, where it matters.
+/// Needs no node and changes nothing. An error here is ignored: a real `get` will report it.
 pub fn rebuild_a_table(py: Python<'_>) {
     if let Some(exported) = rebuilt().and_then(|table| convert::export(&table).ok()) {
         let _ = shim::wrap_table(py, exported);
@@ -28,7 +28,7 @@ fn rebuilt() -> Option<farrow::ArrowObject> {
     let plan = Plan::table(&schema, &[batch], &mut |_, _| None).ok()?;
     let mut bytes = vec![0; usize::try_from(plan.copy_bytes()).ok()?];
     plan.write_copies(&mut bytes).ok()?;
-    // Of words, so that it is aligned like a region.
+    // A vector of words is aligned like a region.
     let words: Vec<u64> = bytes
         .chunks(8)
         .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
@@ -47,7 +47,7 @@ fn rebuilt() -> Option<farrow::ArrowObject> {
     }
 }
 
-/// A column of plain numbers and one of strings with a null: most others take the same ways.
+/// A column of plain numbers and one of strings with a null: most types share their code paths.
 fn table() -> Option<(SchemaNode, BatchData)> {
     let columns: [ArrayRef; 2] = [
         Arc::new(Int64Array::from_iter_values([1, 2])),

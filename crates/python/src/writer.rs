@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a writer is in its life.
+/// The life-cycle stage of a writer.
 enum WriterStage {
     Writing(farrow::Writer),
     Sealed(ObjectRef),
@@ -24,7 +24,7 @@ pub struct Writer {
     state: Mutex<WriterStage>,
     view: Mutex<Option<Py<PyMemoryView>>>,
     bytes: u64,
-    /// Where the next write begins that does not say where.
+    /// Offset of the next write without an offset.
     position: AtomicU64,
     name: Option<String>,
 }
@@ -45,7 +45,7 @@ impl Writer {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is being written.
+    /// The memory that is being written.
     fn memory(&self) -> PyResult<Arc<farrow::WriterMemory>> {
         match &*self.state() {
             WriterStage::Writing(writer) => Ok(Arc::clone(writer.memory())),
@@ -54,8 +54,8 @@ impl Writer {
         }
     }
 
-    /// Take the view back from Python, so that a late write is an exception and not a fault.
-    /// Views made of it (numpy arrays, slices) keep the memory, which stays mapped read-only.
+    /// Releases Python's view, so that a late write raises instead of faulting. Views derived from
+    /// it (numpy arrays, slices) retain the memory, which stays mapped read-only.
     fn release_view(&self, py: Python<'_>) -> PyResult<()> {
         let Some(view) = self.view().take() else {
             return Ok(());

@@ -1,9 +1,9 @@
-"""The command ``farrow``: run a node, put and get files, look around.
+"""The command ``farrow``: run a node, put and get files, inspect a node.
 
-``farrow node`` runs the daemon in this process; all other commands are clients of a node
-that already runs, found by ``--socket``, ``$FARROW_SOCKET`` or the user's own node.  An error
-the store or the system gives is printed as one line and ends with exit code 1; a wrong
-command line ends with 2; Ctrl-C with 130.
+``farrow node`` runs the daemon in this process; all other commands are clients of a running node,
+found by ``--socket``, ``$FARROW_SOCKET`` or the user's own node.  An error of the store or the
+system is printed as one line, with exit code 1; an invalid command line exits with 2, Ctrl-C with
+130.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _node(arguments: list[str]) -> int:
     """Become the daemon, which parses its own flags (``farrow._native.node_main``).
 
-    This process is replaced by an interpreter that loads the extension alone: a node that
-    kept pyarrow would carry some 40 MiB that it never uses.
+    An interpreter that loads only the extension replaces this process: pyarrow would take some
+    40 MiB that a node never uses.
     """
     from farrow._connect import _node_arguments
 
@@ -202,7 +202,7 @@ def _add_certs(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run a parsed command, turning every expected failure into one line."""
+    """Run a parsed command; an expected failure prints one line."""
     import pyarrow as pa
 
     import farrow
@@ -212,7 +212,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return _commands.COMMANDS[options.command](options)
     except BrokenPipeError:
-        # The reader of our output went away (| head): nothing to say, and nowhere to say it.
+        # The reader of the output ended (| head): end quietly.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except farrow.FarrowError as error:

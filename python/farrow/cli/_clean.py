@@ -1,8 +1,8 @@
-"""``farrow clean``: remove what nodes left behind of which no process is left.
+"""``farrow clean``: remove files of ended nodes.
 
-That is memory in a place with a name (``--keep``, ``--memory-dir``, earlier versions), with what is
-sealed in it, spilled objects of memory that is gone, and sockets at which nobody listens.  What a
-process serves, opens or maps stays: the kernel is asked, by locks and leases on the files.
+These are named memory (``--keep``, ``--memory-dir``, earlier versions) with its sealed objects,
+spilled objects of removed memory, and sockets without a listener.  Files that a process serves,
+opens or maps stay, as detected by locks and leases on the files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SOMETHING_LEFT = 3
 
 
 def run(folders: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
-    """List what is left and remove it.
+    """List leftover files and remove them.
 
     Returns:
-        0: nothing is left.  1: something could not be removed.  3: a dry run found something.
+        0: nothing is left.  1: a removal failed.  3: a dry run found leftover files.
     """
     found = _native.leftovers(list(folders), remove=not dry_run)
     if as_json:

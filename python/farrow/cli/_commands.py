@@ -1,4 +1,4 @@
-"""The commands that talk to a node: put, get, ls, rm, stat; and the door to all others."""
+"""The commands of a client: put, get, ls, rm, stat; and the dispatch of all others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-# Endings taken off a file's name to name its object.
+# Endings removed from a file's name to name its object.
 _PACKED = (".gz", ".bz2", ".zst")
 _TABLES = (".csv", ".txt", ".tsv", ".parquet", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
 _PREVIEW_ROWS = 10
@@ -48,10 +48,10 @@ _ID = re.compile("[0-9a-fA-F]{32}")
 
 
 def _connect(options: argparse.Namespace) -> Any:
-    """A client of a node that runs already.
+    """A client of a running node.
 
-    ``farrow.connect`` would start a private node where there is none.  That one would end
-    with this process, and take what it holds along: of no use to a command.
+    ``farrow.connect`` could start a private node.  A command must not: that node, and its objects,
+    would end with this process.
     """
     if options.socket is not None:
         return farrow.connect(options.socket, timeout=options.timeout, namespace=options.namespace)
@@ -67,14 +67,14 @@ def _connect(options: argparse.Namespace) -> Any:
 
 
 def _target(client: Any, text: str) -> str | bytes:
-    """What the user means: a name, or an id of 32 hexadecimal digits that is no name."""
+    """Parse a target: a name, or an id of 32 hexadecimal digits that is no name."""
     if _ID.fullmatch(text) and not client.contains(text):
         return bytes.fromhex(text)
     return text
 
 
 def object_name(path: Path) -> str:
-    """The name a file's object gets: the file's, without endings such as ``.csv.gz``."""
+    """The name of a file's object: the file's, without endings such as ``.csv.gz``."""
     name = path.name
     while name.lower().endswith(_PACKED + _TABLES) and Path(name).stem:
         name = Path(name).stem
@@ -108,12 +108,12 @@ def _put(options: argparse.Namespace) -> int:
     total = sum(int(buffer["bytes"]) for buffer in buffers)
     looked = time.perf_counter()
     if options.replace:
-        # Only now that there is another to take its place.
+        # Not earlier: the new table has been read successfully.
         _delete_if_there(client, name)
     try:
         ref = client.put(table, name)
     except farrow.OutOfMemory:
-        # What lies in place may be in the way: outside, all of it asks for room as one.
+        # Buffers in the region may fragment it: copy the table out and ask for all room at once.
         table = _outside(table)
         in_place = 0
         ref = client.put(table, name)
@@ -154,7 +154,7 @@ def _outside(table: pa.Table) -> pa.Table:
 
 
 def _bytes_of(client: Any, name: str) -> int:
-    """Bytes of the object of this name, which is going to be replaced."""
+    """Bytes of the object of this name, which will be replaced."""
     listed = client.list(name)
     sizes = zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True)
     return sum(int(size) for found, size in sizes if found == name)
@@ -166,7 +166,7 @@ def _delete_if_there(client: Any, name: str) -> None:
 
 
 def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
-    """Store a file's bytes as they are, read straight into the region."""
+    """Store a file's bytes unchanged, read directly into the region."""
     size = path.stat().st_size
     check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
     if options.replace:
@@ -230,7 +230,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _write_file(value: Any, target: Path, word: str) -> None:
-    """Write beside the target and rename, so that no half-written file is ever seen."""
+    """Write a temporary file and rename it, so that no incomplete file is visible."""
     import gzip
 
     if not target.parent.is_dir():
@@ -254,7 +254,7 @@ def _write_file(value: Any, target: Path, word: str) -> None:
 
 
 def _preview(name: str, value: Any) -> None:
-    """Print the first rows of a table, or what else the object is."""
+    """Print the first rows of a table, or a summary of another object."""
     out = console()
     if not _is_table(value):
         shape = getattr(value, "shape", None)
@@ -311,7 +311,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _list_all(client: Any, prefix: str) -> pa.Table:
-    """The objects of all nodes that can be reached, with a column for the node."""
+    """The objects of all reachable nodes, with a column for the node."""
     try:
         return client.list(prefix, all_nodes=True)
     except farrow.NodeUnreachable:
@@ -326,7 +326,7 @@ def _list_all(client: Any, prefix: str) -> pa.Table:
 
 
 def _tell_missing(client: Any) -> None:
-    """Say on standard error whose objects are not listed."""
+    """Print the nodes whose objects are not listed, on standard error."""
     gone = ("left", "not joined")
     away = [row for row in client.nodes() if row.reach not in gone]
     lost = [row.name for row in away if row.reach == "lost" or not row.fabric]
@@ -468,7 +468,7 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield key, value
 
 
-# Keys of stats() that count bytes but do not say so in their name.
+# Keys of stats() that count bytes without a unit in their name.
 _BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
 _BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records", "spilled"}
 _BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}

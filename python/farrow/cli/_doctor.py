@@ -1,8 +1,7 @@
-"""``farrow doctor``: what this machine offers, and the exact command that mends what lacks.
+"""``farrow doctor``: capabilities of this machine, and commands that fix deficiencies.
 
-The facts come from the extension (``farrow._native.survey()``), which looks at the machine
-the way the daemon does.  The advice is made here: one ``Finding`` for each thing that a node
-would miss, with what it costs to go without.
+The extension (``farrow._native.survey()``) surveys the machine like the daemon does.  This module
+gives the advice: one ``Finding`` for each deficiency, with its consequence.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from farrow.cli._output import console, grid, human_bytes, human_ns, print_json
 
 __all__ = ["Finding", "findings", "run"]
 
-# One descriptor for each client and region, and room for the rest.
+# One descriptor for each client and region, and a reserve.
 _FILES_WANTED = 4096
-# A mapping for each writable extent that is being filled, and each library of the process.
+# One mapping for each writable extent in use, and for each library of the process.
 _MAPS_WANTED = 65_530
-# Not meant for data, tmpfs or not.
+# Mounts that are not for data, even if they are tmpfs.
 _NO_PLACE = ("/sys", "/proc", "/dev/hugepages")
 _SHM_SHARE_WANTED = 0.25
 _BYTE_WORDS = ("bytes", "size", "free", "memory", "memlock", "address_space", "total", "available")
@@ -29,7 +28,7 @@ _BYTE_WORDS = ("bytes", "size", "free", "memory", "memlock", "address_space", "t
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something that lacks: what, what follows from it, and how to mend it."""
+    """A deficiency, its consequence, and its fix."""
 
     level: str  # "error": a node cannot work; "advice": it works, but slower or smaller
     what: str
@@ -53,9 +52,9 @@ def run(*, as_json: bool) -> int:
 
 
 def findings(survey: dict[str, Any]) -> list[Finding]:
-    """What lacks on a machine with this survey, most serious first.
+    """Deficiencies of a machine with this survey, most serious first.
 
-    Keys that the survey does not have are passed over.
+    Missing keys of the survey are ignored.
     """
     found = [
         *_tmpfs_findings(survey),
@@ -176,7 +175,7 @@ def _window_findings(survey: dict[str, Any]) -> list[Finding]:
 
 
 def _leftover_findings() -> list[Finding]:
-    """What nodes left behind that ended: memory waits for the next node at the same socket."""
+    """Files of ended nodes; their memory is retained for the next node at the same socket."""
     found = []
     for one in _native.leftovers([]):
         what = f"{one['path']} ({one['kind']}) was left by a node that ended"
@@ -193,7 +192,7 @@ def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _places(survey: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that a new node could use: what a node mounted for itself is for that one alone."""
+    """Mounts that a new node could use: not those that a node mounted for itself."""
     return [place for place in _tmpfs(survey) if not place.get("of_node")]
 
 
@@ -219,7 +218,7 @@ def _physical_bytes() -> int:
 
 
 def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]) -> None:
-    """Facts of one value or group a line, then what is a list, then the findings."""
+    """Single values and groups, one line each, then lists, then the findings."""
     out = console()
     rows = []
     for key, value in survey.items():
@@ -248,7 +247,7 @@ def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]
 
 
 def _print_profile(out: Any, profile: dict[str, Any]) -> None:
-    """How Farrow uses the caches here, by size: the way, and what it took when it was measured."""
+    """Farrow's cache methods on this machine by size, with their measured times."""
     rows = [
         (
             human_bytes(step["bytes"]),
@@ -265,7 +264,7 @@ def _print_profile(out: Any, profile: dict[str, Any]) -> None:
 
 
 def _all_caches(found: dict[str, Any]) -> str:
-    """Writing back the caches of the whole machine, for the largest ranges."""
+    """The cost of writing back all caches of the machine, used for the largest ranges."""
     if "why_not" in found:
         return f"All caches at once: not here ({found['why_not']})."
     words = [f"All caches at once: {human_ns(found['ns'])}"]
@@ -281,7 +280,7 @@ def _way(step: dict[str, Any], work: str) -> str:
 
 
 def _devices() -> list[str]:
-    """Memory devices that a node could lend; any other mappable file will do as well."""
+    """Memory devices that a node could share; other mappable files also work."""
     patterns = ("dax*", "mishmem*", "cxl/mem*")
     return sorted(str(path) for pattern in patterns for path in Path("/dev").glob(pattern))
 
@@ -291,7 +290,7 @@ def _words(name: str) -> str:
 
 
 def _print_rows(out: Any, title: str, value: Any) -> None:
-    """A list of alike entries, or a dict of them, as one table."""
+    """A list or dict of similar entries, as one table."""
     if isinstance(value, dict):
         entries = [
             {"": name, **(item if isinstance(item, dict) else {"value": item})}

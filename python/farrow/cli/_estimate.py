@@ -1,9 +1,9 @@
-"""How much memory the table of a file takes, told before it is read.
+"""Estimate the memory of a file's table before the file is read.
 
-Parquet and Arrow IPC say it in their metadata, text is judged by a sample.  A load that cannot fit
-is refused before anything makes room for it; one that fits is given a pool that costs nobody an
-object unless the table comes of it, or, where this machine has no memory to build it beside the
-region, room for all of it at once.
+The metadata of Parquet and Arrow IPC has the sizes; for text, a sample is read.  A load that cannot
+fit is rejected before any eviction.  A load that fits gets a pool that evicts nothing until the
+table is complete.  If this machine has too little private memory for that, the room for the whole
+table is reserved at once.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Estimate", "check_room", "estimate", "pool_for"]
 
-# Headers of pages and levels of nesting are in a Parquet file's count of bytes, not in the table.
+# A Parquet file's byte count includes page headers and nesting levels, which the table lacks.
 _PARQUET_SHARE = 7 / 8
-# Text packs to a quarter, columns of numbers to less.
+# Text compresses to a quarter, columns of numbers to less.
 _PACKED_SHARE = 4
-# The rows behind a sample of text may be shorter, or empty.
+# The rows after a sample of text may be shorter, or empty.
 _TEXT_SHARE = 1 / 2
 _SAMPLE_BYTES = 256 << 10
-# Private memory is left to others by half.
+# Half of the private memory is left to other processes.
 _PRIVATE_SHARE = 1 / 2
 _UNLIMITED = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Bytes of a table's buffers: it has ``least`` at least, and ``likely`` in all."""
+    """Bytes of a table's buffers: a lower bound ``least``, and the estimate ``likely``."""
 
     least: int
     likely: int
@@ -48,11 +48,11 @@ class Estimate:
 def estimate(
     path: Path, *, delimiter: str | None = None, has_header: bool | None = None
 ) -> Estimate:
-    """Look how much memory the table of a file takes.
+    """Estimate the memory of a file's table.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError, pyarrow.ArrowInvalid: it is no table, or a damaged one.
+        ValueError, pyarrow.ArrowInvalid: the file is no table, or is damaged.
     """
     kind = kind_of(path)
     if kind is FileKind.PARQUET:
@@ -66,12 +66,12 @@ def pool_for(client: Any, expected: Estimate, *, besides: int = 0) -> pa.MemoryP
     """The pool in which to build a table.
 
     Raises:
-        OutOfMemory: the table cannot fit, even if all left that may, and ``besides`` these bytes.
+        OutOfMemory: the table cannot fit, even after eviction and with ``besides`` more free bytes.
     """
     free = check_room(client, expected.least, besides=besides)
     missing = expected.likely - free
     if missing <= _private_bytes() * _PRIVATE_SHARE:
-        # What finds no room waits outside: `put` makes room for it when it is all there.
+        # Buffers without room stay in private memory; `put` makes room for the complete table.
         return client.memory_pool()
     try:
         return client.memory_pool(expect=expected.likely)
@@ -80,18 +80,18 @@ def pool_for(client: Any, expected: Estimate, *, besides: int = 0) -> pa.MemoryP
 
 
 def check_room(client: Any, least: int, *, besides: int = 0) -> int:
-    """Refuse what cannot fit, before anything makes room for it.
+    """Reject a request that cannot fit, before any eviction.
 
     Args:
-        client: of the node.
-        least: bytes that are needed at least.
-        besides: bytes that will be free by then.
+        client: a client of the node.
+        least: least number of bytes needed.
+        besides: bytes that will be freed in addition.
 
     Returns:
         Bytes that are free now.
 
     Raises:
-        OutOfMemory: they would not fit even if all left that may.
+        OutOfMemory: the bytes would not fit even after eviction.
     """
     stats = client.stats()
     free, largest = int(stats["free"]), int(stats["largest_free"])
@@ -121,7 +121,7 @@ def _of_parquet(path: Path) -> Estimate:
                 least += fixed
                 likely += fixed + (about.num_rows // 8 if _has_nulls(column) else 0)
                 continue
-            # Values that repeat are in the file once: there may be more of them, never less.
+            # The file stores repeated values once: the table is larger, never smaller.
             known = int(column.total_uncompressed_size * _PARQUET_SHARE)
             least += known
             likely += max(2 * known, 4 * column.num_values)
@@ -136,7 +136,7 @@ def _has_nulls(column: pq.ColumnChunkMetaData) -> bool:
 
 
 def _width(kind: pa.DataType) -> int | None:
-    """Bits of each value, where all have the same."""
+    """Bits of each value, for types of fixed width."""
     if isinstance(kind, (pa.BaseExtensionType, pa.DictionaryType)) or pa.types.is_nested(kind):
         return None
     try:
@@ -152,7 +152,7 @@ def _of_ipc(path: Path, kind: FileKind) -> Estimate:
         total = 0
         for batch in _batches(whole, kind):
             if not _lies_in(batch, whole):
-                # Packed: what it takes is known when it is unpacked.
+                # Compressed: the size is known only after decompression.
                 return Estimate(int(size * _PARQUET_SHARE), _PACKED_SHARE * size)
             total += batch.nbytes
     return Estimate(total, total)
@@ -193,14 +193,14 @@ def _of_text(path: Path, delimiter: str | None, has_header: bool | None) -> Esti
             parse_options=pacsv.ParseOptions(delimiter=shape.delimiter),
         )
     except pa.ArrowInvalid:
-        # The load says what is wrong with it.
+        # The load will report the error.
         return Estimate(0, 0)
     likely = int(size * table.nbytes / max(len(whole), 1))
     return Estimate(0 if compression else int(likely * _TEXT_SHARE), likely)
 
 
 def _private_bytes() -> int:
-    """Memory that this process may still have beside the region, as far as the system says."""
+    """Private memory that this process may still allocate, as reported by the system."""
     return max(0, min(_available(), *_control_group()))
 
 
@@ -214,7 +214,7 @@ def _available() -> int:
 
 
 def _control_group() -> list[int]:
-    """What the limits of this process's control group leave, and of those around it."""
+    """Remaining memory of this process's control group and of its parents."""
     left = [_UNLIMITED]
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

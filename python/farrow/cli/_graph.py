@@ -1,7 +1,7 @@
 """The commands about transaction graphs: ``farrow graph generate``, ``features``, ``patterns``
 and ``report``.
 
-They need no node.  What takes long to import is imported by the command that runs.
+They need no node.  Each command imports its slow modules itself.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers", "graph"]
 
 _PATTERNS = "fan,degree,scatter-gather,temp-cycle,vertex-stats"
-# Causal results do not depend on it; batches of some size keep the search parallel.
+# Causal results do not depend on the batch; large batches keep the search parallel.
 _BATCH_CAUSAL, _BATCH_CAUSAL_MIN, _BATCHES = 32_768, 512, 100
 _BATCH = 2_048
-# Rows of a row group: many enough to compress, few enough to keep in memory.
+# Rows of a row group: enough to compress well, few enough to keep in memory.
 _GROUP_ROWS = 1 << 17
 _FOUND_MAX = 1_000_000
-# In a second, the finest unit that timestamps may have.
+# Nanoseconds in a second: the finest unit of timestamps.
 _NANOSECONDS = 10**9
 
 
@@ -56,7 +56,7 @@ def add_parsers(commands: Any) -> None:
     patterns.add_argument(
         "--size-min", type=int, default=2, metavar="N", help="write none smaller than this (2)"
     )
-    # Each payment into a fan completes a larger one: lists of fans are for those who ask.
+    # Each payment into a fan completes a larger one: fans are listed only on request.
     _add_settings(patterns, "scatter-gather,temp-cycle")
 
     report = actions.add_parser("report", help="one HTML page: speed, features, largest patterns")
@@ -83,7 +83,7 @@ def _add_generate(actions: Any) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, patterns: str = _PATTERNS) -> None:
-    """What all actions that run a stream through the features share."""
+    """Add the arguments of all actions that run a stream through the features."""
     layout = parser.add_argument_group("how the input is read")
     layout.add_argument(
         "--columns",
@@ -221,7 +221,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _readable(read: Transactions, found: pa.Table, first: int, *, as_text: bool) -> pa.Table:
-    """Patterns as they are written: numbered, accounts by their names."""
+    """Patterns for output: numbered, accounts by name."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -253,7 +253,7 @@ def _run(
     *,
     found: bool = False,
 ) -> Run:
-    """Send the transactions through the features, each batch to ``use``, until that says False."""
+    """Run transactions through the features and pass batches to ``use`` until it returns False."""
     from farrow.cli._output import progress_bar
     from farrow.graph import GraphFeatures, _stream
     from farrow.graph.report import Run
@@ -279,14 +279,14 @@ def _run(
 
 
 def _batch(options: argparse.Namespace, rows: int) -> int:
-    """Rows of a batch, for an input of so many rows."""
+    """Rows of a batch, for an input of ``rows`` rows."""
     if options.batch is not None:
         if options.batch < 1:
             raise ValueError(f"--batch is {options.batch}; it must be 1 or more")
         return int(options.batch)
     if options.mode == "batch":
         return _BATCH
-    # Enough of them for a progress bar and a curve; causal results do not depend on it.
+    # Enough batches for a progress bar and a curve; causal results do not depend on them.
     return min(_BATCH_CAUSAL, max(_BATCH_CAUSAL_MIN, rows // _BATCHES))
 
 
@@ -296,7 +296,7 @@ def _read(options: argparse.Namespace) -> Transactions:
     from farrow.graph import GraphFeatures, data
     from farrow.graph._settings import Plan
 
-    # What makes no sense is told before a large file is read.
+    # Invalid arguments fail before a large file is read.
     Plan(GraphFeatures(**_settings(options)).get_params(deep=False), ticks=_NANOSECONDS)
     path = Path(options.input)
     if not path.is_file():
@@ -316,7 +316,7 @@ def _read(options: argparse.Namespace) -> Transactions:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What the user chose, as arguments of ``GraphFeatures``."""
+    """The user's options as arguments of ``GraphFeatures``."""
     patterns = _words(options.patterns)
     chosen: dict[str, Any] = {
         "patterns": tuple(patterns),
@@ -336,7 +336,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _window(text: str, patterns: list[str]) -> str | dict[str, str]:
-    """``96h`` for all patterns, or by pattern; one without a name is for all others."""
+    """Parse ``96h`` for all patterns, or windows by pattern; one without a name is the default."""
     by_name: dict[str, str] = {}
     others = "24h"
     for word in _words(text):
@@ -381,7 +381,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def _checked(output: str | Path, endings: tuple[str, ...]) -> Path:
-    """The file to write, before work is spent on it."""
+    """Check the path of the output before the work begins."""
     path = Path(output)
     if path.suffix.lower() not in endings:
         raise ValueError(f"cannot write {path.name!r}: use {' or '.join(endings)}")
@@ -391,7 +391,7 @@ def _checked(output: str | Path, endings: tuple[str, ...]) -> Path:
 
 
 class _Writer:
-    """Writes tables of one schema, some batches at a time; a file that failed is taken away."""
+    """A writer of tables of one schema, some batches at a time; an error removes the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -416,7 +416,7 @@ class _Writer:
                 self._part.unlink(missing_ok=True)
 
     def add(self, table: pa.Table) -> None:
-        """Write a table, now or with those that follow."""
+        """Write a table, now or together with later ones."""
         self._waiting.append(table)
         self._rows += table.num_rows
         if self._rows >= _GROUP_ROWS:
@@ -446,7 +446,7 @@ class _Writer:
 
 
 def _summary(options: argparse.Namespace, run: Run, output: Path) -> None:
-    """What came out: rows a second, how many features are in use, what the graph holds."""
+    """Print the results: rows a second, features in use, contents of the graph."""
     if options.quiet:
         return
     from farrow.cli._output import console, grid
@@ -462,7 +462,7 @@ def _summary(options: argparse.Namespace, run: Run, output: Path) -> None:
         rows.append((block, f"{len(used)} of {len(places)}", f"{share:.2%}", f"{largest:,.6g}"))
     out = console(stderr=True)
     out.print(grid(("features", ">not zero", ">rows, at most", ">largest"), rows))
-    # How fast it was stands above.
+    # The speed is printed above.
     held = {name: value for name, value in run.stats.items() if value and name != "rates"}
     facts = ", ".join(_fact(name, value) for name, value in held.items())
     _say(f"graph: {facts}")
@@ -476,7 +476,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _say(text: str) -> None:
-    """One line for people, on standard error: standard output is for data."""
+    """Print a message on standard error: standard output is for data."""
     from farrow.cli._output import visible
 
     print(visible(text), file=sys.stderr)

@@ -1,6 +1,6 @@
-"""``farrow lab coherence``: measure what publish and refresh cost here, and what Farrow picks.
+"""``farrow lab coherence``: measure costs of publish and refresh, and show Farrow's choices.
 
-It needs no node; with ``--node`` another node's memory takes part.
+It needs no node; ``--node`` adds another node's memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def lab(options: argparse.Namespace) -> int:
-    """Run it; 0 even where a choice is not the best: that is what the report is for."""
+    """Run it; returns 0 even if a choice is not the best, because the report shows that."""
     from farrow import _native
     from farrow.cli._output import progress_bar
     from farrow.lab import _files, _measure, analyse, measure
@@ -103,7 +103,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 @contextlib.contextmanager
 def _region(options: argparse.Namespace, settings: Settings) -> Iterator[tuple[Any, str]]:
-    """Memory of a node that runs, given back at the end; None without --socket and --node."""
+    """Memory of a running node, freed at the end; None without --socket and --node."""
     if options.socket is None and options.node is None:
         yield None, ""
         return
@@ -112,7 +112,7 @@ def _region(options: argparse.Namespace, settings: Settings) -> Iterator[tuple[A
 
     client = farrow.connect(options.socket)
     at = client if options.node is None else client.at(options.node)
-    # It is written, and never sealed.
+    # The object is written, and never sealed.
     writer = at.create(arena_bytes(settings, "region"))
     try:
         yield writer.buffer, f"memory of node {options.node or client.node or client.address}"

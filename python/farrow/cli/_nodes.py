@@ -45,7 +45,7 @@ def nodes(client: Any, options: argparse.Namespace) -> int:
 
 
 def certs(options: argparse.Namespace) -> int:
-    """Make an authority in a folder, or certify a node by it."""
+    """Create a certificate authority in a folder, or certify a node by it."""
     out = console()
     if options.action == "init":
         _native.certs_init(options.folder, options.days)

@@ -1,4 +1,4 @@
-"""What all commands share: sizes, tables for people, one-line errors."""
+"""Common output of all commands: sizes, tables, one-line errors."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _SIZE = re.compile(r"(\d+(?:[.]\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 class CommandError(Exception):
-    """Something the user can mend; printed as one line, exit code 1."""
+    """An error that the user can fix; printed as one line, exit code 1."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints tables wide when the output is no terminal."""
+    """A console that prints wide tables if the output is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 160
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
-    """A table in the house's look; a column whose name begins with ``>`` is aligned right.
+    """A table in the common style; a column whose name begins with ``>`` is aligned right.
 
-    Cells are plain text: nothing in them is taken as markup.
+    Cells are plain text, not markup.
     """
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for column in columns:
@@ -65,7 +65,7 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = 
 
 
 def visible(text: str) -> str:
-    """The text with control characters spelled out: names may hold any, and terminals obey."""
+    """Escape control characters, which names may contain and terminals interpret."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
@@ -85,7 +85,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_ns(value: float) -> str:
-    """Nanoseconds with a unit that suits them: ``41 ns``, ``3.1 us``, ``2.05 ms``."""
+    """Nanoseconds with a suitable unit: ``41 ns``, ``3.1 us``, ``2.05 ms``."""
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -93,7 +93,7 @@ def human_ns(value: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A time with a unit that suits it: ``41 us``, ``3.1 ms``, ``2.05 s``."""
+    """A time with a suitable unit: ``41 us``, ``3.1 ms``, ``2.05 s``."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * scale >= 0.9995 or unit == "us":
             break
@@ -105,7 +105,7 @@ def parse_bytes(text: str) -> int:
     """A size such as ``4GiB``, ``512M``, ``1.5g`` or ``4096`` in bytes (powers of 1024).
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is no size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -115,7 +115,7 @@ def parse_bytes(text: str) -> int:
 
 
 def plain(value: Any) -> Any:
-    """The value with everything JSON cannot say turned into text or numbers."""
+    """The value with types unknown to JSON converted to text or numbers."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
@@ -131,7 +131,7 @@ def plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress_bar(label: str, *, quiet: bool) -> Iterator[Progress]:
-    """A progress bar on standard error, where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,8 +1,8 @@
 """Read a table file straight into a memory pool, reporting progress in bytes.
 
-Each format is read by the public pyarrow call that honours a pool:  CSV by ``read_csv``,
-Parquet row group by row group through its dataset fragment (``parquet.read_table`` takes no
-pool), uncompressed Arrow IPC through an ``OSFile`` that was given the pool.
+Each format is read by the public pyarrow call that accepts a pool:  CSV by ``read_csv``,
+Parquet row group by row group through its dataset fragment (``parquet.read_table`` accepts no
+pool), uncompressed Arrow IPC through an ``OSFile`` with the pool.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Progress = Callable[[int, int], None]
 _BLOCK_BYTES_MIN = 8 << 20
 _BLOCK_BYTES_MAX = 64 << 20
 _BLOCKS_WANTED = 16
-# A row must fit in a block; one that does not fit here is refused.
+# A row must fit in a block; longer rows are rejected.
 _ROW_BYTES_MAX = 1 << 30
-# How often the position in the file is looked at.
+# Interval at which the position in the file is read.
 _POLL_SECONDS = 0.05
 _TIME_FORMATS = (pacsv.ISO8601, "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d")
 _MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error to ([a-z0-9]+)")
@@ -47,17 +47,17 @@ def read_table(
 
     Args:
         path: the file; text may be compressed (gzip, bzip2, zstd).
-        pool: where buffers are allocated; None is pyarrow's default pool.
-        progress: called from time to time, from this or another thread.
-        delimiter: of text; None guesses.
-        has_header: whether text begins with column names; None guesses.
+        pool: pool of the buffers; None is pyarrow's default pool.
+        progress: called at intervals, from this or another thread.
+        delimiter: delimiter of text; None: detect.
+        has_header: whether text begins with column names; None: detect.
 
     Returns:
         A table of the file's rows.  Column names of text files are made unique.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError, pyarrow.ArrowInvalid: it is no such file, or a damaged one.
+        ValueError, pyarrow.ArrowInvalid: the file is of another kind, or damaged.
         MemoryError: the pool is strict and full.
     """
     report = progress or (lambda done, total: None)
@@ -73,7 +73,7 @@ def read_table(
 
 
 def _read_parquet(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
-    """One chunk per row group, so that few, large buffers come out."""
+    """Read one chunk per row group, which gives few, large buffers."""
     dataset = pads.dataset(str(path), format="parquet")
     groups = [
         group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()
@@ -116,11 +116,11 @@ def _read_ipc_stream(path: Path, pool: pa.MemoryPool | None, report: Progress) -
 def _read_text(
     path: Path, shape: TextShape, pool: pa.MemoryPool | None, report: Progress
 ) -> pa.Table:
-    """Read text; where a guess of pyarrow's proves wrong further down, widen and read again.
+    """Read text; if a type detected by pyarrow proves wrong later, widen it and read again.
 
-    pyarrow takes each column's type from the first block.  A column that looks like numbers
-    there and is not later (account names in hexadecimal) makes it fail; the column is then
-    read as float64 if it was an integer, else as text.
+    pyarrow detects each column's type in the first block.  The read fails for a column that has
+    numbers there and other text later (account names in hexadecimal).  The column is then read as
+    float64 if it was an integer, else as text.
     """
     types: dict[str, pa.DataType] = {name: pa.string() for name in shape.text_columns}
     wanted = path.stat().st_size // _BLOCKS_WANTED
@@ -169,7 +169,7 @@ def _read_text_once(
 
 
 class _Watch:
-    """Reports the position of a file descriptor from a thread, at no cost to the reader."""
+    """A thread that reports the position of a file descriptor, at no cost to the reader."""
 
     def __init__(self, descriptor: int, total: int, report: Progress) -> None:
         self._path = Path(f"/proc/self/fdinfo/{descriptor}")
@@ -193,5 +193,5 @@ class _Watch:
             try:
                 position = int(self._path.read_text().split("\n", 1)[0].split()[1])
             except (OSError, ValueError, IndexError):
-                return  # no procfs: progress stays still, the read goes on
+                return  # no procfs: no progress is shown, the read continues
             self._report(min(position, self._total), self._total)

@@ -1,8 +1,8 @@
-"""Find out what kind of table file a path holds, from its first bytes and its name.
+"""Detect the kind of a table file from its first bytes and its name.
 
-Contents win over names: Parquet and Arrow IPC carry magic bytes.  What is left is text; its
-delimiter, its header and its awkward columns (numbers with leading zeros, which must stay
-text) are guessed from the first lines.
+Contents take precedence over names: Parquet and Arrow IPC have magic bytes.  Other files are text.
+Their delimiter, header and text-only columns (numbers with leading zeros) are detected from the
+first lines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FileKind", "TextShape", "compression_of", "kind_of", "text_shape"]
 
-# Enough lines to judge by; a line of a table rarely has more than a kilobyte.
+# Enough lines for detection; a line of a table rarely has more than a kilobyte.
 _SAMPLE_BYTES = 256 * 1024
 _DELIMITERS = (",", "\t", ";", "|", " ")
-# SNAP and KONECT files begin with lines of remarks.
+# SNAP and KONECT files begin with comment lines.
 _REMARKS = ("#", "%")
 _NUMBER = re.compile(r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?")
 _TIME = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
@@ -45,7 +45,7 @@ class FileKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class TextShape:
-    """How a delimited text file is laid out.
+    """The layout of a delimited text file.
 
     ``columns`` are the names, made unique; ``skip_lines`` counts remark lines and the header
     line; ``text_columns`` must not be read as numbers.
@@ -59,7 +59,7 @@ class TextShape:
 
 
 def compression_of(path: Path) -> str | None:
-    """The name pyarrow gives to the compression of a file, judged by its first bytes."""
+    """pyarrow's name for the compression of a file, by its first bytes."""
     with path.open("rb") as file:
         start = file.read(4)
     for magic, name in _MAGIC.items():
@@ -70,11 +70,11 @@ def compression_of(path: Path) -> str | None:
 
 
 def kind_of(path: Path) -> FileKind:
-    """Judge what a file holds.
+    """Detect the kind of a file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds bytes that are no kind of table known here.
+        ValueError: the file is no known kind of table.
     """
     compression = compression_of(path)
     with pa.input_stream(path, compression=compression) as stream:
@@ -102,17 +102,17 @@ def kind_of(path: Path) -> FileKind:
 def text_shape(
     path: Path, *, delimiter: str | None = None, has_header: bool | None = None
 ) -> TextShape:
-    """Guess the layout of a delimited text file from its first lines.
+    """Detect the layout of a delimited text file from its first lines.
 
     Args:
         path: the file; may be compressed.
-        delimiter: one character, or None to guess among comma, tab, semicolon, bar, space.
-        has_header: whether the first line holds names, or None to guess: it does unless one
-            of its fields is a number or a time.
+        delimiter: one character; None: detect one of comma, tab, semicolon, bar, space.
+        has_header: whether the first line holds names; None: detect: it does unless one of its
+            fields is a number or a time.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file holds no line.
+        ValueError: the file has no line.
     """
     with pa.input_stream(path, compression=compression_of(path)) as stream:
         raw = stream.read(_SAMPLE_BYTES)
@@ -158,13 +158,13 @@ def _guess_delimiter(lines: Sequence[str]) -> str:
 
 
 def _is_value(field: str) -> bool:
-    """Whether a field is a number or a time, so that its line is data, not names."""
+    """Whether a field is a number or a time, so its line is data, not names."""
     text = field.strip()
     return bool(_NUMBER.fullmatch(text) or _TIME.fullmatch(text))
 
 
 def _unique(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with ``.1``, ``.2`` appended to repeated ones (IBM's files say Account twice)."""
+    """The names, with ``.1``, ``.2`` appended to repeated ones (Account in IBM's files)."""
     taken: set[str] = set()
     result: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""``farrow top``: what a node does, drawn anew every second."""
+"""``farrow top``: the activity of a node, updated every second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-# What most of a cell is: its key in the overview, its letter, its color.
+# Kinds of memory in a cell: key in the overview, letter, color.
 _KINDS = (("free", ".", "dim"), ("granted", "+", "yellow"), ("used", "#", "blue"))
 _HELD = ("held", "@", "green")
 _MAP_ROWS = 6
@@ -37,7 +37,7 @@ def run(client: Any, *, interval: float, once: bool) -> int:
         once: print one frame and end.
 
     Raises:
-        Disconnected: the node went away for longer than the client's timeout.
+        Disconnected: the node was gone for longer than the client's timeout.
     """
     out = console()
     watch = _Watch(client)
@@ -45,7 +45,7 @@ def run(client: Any, *, interval: float, once: bool) -> int:
         out.print(watch.frame(out.width))
         return 0
     if not out.is_terminal:
-        # A pipe: frames one below the other, until the reader has enough.
+        # A pipe: print frames one below the other, until the reader closes it.
         while True:
             out.print(watch.frame(out.width))
             sys.stdout.flush()
@@ -61,7 +61,7 @@ def run(client: Any, *, interval: float, once: bool) -> int:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits some seconds and says whether the user wants to quit."""
+    """A function that waits for some seconds and returns whether the user wants to quit."""
     if not sys.stdin.isatty():
         yield lambda seconds: time.sleep(seconds)
         return
@@ -86,14 +86,14 @@ def _keys() -> Iterator[Any]:
 
 
 class _Watch:
-    """Frames of one node; rates are between one frame and the next."""
+    """Frames of one node; rates are differences between consecutive frames."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._before: tuple[float, dict[str, Any]] | None = None
 
     def frame(self, width: int) -> Group:
-        """One picture, ``width`` letters wide."""
+        """One frame, ``width`` letters wide."""
         columns = max(10, min(width - 1, 120))
         stats = self._client.stats()
         overview = self._client._overview(columns * _MAP_ROWS)
@@ -152,7 +152,7 @@ def _map(cells: list[dict[str, int]], columns: int) -> Text:
     """The heap from left to right and top to bottom, a letter for each part."""
     text = Text()
     for number, cell in enumerate(cells):
-        # One held byte is of more interest than much that is not.
+        # A single held byte marks the whole cell.
         kinds = (_HELD,) if cell["held"] else _KINDS
         _, letter, style = max(kinds, key=lambda kind: cell[kind[0]])
         text.append(letter, style=style)
@@ -186,7 +186,7 @@ def _clients(clients: list[dict[str, Any]]) -> Any:
 
 
 def _nodes(nodes: list[Any]) -> list[Any]:
-    """The other nodes of the cluster: how each is heard of, and how its memory is reached."""
+    """The other nodes of the cluster: reachability of each, and how its memory is mapped."""
     rows = [
         (
             visible(node.name),

@@ -1,4 +1,4 @@
-"""Write what came out of the store as a file, in the format its name asks for."""
+"""Write an object of the store as a file, in the format of the file name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "as_table", "format_for", "write_object"]
 
-# Name of a format, and the extensions that ask for it.
+# Name of a format, and its file extensions.
 FORMATS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "csv": (".csv", ".csv.gz"),
@@ -27,7 +27,7 @@ _Writer = Callable[[pa.Table, BinaryIO], None]
 
 
 def format_for(path: Path) -> str | None:
-    """The format a file name asks for, or None if its extension says nothing."""
+    """The format of a file name, or None if its extension is unknown."""
     name = path.name.lower()
     for word, endings in FORMATS.items():
         if name.endswith(endings):
@@ -36,12 +36,12 @@ def format_for(path: Path) -> str | None:
 
 
 def as_table(value: Any) -> pa.Table:
-    """A table of what the store returned, sharing its buffers.
+    """A table of an object's value, sharing its buffers.
 
     Arrays become one column named ``value``.
 
     Raises:
-        TypeError: it is bytes or an n-dimensional array, which are no table.
+        TypeError: the value is bytes or an n-dimensional array.
     """
     if isinstance(value, pa.Table):
         return value
@@ -57,8 +57,8 @@ def write_object(value: Any, sink: BinaryIO, word: str) -> None:
 
     Args:
         value: Table, RecordBatch, Array, ChunkedArray, ndarray or pyarrow.Buffer.
-        sink: where to.
-        word: a key of ``FORMATS``.  ``raw`` takes bytes and arrays, ``npy`` arrays of numbers,
+        sink: the output file.
+        word: a key of ``FORMATS``.  ``raw`` accepts bytes and arrays, ``npy`` arrays of numbers,
             the others tables.
 
     Raises:

@@ -1,1 +1,1 @@
-"""The calls of other stores, on Farrow, so that their programs run with an import changed."""
+"""Interfaces of other stores on Farrow: their programs run with a changed import."""

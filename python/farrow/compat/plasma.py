@@ -1,6 +1,6 @@
-"""The calls of ``pyarrow.plasma`` on Farrow.
+"""The interface of ``pyarrow.plasma`` on Farrow.
 
-A program for Plasma, which left Arrow with release 12, runs with its import changed::
+Arrow removed Plasma in release 12.  A program for Plasma runs with a changed import::
 
     import farrow.compat.plasma as plasma
 
@@ -8,16 +8,17 @@ A program for Plasma, which left Arrow with release 12, runs with its import cha
     object_id = client.put([1, 2, 3])
     assert client.get(object_id) == [1, 2, 3]
 
-What differs:
+Differences:
 
 * An object is a Farrow object whose name is ``plasma/`` and the id in hexadecimal digits, so other
   programs can list, get and delete it.
 * ``put`` and ``get`` serialize by ``pickle`` (protocol 5).  Large buffers, such as those of NumPy
-  arrays, lie outside of the pickle and are used in place.  Unpickling runs code: read only what
-  processes you trust have put.  Plasma's own serialization contexts are not there.
-* ``evict`` takes the least recently used objects of the default namespace, whoever made them.
-* ``delete`` does not wait for holders either: what they have stays readable.
-* ``get_notification_socket`` and ``decode_notifications`` are not there: notifications are no
+  arrays, are outside of the pickle and are used in place.  Unpickling runs code: read only objects
+  of processes that you trust.  Plasma's serialization contexts are not supported.
+* ``evict`` evicts the least recently used objects of the default namespace, also those of other
+  programs.
+* ``delete`` does not wait for readers; they can still read the object.
+* ``get_notification_socket`` and ``decode_notifications`` are not supported: notifications are no
   messages here.  ``get_next_notification`` waits for the next one.
 """
 
@@ -53,7 +54,7 @@ __all__ = [
 
 _PREFIX = "plasma/"
 _ID_BYTES = 20
-# The label that says how many bytes are data; what follows them is the metadata.
+# The label with the number of data bytes; the metadata follows them.
 _DATA_BYTES = "plasma-data-bytes"
 # The metadata of objects that ``put`` made.
 _PICKLED = b"farrow-pickle-5"
@@ -70,11 +71,11 @@ PlasmaBuffer = pa.Buffer
 
 
 class ObjectNotAvailable:
-    """What ``get`` returns in the place of an object that did not come in time."""
+    """The result of ``get`` for an object that was not sealed in time."""
 
 
 class ObjectID:
-    """Names an object: 20 bytes, chosen by whoever makes it."""
+    """The id of an object: 20 bytes, chosen by its creator."""
 
     __slots__ = ("_bytes",)
 
@@ -85,7 +86,7 @@ class ObjectID:
 
     @staticmethod
     def from_random() -> ObjectID:
-        """An id that no other object has."""
+        """A random id."""
         return ObjectID(os.urandom(_ID_BYTES))
 
     def binary(self) -> bytes:
@@ -110,7 +111,7 @@ def _name(object_id: ObjectID) -> str:
 
 
 def _id_of(name: str | None) -> ObjectID | None:
-    """The id that a name stands for; None for one that is not of this module."""
+    """The id in an object's name; None if the name is not of this module."""
     digits = (name or "")[len(_PREFIX) :]
     if len(digits) != 2 * _ID_BYTES:
         return None
@@ -128,7 +129,7 @@ class _Parts(NamedTuple):
 
 
 class _Creation(NamedTuple):
-    """An object that is not sealed yet: what writes it, its sizes, and when it was created."""
+    """An object that is not sealed yet: its writer, its sizes, and its time of creation."""
 
     writer: farrow.Writer
     data_bytes: int
@@ -137,7 +138,7 @@ class _Creation(NamedTuple):
 
 
 def _about(data_bytes: int, metadata_bytes: int, made: float, state: str) -> dict[str, Any]:
-    """What ``list`` says of an object."""
+    """The entry of an object in ``list``."""
     return {
         "data_size": data_bytes,
         "metadata_size": metadata_bytes,
@@ -153,10 +154,10 @@ def _padded(nbytes: int) -> int:
 
 
 def _pack(value: Any) -> tuple[int, list[tuple[int, memoryview]]]:
-    """A value as its pickle and the buffers outside of it: their places in one object.
+    """Size of an object for a value, and the offsets of its pickle and out-of-band buffers.
 
     The object starts with the number of buffers and the length of each, 8 bytes each; the pickle is
-    the first.
+    the first buffer.
     """
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -190,7 +191,7 @@ def _unpack(data: pa.Buffer) -> Any:
 
 
 class PlasmaClient:
-    """A connection to a node, with Plasma's calls; made by ``connect``."""
+    """A connection to a node, with Plasma's methods; made by ``connect``."""
 
     def __init__(self, client: farrow.Client) -> None:
         self._client: farrow.Client | None = client
@@ -210,14 +211,14 @@ class PlasmaClient:
         return self._address
 
     def create(self, object_id: ObjectID, data_size: int, metadata: bytes = b"") -> pa.Buffer:
-        """Space for an object, to be written and then sealed.
+        """Allocate an object, to be written and then sealed.
 
         Returns:
             A mutable buffer of ``data_size`` bytes: for ``memoryview``, ``numpy.frombuffer`` or
             ``pyarrow.FixedSizeBufferWriter``.
 
         Raises:
-            PlasmaObjectExists: there is such an object, sealed or not.
+            PlasmaObjectExists: an object with this id exists, sealed or not.
             PlasmaStoreFull: there is no room.
         """
         metadata = bytes(metadata)
@@ -238,7 +239,7 @@ class PlasmaClient:
         self._created(object_id).seal()
 
     def abort(self, object_id: ObjectID) -> None:
-        """Give an object up that this client created and did not seal.
+        """Release an object that this client created and did not seal.
 
         Raises:
             PlasmaObjectNotFound: this client is not creating it.
@@ -246,14 +247,14 @@ class PlasmaClient:
         self._created(object_id).abort()
 
     def _created(self, object_id: ObjectID) -> farrow.Writer:
-        """The writer of an object, which is about to end."""
+        """Remove and return the writer of an object."""
         creation = self._writers.pop(object_id, None)
         if creation is None:
             raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
         return creation.writer
 
     def create_and_seal(self, object_id: ObjectID, data: bytes, metadata: bytes = b"") -> None:
-        """Create, write and seal at once."""
+        """Create, write and seal an object in one call."""
         self.put_raw_buffer(data, object_id, metadata)
 
     def get_buffers(
@@ -262,12 +263,12 @@ class PlasmaClient:
         """The data of objects, in place; with_meta: pairs of metadata as bytes and data.
 
         Args:
-            object_ids: which.
-            timeout_ms: milliseconds to wait for all of them; -1: without end.
+            object_ids: ids of the objects.
+            timeout_ms: milliseconds to wait for all of them; -1: no limit.
             with_meta: return the metadata too.
 
         Returns:
-            One for each id; None, or a pair of None, for an object that did not come in time.
+            One for each id; None, or a pair of None, for an object that was not sealed in time.
         """
         found = self._parts(object_ids, timeout_ms)
         if not with_meta:
@@ -311,7 +312,7 @@ class PlasmaClient:
         Args:
             value: anything that can be pickled.
             object_id: its id; None: a random one.
-            memcopy_threads: of no effect; Farrow chooses.
+            memcopy_threads: ignored; Farrow chooses.
             serialization_context: must be None.
         """
         _check_context(serialization_context)
@@ -334,7 +335,7 @@ class PlasmaClient:
         metadata: bytes = b"",
         memcopy_threads: int = 6,
     ) -> ObjectID:
-        """Store bytes as they are; ``get_buffers`` gives them back."""
+        """Store bytes unchanged; ``get_buffers`` returns them."""
         object_id = ObjectID.from_random() if object_id is None else object_id
         view = memoryview(value).cast("B")
         memoryview(self.create(object_id, view.nbytes, metadata)).cast("B")[:] = view
@@ -349,8 +350,8 @@ class PlasmaClient:
     ) -> Any:
         """The value of an object that ``put`` stored, or a list of values for a list of ids.
 
-        An object that did not come in time is ``ObjectNotAvailable``.  Bytes that were stored by
-        other calls come as a buffer.
+        An object that was not sealed in time is ``ObjectNotAvailable``.  An object that another
+        method stored is a buffer.
         """
         _check_context(serialization_context)
         ids = [object_ids] if isinstance(object_ids, ObjectID) else list(object_ids)
@@ -358,14 +359,14 @@ class PlasmaClient:
         return values[0] if isinstance(object_ids, ObjectID) else values
 
     def contains(self, object_id: ObjectID) -> bool:
-        """Whether it is sealed."""
+        """Whether the object is sealed."""
         return self._store.contains(_name(object_id))
 
     def hash(self, object_id: ObjectID) -> bytes:
-        """8 bytes that depend on what is in the object, data and metadata.
+        """A hash of 8 bytes over the object's data and metadata.
 
         Raises:
-            PlasmaObjectNotFound: there is none.
+            PlasmaObjectNotFound: the object does not exist.
         """
         parts = self._part(object_id, time.monotonic())
         if parts is None:
@@ -375,8 +376,8 @@ class PlasmaClient:
         return digest.digest()
 
     def list(self) -> dict[ObjectID, dict[str, Any]]:
-        """Objects that are sealed, and those that this client has created: for each its size, its
-        state, and when it was made, in seconds since 1970."""
+        """Sealed objects, and those that this client is creating: for each its sizes, its state,
+        and its time of creation in seconds since 1970."""
         objects = {}
         for created, (_, data_bytes, metadata_bytes, made) in self._writers.items():
             objects[created] = _about(data_bytes, metadata_bytes, made, "created")
@@ -390,17 +391,18 @@ class PlasmaClient:
         return objects
 
     def evict(self, num_bytes: int) -> int:
-        """Evict objects until at least so many more bytes are free, least recently used first.
+        """Evict objects until ``num_bytes`` more bytes are free, least recently used first.
 
-        Never one that is held, pinned or in creation.  Objects of other programs may go too.
+        Objects that are held, pinned or in creation stay.  Objects of other programs may be
+        evicted too.
 
         Returns:
-            How many bytes became free; fewer than asked when nothing more may go.
+            The number of bytes freed; less than ``num_bytes`` if nothing more can be evicted.
         """
         return self._store.evict(num_bytes)["bytes"]
 
     def delete(self, object_ids: Iterable[ObjectID]) -> None:
-        """Delete objects.  One that is not there is passed over."""
+        """Delete objects.  Missing ones are ignored."""
         for object_id in object_ids:
             self._delete(_name(object_id))
 
@@ -412,7 +414,7 @@ class PlasmaClient:
         return True
 
     def subscribe(self) -> None:
-        """From here on, keep notifications for ``get_next_notification``."""
+        """Start to collect notifications for ``get_next_notification``."""
         if self._subscription is None:
             self._subscription = self._store.subscribe(
                 _PREFIX, kinds=("sealed", "deleted", "evicted")
@@ -421,11 +423,11 @@ class PlasmaClient:
     def get_next_notification(self) -> tuple[ObjectID, int, int]:
         """The next object that was sealed or deleted: id, bytes of data, bytes of metadata.
 
-        Both lengths are -1 for one that was deleted.  Waits until there is one.
+        Both lengths are -1 for a deleted object.  Waits until there is a notification.
 
         Raises:
-            InvalidArgument: without ``subscribe`` before.
-            LimitReached: some were missed, because the last call was too long ago.
+            InvalidArgument: ``subscribe`` was not called.
+            LimitReached: notifications were missed, because the last call was too long ago.
         """
         if self._subscription is None:
             raise _exceptions.InvalidArgument("subscribe() comes first")
@@ -442,14 +444,14 @@ class PlasmaClient:
             return object_id, data_bytes, event.nbytes - data_bytes
 
     def _data_bytes(self, target: bytes, nbytes: int) -> int:
-        """How many bytes of an object are data: all, if it was deleted since."""
+        """The number of data bytes of an object: all, if it was deleted since."""
         try:
             return int(self._store.metadata(target).get(_DATA_BYTES, nbytes))
         except _exceptions.NotFound:
             return nbytes
 
     def get_notification_socket(self) -> Any:
-        """Not there: notifications are no messages in Farrow."""
+        """Not supported: notifications are no messages in Farrow."""
         raise NotImplementedError("use get_next_notification(), or Client.subscribe of farrow")
 
     def store_capacity(self) -> int:
@@ -457,11 +459,11 @@ class PlasmaClient:
         return int(self._store.stats()["capacity"])
 
     def debug_string(self) -> str:
-        """The node's counters, for people."""
+        """The node's counters as text."""
         return "\n".join(f"{key}: {value}" for key, value in self._store.stats().items())
 
     def disconnect(self) -> None:
-        """Give up what is in creation.  What was got stays readable; the client is of no use."""
+        """Abort objects in creation and close the client.  Values that were read stay readable."""
         for creation in self._writers.values():
             creation.writer.abort()
         self._writers.clear()
@@ -470,7 +472,7 @@ class PlasmaClient:
         self._subscription = self._client = None
 
     def to_capsule(self) -> Any:
-        """Not there: there is no C++ client of Plasma below."""
+        """Not supported: there is no C++ client of Plasma."""
         raise NotImplementedError("there is no C++ client of Plasma below; see farrow.h")
 
 
@@ -490,10 +492,10 @@ def connect(store_socket_name: str | os.PathLike[str], num_retries: int = -1) ->
 
     Args:
         store_socket_name: path of the socket.
-        num_retries: how often to try again, a tenth of a second apart; -1: 50 times.
+        num_retries: number of retries, a tenth of a second apart; -1: 50.
 
     Raises:
-        Disconnected: nobody answers.
+        Disconnected: no node answers.
     """
     tries = (50 if num_retries < 0 else num_retries) + 1
     for left in range(tries - 1, -1, -1):

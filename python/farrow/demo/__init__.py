@@ -1,8 +1,8 @@
 """The demo: one process loads a real table into shared memory, two others use it in place.
 
-What it prints is measured in the same run, on the table it loads: the time of each step,
-beside an Arrow IPC copy and an Arrow Flight transfer of the same table; the memory of all
-processes, beside that of private copies; and where each buffer lies.
+All printed numbers are measured in the same run, on the loaded table: the time of each step,
+compared with an Arrow IPC copy and an Arrow Flight transfer of the same table; the memory of all
+processes, compared with private copies; and the location of each buffer.
 
 Run it by ``make demo``, ``farrow demo`` or ``python -m farrow.cli demo [--data FILE]``.
 """
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-# Reading takes memory of its own besides the table: blocks of text, growing builders.
+# Reading takes memory in addition to the table: blocks of text, growing builders.
 _MEMORY_PER_TABLE = 5
 _MEMORY_MIN = 512 << 20
-# Of what is free: the copies that the demo compares with need their share.
+# Share of free memory: the copies for comparison need the rest.
 _MEMORY_SHARE_MAX = 0.5
 _GZIP_RATIO = 8
 _NAME = "demo"
@@ -55,24 +55,24 @@ def run(
     memory_bytes: int | None = None,
     out: Console | None = None,
 ) -> int:
-    """Run the demo; it clears up after itself, also on Ctrl-C.
+    """Run the demo and clean up, also on Ctrl-C.
 
     Args:
         data: a Parquet, CSV or Arrow IPC file; None generates ``rows`` transactions as CSV.
         rows: number of rows to generate.
-        seed: of the generator.
+        seed: seed of the generator.
         memory_bytes: size of the node's region; None derives it from the file.
-        out: where to print; None is standard output.
+        out: console for the output; None is standard output.
 
     Returns:
-        An exit code: 0, or 1 if a step failed (told in one line), or 130 after Ctrl-C.
+        An exit code: 0, or 1 if a step failed (printed as one line), or 130 after Ctrl-C.
     """
     where = out or console()
     return on_stage(where, lambda stage: _Demo(stage, where).play(data, rows, seed, memory_bytes))
 
 
 class _Demo:
-    """One run: what is printed follows the order of the methods."""
+    """One run; the output follows the order of the methods."""
 
     def __init__(self, stage: Stage, out: Console) -> None:
         self._stage = stage
@@ -82,7 +82,7 @@ class _Demo:
         self._table: Any = None
 
     def play(self, data: Path | None, rows: int, seed: int, memory: int | None) -> None:
-        """All of it."""
+        """Run all steps."""
         began = time.perf_counter()
         self._out.print("\n[bold]Farrow: one table, three processes, no copy[/bold]")
         self._out.print(f"  [dim]{machine_line()}[/dim]\n")
@@ -166,7 +166,7 @@ class _Demo:
         _report.step(self._out, label, seconds, note)
 
     def _share(self, readers: list[Process]) -> tuple[float, list[dict[str, Any]]]:
-        """Seal the table and let both readers open it: seconds of the put, their answers."""
+        """Seal the table and let both readers open it; returns the put's seconds and answers."""
         built = {(place["offset"], place["bytes"]) for place in self._client.locate(self._table)}
         began = time.perf_counter()
         self._client.put(self._table, _NAME)
@@ -203,7 +203,7 @@ class _Demo:
         return found
 
     def _others(self) -> list[Way]:
-        """The same table by other ways, each into a process of its own, one after another."""
+        """Transfer the same table by other methods, each to its own process, one by one."""
         attempts = (
             ("Arrow IPC file in /dev/shm, mapped", "ipc", _transport.by_mapped_file),
             ("Arrow IPC through a socket, copied", "ipc", _transport.by_socket),
@@ -237,7 +237,7 @@ def _grown(before: Memory, after: Memory) -> int:
 
 
 def _region_bytes(path: Path) -> int:
-    """A region large enough to load a file, as far as that can be told from outside."""
+    """The size of a region to load a file, estimated from the file."""
     size = path.stat().st_size
     if kind_of(path) is FileKind.PARQUET:
         import pyarrow.parquet as pq

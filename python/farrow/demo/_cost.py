@@ -1,7 +1,7 @@
-"""What it costs to make a table in the memory of a node, before and after its bytes are copied.
+"""The cost of creating a table in the memory of a node, besides the copy of its bytes.
 
-The parts are those that the papers measured (Groet 2023, HCDS 2024).  Theirs are printed beside
-ours as figures of other machines: they show where the time goes, not which machine is faster.
+The parts are those measured in the papers (Groet 2023, HCDS 2024).  The papers' figures are from
+other machines: they show the distribution of the time, not the faster machine.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "measure", "show"]
 
-# The first round pays for pages and places that are kept; it is not counted.
+# The first round also allocates retained pages and slots; it is not counted.
 _ROUNDS = 5
-# What the papers retrieved: 1000 objects of 1 kB.
+# Objects retrieved in the papers: 1000 of 1 kB.
 _SMALL_OBJECTS = 1000
 _SMALL_BYTES = 1000
-# A table of so many columns is described; how long they are does not matter.
+# Columns of the described table; their length does not matter.
 _COLUMNS = 11
 _COLUMN_ROWS = 10_000
 
@@ -49,12 +49,12 @@ class Cost:
 
     @property
     def not_copy(self) -> float:
-        """What is not the copy of the bytes."""
+        """Time of everything but the copy of the bytes."""
         return self.allocate + self.publish
 
 
 def measure(client: Any, node: str, third: Process, nbytes: int) -> Cost:
-    """Make objects of ``nbytes`` in a node's memory; ``third`` finds them from another node.
+    """Create objects of ``nbytes`` in a node's memory; ``third`` finds them from another node.
 
     Raises:
         DemoError: a table that was built in the node's memory was copied.
@@ -81,7 +81,7 @@ def _make_one(client: Any, node: str, source: np.ndarray[Any, Any]) -> tuple[flo
 
 
 def _describe(client: Any, node: str, third: Process) -> tuple[float, float]:
-    """Seconds to describe and seal a table that lies there, and to find it from another node."""
+    """Seconds to describe and seal a table in place, and to find it from another node."""
     table = _table_in(client.memory_pool(node=node))
     place = client.at(node)
     name = f"described at {node}"
@@ -125,7 +125,7 @@ def _retrieve(client: Any, node: str) -> float:
 
 
 def show(out: Console, nbytes: int, own: Cost, far: Cost) -> None:
-    """Both costs beside those of the papers."""
+    """Print both costs and those of the papers."""
 
     def row(what: str, pick: Callable[[Cost], float], theirs: tuple[str, str]) -> tuple[str, ...]:
         return (what, human_seconds(pick(own)), human_seconds(pick(far)), *theirs)

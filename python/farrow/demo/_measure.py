@@ -20,9 +20,9 @@ __all__ = ["Memory", "full_pass_seconds", "machine_line", "memory_of", "table_by
 class Memory:
     """Proportional set size of one process, in bytes.
 
-    A page that n processes map counts 1/n in each, so that the sizes of all add up to what is
-    really used.  ``shared`` is the part on tmpfs and in memfds (the region); ``page_tables``
-    is what the kernel needs to map it all, which no set size includes.
+    A page that n processes map counts 1/n in each, so the sizes of all processes add up to the
+    memory in use.  ``shared`` is the part on tmpfs and in memfds (the region); ``page_tables`` is
+    the kernel's memory for the mappings, which no set size includes.
     """
 
     total: int
@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def private(self) -> int:
-        """All but the region: interpreter, libraries, heap."""
+        """Memory outside the region: interpreter, libraries, heap."""
         return self.total - self.shared
 
 
@@ -39,7 +39,7 @@ def memory_of(pid: int) -> Memory:
     """Read a process's memory from ``/proc/PID/smaps_rollup`` and ``/proc/PID/status``.
 
     Raises:
-        OSError: the process is gone, is not ours, or the system has no such file.
+        OSError: the process ended, is another user's, or the system has no such file.
     """
     kilobytes: dict[str, int] = {}
     for name in ("smaps_rollup", "status"):
@@ -55,7 +55,7 @@ def memory_of(pid: int) -> Memory:
 
 
 def table_bytes(table: pa.Table) -> int:
-    """Bytes of all distinct buffers of a table, whole, also where a slice uses a part."""
+    """Bytes of all distinct buffers of a table; a sliced buffer counts as a whole."""
     sizes: dict[int, int] = {}
     for column in table.columns:
         for chunk in column.chunks:
@@ -66,7 +66,7 @@ def table_bytes(table: pa.Table) -> int:
 
 
 def full_pass_seconds(table: pa.Table) -> float:
-    """Read every byte of every buffer once, and say how long it took."""
+    """Read every byte of every buffer once; returns the seconds taken."""
     began = time.perf_counter()
     total = 0
     for column in table.columns:

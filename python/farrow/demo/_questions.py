@@ -1,8 +1,8 @@
-"""What the demo asks of a table, and three engines that answer: pyarrow, DuckDB, polars.
+"""The demo's queries on a table, for three engines: pyarrow, DuckDB, polars.
 
-Of transfers it asks for the accounts with the largest volume and the number of rows in each
-hour of the day; of any other table, for a summary of each column.  Which column plays which
-role is guessed from types and names.
+For transfers the queries are the accounts with the largest volume, and the number of rows in each
+hour of the day; for any other table, a summary of each column.  Roles of columns are guessed from
+types and names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["BUCKETS", "ENGINES", "Answer", "Roles", "ask", "available_engine", "
 ENGINES = ("duckdb", "polars", "pyarrow")
 TOP = 5
 BUCKETS = 24
-# Integers above this are taken for seconds since 1970 (it is March 1973), below for steps.
+# Integers above this (March 1973) are seconds since 1970, smaller ones are steps.
 _EPOCH_MIN = 100_000_000
 _TIME_NAMES = ("timestamp", "time", "epoch", "date", "step")
 _ACCOUNT_NAMES = ("fromaccount", "sourcenode", "source", "sender", "nameorig", "orig", "account")
@@ -28,7 +28,7 @@ _AMOUNT_NAMES = ("amountpaid", "amount", "value", "volume")
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """Names of the columns that play a part; ``amount`` may be missing, then rows count.
+    """Names of the columns with a role; without ``amount``, rows are counted.
 
     ``low`` and ``width`` bucket an integer time: bucket = (time - low) // width mod 24.
     """
@@ -57,12 +57,12 @@ class Answer:
 
 
 def available_engine() -> str:
-    """The best engine that can be imported here for the third process."""
+    """The best importable engine for the third process."""
     return next(name for name in ENGINES if importlib.util.find_spec(name) is not None)
 
 
 def guess_roles(table: pa.Table) -> Roles | None:
-    """The roles of a table of transfers, or None if it is something else."""
+    """The roles of a table of transfers, or None for other tables."""
     keys = {_key(name): name for name in reversed(table.column_names)}
     if len(keys) != table.num_columns or table.num_rows == 0:
         return None
@@ -91,7 +91,7 @@ def guess_roles(table: pa.Table) -> Roles | None:
 
 
 def ask(engine: str, table: pa.Table, roles: Roles | None) -> Answer:
-    """Answer the questions with one of ``ENGINES``."""
+    """Run the queries with one of ``ENGINES``."""
     if roles is None:
         return _summary(table)
     answers = {"pyarrow": _ask_pyarrow, "duckdb": _ask_duckdb, "polars": _ask_polars}
@@ -103,7 +103,7 @@ def _key(name: str) -> str:
 
 
 def _pick(table: pa.Table, keys: dict[str, str], wanted: tuple[str, ...], fits: Any) -> str | None:
-    """The column whose name is, or else begins with, the first wanted word that fits."""
+    """The column whose name equals, or else begins with, the first word with a suitable column."""
     for word in wanted:
         for key in sorted(keys, key=lambda key: (key != word, len(key))):
             if key.startswith(word) and fits(table.schema.field(keys[key]).type):

@@ -1,4 +1,4 @@
-"""How the demo prints what it measured."""
+"""Output of the demo's measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUFFERS_SHOWN = 40
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One way to hand a table over; seconds, and bytes of new memory in the receiver."""
+    """One way to transfer a table; seconds, and bytes of new memory in the receiver."""
 
     name: str
     hand_over: float
@@ -37,7 +37,7 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A process that holds the table, before and after it got and read it."""
+    """A process with the table: its memory before and after it received and read it."""
 
     label: str
     before: Memory
@@ -45,14 +45,14 @@ class Holder:
 
 
 def step(out: Console, label: str, seconds: float | None, note: str = "") -> None:
-    """One line of the story: what was done, how long it took."""
+    """Print one step and its time."""
     time = human_seconds(seconds) if seconds is not None else ""
     tail = f"   [dim]{escape(note)}[/dim]" if note else ""
     out.print(f"  {escape(label):<{_LABEL_WIDTH}} [bold]{time:>9}[/bold]{tail}", soft_wrap=True)
 
 
 def ways(out: Console, rows: Sequence[Way]) -> None:
-    """The comparison; the first row is Farrow's."""
+    """Print the comparison; the first row is Farrow's."""
     ours = rows[0]
     cells = [
         (
@@ -77,7 +77,7 @@ def ways(out: Console, rows: Sequence[Way]) -> None:
 
 
 def memory(out: Console, holders: Sequence[Holder], one_copy: int) -> None:
-    """Proportional set sizes beside what private copies would take."""
+    """Print proportional set sizes, compared with private copies."""
     cells = []
     for holder in holders:
         own = holder.after.private - holder.before.private
@@ -130,10 +130,10 @@ def buffers(
     built: Sequence[dict[str, Any]],
     readers: Sequence[Sequence[dict[str, Any]]],
 ) -> None:
-    """Where the first chunk's buffers lie in a reader, and a line about all in all processes.
+    """Print the location of the first chunk's buffers in a reader, and a summary of all.
 
-    A buffer is in place if it lies where the loader built it.  What the loader has and readers
-    have not are bitmaps that say "no nulls": they are not kept.
+    A buffer is in place if it is at the offset where the loader built it.  Bitmaps without nulls
+    are not stored, so readers lack them.
     """
     origin = {(place["offset"], place["bytes"]): place["address"] for place in built}
     places = readers[0]
@@ -174,7 +174,7 @@ def _places(buffers: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
 
 
 def answers(out: Console, roles: Roles | None, found: Sequence[tuple[str, Answer]]) -> None:
-    """What the engines found, and whether they agree."""
+    """Print the answers of the engines, and whether they agree."""
     if roles is None:
         titles = ("column", "type", ">nulls", ">smallest", ">largest", ">distinct")
         keys = ("column", "type", "nulls", "smallest", "largest", "distinct")
@@ -204,7 +204,7 @@ def _bars(counts: Sequence[int]) -> str:
 
 
 def _agree(found: Sequence[Answer]) -> bool:
-    """Whether all answers are equal, but for the order of floating-point additions."""
+    """Whether all answers are equal, up to the order of floating-point additions."""
     first = found[0]
     for other in found[1:]:
         if other.histogram != first.histogram or other.columns != first.columns:

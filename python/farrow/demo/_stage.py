@@ -1,4 +1,4 @@
-"""The processes and files of a demo, all of which are gone when it ends, however it ends."""
+"""The processes and files of a demo, all of which are removed at its end, also after errors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoError", "Process", "Stage", "on_stage"]
 
-# No step may take longer; a machine that needs more is told so instead of hanging.
+# Limit of a step; a slower machine gets an error instead of hanging.
 STEP_SECONDS_MAX = 120.0
 _END_SECONDS_MAX = 5.0
-# The kernel ends the node should the demo be killed: PR_SET_PDEATHSIG (1) of <linux/prctl.h>
-# with SIGTERM (15), which lasts through the exec.
+# If the demo is killed, the kernel ends the node: PR_SET_PDEATHSIG (1) of <linux/prctl.h> with
+# SIGTERM (15), which persists across exec.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -43,7 +43,7 @@ class DemoError(Exception):
 
 
 def on_stage(out: Console, play: Callable[[Stage], None]) -> int:
-    """Play on a new stage; every failure is told in one line, and all is cleared up.
+    """Run ``play`` on a new stage; print a failure as one line, and always clean up.
 
     Returns:
         An exit code: 0, or 1 if a step failed, or 130 after Ctrl-C.
@@ -89,7 +89,7 @@ class Process:
         return self._process.pid
 
     def send(self, do: str, **arguments: Any) -> None:
-        """Ask for something, without waiting for the answer."""
+        """Send a request, without waiting for the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -113,12 +113,12 @@ class Process:
         return answer
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Ask and wait."""
+        """Send a request and return its answer."""
         self.send(do, **arguments)
         return self.answer()
 
     def end(self) -> None:
-        """Close its input and wait; insist if it does not go."""
+        """Close its input and wait; kill it after a timeout."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -128,7 +128,7 @@ class Process:
 
 
 class Stage:
-    """Owns a scratch directory, nodes and workers; a context manager that strikes them all."""
+    """Owner of a scratch directory, nodes and workers; a context manager that removes them."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="farrow-demo-"))
@@ -168,7 +168,7 @@ class Stage:
         """Wait until the node's socket exists.
 
         Raises:
-            DemoError: the node ended, or took too long; with the last lines it wrote.
+            DemoError: the node ended, or took too long; the message has its last lines.
         """
         limit = time.monotonic() + STEP_SECONDS_MAX
         while not Path(self.socket_of(name)).exists():
@@ -185,7 +185,7 @@ class Stage:
         return process
 
     def shared_file(self) -> Path:
-        """A name in /dev/shm that is removed in the end."""
+        """A path in /dev/shm that is removed at the end."""
         path = Path("/dev/shm") / f"{self.directory.name}-{len(self._shared_files)}.arrow"
         self._shared_files.append(path)
         return path
@@ -195,7 +195,7 @@ class Stage:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A second Ctrl-C must not stop the clearing up.
+        # A second Ctrl-C must not interrupt the cleanup.
         interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for process in self._processes:
@@ -234,7 +234,7 @@ def _tail(log: Path) -> str:
 
 
 def free_memory_bytes() -> int:
-    """What a region may take: free memory and free space in /dev/shm, the smaller."""
+    """The largest size of a region: free memory or free space in /dev/shm, the smaller."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) * 1024

@@ -1,7 +1,7 @@
-"""The other ways to hand a table to a process, measured beside Farrow in the same run.
+"""Other ways to transfer a table to a process, measured in the same run as Farrow.
 
 Each returns seconds from "the sender holds the table" to "the receiver holds a usable
-table", with the receiver's imports and connections already made.
+table"; imports and connections of the receiver are not included.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def by_flight(table: pa.Table, receiver: Process, path: Path) -> float:
     from pyarrow import flight
 
     class Server(flight.FlightServerBase):  # type: ignore[misc]
-        """Serves one table, whatever the ticket."""
+        """A server of one table, for any ticket."""
 
         def do_get(self, context: Any, ticket: Any) -> Any:
             return flight.RecordBatchStream(table)

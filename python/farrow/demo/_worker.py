@@ -1,9 +1,9 @@
 """A process of the demo: a reader in place, or a receiver of copies.
 
-Run as ``python -m farrow.demo._worker``; takes one JSON request a line on standard input and
-answers each with one line on standard output.  It ends when its input does, so that no
-worker outlives the demo, however that ends.  Times that span two processes are read from
-the monotonic clock, which all processes of a machine share.
+Run as ``python -m farrow.demo._worker``; reads one JSON request a line on standard input and
+answers each with one line on standard output.  It ends when its input closes, so no worker
+outlives the demo.  Times that span two processes use the monotonic clock, which all processes of
+a machine share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def now() -> float:
 
 
 class Worker:
-    """Answers requests; keeps the table it opened or received."""
+    """A handler of requests; retains the table that it opened or received."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -32,7 +32,7 @@ class Worker:
         self._listener: socket.socket | None = None
 
     def ready(self, engine: str, address: str | None) -> dict[str, Any]:
-        """Import what is needed and connect, so that later steps time nothing else."""
+        """Import modules and connect, so that later steps do not time that."""
         import pyarrow.ipc  # noqa: F401
 
         if engine in ("duckdb", "polars"):
@@ -56,7 +56,7 @@ class Worker:
         return {"seconds": ended - began, "ended": ended, "rows": self._table.num_rows}
 
     def open_parts(self, names: list[str], timeout: float) -> dict[str, Any]:
-        """Find the parts of a table, wherever they lie, and take them as one."""
+        """Find the parts of a table on all nodes, and concatenate them."""
         import pyarrow as pa
 
         began = now()
@@ -65,29 +65,29 @@ class Worker:
         ended = now()
         places = []
         for name, part in zip(names, parts, strict=True):
-            # A part is called like the node in whose memory it should lie.
+            # A part has the name of the node that should store it.
             buffers = self._client.at(name).locate(part)
             places.append(sum(1 for buffer in buffers if buffer["in_region"]) == len(buffers))
         return {"seconds": ended - began, "rows": self._table.num_rows, "in_place": places}
 
     def find(self, name: str) -> dict[str, Any]:
-        """Seconds until an object can be used; nothing of it is kept."""
+        """Seconds until an object can be used; the value is dropped."""
         began = now()
         self._client.get(name)
         return {"seconds": now() - began}
 
     def read(self) -> dict[str, Any]:
-        """Read every byte twice: the first pass pays what is left of getting the table."""
+        """Read every byte twice: the first pass includes deferred costs of getting the table."""
         from farrow.demo._measure import full_pass_seconds
 
         return {"first": full_pass_seconds(self._table), "second": full_pass_seconds(self._table)}
 
     def locate(self) -> dict[str, Any]:
-        """Where each buffer of the opened table lies in this process."""
+        """The location of each buffer of the opened table in this process."""
         return {"buffers": self._client.locate(self._table)}
 
     def ask(self, engine: str, roles: dict[str, Any] | None) -> dict[str, Any]:
-        """Answer the demo's questions with an engine."""
+        """Run the demo's queries with an engine."""
         from farrow.demo import _questions
 
         known = _questions.Roles(**roles) if roles else None
@@ -130,7 +130,7 @@ class Worker:
         return {"ended": now(), "rows": self._table.num_rows}
 
     def drop(self) -> dict[str, Any]:
-        """Let go of the table."""
+        """Drop the table."""
         self._table = None
         return {}
 
@@ -141,13 +141,13 @@ def _serve() -> int:
         request = json.loads(line)
         try:
             answer = getattr(worker, request.pop("do"))(**request)
-        except Exception as error:  # told to the demo, which prints it
+        except Exception as error:  # sent to the demo, which prints it
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches the whole terminal; only the demo itself acts on it, then ends us.
+    # Ctrl-C reaches all processes of the terminal; the demo alone handles it and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(_serve())

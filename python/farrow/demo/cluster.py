@@ -1,9 +1,9 @@
-"""The demo of a cluster: one table in the memory of three nodes, asked from each of them.
+"""The demo of a cluster: one table in the memory of three nodes, queried from each of them.
 
-The nodes are processes of this machine that speak over loopback, with certificates made for the
-occasion.  A third of the rows lies in the memory of each; a client at each node takes all three
-parts in place as one table and answers the same question.  At the end, what it costs to make a
-table in a node's memory, beside the figures of the papers.
+The nodes are processes of this machine, connected over loopback, with temporary certificates.  Each
+stores a third of the rows.  A client at each node uses all three parts in place as one table and
+runs the same query.  At the end the demo prints the cost of creating a table in a node's memory,
+with the figures of the papers.
 
 Run it by ``farrow demo cluster [--data FILE]``.
 """
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _NAMES = ("a", "b", "c")
-# What the papers wrote; less where there is less memory.
+# Bytes written in the papers; less if there is less memory.
 _COST_BYTES_MAX = 1 << 30
 _COST_BYTES_MIN = 1 << 20
-# Room beside the table's part and one object of the cost: descriptors, extents, small objects.
+# Room in addition to the table's part and one measured object: descriptors, extents, small objects.
 _MEMORY_SLACK = 64 << 20
-# Of what is free; the table is in this process too.
+# Share of free memory; the table is in this process too.
 _MEMORY_SHARE_MAX = 0.5
 _CERTIFICATE_DAYS = 1
 
@@ -52,17 +52,17 @@ def run(
     memory_bytes: int | None = None,
     out: Console | None = None,
 ) -> int:
-    """Run the demo; it clears up after itself, also on Ctrl-C.
+    """Run the demo and clean up, also on Ctrl-C.
 
     Args:
         data: a Parquet, CSV or Arrow IPC file; None generates ``rows`` transactions.
         rows: number of rows to generate.
-        seed: of the generator.
+        seed: seed of the generator.
         memory_bytes: size of each node's region; None derives it from the table.
-        out: where to print; None is standard output.
+        out: console for the output; None is standard output.
 
     Returns:
-        An exit code: 0, or 1 if a step failed (told in one line), or 130 after Ctrl-C.
+        An exit code: 0, or 1 if a step failed (printed as one line), or 130 after Ctrl-C.
     """
     where = out or console()
 
@@ -73,14 +73,14 @@ def run(
 
 
 class _Cluster:
-    """One run: what is printed follows the order of the methods."""
+    """One run; the output follows the order of the methods."""
 
     def __init__(self, stage: Stage, out: Console) -> None:
         self._stage = stage
         self._out = out
 
     def play(self, data: Path | None, rows: int, seed: int, memory: int | None) -> None:
-        """All of it."""
+        """Run all steps."""
         began = time.perf_counter()
         self._out.print("\n[bold]Farrow: one table in the memory of three nodes[/bold]")
         self._out.print(f"  [dim]{machine_line()}[/dim]\n")
@@ -119,7 +119,7 @@ class _Cluster:
             flags = ["--name", name, "--listen", addresses[name], "--certs", str(folder)]
             for other in _NAMES:
                 flags += ["--join", addresses[other]] if other != name else []
-            # Nothing of the table may go for what comes after it.
+            # Later objects must not evict parts of the table.
             self._stage.start_node(memory, name, [*flags, "--evict", "none"])
         for name in _NAMES:
             self._stage.wait_for_node(name)
@@ -143,7 +143,7 @@ class _Cluster:
                 time.sleep(0.01)
 
     def _spread(self, client: Any, table: pa.Table) -> None:
-        """Put a third of the rows into the memory of each node, from a client of the first."""
+        """Put a third of the rows into the memory of each node, by a client of the first node."""
         rows = table.num_rows
         edges = [rows * number // len(_NAMES) for number in range(len(_NAMES) + 1)]
         for name, first, end in zip(_NAMES, edges[:-1], edges[1:], strict=True):
@@ -156,7 +156,7 @@ class _Cluster:
             _report.step(self._out, label, seconds, f"{grown} there")
 
     def _ask(self, table: pa.Table) -> None:
-        """The same question about all rows, from a client at each node."""
+        """Run the same query on all rows, by a client at each node."""
         roles = guess_roles(table)
         known = dataclasses.asdict(roles) if roles else None
         workers = {name: self._stage.worker(f"the client at {name}") for name in _NAMES}
@@ -191,10 +191,10 @@ class _Cluster:
 
 
 def _sizes(part_bytes: int, memory: int | None) -> tuple[int, int]:
-    """Bytes of each region, and of the object whose cost is measured."""
+    """Bytes of each region, and of the measured object."""
     share = int(free_memory_bytes() * _MEMORY_SHARE_MAX) // len(_NAMES)
     limit = share if memory is None else memory
-    # A part is copied by pieces, each of which is aligned.
+    # A part is copied in pieces, each of which is aligned.
     needed = part_bytes + part_bytes // 8 + _MEMORY_SLACK // (1 if memory is None else 4)
     cost = _COST_BYTES_MAX
     while cost > _COST_BYTES_MIN and needed + cost > limit:

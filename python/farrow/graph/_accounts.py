@@ -16,7 +16,7 @@ __all__ = ["Codes", "encoded", "with_banks"]
 
 _Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
-# Codes of rows, int64, and the values that the codes stand for.
+# Codes of rows, int64, and the values by code.
 Codes = tuple[_Ints, pa.Array]
 
 # Nine characters of seven bits fit into 64; eight of them leave the top bit of each byte free.
@@ -30,7 +30,7 @@ _SPREAD = np.array(
 
 
 def encoded(columns: list[pa.ChunkedArray]) -> Codes:
-    """Codes of all rows of these columns, one behind the other, by one list of values.
+    """Codes of all rows of these columns, concatenated, with one common list of values.
 
     The columns hold strings, dictionary-encoded strings or integers, and no nulls.
     """
@@ -57,7 +57,7 @@ def with_banks(accounts: Codes, banks: Codes) -> Codes:
     """
     (account, names), (bank, bank_names) = accounts, banks
     home = np.zeros(len(names), dtype=np.int64)
-    home[account[::-1]] = bank[::-1]  # the last one written, so the first row's, stays
+    home[account[::-1]] = bank[::-1]  # the last write wins: the bank of the first row
     elsewhere = np.flatnonzero(home[account] != bank)
     bank_count = max(len(bank_names), 1)
     further, which = np.unique(
@@ -80,8 +80,8 @@ def _codes(array: pa.DictionaryArray) -> _Ints:
 
 
 def _packed(chunks: list[pa.Array]) -> tuple[_Words, int] | None:
-    """Strings as integers, and their length; None if they are of several lengths, long, or not
-    ASCII."""
+    """Strings as integers, and their length; None if they differ in length, are too long, or are
+    not ASCII."""
     if not pa.types.is_string(chunks[0].type):
         return None
     length = len(chunks[0][0].as_buffer())
@@ -98,7 +98,7 @@ def _packed(chunks: list[pa.Array]) -> tuple[_Words, int] | None:
 
 
 def _pack(chunk: pa.Array, length: int, words: _Words) -> bool:
-    """Write one word for each string; False if that cannot be."""
+    """Write one word for each string; False if a string cannot be packed."""
     _, offset_buffer, data_buffer = chunk.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int32)
     offsets = offsets[chunk.offset : chunk.offset + len(chunk) + 1]
@@ -118,7 +118,7 @@ def _pack(chunk: pa.Array, length: int, words: _Words) -> bool:
 
 
 def _unpacked(words: _Words, length: int) -> pa.StringArray:
-    """The strings that were packed."""
+    """The strings of packed words."""
     tail = min(length, 8)
     letters = np.empty((len(words), length), dtype=np.uint8)
     low = (words & ~_TOP_BITS).astype("<u8").view(np.uint8).reshape(len(words), 8)

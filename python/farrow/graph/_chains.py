@@ -1,12 +1,13 @@
-"""Chains of payments: accounts that are paid pay on, and money comes back to where it was.
+"""Chains of payments: paid accounts pay other accounts, and money returns to its origin.
 
-Without them a stream has next to no cycles but those of its rings, and a search for cycles nothing
-to do.  Of the real data only rings and a first half hour are at hand, so the numbers below, and how
-often a hub is paid, are chosen, not counted: public snapml should be about as fast on a generated
-stream as on HI-Small.  Rows a second in batches of 2048, here and there: temporal cycles over 24 h
-18,900 and 19,000, over 72 h 510 to 640 and 670; cycles of up to ten payments over 24 h 1,100 and
-1,540; fans over 24 h 5,400 and 5,500, degrees 13,500 and 15,600.  Scatter-gathers are harder here:
-over 6 h 13,100 and 38,300, over 24 h 970 and 4,200.  Called by ``generate`` alone.
+Without chains a stream has few cycles besides its rings, and a search for cycles has little to do.
+Of the real data only the rings and a first half hour are available.  The numbers below, and the
+rate of payments to hubs, are therefore chosen, not counted: public snapml should be about as fast
+on a generated stream as on HI-Small.  Its rows a second in batches of 2048, generated and HI-Small:
+temporal cycles over 24 h 18,900 and 19,000, over 72 h 510 to 640 and 670; cycles of up to ten
+payments over 24 h 1,100 and 1,540; fans over 24 h 5,400 and 5,500, degrees 13,500 and 15,600.
+Scatter-gathers are harder on generated streams: over 6 h 13,100 and 38,300, over 24 h 970 and
+4,200.  Called only by ``generate``.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ __all__ = ["Chains", "chain"]
 
 _Ints = npt.NDArray[np.int64]
 
-# Rows that are part of a chain, and how many of them follow each other in one.
+# Share of rows in chains, and rows of one chain.
 _ROW_SHARE, _LENGTH = 0.1, 12
-# Accounts that pay on, as a share of all; they live in communities of so many.
+# Share of accounts in chains, and accounts of one community.
 _ACCOUNT_SHARE, _COMMUNITY = 0.03, 14
-# Accounts that send more than these do, as a share of all.
+# Share of accounts that send more than those in chains.
 _BUSIER_SHARE = 0.04
-# Whom an account pays: so many others, few of them from any community; skews as in `generate`.
+# Payees of an account, and the share of them from any community; skews as in `generate`.
 _PAYEES, _AWAY, _POPULAR_SKEW, _PAYEE_SKEW = 4, 0.02, 1.5, 1.5
-# Mean time until what was paid is paid on.
+# Mean time from one payment of a chain to the next.
 _REST_DAYS = 5.0
 
 
@@ -43,7 +44,7 @@ class Chains(NamedTuple):
 
 
 def chain(random: np.random.Generator, rows: int, accounts: int, days: int) -> Chains:
-    """Make the chains of a table of ``rows`` rows: none where accounts are too few."""
+    """Make the chains of a table of ``rows`` rows: none if accounts are too few."""
     at = np.flatnonzero(random.random(rows, dtype=np.float32) < _ROW_SHARE)
     communities = int(accounts * _ACCOUNT_SHARE) // _COMMUNITY
     if communities == 0 or len(at) == 0:
@@ -56,7 +57,7 @@ def chain(random: np.random.Generator, rows: int, accounts: int, days: int) -> C
     for hop in range(_LENGTH):
         choice = (_PAYEES * random.random(count) ** _PAYEE_SKEW).astype(np.int64)
         who[hop + 1] = payees[who[hop], choice]
-    # When, in rows; what would come after the last row comes at the beginning.
+    # Times, counted in rows; times after the last row wrap around to the beginning.
     rest = random.exponential(_REST_DAYS * rows / days, (_LENGTH, count))
     rest[0] = random.random(count) * rows
     order = np.argsort(np.cumsum(rest, axis=0).ravel() % rows, kind="stable")[: len(at)]
@@ -65,7 +66,7 @@ def chain(random: np.random.Generator, rows: int, accounts: int, days: int) -> C
 
 
 def _payees(random: np.random.Generator, communities: int) -> _Ints:
-    """Whom each account pays, int64 of shape (accounts, _PAYEES); never itself."""
+    """The payees of each account, int64 of shape (accounts, _PAYEES); never itself."""
     accounts = communities * _COMMUNITY
     own = np.arange(accounts)[:, np.newaxis]
     first = own - own % _COMMUNITY

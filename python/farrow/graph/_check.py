@@ -1,4 +1,4 @@
-"""Checks of what callers give, with messages that name it."""
+"""Checks of arguments, with messages that name the argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 def whole_of(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
-    """An integer of any kind, but no flag."""
+    """An integer of any type except bool."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be an integer, not {value}")
     try:
@@ -51,8 +51,8 @@ def bins_of(name: str, value: Any) -> list[int]:
 
 
 def matrix_of(rows: Any) -> npt.NDArray[np.float64]:
-    """Rows as a two-dimensional array of float64, without a copy where it is one."""
-    # Rows that come one by one are asked this each: the native float64 is one object.
+    """Rows as a two-dimensional array of float64, without a copy if they are one."""
+    # A fast path for single rows: the native float64 dtype is one object.
     if type(rows) is np.ndarray and rows.dtype is _FLOAT64:
         array = rows
     else:

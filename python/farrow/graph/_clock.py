@@ -1,4 +1,4 @@
-"""How fast a transformer takes rows."""
+"""The speed of a transformer, in rows per second."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Clock", "Rates"]
 
 
 class Rates(TypedDict):
-    """Calls that added rows since the transformer was made, loaded or emptied; previews and calls
-    that failed do not count, nor does offline mode. Seconds are those of whole calls, from rows to
-    features: in a cluster also those for the log and for the workers."""
+    """Calls that added rows since the transformer was created, loaded or emptied. Previews, failed
+    calls and offline mode do not count. Seconds are those of whole calls, from rows to features:
+    in a cluster they include the log and the workers."""
 
     calls: int
     rows: int
@@ -31,7 +31,7 @@ class Clock:
         self._last = (0, 0.0)
 
     def add(self, rows: int, began: float) -> None:
-        """Count a call that added so many rows; when it began, by ``time.perf_counter``."""
+        """Count a call that added ``rows`` rows and began at ``began`` (``time.perf_counter``)."""
         seconds = time.perf_counter() - began
         self._calls += 1
         self._rows += rows
@@ -39,7 +39,7 @@ class Clock:
         self._last = (rows, seconds)
 
     def rates(self) -> Rates:
-        """What it counted."""
+        """The counts and rates."""
         rows, seconds = self._last
         return {
             "calls": self._calls,

@@ -1,6 +1,6 @@
-"""Which column of a transaction file is what: by the names that known files use.
+"""The roles of a transaction file's columns, by the names that known files use.
 
-Called by ``data``; knows names only, no values.
+Called by ``data``; looks at names only, not at values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ROLES = (
 )
 _NEEDED = ("source", "target", "timestamp")
 
-# Names as they are left by ``_plain``; the first name that a table has is taken.  IBM AML (its
-# header says Account twice, which readers number), AMLSim's samples and full output, SNAP copies.
+# Names after ``_plain``; the first one present in a table wins.  IBM AML (readers number its
+# two columns named Account), AMLSim's samples and full output, SNAP copies.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "edge_id": ("edgeid", "transactionid", "txid"),
     "source": (
@@ -67,12 +67,12 @@ _AMOUNTS = (
     "rating",
     "weight",
 )
-# A file without a header: so many columns of numbers are these.
+# The columns of a file without a header, by the number of columns.
 _NAMELESS = {
     3: ("source", "target", "timestamp"),
     4: ("source", "target", "weight", "timestamp"),
 }
-# The sources of tables whose times are steps of a day.
+# Source columns of tables whose times are steps of a day.
 _STEPPED = frozenset({"sourcenodeid", "senderaccountid", "nameorig"})
 DAY_SECONDS = 86_400
 # PaySim's steps are hours.
@@ -116,17 +116,17 @@ def layout_of(
     has_header: bool = True,
     time_unit: int | None = None,
 ) -> Layout:
-    """Say which column is what.
+    """Find the roles of the columns.
 
     Args:
         names: of all columns, unique.
         chosen: role to name (or number) of the column; ``amounts`` takes several.  Roles that
-            are not chosen are found by name; None says that there is no such column.
+            are not chosen are found by name; None: there is no such column.
         has_header: whether the names come from the table itself.
         time_unit: seconds of a unit of numeric timestamps; None is a day for AMLSim, else 1.
 
     Raises:
-        ValueError: a role or column is unknown, or a needed one cannot be told.
+        ValueError: a role or column is unknown, or a required one was not found.
     """
     found = _found(names, has_header)
     for role, column in (chosen or {}).items():
@@ -151,7 +151,7 @@ def layout_of(
 
 
 def _found(names: Sequence[str], has_header: bool) -> dict[str, object]:
-    """Columns that are known by their names."""
+    """Columns with known names."""
     if not has_header:
         if len(names) not in _NAMELESS:
             return {}
@@ -185,5 +185,5 @@ def _name(names: Sequence[str], role: str, column: object) -> str:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits alone, in lower case."""
+    """The letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,7 +1,6 @@
-"""A file with a checksum over all of it: laid out in ``docs/formats/graph_features.md``.
+"""A file with a checksum over its whole contents: see ``docs/formats/graph_features.md``.
 
-It is there whole or as it was before, and whoever reads it learns of every changed, missing or
-added byte.
+A write replaces the file atomically; a read detects every changed, missing or added byte.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"FARROWGF"
 VERSION = 2
-# As the first version began, which had no head: an Arrow IPC file by itself.
+# First bytes of a file of version 1, which is a plain Arrow IPC file without a head.
 _MAGIC_OF_1 = b"ARROW1\0\0"
 # Magic, version, zero, bytes of the body, checksum, zeros: the body begins at a cache line.
 _HEAD = struct.Struct("<8sIIQ16s24x")
@@ -29,7 +28,7 @@ _CHECKSUM_BYTES = 16
 
 
 def _checksum(version: int, body_bytes: int) -> hashlib.blake2b:
-    """That of the head; the body is still to be added."""
+    """The checksum over the head; the caller adds the body."""
     return hashlib.blake2b(
         _HEAD.pack(MAGIC, version, 0, body_bytes, bytes(_CHECKSUM_BYTES)),
         digest_size=_CHECKSUM_BYTES,
@@ -37,7 +36,7 @@ def _checksum(version: int, body_bytes: int) -> hashlib.blake2b:
 
 
 class _Body(io.RawIOBase):
-    """Where the body is written to: the file behind its head."""
+    """The part of the file after the head, as a file to write the body to."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -57,10 +56,10 @@ class _Body(io.RawIOBase):
 
 
 def write(path: str | os.PathLike[str], write_body: Callable[[BinaryIO], None]) -> None:
-    """Write a file in place of what is there, if anything.
+    """Write a file, replacing an existing one.
 
     Raises:
-        OSError: it cannot be written; what was there is as before.
+        OSError: it cannot be written; an existing file is unchanged.
     """
     target = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -81,7 +80,7 @@ def write(path: str | os.PathLike[str], write_body: Callable[[BinaryIO], None]) 
 def _write_head(file: BinaryIO, body_bytes: int) -> None:
     checksum = _checksum(VERSION, body_bytes)
     file.seek(_HEAD.size)
-    # The head is not known before the body is: it is read again, from the page cache.
+    # The checksum needs the finished body: it is read again, from the page cache.
     while piece := file.read(1 << 20):
         checksum.update(piece)
     file.seek(0)
@@ -93,8 +92,8 @@ def read(path: str | os.PathLike[str]) -> tuple[int, memoryview]:
 
     Raises:
         OSError: it cannot be read.
-        DamagedFile: it is none of these files, or not as it was written.
-        InvalidArgument: it is whole, and of a later version.
+        DamagedFile: it is of another kind, or was changed.
+        InvalidArgument: it is intact, but of a later version.
     """
     name = os.fspath(path)
     data = Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""How the rows of a stream look, and what an engine makes of them in their own kind."""
+"""The form of a stream's rows, and conversion of an engine's results to the same form."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Form:
-    """Arrays of so many columns, or tables with columns of these names.
+    """Arrays with a fixed number of columns, or tables with fixed column names.
 
     Attributes:
-        engine: what computes.
+        engine: the engine that computes the features.
         accounts: numbers of accounts that are named by strings.
-        rows: that came so far: rows without ids are numbered on.
-        layout: which column is what; None for arrays.
+        rows: number of rows so far, from which rows without ids are numbered.
+        layout: roles of the columns; None for arrays.
         inputs: names of the columns of rows.
-        measured: those of which statistics are made.
-        numbers: where these are, as the engine counts.
-        names: of the features.
-        has_statistics: whether any are made.
+        measured: columns with statistics.
+        numbers: the engine's column numbers of these.
+        names: names of the features.
+        has_statistics: whether statistics are computed.
     """
 
     engine: GraphEngine | ClusterEngine
@@ -44,14 +44,14 @@ class Form:
     has_statistics: bool
 
     def state(self) -> dict[str, Any]:
-        """All but the engine, as plain values."""
+        """All attributes except the engine, as plain values."""
         layout = None if self.layout is None else vars(self.layout)
         names = sorted(self.accounts.numbers.items())
         kept = ("inputs", "measured", "numbers", "rows")
         return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
 
     def take(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state`` gave; of a cluster's graph names and rows are not kept."""
+        """Restore the result of ``state``; a cluster's graph has no names and rows in it."""
         self.accounts = Accounts()
         for name, number in state.get("names", ()):
             self.accounts.numbers[name] = number
@@ -65,7 +65,7 @@ class Form:
         return self._previewed(rows, None)[0]
 
     def preview_patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
-        """As ``preview``, with the patterns that they would complete."""
+        """As ``preview``, with the patterns that the rows would complete."""
         result, found = self._previewed(rows, most)
         return result, self._evidence(found)
 

@@ -1,9 +1,9 @@
-"""The largest patterns of a stream, and what forms them.
+"""The largest patterns of a stream, and their payments.
 
-Listing every pattern would take longer than all features: a fan of a thousand payments was a
-thousand fans on its way.  So a first run only remembers which rows completed something large;
-then the rows before each of these are learnt again, without a search, and the patterns of that
-one row are asked for.
+Listing every pattern would take longer than all features: a fan of a thousand payments completes a
+thousand fans as it grows.  A first run therefore records only the rows that completed large
+patterns.  A second run learns the rows before each of these without a search, and lists the
+patterns of that one row.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ __all__ = ["Candidates", "Largest", "drawn", "largest"]
 # Seconds before this (3 March 1973) are steps of a simulation rather than dates.
 _DATES_FROM = 100_000_000
 _PAYMENTS_NAMED = 6
-# Accounts to remember for each pattern that is wanted: several may share one pattern.
+# Accounts to remember for each requested pattern: several may share one pattern.
 _SPARE = 4
 _FOUND_MAX = 20_000
 _ROWS_EACH = 8
 
 
 class _Seen:
-    """The largest bin that an account reached, and some of the rows at which it did.
+    """The largest bin that an account reached, and some of the rows that reached it.
 
-    A bin holds several sizes, the last one all above: rows spread over the stream are kept.
+    A bin holds several sizes, and the last bin all larger ones, so rows spread over the stream are
+    kept.
     """
 
     __slots__ = ("_count", "_last", "_rows", "_stride", "size")
@@ -77,7 +78,7 @@ class Candidates:
         self._kinds: dict[str, dict[int, _Seen]] = {}
 
     def add(self, batch: _stream.Batch) -> None:
-        """Look at the features of a batch."""
+        """Add candidates from the features of a batch."""
         places: dict[str, list[int]] = {}
         for place, name in enumerate(batch.features.column_names):
             block, label = block_of(name)
@@ -87,14 +88,14 @@ class Candidates:
             counts = _stream.values(batch.features.select(columns)) > 0
             rows = np.flatnonzero(counts.any(axis=1))
             best = counts.shape[1] - 1 - counts[rows, ::-1].argmax(axis=1)
-            # Which end the pattern is built around is not known of all kinds.
+            # The centre of the pattern is not known for all kinds.
             ends = {"in": ("target",), "out": ("source",)}
             for end in ends.get(kind.rpartition("_")[2], ("source", "target")):
                 self._look(kind, batch.rows[end].to_numpy()[rows], best, rows + batch.begin)
 
     def _look(self, kind: str, accounts: Any, best: Any, rows: Any) -> None:
         kept = self._kinds.setdefault(kind, {})
-        # Once there are enough, what is smaller than all of them cannot get in.
+        # With enough candidates, smaller ones than all of them are skipped.
         floor = min((one.size for one in kept.values()), default=0) if self._full(kept) else 0
         large = best >= floor
         for account, size, row in zip(
@@ -113,7 +114,7 @@ class Candidates:
         return len(kept) >= self._most
 
     def rows(self, pattern: str) -> list[int]:
-        """Rows that completed large ones of a pattern ("fan" is both of its directions)."""
+        """Rows that completed large patterns of a kind ("fan": of both directions)."""
         kinds = (pattern, f"{pattern}_in", f"{pattern}_out")
         return sorted(
             {
@@ -134,17 +135,17 @@ def largest(
     each: int,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Largest:
-    """Find what the candidates completed.
+    """Find the patterns that the candidates completed.
 
     Args:
         read: the transactions.
-        candidates: of a run over them with these settings.
+        candidates: candidates of a run over them with these settings.
         settings: arguments of ``GraphFeatures``.
         batch: rows of a batch in that run.
-        each: patterns of each kind that are wanted.
-        progress: called with candidates looked at and candidates in all.
+        each: number of patterns of each kind.
+        progress: called with the numbers of finished candidates and of all candidates.
     """
-    # In causal mode a row is all of its batch.
+    # In causal mode a batch of one row gives the same patterns.
     step = 1 if settings["mode"] == "causal" else batch
     patterns = [name for name in settings["patterns"] if name != VERTEX]
     begins = {
@@ -165,7 +166,7 @@ def largest(
 def _again(
     read: Transactions, pattern: str, begins: Sequence[int], settings: Mapping[str, Any], step: int
 ) -> Iterator[pa.Table]:
-    """The patterns of the batches that begin at these rows; all others are only learnt."""
+    """The patterns of the batches that begin at these rows; other rows are only learnt."""
     from farrow.graph import GraphFeatures
 
     window = settings["window"]
@@ -178,7 +179,7 @@ def _again(
     times = table["timestamp"].to_numpy()
     done = 0
     for begin in begins:
-        # What is older than the window need not be learnt.
+        # Rows older than the window need not be learnt.
         done = max(done, int(np.searchsorted(times, times[begin] - seconds)))
         if begin > done:
             features.partial_fit(table.slice(done, begin - done).combine_chunks())
@@ -188,7 +189,7 @@ def _again(
 
 
 class Largest:
-    """The largest patterns of each kind, one for each centre: a fan that grows is one fan."""
+    """The largest patterns of each kind, one for each centre: a growing fan is one fan."""
 
     def __init__(self, each: int) -> None:
         self._each = each
@@ -196,11 +197,11 @@ class Largest:
         self._count = itertools.count()
 
     def add(self, found: pa.Table) -> None:
-        """Look at the patterns of a batch."""
+        """Add the patterns of a batch."""
         for kind in pc.unique(found["kind"]).to_pylist():
             of_kind = found.filter(pc.equal(found["kind"], kind))
             kept = self._kinds.setdefault(kind, {})
-            # More than enough to fill the places, also where many share a centre.
+            # Enough to fill the list even if many share a centre.
             top = pc.select_k_unstable(of_kind, self._each * 64, [("size", "descending")])
             for row in of_kind.take(top).to_pylist():
                 self._keep(kept, kind, row)
@@ -222,14 +223,14 @@ class Largest:
 
 
 def _key(kind: str, accounts: Sequence[int]) -> Any:
-    """What makes two patterns of a kind the same one, grown."""
+    """A key that is equal for a pattern and its grown versions."""
     if kind.endswith("cycle"):
         return frozenset(accounts)
     return tuple(accounts[:2]) if kind == "scatter-gather" else accounts[0]
 
 
 def drawn(read: Transactions, rows: Sequence[dict[str, Any]]) -> list[Drawn]:
-    """Patterns with the payments that form them, to be drawn."""
+    """Patterns with their payments, for drawing."""
     wanted = pa.array(sorted({edge for row in rows for edge in row["edges"]}), pa.int64())
     table = read.table.filter(pc.is_in(read.table["edge_id"], value_set=wanted))
     payments = {payment["edge_id"]: payment for payment in table.to_pylist()}

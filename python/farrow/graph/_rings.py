@@ -1,7 +1,7 @@
 """Laundering rings to plant: families, sizes and time spans as in IBM's HI-Small data.
 
 The numbers below were counted over the 370 rings (3,209 rows) of ``HI-Small_Patterns.txt``
-of the IBM AML data (CDLA-Sharing-1.0); no row of it is here.  Called by ``generate`` alone.
+of the IBM AML data (CDLA-Sharing-1.0); no row of it is included.  Called only by ``generate``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _Floats = npt.NDArray[np.float64]
 
 # HI-Small: 370 rings in 5,078,345 rows.
 ROWS_PER_RING = 13_700
-# A ring has up to 45 accounts; fewer than this in all, and none is planted.
+# A ring has up to 45 accounts; with fewer accounts than this in all, no ring is planted.
 ACCOUNTS_MIN = 64
 
 _DAY_MINUTES = 24 * 60
 
 
 class Family(NamedTuple):
-    """One family: how many of the 370 rings, and deciles (0 to 100 %) over its rings."""
+    """One family: its number among the 370 rings, and deciles (0 to 100 %) over its rings."""
 
     name: str
     rings: int
@@ -70,7 +70,7 @@ FAMILIES: tuple[str, ...] = tuple(family.name for family in _TABLE)
 
 # 5 of 54 real cycles do not run forwards in time.
 _CYCLES_OUT_OF_ORDER = 0.09
-# When the legs of two-legged rings lie, as shares of the span (rounded means of the real ones).
+# End of the first leg and start of the second, as shares of the span (rounded real means).
 _SCATTER_UNTIL, _GATHER_FROM = 0.59, 0.52
 _STACK_UNTIL = 0.42
 _GATHERED_BY = 0.53
@@ -145,7 +145,7 @@ def _shape(
             _GATHERED_BY + random.random(size) * (1 - _GATHERED_BY),
         )
         return np.where(gather, who[1:], hub), np.where(gather, hub, who[1:]), when
-    if name == "bipartite":  # as IBM has it: pairs of accounts that share nothing but the time
+    if name == "bipartite":  # as in IBM's data: pairs of accounts that share only the time
         who = _members(random, accounts, 2 * size)
         return who[:size], who[size:], when
     if name == "cycle":
@@ -161,7 +161,7 @@ def _shape(
 def _two_legs(
     random: np.random.Generator, name: str, middles: int, accounts: int
 ) -> tuple[_Ints, _Ints, _Floats]:
-    """Rows that come in two legs over ``middles`` accounts, leg by leg."""
+    """Rows in two legs over ``middles`` accounts, leg by leg."""
     if name == "stack":
         who = _members(random, accounts, 3 * middles).reshape(3, middles)
         first, middle, last = who

@@ -1,4 +1,4 @@
-"""Rows of a table as the engine takes them."""
+"""Conversion of a table's rows to the engine's arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ROLES = ("id", "source", "target", "timestamp", "amounts")
 _DEFAULTS = {"id": "edge_id", "source": "source", "target": "target", "timestamp": "timestamp"}
-# Names are pruned when there are twice as many as accounts, and more than these.
+# Names are pruned when they number more than this and more than twice the accounts.
 _NAMES_MIN = 100_000
 
 
 class Accounts:
     """Numbers for accounts that are named by strings.
 
-    A number is a hash of the name, so that it does not depend on the order in which names come.
+    A number is a hash of the name, so it does not depend on the order of the names.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Accounts:
         return number
 
     def forget(self, engine: Any, alive: int) -> None:
-        """Drops names of accounts that have left the graph, now and then."""
+        """Drop names of accounts that have left the graph, once there are many."""
         if len(self.names) < max(_NAMES_MIN, 2 * alive):
             return
         numbers = np.fromiter(self.names, np.int64, len(self.names))
@@ -60,9 +60,9 @@ class Accounts:
 
 
 class Layout:
-    """Which column of a table is what."""
+    """The roles of a table's columns."""
 
-    # What was saved without them is not checked against them.
+    # Empty for a layout from an old file: then tables are not checked.
     kinds: Mapping[str, str] = {}
 
     def __init__(self, table: pa.Table, columns: Mapping[str, Any] | None) -> None:
@@ -94,7 +94,7 @@ class Layout:
             )
 
     def _kinds(self, schema: pa.Schema) -> dict[str, str]:
-        """What the columns hold in which another kind of value would mean something else."""
+        """The kinds of the columns in which another kind of value would change the meaning."""
         kinds = {}
         for role in ("source", "target", "timestamp"):
             kind = schema.field(self.names[role]).type
@@ -105,10 +105,10 @@ class Layout:
         return kinds
 
     def check(self, table: pa.Table) -> None:
-        """See that a later table's columns hold what those of the first did.
+        """Check that a later table's columns have the kinds of the first table's.
 
         Raises:
-            TypeError: names the column.
+            TypeError: they differ; the message names the column.
         """
         for role, kind in self._kinds(table.schema).items():
             before = self.kinds.get(role, kind)
@@ -125,7 +125,7 @@ class Layout:
 
 
 def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
-    """A column of integers, without a copy where it is one piece of int64."""
+    """A column of integers, without a copy if it is one chunk of int64."""
     column = table.column(name)
     if column.null_count:
         raise ValueError(f"column {name!r} ({role}) has {column.null_count} nulls")
@@ -145,7 +145,7 @@ def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
 
 
 def _times(table: pa.Table, layout: Layout) -> npt.NDArray[np.int64]:
-    """The timestamps, in the unit of the first table's."""
+    """The timestamps, in the unit of the first table."""
     name = layout.names["timestamp"]
     kind = table.schema.field(name).type
     if pa.types.is_timestamp(kind) and _TICKS[kind.unit] != layout.ticks:
@@ -168,7 +168,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class Rows:
-    """One table's rows: ``ends`` are ids, sources, targets and timestamps."""
+    """Rows of one table: ``ends`` are ids, sources, targets and timestamps."""
 
     def __init__(
         self,
@@ -234,8 +234,8 @@ def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
 
 
 def table_of(rows: Any) -> tuple[pa.Table, str] | None:
-    """A table of any kind and the kind's name, or None where ``rows`` is no table."""
-    # Rows that come one by one are asked this each.
+    """The table and the name of its kind, or None if ``rows`` is no table."""
+    # A fast path for single rows.
     if type(rows) is np.ndarray:
         return None
     if isinstance(rows, pa.RecordBatch):
@@ -251,7 +251,7 @@ def table_of(rows: Any) -> tuple[pa.Table, str] | None:
 
 
 def like(table: pa.Table, kind: str) -> Any:
-    """A table as the kind that came."""
+    """A table converted to the kind of the input."""
     if kind == "polars":
         import polars
 

@@ -1,4 +1,4 @@
-"""Parameters of :class:`farrow.graph.GraphFeatures` as the engine takes them."""
+"""Conversion of the parameters of :class:`farrow.graph.GraphFeatures` to the engine's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def names_of(name: str, value: Any, known: Sequence[str]) -> list[str]:
-    """Different names out of ``known``, in its order."""
+    """Distinct names out of ``known``, in its order."""
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise TypeError(f"{name} must be a list of names, not {value!r}")
     given = list(value)
@@ -40,7 +40,7 @@ def names_of(name: str, value: Any, known: Sequence[str]) -> list[str]:
 
 
 def ticks_of(name: str, value: Any, ticks: int) -> int:
-    """A window in the unit of the timestamps, of which there are ``ticks`` in a second."""
+    """A window in the unit of the timestamps; a second has ``ticks`` of them."""
     if not isinstance(value, str):
         return whole_of(name, value, least=1)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)\s*", value)
@@ -56,7 +56,7 @@ def ticks_of(name: str, value: Any, ticks: int) -> int:
 
 
 def _each(name: str, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
-    """One value for each of ``known``, from a mapping or from one for all."""
+    """One value for each of ``known``, from a mapping or one common value."""
     if not isinstance(value, Mapping):
         return dict.fromkeys(known, value)
     for key in value:
@@ -69,7 +69,7 @@ def _each(name: str, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
 
 
 class Plan:
-    """What is computed, in the order of the columns."""
+    """The features to compute, in the order of the columns."""
 
     def __init__(self, parameters: Mapping[str, Any], ticks: int) -> None:
         wanted = names_of("patterns", parameters["patterns"], (*PATTERNS, VERTEX))
@@ -108,11 +108,11 @@ class Plan:
         self.keeps_ids = flag_of("evidence", parameters["evidence"])
 
     def engine(self, measured: Sequence[int]) -> GraphEngine:
-        """An empty engine whose statistics are of these columns of a matrix."""
+        """An empty engine with statistics of these columns of a matrix."""
         return GraphEngine(**self.parameters(measured))
 
     def parameters(self, measured: Sequence[int]) -> dict[str, Any]:
-        """What ``engine`` makes an engine of."""
+        """The arguments of an engine."""
         statistics = None
         if self.statistics_window is not None:
             codes = [STATISTICS.index(name) for name in self.statistics]
@@ -133,7 +133,7 @@ class Plan:
         }
 
     def names(self, measured: Sequence[str]) -> list[str]:
-        """Names of the features, where the statistics are of these columns."""
+        """Names of the features, with statistics of these columns."""
         statistics = None if self.statistics_window is None else self.statistics
         return feature_names(self.patterns, statistics, measured)
 

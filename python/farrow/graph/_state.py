@@ -1,10 +1,10 @@
-"""What a file keeps of a :class:`farrow.graph.GraphFeatures`: Arrow IPC, described in its schema.
+"""The saved state of a :class:`farrow.graph.GraphFeatures`: Arrow IPC, described in its schema.
 
-The file around it is that of ``_file``.
+``_file`` defines the surrounding file.
 
-One record batch holds the edges that are alive, in order of arrival; the schema's metadata holds
-the rest as JSON under ``farrow.graph``: the version, the parameters, the layout of the rows, and
-what else the graph knows.
+One record batch holds the live edges, in order of arrival.  The schema's metadata holds the rest as
+JSON under ``farrow.graph``: the version, the parameters, the layout of the rows, and the other
+state of the graph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from farrow.graph import _file
 if TYPE_CHECKING:
     from farrow.graph.features import GraphFeatures
 
-# Of the state, not of the file around it.
+# Version of the state, not of the surrounding file.
 VERSION = 1
 _KEY = b"farrow.graph"
 
@@ -54,7 +54,7 @@ def state_of(features: GraphFeatures) -> dict[str, Any]:
 
 
 def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
-    """Gives a new transformer the graph that ``state_of`` gave."""
+    """Give a new transformer the graph of a state from ``state_of``."""
     from farrow.graph.features import _Stream
 
     kept = state["stream"]
@@ -77,7 +77,7 @@ def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
 
 
 def write_state(path: str | os.PathLike[str], features: GraphFeatures) -> None:
-    """Write a transformer to a file, which is there whole or as it was before."""
+    """Write a transformer to a file, atomically."""
     state = state_of(features)
     edges = state.pop("edges")
     edges = edges.replace_schema_metadata({_KEY: json.dumps(state).encode()})
@@ -90,7 +90,7 @@ def write_state(path: str | os.PathLike[str], features: GraphFeatures) -> None:
 
 
 def read_state(cls: type[GraphFeatures], path: str | os.PathLike[str]) -> GraphFeatures:
-    """Read what ``write_state`` wrote."""
+    """Read a file of ``write_state``."""
     version, body = _file.read(path)
     try:
         edges = pa.ipc.open_file(pa.py_buffer(body)).read_all()
@@ -100,7 +100,7 @@ def read_state(cls: type[GraphFeatures], path: str | os.PathLike[str]) -> GraphF
             raise ValueError(f"its state is of version {state['version']}, not {VERSION}")
         features = restored(cls(**state["parameters"]), {**state, "edges": edges})
     except Exception as error:
-        # Whatever it is: the file says something that no transformer wrote.
+        # Any exception: no transformer wrote this content.
         name = os.fspath(path)
         raise DamagedFile(f"{name} holds no graph features: {error}", name) from error
     if version == 1:
@@ -114,7 +114,7 @@ def read_state(cls: type[GraphFeatures], path: str | os.PathLike[str]) -> GraphF
 
 
 def _plain(value: Any) -> Any:
-    """Parameters as JSON has them: lists and plain numbers."""
+    """Parameters as JSON types: lists and plain numbers."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple, range, set, np.ndarray)):

@@ -1,4 +1,4 @@
-"""Run a file's transactions through the features batch by batch, and keep what a report shows.
+"""Run a file's transactions through the features batch by batch, and collect data for a report.
 
 Called by the commands ``farrow graph features``, ``patterns`` and ``report``.
 """
@@ -23,7 +23,7 @@ __all__ = ["Batch", "add_to", "batches", "edges_of", "named", "values"]
 
 
 class Batch(NamedTuple):
-    """One batch on its way through."""
+    """One batch and its results."""
 
     begin: int
     rows: pa.Table
@@ -42,8 +42,8 @@ def batches(features: Any, read: Transactions, rows: int, *, found: bool) -> Ite
     Args:
         features: a ``GraphFeatures``; its graph grows.
         read: the transactions.
-        rows: of a batch, 1 or more.
-        found: also give the patterns; the features must have been made with ``evidence``.
+        rows: rows of a batch, 1 or more.
+        found: also return the patterns; requires features created with ``evidence``.
     """
     if rows < 1:
         raise ValueError(f"batch is {rows}; it must be 1 or more")
@@ -61,12 +61,12 @@ def batches(features: Any, read: Transactions, rows: int, *, found: bool) -> Ite
 
 
 def edges_of(read: Transactions) -> pa.Table:
-    """The columns that the features take."""
+    """The input columns of the features."""
     return read.table.select(["edge_id", "source", "target", "timestamp", *read.amounts])
 
 
 def named(read: Transactions, batch: Batch) -> pa.Table:
-    """The batch as it is written: accounts by their names, label and extra columns, features."""
+    """The batch for output: accounts by name, label and extra columns, features."""
     rows = read.table.slice(batch.begin, batch.rows.num_rows)
     for place, end in enumerate(("source", "target"), start=1):
         names = read.accounts.of(rows[end].to_numpy())

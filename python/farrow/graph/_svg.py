@@ -1,7 +1,7 @@
 """Small drawings as SVG text: bars, a line over rows, and one found pattern.
 
-Called by ``report`` alone.  Everything is drawn in the colours of the page's style sheet, by
-classes; texts are escaped here.
+Called only by ``report``.  Classes select the colours of the page's style sheet; texts are escaped
+here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Hop", "bars", "drawing", "human", "line"]
 
 _ARROW_PIXELS = 7.0
 _NODE_PIXELS = 5.0
-# Beyond this many, drawings show the first ones and say how many there are.
+# A drawing shows at most this many nodes, and the total number.
 _NODES_MAX = 24
-# Room at the rim, for dots and for the line below.
+# Margin for dots and for the caption.
 _CAPTION_PIXELS = 20
 
 
@@ -114,8 +114,8 @@ def drawing(kind: str, accounts: Sequence[str], hops: Sequence[Hop], *, size: in
     """One pattern: accounts as dots with tooltips, payments as arrows.
 
     Args:
-        kind: of the pattern; says how it is laid out.
-        accounts: as the pattern lists them.
+        kind: kind of the pattern, which determines the layout.
+        accounts: accounts in the order of the pattern.
         hops: payments between them, each pair once.
         size: width and height, in pixels.
     """
@@ -146,7 +146,7 @@ def _centre(kind: str, accounts: Sequence[str]) -> tuple[str, ...]:
 def _layout(
     kind: str, accounts: Sequence[str], hops: Sequence[Hop], size: int
 ) -> dict[str, tuple[float, float]]:
-    """Places of the accounts: a ring for cycles, else columns of payers, centre and payees."""
+    """Positions of the accounts: a ring for cycles, else columns of payers, centre and payees."""
     names = list(dict.fromkeys(accounts))
     if kind.endswith("cycle"):
         return _ring(names[:_NODES_MAX], size)
@@ -157,7 +157,7 @@ def _layout(
         into = {hop.source for hop in hops if hop.target in centre}
         payers = [name for name in names[1:] if name in into]
         payees = [name for name in names[1:] if name not in into]
-        # One side alone stands around its centre.
+        # With one side only, the accounts surround the centre.
         if not payers or not payees:
             around = _ring((payers or payees)[: _NODES_MAX - 1], size)
             return {**dict.fromkeys(centre, (size / 2, size / 2)), **around}
@@ -181,7 +181,7 @@ def _ring(names: Sequence[str], size: int) -> dict[str, tuple[float, float]]:
 
 
 def _arrow(hop: Hop, places: Mapping[str, tuple[float, float]], is_bent: bool) -> str:
-    """One payment, from the rim of one dot to the rim of the other; bent if there is one back."""
+    """One payment, from the rim of one dot to that of the other; bent if a reverse one exists."""
     (x0, y0), (x1, y1) = places[hop.source], places[hop.target]
     cls = "hop trigger" if hop.is_trigger else "hop"
     thick = min(1.0 + 0.6 * math.log2(max(hop.payments, 1)), 4.0)

@@ -1,7 +1,7 @@
-"""Read the columns of a delimited transaction file, and find the line that is wrong in one.
+"""Read the columns of a delimited transaction file, and find its first faulty line.
 
-Called by ``data``.  pyarrow reads by blocks in parallel and does not always know the line of an
-error; only a file that failed is read again, line by line.
+Called by ``data``.  pyarrow reads blocks in parallel and does not always know the line of an error;
+after a failure the file is read again, line by line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LABELS", "Fault", "first_fault", "parsed_times", "read_columns"]
 
-# Some blocks per core, and few dictionaries to merge.
+# Several blocks per core, but few dictionaries to merge.
 _BLOCK_BYTES = 16 << 20
 # A line longer than this is no transaction.
 _LINE_BYTES_MAX = 1 << 20
@@ -43,12 +43,12 @@ _TIME_FORMATS = (
 )
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _INTEGER = re.compile(r"[+-]?\d+")
-# Few texts repeat in millions of rows: keep them once.
+# A few texts repeat in millions of rows: dictionary encoding stores each once.
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 
 
 class Fault(NamedTuple):
-    """Where a file is wrong."""
+    """The location of a fault in a file."""
 
     line: int
     column: str
@@ -56,14 +56,14 @@ class Fault(NamedTuple):
 
 
 def read_columns(path: Path, shape: TextShape, layout: Layout, extras: Sequence[str]) -> pa.Table:
-    """Read the columns with a role and the extra ones.
+    """Read the columns with a role and the extra columns.
 
     Returns:
         Accounts and banks as strings, numeric times as float64 or int64 and others as words
         (dictionary-encoded strings), amounts as float64, labels as words.
 
     Raises:
-        pyarrow.ArrowInvalid: a field is not what its column must hold, or a line is torn.
+        pyarrow.ArrowInvalid: a field has the wrong type for its column, or a line is incomplete.
         OSError: the file cannot be read.
     """
     types: dict[str, pa.DataType] = dict.fromkeys(extras, _WORDS)
@@ -90,7 +90,7 @@ def read_columns(path: Path, shape: TextShape, layout: Layout, extras: Sequence[
 
 
 def first_fault(path: Path, shape: TextShape, layout: Layout) -> Fault | None:
-    """The first line and column that cannot be read, or None if there is none."""
+    """The first unreadable line and column, or None."""
     checks: dict[int, tuple[str, Callable[[str], str | None]]] = {}
     places = {name: place for place, name in enumerate(shape.columns)}
     for name in (layout.source, layout.target, layout.source_bank, layout.target_bank):
@@ -128,7 +128,7 @@ def _lines(path: Path, shape: TextShape) -> Iterator[tuple[int, list[str]]]:
 
 
 def _time_type(path: Path, shape: TextShape, name: str) -> pa.DataType:
-    """How to read the times: as numbers if the first one is a number."""
+    """The type to read times as: numeric if the first one is a number."""
     place = shape.columns.index(name)
     for _, row in _lines(path, shape):
         field = row[place].strip() if place < len(row) else ""
@@ -139,7 +139,7 @@ def _time_type(path: Path, shape: TextShape, name: str) -> pa.DataType:
 
 
 def parsed_times(texts: pa.StringArray) -> tuple[pa.TimestampArray, str | None]:
-    """Times in one of the known formats, timestamp[s]; and the first text that is in none."""
+    """Times in one of the known formats, timestamp[s], and the first text in no known format."""
     texts = pc.utf8_trim_whitespace(texts)
     times = pa.nulls(len(texts), pa.timestamp("s"))
     for form in _TIME_FORMATS:

@@ -1,7 +1,7 @@
-"""Batch mode under the parameter names and layouts of ``docs/graph.md``, section C.
+"""Batch mode with the parameter names and layouts of ``docs/graph.md``, section C.
 
-Every call's rows see each other, later ones included, and a pattern counts for every row of the
-call that is part of it; so results depend on how a stream is cut into calls.  For new work use
+The rows of a call see each other, including later ones.  A pattern counts for every row of the call
+that is part of it, so results depend on the division of a stream into calls.  For new programs use
 :class:`farrow.graph.GraphFeatures`.
 """
 
@@ -49,13 +49,13 @@ class GraphFeaturePreprocessor:
     """Features of a transaction stream in batch mode.
 
     Rows are ``[edge id, source, target, timestamp, ...]``, float64.  ``transform`` returns the
-    rows with the enabled blocks behind them: fan in, fan out, degree in, degree out,
+    rows with the enabled blocks appended: fan in, fan out, degree in, degree out,
     scatter-gather, temp-cycle, lc-cycle, gather-scatter, then the vertex statistics.
 
     Raises:
         KeyError: an unknown parameter.
-        TypeError, ValueError: a parameter or a row that makes no sense; the message names it,
-            and nothing has changed.
+        TypeError, ValueError: a parameter or a row is invalid; the message names it, and the
+            graph is unchanged.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class GraphFeaturePreprocessor:
         return self
 
     def fit(self, X: Any, y: Any = None) -> GraphFeaturePreprocessor:
-        """Empty the graph and add rows, as they come."""
+        """Empty the graph and add rows, in order."""
         rows = matrix_of(X)
         self._engine.start(rows)
         self._columns = rows.shape[1]
@@ -124,7 +124,7 @@ class GraphFeaturePreprocessor:
 
 
 def _engine(parameters: Mapping[str, Any]) -> GraphEngine:
-    """The engine of some parameters, which are checked first."""
+    """Check parameters and create an engine for them."""
     given = dict(parameters)
     time_window = whole_of("time_window", given["time_window"])
     if time_window != -1 and time_window < 1:
@@ -178,7 +178,7 @@ def _names(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _numbers(name: str, value: Any, most: int | None = None) -> list[int]:
-    """Different numbers from 0 on, in order."""
+    """Distinct non-negative integers, in order."""
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise TypeError(f"{name} must be a list of integers, not {type(value).__name__}")
     return sorted({whole_of(name, one, least=0, most=most) for one in value})

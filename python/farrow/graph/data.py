@@ -43,7 +43,7 @@ class DataError(FarrowError, ValueError):
 
     Attributes:
         path: the file, or "" if there is none.
-        line: number of the line, from 1; 0 if it is not known or there are no lines.
+        line: number of the line, from 1; 0 if it is unknown or there are no lines.
         column: name of the column, or "".
     """
 
@@ -57,7 +57,7 @@ class DataError(FarrowError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Accounts:
-    """The accounts of a graph; the number of an account is its place in ``names``."""
+    """The accounts of a graph; the number of an account is its index in ``names``."""
 
     names: pa.Array
     """Strings (``bank:account`` where there are banks), or integers if the table has them."""
@@ -73,7 +73,7 @@ class Accounts:
         """The number of an account.
 
         Raises:
-            KeyError: there is no such account.
+            KeyError: the account does not exist.
         """
         place = pc.index(self.names, pa.scalar(name, type=self.names.type)).as_py()
         if place < 0:
@@ -86,9 +86,9 @@ class Transactions:
     """Transactions in order of time.
 
     ``table`` has the int64 columns ``edge_id``, ``source``, ``target`` (account numbers) and
-    ``timestamp`` (seconds since 1970, or as the file counts), the float64 columns ``amounts``
+    ``timestamp`` (seconds since 1970, or in the unit of the file), the float64 columns ``amounts``
     under their own names, the int8 column ``label`` (0 or 1) if the file has one, and the
-    extra columns that were asked for.
+    requested extra columns.
     """
 
     table: pa.Table
@@ -123,9 +123,9 @@ def read(
 ) -> Transactions:
     """Read the transactions of a file.
 
-    Known without ``columns``: IBM AML (``HI/LI-*_Trans.csv``; an account is its bank and its
-    number), AMLSim, SNAP's temporal networks (source, target, perhaps a weight, time; divided
-    by commas, tabs or single spaces), and whatever ``farrow graph generate`` writes.
+    These formats need no ``columns``: IBM AML (``HI/LI-*_Trans.csv``; an account is a bank and a
+    number), AMLSim, SNAP's temporal networks (source, target, optional weight, time; separated by
+    commas, tabs or single spaces), and files of ``farrow graph generate``.
 
     Args:
         path: a delimited text file (also compressed), Parquet or Arrow IPC.
@@ -133,15 +133,15 @@ def read(
             ``source_bank``, ``target_bank``, ``edge_id``, ``label``, ``amounts`` (several).
         extras: further columns to keep; those of text files are kept as words.
         time_unit: seconds of a unit of times that are numbers (default 1; AMLSim a day).
-        delimiter, has_header: of text; None guesses.
+        delimiter, has_header: of text; None: detect.
 
     Returns:
         The transactions, sorted by time; rows of equal time stay in the order of the file.
         Edge ids are row numbers, from 0, if there is no such column.
 
     Raises:
-        DataError: the file does not hold transactions; names file, line and column.
-        OSError: it cannot be read.
+        DataError: the file does not hold transactions; it has file, line and column.
+        OSError: the file cannot be read.
     """
     file = Path(path)
     try:
@@ -171,7 +171,7 @@ def from_table(
     extras: Sequence[str] = (),
     time_unit: int | None = None,
 ) -> Transactions:
-    """Take the transactions of a table.
+    """Convert a table to transactions.
 
     Args:
         table: accounts are strings or integers, times timestamps, dates, numbers or text,
@@ -182,7 +182,7 @@ def from_table(
         As ``read``.
 
     Raises:
-        DataError: the table does not hold transactions; names the column.
+        DataError: the table does not hold transactions; it has the column.
     """
     try:
         layout = layout_of(table.column_names, columns, time_unit=time_unit)
@@ -193,10 +193,10 @@ def from_table(
 
 
 def enlarge(data: Transactions, copies: int) -> Transactions:
-    """Lay ``copies`` disjoint copies of a graph beside each other, each with new accounts.
+    """Combine ``copies`` disjoint copies of a graph, each with new accounts.
 
-    Statistics per account stay what they are while the graph grows.  Rows stay in order of
-    time, the copies of a row follow each other, and edge ids are row numbers from 0.
+    The graph grows, but statistics per account do not change.  Rows stay in order of time, the
+    copies of a row are adjacent, and edge ids are row numbers from 0.
 
     Args:
         data: the transactions.
@@ -204,8 +204,8 @@ def enlarge(data: Transactions, copies: int) -> Transactions:
 
     Returns:
         ``copies`` times the rows and accounts; account ``a`` of copy ``k`` has the number
-        ``a + k * accounts`` and the name ``a#k`` (in copy 0 its own name; where names are
-        integers, its number).
+        ``a + k * accounts`` and the name ``a#k`` (in copy 0 its own name; if names are integers,
+        its number).
 
     Raises:
         ValueError: ``copies`` is less than 1.
@@ -238,7 +238,7 @@ def _check_extras(extras: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _graph(table: pa.Table, layout: Layout, extras: Sequence[str]) -> Transactions:
-    """Turn columns as they were read into a graph."""
+    """Convert columns of a file or table to a graph."""
     rows = table.num_rows
     edge_id = np.arange(rows) if layout.edge_id is None else _integers(table, layout.edge_id)
     timestamp = _seconds(table, layout)
@@ -263,14 +263,14 @@ def _graph(table: pa.Table, layout: Layout, extras: Sequence[str]) -> Transactio
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:
-    """The name, with underscores behind it while it is taken."""
+    """The name, with underscores appended until it is free."""
     while name in taken or name == "label":
         name += "_"
     return name
 
 
 def _order(timestamp: _Ints) -> _Ints:
-    """The stable order of these times; those of few distinct values are sorted by counting."""
+    """The stable order of these times; times with few distinct values use a radix sort."""
     distinct, rank = np.unique(timestamp, return_inverse=True)
     # numpy sorts 16-bit integers by radix.
     small = len(distinct) <= 1 << 16

@@ -36,48 +36,48 @@ _DEFAULT_STATISTICS = tuple(one for one in STATISTICS if one not in ("min", "max
 
 
 class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Features of the graph that a stream of transactions makes.
+    """Features of the graph of a transaction stream.
 
-    Each row is an edge: who paid whom, and when.  ``transform`` adds the rows to the graph of
-    those before them and returns them with their features: how many patterns of which size
-    each one completes within a window, and statistics of the accounts at its ends.  Definitions:
-    ``docs/graph.md``.
+    Each row is an edge: a payment from one account to another at a time.  ``transform`` adds the
+    rows to the graph of earlier rows and returns them with their features: the numbers of patterns
+    by size that each row completes within a window, and statistics of the accounts at its ends.
+    Definitions: ``docs/graph.md``.
 
     Rows are an array of float64, ``[edge id, source, target, timestamp, ...]``, or a table with
-    named columns (pyarrow, polars, pandas), whose accounts may be strings; what comes back is of
-    the same kind.
+    named columns (pyarrow, polars, pandas), whose accounts may be strings.  The result is of the
+    same kind.
 
     Args:
-        patterns: which of "fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle",
-            "gather-scatter" and "vertex-stats" are computed.
-        window: how long an edge counts: a text like "24h", "90m" or "7d", or an integer in the
-            unit of the timestamps (a text needs timestamps in seconds, or a table's timestamp
-            type); one for all patterns, or a mapping from pattern to window.
+        patterns: the patterns to compute, of "fan", "degree", "scatter-gather", "temp-cycle",
+            "lc-cycle", "gather-scatter" and "vertex-stats".
+        window: time during which an edge counts: a text like "24h", "90m" or "7d", or an integer
+            in the unit of the timestamps (a text needs timestamps in seconds, or a table's
+            timestamp type); one for all patterns, or a mapping from pattern to window.
         bins: upper ends of the bins by size; one list for all patterns, a mapping, or None:
             2 to 30 (2 to 10 for lc-cycle).
-        cycle_length: edges of an lc-cycle, at most.
-        statistics: which of :data:`STATISTICS` "vertex-stats" consists of.
-        statistics_columns: of which columns: numbers for arrays, names for tables; None: the
+        cycle_length: the largest number of edges of an lc-cycle.
+        statistics: the elements of :data:`STATISTICS` that "vertex-stats" computes.
+        statistics_columns: the columns of these: numbers for arrays, names for tables; None: the
             amounts of a table, every further column of an array.
         columns: names of a table's columns, by "id", "source", "target", "timestamp" and
-            "amounts" (a list; else all of floating type).  A table without the id column has
-            its rows numbered.
-        mode: "causal" (a row gets what it completes; the cut of the stream into calls changes
-            nothing) or "batch" (a call's rows see each other, and a pattern counts for all of
-            them that are part of it).
-        edges_max: how many edges stay, beside the window.
-        threads: threads that search; they never change results.
-        evidence: keep the edge ids, so that :meth:`patterns_of` works: 8 bytes an edge.
-        evidence_max: patterns that one call of :meth:`patterns_of` returns, at most.
-        cluster: a :class:`farrow.graph.cluster.ClusterGraph`: older edges lie in the memory of
-            its nodes, where others read them, and the graph outlives this process; None: all
+            "amounts" (a list; default: all of floating type).  Rows without an id column are
+            numbered.
+        mode: "causal" (a pattern counts for the row that completes it; the division into calls
+            does not matter) or "batch" (a call's rows see each other, and a pattern counts for
+            each of its rows).
+        edges_max: limit on the number of edges, in addition to the window.
+        threads: number of search threads; results do not depend on it.
+        evidence: store the edge ids for :meth:`patterns_of`: 8 bytes an edge.
+        evidence_max: the largest number of patterns that one :meth:`patterns_of` returns.
+        cluster: a :class:`farrow.graph.cluster.ClusterGraph`: older edges are in the memory of
+            its nodes, readable by other processes, and the graph outlives this process; None: all
             edges stay in this process.
-        work_max: edges that the search of one pattern may look at for one row; ``stats()`` says
-            how often that was not enough.
+        work_max: limit on the edges that a search visits for one pattern and row; ``stats()``
+            counts the searches that reached it.
 
     Raises:
-        TypeError, ValueError: by ``fit``, ``partial_fit`` or ``transform``, for a parameter or
-            a row that makes no sense; the message names it, and the graph is as before.
+        TypeError, ValueError: by ``fit``, ``partial_fit`` or ``transform``, for an invalid
+            parameter or row; the message names it, and the graph is unchanged.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.work_max = work_max
         self.cluster = cluster
 
-    # What scikit-learn knows about an estimator lies in its attributes; this is not among them.
+    # scikit-learn reads an estimator's instance attributes; this one is not a parameter.
     _stream: _Stream | None = None
 
     def set_params(self, **params: Any) -> GraphFeatures:
@@ -123,7 +123,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def close(self) -> None:
-        """Let go of the graph: one in the cluster stays there, and can be taken up again."""
+        """Close the graph.  A graph in the cluster persists and can be resumed."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -135,7 +135,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self._keep(stream)
 
     def _empty(self, X: Any) -> _Stream:
-        """A stream without rows. One in the cluster is emptied only now, when X makes sense."""
+        """A stream without rows. A graph in the cluster is emptied after X was checked."""
         if self.cluster is not None:
             self.close()
         stream = _Stream(self, X)
@@ -165,19 +165,18 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def offline(self, X: Any, batch: int = 2048) -> Iterator[Any]:
         """Add all rows first, then compute their features, batch by batch.
 
-        The batches are what ``transform`` would return for these rows, one batch after the other,
-        to the last bit: a row sees what came before it, though later ones are there.  Until the
-        last batch is taken nothing leaves the graph; whoever closes the iteration earlier leaves
-        the other rows without features.  Meanwhile no other rows can be added or looked at.  With
-        ``cluster`` the older rows come out of segments wherever these lie; workers do nothing.
+        Each batch equals the result of ``transform`` for these rows, to the last bit: a row sees
+        only earlier rows.  No edge leaves the graph before the last batch.  If the iteration is
+        closed earlier, the other rows have no features.  Until then no other rows can be added or
+        previewed.  With ``cluster``, older rows are read from their segments; workers do nothing.
 
         Args:
-            X: rows, as ``transform`` takes them.
-            batch: rows that are computed at once.
+            X: rows, as for ``transform``.
+            batch: number of rows that are computed together.
 
         Raises:
-            ValueError: with mode "batch", where a row's features depend on its call; and as
-                ``transform``.  Nothing has been added then.
+            ValueError: the mode is "batch", in which a row's features depend on its call; or as
+                ``transform``.  No row was added then.
         """
         size = whole_of("batch", batch, least=1)
         stream = self._stream or _Stream(self, X)
@@ -189,15 +188,15 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """As ``transform``, with the patterns that the rows complete.
 
         Returns:
-            What ``transform`` returns, and a table with a row for each pattern: ``pattern``
+            The result of ``transform``, and a table with a row for each pattern: ``pattern``
             (its number in this call), ``kind``, ``size``, ``trigger`` (the id of the edge that
-            completed it), ``edges`` (all its edges' ids, in order of time) and ``accounts`` (the
-            centre of a star; who scatters, who gathers and then those between; a cycle's from
-            the trigger's target round to its source).  The schema's metadata says under
-            ``dropped`` how many were left out beyond ``evidence_max``.
+            completed it), ``edges`` (all its edges' ids, in order of time) and ``accounts`` (of a
+            star its centre; of a scatter-gather the scatterer, the gatherer, then those between;
+            of a cycle all, from the trigger's target to its source).  ``dropped`` in the schema's
+            metadata is the number of patterns omitted beyond ``evidence_max``.
 
         Raises:
-            ValueError: without ``evidence=True``, and as ``transform``.
+            ValueError: ``evidence`` is not set; or as ``transform``.
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
         stream = self._stream or _Stream(self, X)
@@ -206,60 +205,62 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return result
 
     def preview(self, X: Any) -> Any:
-        """Rows with the features that they would get if they came now; the graph stays as it is.
+        """Rows with the features that they would get now; the graph does not change.
 
-        What is not decided yet can be looked at: a payment before it is made.
+        Use it for undecided rows: a payment before it is made.
         """
         return self._fitted().preview(X)
 
     def preview_patterns(self, X: Any) -> tuple[Any, pa.Table]:
-        """As ``preview``, with the patterns that the rows would complete, as ``patterns_of``
-        names them.
+        """As ``preview``, with the patterns that the rows would complete, in the form of
+        ``patterns_of``.
 
         Raises:
-            ValueError: without ``evidence=True``.
+            ValueError: ``evidence`` is not set.
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
         return self._fitted().preview_patterns(X, most)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Names of the columns that ``transform`` returns, once rows have come."""
+        """Names of the columns that ``transform`` returns; requires earlier rows."""
         stream = self._fitted()
         given = stream.inputs if input_features is None else [str(one) for one in input_features]
         return np.array([*given, *stream.names], dtype=object)
 
     def stats(self) -> dict[str, Any]:
-        """What the graph holds: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
-        latest time), ``rows`` (that came), ``cut_short`` (searches that ended at ``work_max``, by
-        pattern) and ``rates``: ``calls`` that added rows, but :meth:`offline`, since the
-        transformer was made, loaded or emptied, their ``rows``, ``seconds`` and
-        ``rows_per_second``, and the same of the last one (``last_rows`` and so on). In a cluster
-        also ``segments``, ``sealed`` (their edges), ``sealed_bytes``, ``draining`` (edges that are
-        in a segment and still here), ``log`` (calls that no segment has), ``sealing`` (whether one
-        is being made) and ``trouble`` (why the last could not)."""
+        """Contents of the graph: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
+        latest time), ``rows`` (added so far), ``cut_short`` (searches that ended at ``work_max``,
+        by pattern) and ``rates``.
+
+        ``rates`` has ``calls`` that added rows, except :meth:`offline`, since the transformer was
+        created, loaded or emptied, their ``rows``, ``seconds`` and ``rows_per_second``, and the
+        same for the last call (``last_rows`` and so on).  In a cluster also ``segments``,
+        ``sealed`` (their edges), ``sealed_bytes``, ``draining`` (edges in a segment and still in
+        this process), ``log`` (calls in no segment), ``sealing`` (whether a segment is being
+        built) and ``trouble`` (why the last one failed)."""
         stream = self._fitted()
         return {**stream.engine.stats(), "rates": stream.clock.rates()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters and graph to a file with a checksum; :meth:`load` reads it.
 
-        The file takes the place of an older one in one step, once it is on the disk.
+        The file replaces an older one atomically, once it is on the disk.
 
         Raises:
-            OSError: the file cannot be written; an older one is as before.
+            OSError: the file cannot be written; an older one is unchanged.
         """
         write_state(path, self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> GraphFeatures:
-        """A transformer that goes on where the saved one stopped.
+        """Load a transformer that continues after the rows of the saved one.
 
         Raises:
             OSError: the file cannot be read.
-            farrow.exceptions.DamagedFile: it is no such file, or not as it was saved: every
-                changed, missing or added byte is noticed.  A ``ValueError``.  Files of version 1
+            farrow.exceptions.DamagedFile: the file is of another kind or was changed: every
+                changed, missing or added byte is detected.  A ``ValueError``.  Files of version 1
                 have no checksum; they are read with a warning.
-            farrow.InvalidArgument: it is of a later version.  A ``ValueError``, too.
+            farrow.InvalidArgument: the file is of a later version.  Also a ``ValueError``.
         """
         return read_state(cls, path)
 
@@ -292,8 +293,8 @@ _in_container: Any = GraphFeatures.transform
 
 @functools.wraps(_in_container)
 def _transform(self: GraphFeatures, X: Any) -> Any:
-    # scikit-learn looks for the container that was asked for, and takes as long as the search for
-    # a single row: the default, an array, is what there is.
+    # scikit-learn's lookup of the output container takes as long as a single row's search: skip it
+    # for the default, an array.
     if (
         type(X) is np.ndarray
         and "_sklearn_output_config" not in self.__dict__
@@ -307,7 +308,7 @@ GraphFeatures.transform = _transform  # type: ignore[method-assign]
 
 
 class _Stream(Form):
-    """The graph of one transformer, and how the rows look that make it."""
+    """The graph of one transformer, and the form of its rows."""
 
     def __init__(self, owner: GraphFeatures, rows: Any) -> None:
         found = table_of(rows)
@@ -333,7 +334,7 @@ class _Stream(Form):
             plan = Plan(parameters, self.layout.ticks)
             self.inputs = self.layout.columns
             self.measured = self.layout.amounts if given is None else [str(one) for one in given]
-            # As far as the engine knows, the measured columns stand behind the four.
+            # The engine receives the measured columns after the four fixed ones.
             numbers = list(range(4, 4 + len(self.measured)))
         self._start(plan, numbers)
 
@@ -344,7 +345,7 @@ class _Stream(Form):
         self.clock = Clock()
         if self.cluster is not None:
             self.engine = self._in_cluster(self.cluster, plan, numbers)
-            # Rows without ids of their own are numbered on.
+            # Rows without ids continue the numbering of a resumed graph.
             self.rows = self.engine.rows
         self.names = plan.names(self.measured)
         self.has_statistics = plan.statistics_window is not None
@@ -360,8 +361,8 @@ class _Stream(Form):
         return ClusterEngine(cluster, manifest)
 
     def clear(self, rows: Any) -> None:
-        """Empty a graph that outlived the process before, unless ``rows`` are refused; others are
-        empty."""
+        """Check ``rows``, then empty a graph that persists in the cluster; other graphs are empty
+        already."""
         if self.cluster is not None:
             table = self._table(rows)
             if table is None:
@@ -372,7 +373,7 @@ class _Stream(Form):
             self.rows = 0
 
     def close(self) -> None:
-        """Let go of what outlives the process."""
+        """Close a graph that persists in the cluster."""
         if self.cluster is not None:
             self.engine.close()  # type: ignore[union-attr]
 
@@ -442,7 +443,7 @@ class _Stream(Form):
                 return like(self._joined(part, features), table[1])
 
         parts = self._computed(size, joined)
-        # From here on its end is that of offline mode, whether a batch was taken or none.
+        # Enter the generator, so that closing it ends offline mode even before the first batch.
         next(parts)
         return parts
 

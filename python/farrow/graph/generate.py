@@ -1,18 +1,18 @@
 """A seeded generator of bank transactions with the statistics of IBM's HI-Small data.
 
-The columns are those of the IBM AML transaction files; no row comes from a real file.  What
-makes such data awkward is kept (shares are rounded from what is published of HI-Small, from
-its ring file and from its first thousand rows):
+The columns are those of the IBM AML transaction files; no row is from a real file.  The stream has
+the difficult properties of such data (shares are rounded from the published statistics of
+HI-Small, from its ring file and from its first thousand rows):
 
-* two accounts send 5 % of all rows, a few more half a percent each, and are paid now and then;
-  behind them, and among receivers, a power law; most accounts have a handful of rows, many
-  pairs pay again and again;
-* accounts that are paid pay on, in communities whose money comes round (``_chains``);
+* two accounts send 5 % of all rows, a few more half a percent each, and are sometimes paid;
+  the other senders, and all receivers, follow a power law; most accounts have few rows, and many
+  pairs pay repeatedly;
+* paid accounts pay other accounts, in communities in which money circulates (``_chains``);
 * the first half hour holds a burst of reinvestments (self-loops), weekends are quiet, the
-  last working day is busy, and a few rows straggle in after the last day;
+  last working day is busy, and a few rows follow after the last day;
 * amounts are log-normal by payment format, in fifteen currencies, from cents to billions;
 * about one row in a thousand is laundering: rings of eight families with the sizes and time
-  spans of the real ones (``_rings``), and single rows that belong to none.
+  spans of the real ones (``_rings``), and single rows outside of rings.
 
 The same arguments give the same table on every machine.  Five million rows take a few
 seconds, see ``farrow graph generate``.
@@ -77,13 +77,13 @@ _WEEKEND, _FIRST_FRIDAY, _FRIDAY = 0.43, 1.55, 1.35
 _BURST_MINUTES, _BURST_SHARE, _BURST_REINVEST = 30, 0.10, 0.72
 # Reinvestments in any other minute.
 _CALM_REINVEST = 0.025
-# Days after the last one in which rows straggle in, and how many rows do.
+# Days after the last one with late rows, and the share of late rows.
 _LATE_DAYS, _LATE_SHARE = 8, 0.0002
 _LATE_WEIGHT = 0.6
 
 # Shares of all rows that the busiest senders send.
 _HUB_SHARES = (0.033, 0.020, 0.004, 0.0037, 0.0034, 0.0027, 0.0027)
-# Rows in which one of them is paid: seldom, but whoever follows the money comes by it then.
+# Share of rows that pay one of them: few, but enough for searches to reach the hubs.
 _HUB_PAID = 0.0005
 # Exponents of rank = count * u**skew; 2.5 gives the busiest 1 % of accounts 16 %, 2.0 10 %.
 _SENDER_SKEW, _RECEIVER_SKEW, _PAIR_SKEW = 2.5, 2.0, 1.5
@@ -144,15 +144,15 @@ def transactions(
     rings: int | None = None,
     ring_columns: bool = False,
 ) -> pa.Table:
-    """Make a table of ``rows`` transactions, sorted by time.
+    """Generate a table of ``rows`` transactions, sorted by time.
 
     Args:
         rows: number of rows, 0 or more.
         seed: any non-negative integer; equal arguments give equal tables.
         accounts: number of accounts, 16 or more (default: a tenth of the rows).
-        days: days in which nearly all rows lie; up to nine more hold stragglers.
-        rings: laundering rings to plant (default: as many a row as HI-Small has; rings take
-            half of the rows at most, and at least 64 accounts).
+        days: days with nearly all rows; up to nine more hold late rows.
+        rings: laundering rings to plant (default: the rate of HI-Small; rings take half of the
+            rows at most, and require 64 accounts).
         ring_columns: also return the columns ``RING_COLUMNS``.
 
     Returns:
@@ -160,8 +160,8 @@ def transactions(
         ``timestamp`` is timestamp[s] (whole minutes), banks are int32, accounts are strings
         of nine hexadecimal digits, amounts are float64 with at most two decimals (six for
         Bitcoin) in units of their currency, currencies and format are strings, and
-        ``is laundering`` is int8, 0 or 1.  With ``ring_columns`` there follow ``ring``, the
-        int32 number of the ring, and ``ring family``, its name; null for all other rows.
+        ``is laundering`` is int8, 0 or 1.  ``ring_columns`` adds ``ring``, the int32 number of
+        the ring, and ``ring family``, its name; null for all other rows.
 
     Raises:
         ValueError: an argument is out of its range; the message names it.
@@ -227,17 +227,17 @@ def write(
     """Write ``transactions(rows, ...)`` as a file.
 
     Args:
-        path: where to; ``.csv`` (with a header, times as ``2022/09/01 00:20`` like the IBM
+        path: the file: ``.csv`` (with a header, times as ``2022/09/01 00:20`` like the IBM
             files), ``.csv.gz``, ``.parquet``, or ``.arrow`` (an Arrow IPC file).
         rows: number of rows, 0 or more.
         seed, accounts, days, rings, ring_columns: of ``transactions``.
-        progress: called with rows written and rows in all.
+        progress: called with the numbers of written rows and of all rows.
 
     Returns:
         The path written.
 
     Raises:
-        ValueError: the extension is none of these, or an argument is out of its range.
+        ValueError: the extension is unknown, or an argument is out of its range.
         OSError: the file cannot be written.
     """
     target = Path(path)
@@ -249,7 +249,7 @@ def write(
     )
     if name.endswith((".csv", ".csv.gz")):
         table = table.set_column(0, COLUMNS[0], _printed_minutes(table.column(0)))
-    # "detect" compresses by the extension, and leaves the others as they are.
+    # "detect" compresses by the extension; other files stay uncompressed.
     with pa.output_stream(target, compression="detect") as sink, _writer(name, sink, table) as out:
         for begin in range(0, rows, _PIECE_ROWS):
             out.write_table(table.slice(begin, _PIECE_ROWS))
@@ -262,7 +262,7 @@ _PIECE_ROWS = 1 << 20
 
 
 def _writer(name: str, sink: pa.NativeFile, table: pa.Table) -> pq.ParquetWriter | pacsv.CSVWriter:
-    """What writes tables of this schema in the format of the name."""
+    """A writer of tables of this schema, in the format of the file name."""
     if name.endswith(".parquet"):
         texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(sink, table.schema, use_dictionary=texts)
@@ -275,7 +275,7 @@ def _writer(name: str, sink: pa.NativeFile, table: pa.Table) -> pq.ParquetWriter
 def _rings(
     random: np.random.Generator, rows: int, accounts: int, days: int, rings: int | None
 ) -> Rings:
-    """The rows of the rings: none where accounts are too few, half of all rows at most."""
+    """The rows of the rings: none if accounts are too few, half of all rows at most."""
     count = rows // ROWS_PER_RING if rings is None else rings
     planted = plant(random, count if accounts >= ACCOUNTS_MIN else 0, accounts, days)
     # Whole rings: those whose numbers are small enough.
@@ -287,9 +287,9 @@ def _rings(
 def _minutes(
     random: np.random.Generator, rows: int, days: int, ring_minute: _Ints
 ) -> tuple[_Ints, _Ints]:
-    """Minutes since the start, in order, of shape (rows,); and the places of the ring rows.
+    """Minutes since the start, in order, of shape (rows,), and the indices of the ring rows.
 
-    How many rows each minute holds is drawn, not the minute of each row: nothing is sorted.
+    The number of rows in each minute is random, not the minute of each row: no sort is needed.
     """
     weekday = (_FIRST_WEEKDAY + np.arange(days)) % 7
     day = np.where(weekday >= 5, _WEEKEND, np.where(weekday == 4, _FRIDAY, 1.0))
@@ -307,7 +307,7 @@ def _minutes(
     counts[: len(drawn)] += drawn
     minute = np.repeat(np.arange(len(counts)), counts)
 
-    # Ring rows lie evenly among the rows of their minute, from a random one of them on.
+    # Ring rows are spread evenly among the rows of their minute, from a random start.
     first = np.cumsum(counts) - counts
     rank = np.arange(len(ring_minute)) - (np.cumsum(ring_counts) - ring_counts)[ring_minute]
     all_here, rings_here = counts[ring_minute], ring_counts[ring_minute]
@@ -335,15 +335,15 @@ def _ends(
 ) -> tuple[_Ints, _Ints]:
     """Senders and receivers, account numbers of shape (rows,)."""
     pairs = max(16, rows // _ROWS_PER_PAIR)
-    # Who sends much is not who receives much: receivers have an order of their own.
+    # Busy senders are not busy receivers: receivers have a separate order.
     others = random.permutation(accounts)
     pair_sender = (accounts * random.random(pairs) ** _SENDER_SKEW).astype(np.int64)
     pair_receiver = others[(accounts * random.random(pairs) ** _RECEIVER_SKEW).astype(np.int64)]
-    # A self-loop that is no reinvestment is as rare as chance makes it.
+    # A self-loop that is no reinvestment occurs only by chance.
     chance = random.random(rows)
     pair = (pairs * chance**_PAIR_SKEW).astype(np.int64)
     sender, receiver = pair_sender[pair], pair_receiver[pair]
-    # One number says whether a hub sends, and which: among the rows outside of chains.
+    # One random number selects whether a hub sends, and which, among the rows outside of chains.
     chains = chain(random, rows, accounts, days)
     ends = np.cumsum(_HUB_SHARES) * rows / max(1, rows - len(chains.at))
     random.random(rows, out=chance)
@@ -353,7 +353,7 @@ def _ends(
     sender[hub_rows] = np.searchsorted(ends, chance[hub_rows], side="right")
     paid = np.flatnonzero(random.random(rows, dtype=np.float32) < _HUB_PAID)
     receiver[paid] = np.searchsorted(ends, ends[-1] * random.random(len(paid)), side="right")
-    # Each account reinvests in its turn, so that nearly all of them appear.
+    # Accounts reinvest in turn, so that nearly all of them appear.
     loops = np.flatnonzero(how == _REINVEST)
     sender[loops] = others[np.arange(len(loops)) % accounts]
     return sender, receiver
@@ -379,7 +379,7 @@ def _currencies(
 
 
 def _amount(dollars: _Floats, currency: npt.NDArray[np.uint8]) -> _Floats:
-    """Dollars as units of each row's currency, rounded as a bank would, never zero."""
+    """Dollars as units of each row's currency, rounded to its decimals, never zero."""
     value: _Floats = dollars * _RATE[currency]
     coins = np.flatnonzero(currency == _BITCOIN)
     in_coins = np.maximum(np.round(value[coins], 6), 1e-6)
@@ -408,7 +408,7 @@ def _accounts(
 
 
 def _with_rings(table: pa.Table, planted: Rings, at: _Ints) -> pa.Table:
-    """The table and ``RING_COLUMNS``, null where there is no ring."""
+    """The table with ``RING_COLUMNS`` added, null for rows of no ring."""
     number = np.zeros(table.num_rows, dtype=np.int32)
     family = np.zeros(table.num_rows, dtype=np.int32)
     outside = np.ones(table.num_rows, dtype=bool)

@@ -1,6 +1,6 @@
 """One self-contained HTML page about a run: speed over the stream, features, found patterns.
 
-Called by ``farrow graph report``.  No script, no font, no image comes from elsewhere.
+Called by ``farrow graph report``.  The page loads no external script, font or image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Distributions", "Drawn", "Run", "block_of", "page"]
 
 _POINTS_MAX = 150
-# What of the graph's numbers is shown, and how it is called.
+# The displayed statistics of the graph, with their titles.
 _STATS = {
     "edges": "edges in the graph",
     "accounts": "accounts in the graph",
@@ -42,7 +42,7 @@ def block_of(name: str) -> tuple[str, str]:
 
 
 class Distributions:
-    """Counts over a stream, block by block: which rows have a feature, and how much of it."""
+    """Counts over a stream, by block: rows with each feature, and its sum and maximum."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -63,7 +63,7 @@ class Distributions:
         self.sums += values.sum(axis=0)
 
     def blocks(self) -> dict[str, list[int]]:
-        """Places of the features by block (``block_of``)."""
+        """Indices of the features by block (``block_of``)."""
         found: dict[str, list[int]] = {}
         for place, name in enumerate(self.names):
             found.setdefault(block_of(name)[0], []).append(place)
@@ -72,7 +72,7 @@ class Distributions:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A found pattern as it is drawn."""
+    """A found pattern, ready to draw."""
 
     kind: str
     size: int
@@ -83,7 +83,7 @@ class Drawn:
 
 @dataclasses.dataclass
 class Run:
-    """What one run over a stream showed."""
+    """The results of one run over a stream."""
 
     title: str
     settings: Mapping[str, object]
@@ -126,14 +126,15 @@ def page(run: Run) -> str:
 
 
 def _rates(rates: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """At most ``_POINTS_MAX`` points of (rows, rows a second), each over equally many batches."""
+    """At most ``_POINTS_MAX`` points of (rows, rows a second), each over the same number of
+    batches."""
     group = max(1, math.ceil(len(rates) / _POINTS_MAX))
     points: list[tuple[float, float]] = []
     before = 0
     for begin in range(0, len(rates), group):
         part = rates[begin : begin + group]
         rows, seconds = part[-1][0], sum(time for _, time in part)
-        # A last batch that is much shorter says more of the cost of a call than of rows.
+        # Skip a much shorter last batch: its rate shows the cost of a call rather than of rows.
         if points and rows - before < points[0][0] / 2:
             break
         points.append((float(rows), (rows - before) / max(seconds, 1e-9)))

@@ -1,9 +1,9 @@
-"""The coherence laboratory: what publish and refresh cost on this machine, and who picks what.
+"""The coherence laboratory: costs of publish and refresh on this machine, and Farrow's choices.
 
-``farrow lab coherence`` runs it.  The loops that are timed are Rust (``crates/memory/src/lab``) and
-go through the code that regions use; this package plans the series (``_plan``), runs them
-(``_measure``), makes figures of them (``_analyse``) and writes raw samples, pictures and one page
-of HTML (``_files``, ``_plots``, ``_report``).
+``farrow lab coherence`` runs it.  The timed loops are Rust (``crates/memory/src/lab``) and call the
+code that regions use.  This package plans the series (``_plan``), runs them (``_measure``),
+computes figures (``_analyse``) and writes raw samples, pictures and one page of HTML (``_files``,
+``_plots``, ``_report``).
 """
 
 from __future__ import annotations

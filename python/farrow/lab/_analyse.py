@@ -1,4 +1,4 @@
-"""Figures from samples: percentiles, bandwidth, cost models, and whether the best way is picked."""
+"""Figures from samples: percentiles, bandwidth, cost models, and the quality of the choices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Cost", "Figures", "Model", "analyse", "histogram", "picked_way"]
 
 GIB = 1 << 30
-# What a profile decides between nodes; a copy for readers on the same node is no such case.
+# The kinds of work for which a profile selects a method.
 DECIDED = ("publish again", "publish", "refresh", "write")
 _BINS_PER_DECADE = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """A series in numbers; nanoseconds of a range."""
+    """The figures of a series; nanoseconds for each range."""
 
     series: Series
     count: int
@@ -35,12 +35,12 @@ class Cost:
     p99: float
 
     def line_ns(self, line_bytes: int) -> float:
-        """Of each line, by the median."""
+        """Median nanoseconds for each line."""
         return self.p50 / max(1, math.ceil(self.series.nbytes / line_bytes))
 
     @property
     def gib_per_s(self) -> float:
-        """Bytes of all threads a second, by the median; of a pattern those it touches."""
+        """Median throughput of all threads; of a pattern, only accessed bytes count."""
         series = self.series
         nbytes: float = series.nbytes
         if series.work in ("load", "store"):
@@ -64,7 +64,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The best way at a size, and the one that Farrow takes."""
+    """The best method for a size, and Farrow's choice."""
 
     work: str
     pages: str
@@ -77,20 +77,20 @@ class Choice:
 
     @property
     def is_decided(self) -> bool:
-        """Is the way chosen by this?  Publishing small ranges is by ``publish again``."""
+        """Whether this case decides the choice.  Small ranges are decided by ``publish again``."""
         again_max: int = _native.lab_methods()["publish_again_bytes_max"]
         return self.threads == 1 and (self.work != "publish" or self.nbytes > again_max)
 
     @property
     def ratio(self) -> float:
-        """Time of the picked way over that of the best one: 1 if they are the same."""
+        """Time of the chosen method over that of the best one: 1 if they are the same."""
         return self.picked_ns / self.best_ns
 
 
 @dataclasses.dataclass
 class Figures:
-    """All figures of a run.  Choices include those that the profile does not look at: what its ways
-    cost where several threads use them, and publishing small ranges without the next store."""
+    """All figures of a run.  Choices include cases that the profile does not consider: several
+    threads, and publishing small ranges without the next store."""
 
     costs: list[Cost]
     models: list[Model]
@@ -98,29 +98,29 @@ class Figures:
 
     @property
     def decided(self) -> list[Choice]:
-        """The choices by which a profile is judged."""
+        """The choices that the profile considers."""
         return [choice for choice in self.choices if choice.is_decided]
 
     @property
     def worst(self) -> Choice | None:
-        """The one of them that is furthest from the best way."""
+        """The considered choice with the largest ratio."""
         return max(self.decided, key=lambda choice: choice.ratio, default=None)
 
 
 def analyse(run: Run) -> Figures:
-    """Make figures of all samples of a run."""
+    """Compute the figures of a run."""
     costs = [_cost(series, rounds) for series, rounds in run.samples]
     lines = [cost for cost in costs if cost.series.part == "lines"]
     return Figures(costs, _models(lines, run.machine["line_bytes"]), _choices(run, costs))
 
 
 def picked_way(profile: dict[str, Any], work: str, nbytes: int) -> str:
-    """What Farrow uses for a range of this size."""
+    """Farrow's method for a range of this size."""
     if work == "copy":
         limit = profile["copy_from_bytes"]
         return profile["copy"] if limit is not None and nbytes >= limit else "memcpy"
     steps = profile["steps"]
-    # The nearest size, by ratio, as crates/memory/src/profile has it.
+    # The nearest size, by ratio, as in crates/memory/src/profile.
     work = "publish" if work == "publish again" else work
     step = max((one for one in steps if one["bytes"] <= 2 * nbytes), key=lambda one: one["bytes"],
                default=steps[0])  # fmt: skip
@@ -128,7 +128,7 @@ def picked_way(profile: dict[str, Any], work: str, nbytes: int) -> str:
 
 
 def histogram(values: Sequence[float]) -> list[tuple[float, float, int]]:
-    """Bins of equal ratio, as (from, to, count), in order; what lies above p99.9 is one bin."""
+    """Bins of equal ratio, as (from, to, count), in order; values above p99.9 are one bin."""
     if not values:
         return []
     counts: dict[int, int] = {}
@@ -170,12 +170,12 @@ def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
 
 
 def _choices(run: Run, costs: Iterable[Cost]) -> list[Choice]:
-    """By the lower quartiles of all rounds, in each of which the ways took turns: what other
-    programs on the machine took away is in the upper half, and may not decide."""
+    """Compare the lower quartiles over all rounds, in each of which the methods alternate: load of
+    other programs affects the upper half, and must not decide."""
     tables: dict[tuple[str, str, int, int], dict[str, float]] = {}
     for cost in costs:
         one = cost.series
-        # With one thread the part about threads measures the same as the one about lines.
+        # With one thread, part "threads" repeats part "lines".
         is_compared = one.part == "lines" or (one.part == "threads" and one.threads > 1)
         if is_compared and one.work in DECIDED and one.state == TYPICAL[one.work]:
             ways = tables.setdefault((one.work, one.pages, one.nbytes, one.threads), {})

@@ -1,4 +1,4 @@
-"""What a run leaves: raw samples as Parquet, figures as JSON, one page, pictures."""
+"""Output files of a run: raw samples as Parquet, figures as JSON, one page, pictures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PAGE = "report.html"
 
 
 def write(run: Run, figures: Figures, folder: Path) -> tuple[list[Path], bool]:
-    """Write everything.
+    """Write all files.
 
     Returns:
-        The files, and whether pictures are among them: matplotlib may not be there.
+        The files, and whether they include pictures, which need matplotlib.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(samples_table(run), folder / SAMPLES, compression="zstd")
@@ -40,7 +40,7 @@ def write(run: Run, figures: Figures, folder: Path) -> tuple[list[Path], bool]:
 
 
 def samples_table(run: Run) -> pa.Table:
-    """All samples, a row each: what was timed, the round, and nanoseconds of a range."""
+    """All samples, one row each: the series, the round, and nanoseconds for each range."""
     rows = [
         (series, number, value)
         for series, rounds in run.samples
@@ -99,5 +99,5 @@ def _document(run: Run, figures: Figures) -> dict[str, object]:
 
 
 def _short(value: float) -> float:
-    """Four digits are more than any clock here is good for."""
+    """Round to four digits, more than the precision of the clock."""
     return float(f"{value:.4g}")

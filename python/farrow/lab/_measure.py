@@ -1,4 +1,4 @@
-"""Runs the series of a plan: ways that are compared take turns, round after round."""
+"""Run the series of a plan: methods that are compared alternate, round by round."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "check_memory", "measure"]
 
-# Of each round: one alone may be what another program on the machine made of it.
+# Samples of each round: another program can disturb a single one.
 _SAMPLES_MIN = 3
 
 
 @dataclasses.dataclass
 class Run:
-    """What was measured, where, and by which profile Farrow picks here."""
+    """Settings, machine, profile and samples of a run."""
 
     settings: Settings
     machine: dict[str, Any]
@@ -40,10 +40,10 @@ class Run:
 
 
 def check_memory(settings: Settings) -> None:
-    """Refuse a run that does not fit, before anything of it is allocated.
+    """Reject a run that does not fit, before any allocation.
 
     Raises:
-        MemoryError: with the bytes needed and available.
+        MemoryError: the run does not fit; the message has the bytes needed and available.
     """
     needed = memory_needed(settings)
     available = _native.survey()["memory"]["available_bytes"]
@@ -64,14 +64,14 @@ def measure(
     """Run everything.
 
     Args:
-        settings: what to measure.
-        region: a writable buffer in another node's memory, of ``pattern_bytes`` times the most
-            threads; None makes a region on a tmpfs of this machine and maps it.
-        region_name: what the buffer is, for the report.
-        progress: called with (series done, of how many).
+        settings: the measurements to run.
+        region: a writable buffer in another node's memory, of ``pattern_bytes`` times the largest
+            number of threads; None: create and map a region on a tmpfs of this machine.
+        region_name: description of the buffer, for the report.
+        progress: called with the numbers of finished and of all series.
 
     Raises:
-        MemoryError: it does not fit; nothing was done then.
+        MemoryError: the run does not fit; nothing was measured.
     """
     check_memory(settings)
     began = time.monotonic()
@@ -90,7 +90,7 @@ def measure(
     for group in plan:
         if (group.memory, group.pages) != key:
             key = (group.memory, group.pages)
-            # The one before goes first: both at a time would be more than was checked.
+            # Release the previous arena first: the memory check counts one arena at a time.
             arena = None
             arena = _arena(settings, *key, region)
             run.huge_bytes[" ".join(key)] = arena.huge_bytes
@@ -112,7 +112,7 @@ def _arena(settings: Settings, memory: str, pages: str, region: Any) -> Any:
 def _take_turns(
     arena: Any, group: Group, settings: Settings
 ) -> list[tuple[Series, list[list[float]]]]:
-    """All series of a group, a part of the samples of each in every round."""
+    """Run all series of a group, taking part of each one's samples in every round."""
     found: list[tuple[Series, list[list[float]]]] = [(series, []) for series in group.series]
     counts = [1] * len(found)
     for number in range(settings.rounds + 1):
@@ -120,7 +120,7 @@ def _take_turns(
             began = time.monotonic()
             taken = arena.run(samples=counts[place], **series.arguments())
             if number == 0:
-                # The first one warms up, and says how many there is time for.
+                # The first sample warms up, and gives the number that fits the time.
                 seconds = max(time.monotonic() - began, 1e-6)
                 wanted = int(settings.seconds / settings.rounds / seconds)
                 most = settings.samples_max // settings.rounds
@@ -131,7 +131,7 @@ def _take_turns(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures belong to."""
+    """The machine and versions of the figures."""
     survey = _native.survey()
     methods = _native.lab_methods()
     return {

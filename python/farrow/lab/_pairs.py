@@ -1,4 +1,4 @@
-"""Figures that belong beside each other: with and without huge pages, here and on another node."""
+"""Pairs of figures: with and without huge pages, in private memory and on another node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Pair", "compared_by", "in_region", "pattern_speeds", "place", "with_
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One thing measured twice."""
+    """Two measurements of the same work."""
 
     words: tuple[str, str, str]
     """What it is, for a table."""
@@ -31,7 +31,7 @@ class Pair:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """A row."""
+        """A table row."""
         return (*self.words, self.one, self.other, f"{self.ratio:.2f}")
 
 
@@ -43,7 +43,7 @@ def place(series: Series) -> str:
 
 
 def with_huge_pages(figures: Figures) -> list[Pair]:
-    """Publish, refresh and write in small and in huge pages, by the way best in small ones."""
+    """Publish, refresh and write in small and huge pages, by the method best in small ones."""
     costs = {
         (one.series.work, one.series.method, one.series.nbytes, one.series.pages): one
         for one in figures.costs
@@ -63,7 +63,7 @@ def with_huge_pages(figures: Figures) -> list[Pair]:
 
 
 def in_region(figures: Figures) -> list[Pair]:
-    """Publish, refresh and write in private memory, and the same in another node's."""
+    """Publish, refresh and write in private memory and in another node's memory."""
     private = {
         (one.series.work, one.series.method, one.series.nbytes): one.p50
         for one in figures.costs

@@ -1,4 +1,4 @@
-"""Which series are measured: sizes, states, instructions, pages, threads, access patterns."""
+"""The series to measure: sizes, states, instructions, pages, threads, access patterns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["TYPICAL", "Group", "Series", "Settings", "groups", "memory_needed"]
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 _STRIDES = (64, 256, 4096)
 _WIDTHS = (1, 2, 4, 8)
-# `clflush` waits for each line: beyond this it says nothing new, and takes seconds.
+# `clflush` waits for each line: larger sizes give no new information, and take seconds.
 _SERIAL_BYTES_MAX = 16 * MIB
 _SERIAL = "clflush"
 _STATES = ("uncached", "cached", "dirty")
 PARTS = ("lines", "threads", "patterns", "huge patterns", "region")
-# The state of the lines when Farrow does it: what is published was stored to, what is refreshed
-# was read before, what is written is seldom in the cache, since its memory was another object's.
+# The state of the lines when Farrow does the work: published lines were stored to, refreshed ones
+# were read before, and written ones are rarely cached, because another object used the memory.
 TYPICAL = {
     "publish": "dirty",
     "publish again": "dirty",
@@ -34,7 +34,7 @@ TYPICAL = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run measures and how long it may take."""
+    """The scope of a run, and its time limits."""
 
     size_max: int = GIB
     """Bytes of the largest range."""
@@ -56,14 +56,14 @@ class Settings:
 
     @classmethod
     def quick(cls) -> Settings:
-        """Some thirty seconds."""
+        """Settings for a run of about thirty seconds."""
         return cls(
             size_max=16 * MIB, pattern_bytes=8 * MIB, rounds=3, seconds=0.015, samples_max=300
         )
 
     @property
     def sizes(self) -> list[int]:
-        """From one line up, each four times the one before; the largest is ``size_max``."""
+        """From one line up, by factors of four; the largest is ``size_max``."""
         line = _native.lab_methods()["line_bytes"]
         sizes = [line] if line not in (64, 256) else []
         size = 64
@@ -87,7 +87,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One thing that is timed, over and over."""
+    """One kind of work that is timed repeatedly."""
 
     part: str
     """``lines``, ``threads``, ``region`` (lines in another node's) or ``patterns``."""
@@ -108,7 +108,7 @@ class Series:
     stride: int = 8
 
     def arguments(self) -> dict[str, Any]:
-        """For ``LabArena.run``."""
+        """Arguments for ``LabArena.run``."""
         return {
             "work": self.work,
             "method": self.method,
@@ -123,7 +123,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Series that are compared with each other, and so take turns on the same memory."""
+    """Series that are compared with each other, and therefore alternate on the same memory."""
 
     memory: str
     pages: str
@@ -131,7 +131,7 @@ class Group:
 
 
 def groups(settings: Settings) -> Iterator[Group]:
-    """All of a run, arena by arena."""
+    """All groups of a run, arena by arena."""
     for pages in ("small", "huge"):
         if "lines" in settings.parts:
             yield from _lines(settings, pages)
@@ -146,7 +146,7 @@ def groups(settings: Settings) -> Iterator[Group]:
 
 
 def arena_bytes(settings: Settings, memory: str) -> int:
-    """How much memory the series over one kind of memory need."""
+    """Bytes that the series over one kind of memory need."""
     threads = max(settings.thread_counts)
     patterns = settings.pattern_bytes * threads
     if memory == "region" or settings.parts == ("patterns",):
@@ -155,14 +155,14 @@ def arena_bytes(settings: Settings, memory: str) -> int:
 
 
 def memory_needed(settings: Settings) -> int:
-    """Most bytes in use at a time: one arena, what is written, and the samples."""
+    """Peak bytes in use: one arena, the source of writes, and the samples."""
     arena = max(arena_bytes(settings, "private"), arena_bytes(settings, "region"))
     source: int = _native.lab_methods()["source_bytes"]
     return arena + source + 64 * MIB
 
 
 def _ways(work: str, nbytes: int) -> list[str]:
-    """What this CPU can do it by, without what would take too long for this size."""
+    """Methods of this CPU for the work, without those that are too slow for this size."""
     methods = _native.lab_methods()
     names: list[str] = methods["publish" if work == "publish again" else work]
     return [name for name in names if name != _SERIAL or nbytes <= _SERIAL_BYTES_MAX]
@@ -191,7 +191,7 @@ def _thread_sizes(settings: Settings) -> list[int]:
 
 
 def _threads(settings: Settings, pages: str) -> Iterator[Group]:
-    """Each thread on ranges of its own.  Ways and numbers take turns: both are compared."""
+    """Each thread on its own ranges.  Methods and numbers alternate: both are compared."""
     for nbytes in _thread_sizes(settings):
         for work in ("publish", "refresh", "write"):
             series = (
@@ -218,9 +218,9 @@ def _region(settings: Settings) -> Iterator[Group]:
 
 
 def _patterns(settings: Settings, memory: str, pages: str) -> Iterator[Group]:
-    """Loads and stores after a refresh: nothing of the range is in a cache."""
+    """Loads and stores after a refresh: no line of the range is cached."""
     shapes = [(width, width) for width in _WIDTHS]
-    # A line is the stride at which the width of what is read of it should no longer matter.
+    # From a stride of one line on, the width of an access should not matter.
     shapes += [(width, _STRIDES[0]) for width in _WIDTHS] + [(8, more) for more in _STRIDES[1:]]
     for work in ("load", "store"):
         for width, stride in shapes:

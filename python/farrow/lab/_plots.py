@@ -1,4 +1,4 @@
-"""Pictures of a run as PNG, where matplotlib is installed."""
+"""Pictures of a run as PNG, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PANELS = (
 
 
 def draw(run: Run, figures: Figures, folder: Path) -> list[Path] | None:
-    """Draw the pictures; None if matplotlib is not there."""
+    """Draw the pictures; None if matplotlib is not installed."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -79,7 +79,7 @@ def _costs(pyplot: Any, figures: Figures) -> Any:
 
 
 def _samples(pyplot: Any, run: Run) -> Any:
-    """How single samples lie, at three sizes; what is above p99 is left out."""
+    """Distribution of single samples at three sizes, without those above p99."""
     figure, axes = pyplot.subplots(3, 3, figsize=(13, 9), layout="constrained")
     for row, work in zip(axes, ("publish", "refresh", "write"), strict=True):
         for axis, nbytes in zip(row, (64, 4096, 1 << 20), strict=True):
@@ -105,7 +105,7 @@ def _samples(pyplot: Any, run: Run) -> Any:
 
 
 def _threads(pyplot: Any, figures: Figures) -> Any:
-    """Bytes of all threads a second, by their number."""
+    """Throughput of all threads, by their number."""
     figure, axes = pyplot.subplots(1, 3, figsize=(13, 4.5), layout="constrained")
     for axis, work in zip(axes, ("publish", "refresh", "write"), strict=True):
         lines: dict[str, list[tuple[int, float]]] = {}

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run.  No script, no font, no image comes from elsewhere."""
+"""One self-contained HTML page about a run.  It loads no external script, font or image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page"]
 
-# Sizes whose samples are shown one by one.
+# Sizes with a histogram of samples.
 _SHOWN = (64, 4096, 1 << 20)
 _PARTS = {"lines": "lines", "threads": "threads", "region": "region", "patterns": "access"}
 _PAGES = {"small": "4 KiB pages", "huge": "2 MiB pages"}
@@ -181,7 +181,7 @@ def _speed(value: float) -> str:
 
 
 def _huge_said(run: Run) -> str:
-    """Whether the kernel did give huge pages: asked for is not had."""
+    """Whether the kernel provided the requested huge pages."""
     had = run.huge_bytes.get("private huge")
     if had is None:
         return "The kernel does not say how much did lie in huge pages."
@@ -245,7 +245,7 @@ def _strides(figures: Figures) -> str:
 
 
 def _order(series: Series) -> str:
-    """How elements follow each other, in loads and stores."""
+    """Order of the elements, in loads and stores."""
     if series.part != "patterns":
         return ""
     width = f"{8 * series.width} bit"

@@ -123,7 +123,7 @@ impl Bank {
         self.note(key, hash, at);
     }
 
-    /// Gives bytes away for good.
+    /// Reduces the capacity permanently.
     pub(super) fn shrink(&mut self, bytes: usize) {
         self.capacity = self.capacity.saturating_sub(bytes);
         self.make_room(0);

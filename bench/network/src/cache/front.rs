@@ -1,5 +1,5 @@
-//! Short rows that were hit not long ago, one for each place: a hit here needs no map and moves
-//! nothing in the order of its bank.
+//! Recently hit short rows, one for each slot: a hit here needs no map and does not change the
+//! order of its bank.
 
 use super::{CacheCounters, ROW_BYTES};
 use crate::wire::Key;
@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The share of the capacity for these rows.
 const SHARE: usize = 8;
-/// Entries of a row that is kept: most rows of a day are shorter.
+/// Most entries of a row in it: most rows of a day are shorter.
 const ENTRIES_MAX: usize = 32;
-/// What a place may hold, in bytes.
+/// Bytes of a slot.
 const PLACE_BYTES: usize = ROW_BYTES + ENTRIES_MAX * size_of::<u64>();
-/// More places are slower than the banks: they would not be in the processor's cache.
+/// More slots would exceed the processor's cache, and be slower than the banks.
 const PLACES_MAX: usize = 1 << 15;
-/// Of so many hits one is told to the bank, which keeps its order by them.
+/// One of this many hits is reported to the bank, for its order.
 const TOLD: u64 = 16;
 
 #[derive(Debug, Default)]
@@ -29,19 +29,19 @@ struct Place {
 pub(super) struct Front(Vec<Mutex<Place>>);
 
 impl Front {
-    /// Of a cache of so many bytes.
+    /// The table of a cache of `capacity` bytes.
     pub(super) fn new(capacity: usize) -> Front {
         let places = (capacity / SHARE / PLACE_BYTES).min(PLACES_MAX);
         Front((0..places).map(|_| Mutex::default()).collect())
     }
 
-    /// Bytes that it may come to hold.
+    /// Bytes that it may use.
     pub(super) fn reserved(&self) -> usize {
         self.0.len() * PLACE_BYTES
     }
 
     fn at<A>(&self, hash: u64, use_it: impl FnOnce(&mut Place) -> A) -> Option<A> {
-        // Banks go by the upper bits of the hash.
+        // Banks use the upper bits of the hash.
         let at = ((u128::from(hash.rotate_left(32)) * self.0.len() as u128) >> 64) as usize;
         let mut place = self.0.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(use_it(&mut place))

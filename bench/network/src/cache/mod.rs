@@ -1,5 +1,5 @@
-//! A software cache of rows: banks with a lock each, four policies, a queue apart for rows that
-//! are empty.
+//! A software cache of rows: banks with a lock each, four policies, and a separate queue for empty
+//! rows.
 
 mod bank;
 mod front;
@@ -11,36 +11,36 @@ use front::Front;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which row goes when there is no room.
+/// The eviction policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// The one that came first.
+    /// The oldest row.
     Fifo,
-    /// Any.
+    /// Any row.
     Random,
-    /// The one that was not used for the longest time.
+    /// The least recently used row.
     Lru,
-    /// The one that was used least often; of several the one not used for the longest time.
+    /// The least frequently used row; of several the least recently used.
     Lfu,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Policy; 4] = [Policy::Fifo, Policy::Random, Policy::Lru, Policy::Lfu];
 }
 
-/// What is kept of a row.
+/// The cached part of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {
-    /// How long it is: saves the calls for empty rows.
+    /// Its length: saves the calls for empty rows.
     Vertices,
-    /// All of it.
+    /// The whole row.
     Full,
 }
 
-/// How a hit is handed out.
+/// How a hit is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Design {
@@ -50,14 +50,14 @@ pub enum Design {
     Ours,
 }
 
-/// How a cache is made.
+/// Settings of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheSettings {
-    /// Which row goes.
+    /// The eviction policy.
     pub policy: Policy,
-    /// What is kept.
+    /// The cached part of rows.
     pub content: Content,
-    /// Bytes of rows and of what is needed to find them, over all banks.
+    /// Bytes of rows and of their index structures, over all banks.
     pub capacity: usize,
     /// Parts with a lock each.
     pub banks: usize,
@@ -65,18 +65,18 @@ pub struct CacheSettings {
     pub design: Design,
 }
 
-/// What was asked and what was there.
+/// Hits and misses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheCounters {
-    /// Rows that were there.
+    /// Rows in the cache.
     pub hits: u64,
     /// Rows known to be empty.
     pub negative_hits: u64,
-    /// Rows that were not there; with [`Content::Vertices`] all that are not empty.
+    /// Rows not in the cache; with [`Content::Vertices`] all non-empty rows.
     pub misses: u64,
-    /// Rows that went to make room.
+    /// Rows evicted to make room.
     pub evictions: u64,
-    /// Empty rows that went from their queue.
+    /// Empty rows evicted from their queue.
     pub negative_evictions: u64,
 }
 
@@ -90,20 +90,20 @@ impl CacheCounters {
     }
 }
 
-/// What a cache says of a row.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// All of it; empty rows too.
+    /// The whole row; empty rows too.
     Row(Arc<[u64]>),
-    /// It has so many entries, which are not here.
+    /// The number of its entries, which are not cached.
     Length(u32),
-    /// It is not known.
+    /// The row is unknown.
     Missing,
 }
 
-/// What a row costs beside its entries, in bytes: its slot, its place in the map, its header.
+/// Bytes of a row in addition to its entries: its slot, its map entry, its header.
 pub const ROW_BYTES: usize = 96;
-/// What an empty row costs: its key in the map and in the queue.
+/// Bytes of an empty row: its key in the map and in the queue.
 pub const EMPTY_BYTES: usize = 24;
 /// The share of a bank's bytes for empty rows: a sixteenth holds four of them for each short row.
 const EMPTY_SHARE: usize = 16;
@@ -112,10 +112,10 @@ const EMPTY_SHARE: usize = 16;
 #[derive(Debug)]
 pub struct Cache {
     banks: Vec<Mutex<Bank>>,
-    /// None: each hit is one of its bank.
+    /// None: each hit goes to its bank.
     front: Option<Front>,
     settings: CacheSettings,
-    /// Bytes that the banks gave away.
+    /// Bytes lent by the banks.
     lent: Mutex<usize>,
 }
 
@@ -144,26 +144,26 @@ impl Cache {
         }
     }
 
-    /// How it was made.
+    /// Its settings.
     pub fn settings(&self) -> &CacheSettings {
         &self.settings
     }
 
     fn bank<A>(&self, hash: u64, use_it: impl FnOnce(&mut Bank) -> A) -> Option<A> {
-        // All lists of an account in all segments may be in different banks: that is fair.
+        // The lists of an account are spread over different banks.
         let at = ((u128::from(hash) * self.banks.len() as u128) >> 64) as usize;
         let mut bank = self.banks.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(use_it(&mut bank))
     }
 
-    /// Looks for a row, counts that, and notes its use.
+    /// Looks up a row, counts that, and records its use.
     pub fn get(&self, key: Key) -> Found {
         let hash = mix(key);
         if let Some(row) = self.front.as_ref().and_then(|front| front.get(key, hash)) {
             return Found::Row(row);
         }
         let copies = self.settings.design == Design::Thesis;
-        // The thesis' cache copies while it has the lock: what it gives may not change later.
+        // The thesis' cache copies under the lock: the result must not change later.
         let found = self.bank(hash, |bank| match bank.get(key, hash) {
             Found::Row(row) if copies && !row.is_empty() => Found::Row(Arc::from(&*row)),
             found => found,
@@ -174,13 +174,13 @@ impl Cache {
         found.unwrap_or(Found::Missing)
     }
 
-    /// Whether it knows a row; counts nothing.
+    /// Whether a row is known; counts nothing.
     pub fn knows(&self, key: Key) -> bool {
         let hash = mix(key);
         self.bank(hash, |bank| bank.knows(key, hash)).unwrap_or_default()
     }
 
-    /// Keeps a row, or what its content says of it. What is larger than its bank is not kept.
+    /// Caches a row, or the part selected by the settings, unless it is larger than its bank.
     pub fn put(&self, key: Key, row: &Arc<[u64]>) {
         let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
         let hash = mix(key);
@@ -194,8 +194,8 @@ impl Cache {
         });
     }
 
-    /// Takes bytes from all banks for good, for rows that are kept elsewhere and never go: half of
-    /// what is left at most. Gives whether it did.
+    /// Takes bytes from all banks permanently, for pinned rows: at most half of the rest. Returns
+    /// whether it did.
     pub(crate) fn lend(&self, bytes: usize) -> bool {
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = bytes <= self.settings.capacity.saturating_sub(*lent) / 2;
@@ -216,7 +216,7 @@ impl Cache {
         sum
     }
 
-    /// Counts from 0 on again.
+    /// Resets the counters.
     pub fn reset_counters(&self) {
         self.each(|bank| bank.counters = CacheCounters::default());
         if let Some(front) = &self.front {

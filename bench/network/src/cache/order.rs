@@ -1,4 +1,4 @@
-//! In which order rows go: lists through the slots of a bank, or no order at all.
+//! The eviction order of rows: lists through the slots of a bank, or no order.
 
 use super::Policy;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// Where a slot stands.
+/// The position of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     before: u32,
     after: u32,
-    /// How often it was used, or its place among all ([`Policy::Random`]).
+    /// Number of uses, or its index among all ([`Policy::Random`]).
     count: u64,
 }
 
@@ -28,14 +28,14 @@ impl Default for Ends {
     }
 }
 
-/// The order of the slots of one bank. Slots are small numbers that somebody else gives out.
+/// The order of the slots of one bank. Slots are small numbers that the bank assigns.
 #[derive(Debug)]
 pub(super) struct Order {
     policy: Policy,
     links: Vec<Link>,
     /// Slots by the count of their uses; one list for policies that do not count.
     lists: BTreeMap<u64, Ends>,
-    /// All slots, where any may go.
+    /// All slots, for random eviction.
     all: Vec<u32>,
     random: u64,
 }
@@ -76,7 +76,7 @@ impl Order {
         }
     }
 
-    /// Takes the slot out that goes first.
+    /// Removes the first slot to evict.
     pub(super) fn evict(&mut self) -> Option<u32> {
         if self.policy == Policy::Random {
             self.random ^= self.random << 13;

@@ -1,18 +1,18 @@
-//! Misses of the last-level cache as the processor counts them, where it does.
+//! Misses of the last-level cache by the processor's counters, if available.
 
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event};
 use perf_event::{Builder, Counter};
 use std::io;
 
-/// Counts events of the thread that made it.
+/// A counter of events of the creating thread.
 #[derive(Debug)]
 pub struct EventCounter(Counter);
 
 impl EventCounter {
-    /// For loads that missed the last-level cache, outside of the kernel.
+    /// Counts loads that missed the last-level cache, outside of the kernel.
     ///
     /// # Errors
-    /// The system's, where the processor counts no such thing or the user may not ask: most virtual
+    /// The system's, if the processor has no such counter or the user may not read it: most virtual
     /// machines have no counters.
     pub fn of_misses() -> io::Result<EventCounter> {
         let (operation, result) = (CacheOp::READ, CacheResult::MISS);
@@ -23,7 +23,7 @@ impl EventCounter {
         Builder::new(event).build().map(EventCounter)
     }
 
-    /// What `work` gives, and how many events there were meanwhile.
+    /// The result of `work`, and the number of events during it.
     ///
     /// # Errors
     /// The system's.

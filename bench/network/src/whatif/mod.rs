@@ -1,5 +1,5 @@
-//! What the same search would cost in remote memory of other speeds, by the thesis' formula: the
-//! time measured here, and for each miss what a remote line takes longer than one here.
+//! The cost of the same search in remote memory of other speeds, by the thesis' formula: the local
+//! time, plus for each miss the difference between remote and local latency.
 
 mod counter;
 mod model;
@@ -16,14 +16,14 @@ use std::time::Instant;
 /// A link to remote memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// What a load of one line takes, in ns.
+    /// Latency of a load of one line, in ns.
     pub latency_ns: f64,
 }
 
-/// Links of which a latency is published: ThymesisFlow (the thesis' prototype), CXL memory direct
-/// and behind a switch, and Power10's memory inception as announced.
+/// Links with a published latency: ThymesisFlow (the thesis' prototype), CXL memory, direct and
+/// behind a switch, and Power10's memory inception as announced.
 pub const LINKS: [Link; 4] = [
     Link { name: "ThymesisFlow", latency_ns: 900.0 },
     Link { name: "CXL, switched", latency_ns: 400.0 },
@@ -31,7 +31,7 @@ pub const LINKS: [Link; 4] = [
     Link { name: "Power10", latency_ns: 150.0 },
 ];
 
-/// The value in the middle; of an even count the lower one of both.
+/// The median; of an even count the lower of both middle values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len().saturating_sub(1) / 2;
@@ -43,11 +43,11 @@ pub fn predicted(local_seconds: f64, misses: u64, remote_ns: f64, local_ns: f64)
     local_seconds + misses as f64 * (remote_ns - local_ns).max(0.0) * 1e-9
 }
 
-/// Parts of a chase, of which the fastest counts: others use this machine, too.
+/// Parts of a pointer chase; the fastest counts, because other programs use this machine too.
 const SLICES: u32 = 40;
 
-/// Latency of a load that no cache holds, in ns: a chase through `bytes` of memory, line by line in
-/// an order that no prefetcher guesses.
+/// Latency of an uncached load, in ns: a pointer chase through `bytes` of memory, line by line in
+/// an order that prefetchers cannot predict.
 pub fn local_latency_ns(bytes: usize, steps: u32) -> f64 {
     let words_of_line = LINE_BYTES as usize / size_of::<u32>();
     let lines = (bytes / LINE_BYTES as usize).max(2);

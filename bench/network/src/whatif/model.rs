@@ -1,9 +1,9 @@
-//! A set-associative cache with LRU, moved by the lines that a search touches.
+//! A model of a set-associative LRU cache, driven by the lines that a search touches.
 
 use serde::Serialize;
 use std::path::Path;
 
-/// Bytes of a cache line of every machine we know links of, but one (Power10: 128).
+/// Bytes of a cache line of all machines of [`super::LINKS`] except Power10 (128).
 pub const LINE_BYTES: u64 = 64;
 
 /// The shape of a cache.
@@ -15,7 +15,7 @@ pub struct Shape {
     pub ways: u64,
 }
 
-/// Where no cache is described: 32 MiB, 16 ways.
+/// The shape if the system describes no cache: 32 MiB, 16 ways.
 const UNKNOWN: Shape = Shape { bytes: 32 << 20, ways: 16 };
 
 fn number(text: &str) -> Option<u64> {
@@ -26,7 +26,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// How many CPUs a list such as `0-3,8` names.
+/// The number of CPUs in a list such as `0-3,8`.
 fn cpus(list: &str) -> Option<u64> {
     let count = |part: &str| match part.split_once('-') {
         None => part.trim().parse::<u64>().ok().map(|_| 1),
@@ -57,7 +57,7 @@ impl Shape {
 /// A cache of addresses.
 #[derive(Debug)]
 pub struct Model {
-    /// Lines of each set, the one that was used last in front.
+    /// Lines of each set, the most recently used first.
     sets: Vec<u64>,
     ways: usize,
     count: u64,
@@ -74,9 +74,9 @@ impl Model {
         Model { sets: vec![NONE; (count * ways) as usize], ways: ways as usize, count }
     }
 
-    /// Touches a line; says whether it was missing.
+    /// Touches a line; returns whether it was missing.
     pub fn touch(&mut self, line: u64) -> bool {
-        // Real caches hash addresses, too: buffers that lie a power of two apart do not collide.
+        // Real caches hash addresses, too: buffers a power of two apart do not collide.
         let hash = u128::from(line.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * u128::from(self.count);
         let at = (hash >> 64) as usize * self.ways;
         let Some(set) = self.sets.get_mut(at..at + self.ways) else { return true };

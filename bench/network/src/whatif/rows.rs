@@ -1,5 +1,5 @@
-//! Rows whose places in a remote memory are known: which lines a search touches, and what it waits
-//! for them.
+//! Rows with known addresses in a remote memory: the lines that a search touches, and its waits for
+//! them.
 
 use super::model::{LINE_BYTES, Model, Shape};
 use super::wait::Wait;
@@ -7,14 +7,14 @@ use crate::rows::BLOCK;
 use farrow_graph::{GraphError, RowRequest, RowSource, Segment, SegmentBuffers, SegmentRow};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What all segments of one graph share: their cache, or the misses that it had.
+/// Common state of all segments of one graph: their cache, or its recorded misses.
 #[derive(Debug, Default)]
 struct Shared {
-    /// While misses are being counted.
+    /// The cache, while misses are counted.
     model: Option<Model>,
-    /// Questions so far.
+    /// Requests so far.
     asked: u64,
-    /// Questions that missed lines, and how many.
+    /// Requests that missed lines, and the numbers of lines.
     missed: Vec<(u64, u32)>,
     /// Lines that were touched.
     touched: u64,
@@ -23,14 +23,14 @@ struct Shared {
     wait: Wait,
     /// Lines that were waited for.
     waited: u64,
-    /// Where the next segment lies.
+    /// Address of the next segment.
     address: u64,
 }
 
-/// What a search touched.
+/// Rows and lines that a search touched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Touched {
-    /// Rows that it asked for.
+    /// Requested rows.
     pub rows: u64,
     /// Lines of them, each time.
     pub lines: u64,
@@ -38,8 +38,8 @@ pub struct Touched {
     pub misses: u64,
 }
 
-/// A memory that holds segments, with a cache before it. For one thread: the n-th question of one
-/// run has to be that of the next one.
+/// A memory with segments, behind a cache. For one thread: the n-th request of one run must equal
+/// that of the next run.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Mutex<Shared>>);
 
@@ -48,27 +48,27 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on misses are counted, from an empty cache on.
+    /// Starts to count misses, with an empty cache.
     pub fn count(&self, shape: Shape) {
         let mut shared = self.shared();
         let address = shared.address;
         *shared = Shared { model: Some(Model::new(shape)), address, ..Shared::default() };
     }
 
-    /// From here on each miss that was counted is waited for.
+    /// Starts to wait for each counted miss.
     pub fn delay(&self, wait: Wait) {
         let mut shared = self.shared();
         (shared.model, shared.asked, shared.next) = (None, 0, 0);
         (shared.wait, shared.waited) = (wait, 0);
     }
 
-    /// Lines that were waited for since [`Memory::delay`]: all that were counted, if the same rows
-    /// were asked for in the same order.
+    /// Lines that were waited for since [`Memory::delay`]: all counted ones, if the same rows were
+    /// requested in the same order.
     pub fn waited(&self) -> u64 {
         self.shared().waited
     }
 
-    /// What was touched since [`Memory::count`].
+    /// Rows and lines touched since [`Memory::count`].
     pub fn touched(&self) -> Touched {
         let shared = self.shared();
         let misses = shared.missed.iter().map(|(_, lines)| u64::from(*lines)).sum();
@@ -78,7 +78,7 @@ impl Memory {
     /// A segment in this memory, which lends the rows of `near`.
     ///
     /// # Errors
-    /// Those of [`Segment::far`], and one that is elsewhere.
+    /// Those of [`Segment::far`], or the segment is in another process.
     pub fn segment(&self, near: Arc<Segment>) -> Result<Segment, GraphError> {
         let what = "buffers of a segment here";
         let buffers = near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
@@ -94,7 +94,7 @@ impl Memory {
     }
 }
 
-/// Where the buffers of a segment lie.
+/// Addresses of a segment's buffers.
 #[derive(Debug)]
 struct Addresses {
     index: u64,
@@ -117,7 +117,7 @@ impl Addresses {
     }
 }
 
-/// A segment with its places.
+/// A segment with its addresses.
 #[derive(Debug)]
 struct Placed {
     memory: Memory,

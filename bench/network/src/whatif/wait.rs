@@ -1,23 +1,22 @@
-//! Waiting as a load that missed does: without giving the core away.
+//! Waits like those of a load that missed: without yielding the core.
 
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-/// Waits of one calibration, in parts of which the fastest counts: others use this machine, too.
+/// Parts of a calibration; the fastest counts, because other programs use this machine too.
 const PARTS: u32 = 20;
 const WAITS: u32 = 1000;
 
-/// A wait for each line that is missing.
+/// A wait for each missing line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wait {
     line: Duration,
-    /// What a wait takes beyond what it was asked for: the clock is looked at now and then, and to
-    /// look takes time.
+    /// Overhead of a wait: reading the clock takes time.
     beyond: Duration,
 }
 
 impl Wait {
-    /// A wait that takes so long for each line, as measured now.
+    /// A wait that takes `line` for each line, calibrated now.
     pub fn calibrated(line: Duration) -> Wait {
         let plain = Wait { line, beyond: Duration::ZERO };
         let part = || {
@@ -29,7 +28,7 @@ impl Wait {
         Wait { line, beyond: fastest.saturating_sub(line) }
     }
 
-    /// Waits for so many.
+    /// Waits for `lines` lines.
     pub fn lines(self, lines: u32) {
         let wait = (self.line * lines).saturating_sub(self.beyond);
         if wait.is_zero() {

@@ -1,7 +1,7 @@
-//! Nodes that cannot map each other's memory: each in a network, a mount and a process namespace of
-//! its own, with its memory in a tmpfs that no other sees, and with certificates.
+//! Nodes that cannot map each other's memory: each in its own network, mount and process namespace,
+//! with its memory in a private tmpfs, and with certificates.
 //!
-//! Needs root, `ip`, `nsenter` and `unshare`. What holds the mounts ends with this.
+//! Needs root, `ip`, `nsenter` and `unshare`. The processes that hold the mounts end with the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::fs;
@@ -17,10 +17,10 @@ use super::nodes::wait_for;
 use super::{Daemon, spawn};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Longer than any test; then the mounts go by themselves.
+/// Longer than any test; then the mounts are removed automatically.
 const HELD_SECONDS: &str = "600";
 
-/// Dropped in this order: the daemons before the places where they run.
+/// Dropped in this order: the daemons before their namespaces.
 pub struct Apart {
     pub daemons: Vec<Daemon>,
     pub names: Vec<String>,
@@ -59,11 +59,11 @@ impl Drop for Mount {
 }
 
 impl Apart {
-    /// So many nodes that know all others, started with more words.
+    /// Starts `count` nodes that know all others, with more arguments.
     ///
     /// # Errors
     ///
-    /// Why it cannot be done here.
+    /// The reason why this machine cannot do it.
     pub fn start(count: usize, memory: &str, more: &[&str]) -> Result<Self, String> {
         let places = Namespaces::make(count)?;
         let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ impl Apart {
         Ok(apart)
     }
 
-    /// Waits until all see all, without their memory, and have a lease.
+    /// Waits until all nodes see each other, without memory, and have a lease.
     pub fn settle(&self) {
         for daemon in &self.daemons {
             wait_for(&daemon.client(), |members| {
@@ -117,7 +117,7 @@ impl Apart {
         self.daemons[number].client()
     }
 
-    /// Kills the daemon of a node, not what holds its memory.
+    /// Kills the daemon of a node, but not the holder of its mount.
     pub fn kill9(&mut self, number: usize) {
         let outer = self.daemons[number].pid();
         let children = format!("/proc/{outer}/task/{outer}/children");

@@ -1,5 +1,4 @@
-//! The state machine of a node alone, as the transport would ask it for clients of its own and of
-//! other nodes.
+//! The state machine of a node without a transport, with requests of its own and of remote clients.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ pub const C: RemoteClient = RemoteClient { node: 0xc };
 
 pub type Answered = Result<ReplyBody, WireError>;
 
-/// A node that was told of clients of its own and of others.
+/// A node with local and remote clients.
 pub struct Asked {
     pub state: NodeState,
     pub sessions: u64,
@@ -43,7 +42,7 @@ impl Asked {
         Self { state, sessions: 0, now_ms: 0 }
     }
 
-    /// One of a cluster of which it is the only node so far.
+    /// A node that is the only member of its cluster.
     pub fn founded() -> Self {
         let mut asked = Self::new();
         let offer = Offer {
@@ -85,7 +84,7 @@ impl Asked {
         session
     }
 
-    /// All that comes of a request: its answer, and what the server is to do besides.
+    /// The answer of a request, and the other actions for the server.
     pub fn all(
         &mut self,
         session: SessionId,
@@ -159,7 +158,7 @@ impl Asked {
         }
     }
 
-    /// The books balance, and a local client is served.
+    /// Checks that the accounting balances, and a local client is served.
     pub fn assert_goes_on(&mut self) {
         self.state.home().check().unwrap();
         let stats = self.state.stats(self.now_ms).unwrap();

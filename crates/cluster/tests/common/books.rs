@@ -1,8 +1,8 @@
-//! What a node's directory tells, read in the region as any client reads it: a sum beside those
-//! that the daemon keeps itself.
+//! A sum over a node's directory, read from the region like by a client, as a check of the daemon's
+//! own sums.
 //!
-//! The daemon counts up at each seal and down at each delete, and what it says of itself balances
-//! also when both sides of its equation miss the same block. The entries know nothing of its sums.
+//! The daemon counts up at each seal and down at each delete. Its equation also balances if both
+//! sides miss the same block. The directory's entries are independent of these sums.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use farrow_wire::NodeStats;
 
 use super::{Daemon, assert_balanced};
 
-/// What is on its way to a daemon when its clients stop is done by then.
+/// Time for a daemon to finish pending requests after its clients stop.
 const QUIET_MAX: Duration = Duration::from_secs(20);
 
 pub struct Books(Reader);
@@ -25,7 +25,7 @@ impl Books {
         Self(Reader::open(Arc::clone(client.region())).unwrap())
     }
 
-    /// Bytes of the blocks of all objects that the directory tells of.
+    /// Bytes of the blocks of all objects in the directory.
     pub fn live_bytes(&self) -> Result<u64, String> {
         let listed = self.0.list("").map_err(|error| error.to_string())?;
         if let Some(one) = listed.iter().find(|one| one.entry.extra_count > 0 || one.is_spilled) {
@@ -63,7 +63,7 @@ pub fn compare(live: u64, node: &NodeStats) -> Result<(), String> {
     Err(format!("{allocated} B are allocated, {sum} B accounted for, {live} B live: {node:?}"))
 }
 
-/// Of a node whose clients do nothing at the moment: what they had asked for is waited for.
+/// Checks a node whose clients are idle; waits for their pending requests.
 pub fn assert_counted(daemon: &Daemon, whose: &str) -> Stats {
     let client = daemon.client();
     let books = Books::open(&client);

@@ -1,4 +1,4 @@
-//! A real etcd of this machine, on loopback, with data of its own.
+//! A real etcd of this machine, on loopback, with its own data.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::wait_for;
 
-/// Says that a machine without etcd is a failure.
+/// Makes a machine without etcd a failure.
 const REQUIRE: &str = "FARROW_ETCD";
 
 pub struct Etcd {
@@ -25,12 +25,12 @@ struct Member {
 }
 
 impl Etcd {
-    /// `None`, with a word, where there is no etcd and none is required.
+    /// `None`, with a message, if there is no etcd and none is required.
     pub fn start() -> Option<Self> {
         Self::start_with(1, &[])
     }
 
-    /// So many members, with more options.
+    /// Starts `count` members, with more options.
     pub fn start_with(count: usize, more: &[&str]) -> Option<Self> {
         let is_there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if is_there.is_err() {

@@ -1,4 +1,4 @@
-//! A process that does one thing to a daemon without end, for the tests of floods.
+//! A process that floods a daemon, for the tests of floods.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,21 +11,21 @@ use farrow_wire::{
     Welcome, WireTarget,
 };
 
-/// Set in the environment of a child that floods: the socket, and what it does.
+/// Set in the environment of a flooding child: the socket, and the kind of flood.
 pub const PLACE: &str = "FARROW_TEST_FLOOD_PLACE";
 pub const KIND: &str = "FARROW_TEST_FLOOD_KIND";
 
 /// Connections of one process in floods that keep many.
 const CONNECTIONS: usize = 60;
 
-/// What a flood does.
+/// The kind of a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Connects and closes.
     Connect,
     /// Connects, sends bytes that are no message, and closes.
     Garbage,
-    /// Connects, says nothing, and connects again where the daemon closes.
+    /// Connects, stays silent, and reconnects after the daemon closes.
     Silence,
     /// One client that has thousands of short requests under way.
     Requests,
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// What runs in the child; nothing where this process is none. Ends with its parent.
+/// The main function of the child; returns in other processes. Ends with its parent.
 pub fn flood() {
     let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
@@ -127,7 +127,7 @@ fn silence(place: &Path) {
     }
 }
 
-/// A connection that was let in.
+/// An admitted connection.
 fn joined(place: &Path) -> (UnixStream, Welcome) {
     let mut stream = UnixStream::connect(place).unwrap();
     let hello = Hello {
@@ -163,7 +163,7 @@ fn frame(seq: u64, body: RequestBody) -> Vec<u8> {
     bytes
 }
 
-/// Reads replies on a thread of their own and drops them.
+/// Reads replies on a separate thread and drops them.
 fn drain(stream: &UnixStream) {
     let mut stream = stream.try_clone().unwrap();
     std::thread::spawn(

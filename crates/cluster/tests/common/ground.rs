@@ -1,5 +1,5 @@
-//! Where the nodes of a chaos run are: on the loopback, behind proxies, or in namespaces of their
-//! own; and what can be done to the links between them there.
+//! The environment of a chaos run's nodes: loopback, proxies, or namespaces; and the possible
+//! faults of their links.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::proxy::{Linked, Weather};
 pub enum Ground {
     /// Links never fail.
     Loopback(Nodes),
-    /// Memory that is coherent inside each node only; files that go with the folder.
+    /// Memory that is coherent inside each node only, in files of a temporary folder.
     NodeLocal(Nodes, tempfile::TempDir),
     /// Links go through proxies, which delay, lose and reset too.
     Proxied(Linked),
@@ -97,7 +97,7 @@ impl Ground {
         others.for_each(|other| self.set_link(node, other, is_up));
     }
 
-    /// From now on links are so slow, and lose and reset so much. `None` where they cannot.
+    /// Sets random delays, losses and resets of links. `None` if links do not support them.
     pub fn roll_weather(&self, dice: &mut Dice) -> Option<String> {
         let Self::Proxied(linked) = self else { return None };
         let weather = Weather {
@@ -110,15 +110,14 @@ impl Ground {
         Some(format!("{weather:?}"))
     }
 
-    /// All links as they were in the beginning.
+    /// Restores all links.
     pub fn heal(&self) {
         if let Self::Proxied(linked) = self {
             linked.links.set_all(|link| *link = Weather::default());
         }
     }
 
-    /// What one node says does not reach the other, and what that one says does. False where a
-    /// link has no ways.
+    /// Cuts or restores one direction of a link. False if links have no separate directions.
     pub fn set_one_way(&self, from: usize, to: usize, is_cut: bool) -> bool {
         let Self::Proxied(linked) = self else { return false };
         linked.links.set(from, to, |weather| weather.is_cut = is_cut);

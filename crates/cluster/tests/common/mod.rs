@@ -1,4 +1,4 @@
-//! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
+//! A real daemon in a separate process, for tests to use, kill and restart.
 #![allow(dead_code)] // each test file uses a part
 
 pub mod apart;
@@ -33,7 +33,7 @@ use farrow_store::failpoints;
 /// Waits may take this long on a busy machine before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of the end of a daemon's log, when a test fails.
+/// Bytes of the end of a daemon's log, shown when a test fails.
 const LOG_BYTES_SHOWN: usize = 16 << 10;
 
 pub struct Daemon {
@@ -43,9 +43,9 @@ pub struct Daemon {
     /// A command that starts it, in a place that it prepares.
     before: Vec<String>,
     child: Option<Child>,
-    /// What it says, over all its lives; shown if the test fails. In no folder: tests count files.
+    /// Its log, over all restarts; shown if the test fails. In no folder: tests count files.
     log: File,
-    /// Its own supervisor starts it again; without one, as most tests want it, the test does.
+    /// Whether its own supervisor restarts it; in most tests the test does.
     is_supervised: bool,
 }
 
@@ -148,19 +148,19 @@ impl Daemon {
         spawn(&mut command).unwrap()
     }
 
-    /// The next starts are to die where this place is passed for the n-th time, or are not.
+    /// Sets or clears the failpoint at which later starts die, at its n-th pass.
     pub fn set_failpoint(&mut self, place: Option<(&str, u64)>) {
         let before =
             place.map(|(place, nth)| vec!["/usr/bin/env".to_owned(), failpoint(place, nth)]);
         self.before = before.unwrap_or_default();
     }
 
-    /// How often it said something, over all its lives.
+    /// How often its log has a text, over all restarts.
     pub fn said(&self, what: &str) -> usize {
         self.log().matches(what).count()
     }
 
-    /// All that it said, over all its lives.
+    /// Its whole log, over all restarts.
     pub fn log(&self) -> String {
         // Its own writes go on from where the file's place is, so that is left where it is.
         let mut log = vec![0; self.log.metadata().unwrap().len() as usize];
@@ -232,9 +232,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A process begins as a copy of this one, with its sockets, until it runs its own program. None
-/// does while ports are chosen: they would be in use for as long as that takes. Holds the port
-/// that was given last.
+/// Holds the last chosen port. No process is spawned while ports are chosen: a new process shares
+/// the sockets of this one until it runs its own program, so the ports would be in use.
 static PORTS: Mutex<Option<u16>> = Mutex::new(None);
 
 /// The lowest port that is given, and how many are tried.
@@ -247,8 +246,8 @@ pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// So many ports of loopback that are free, all different. None is one that the kernel gives to a
-/// connection to elsewhere (ip(7)), which could have it while a node is being started again.
+/// Different free loopback ports, outside the kernel's range for outgoing connections (ip(7)): such
+/// a connection could take the port while a node restarts.
 pub fn free_ports(count: usize) -> Vec<u16> {
     let mut last = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let end = outgoing_from();
@@ -283,7 +282,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap()
 }
 
-/// This program once more, to run one of its tests alone: one that plays a child.
+/// The command that runs one test of this program as a child process.
 pub fn this_test_again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -354,7 +353,7 @@ pub fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A small random number generator: the tests say their seed when they fail.
+/// A small random number generator; failing tests print their seed.
 pub struct Dice(pub u64);
 
 impl Dice {

@@ -1,7 +1,7 @@
-//! Network namespaces of the tests' own, each pair joined by a link that can be taken down.
+//! Network namespaces for tests, each pair joined by a link that can be taken down.
 //!
-//! Needs root and `ip`. Mounts and processes stay those of the machine: nodes in them share memory
-//! and see each other's processes, and reach each other by these links alone.
+//! Needs root and `ip`. Mounts and processes stay those of the machine: nodes in the namespaces
+//! share memory and see each other's processes, but reach each other only by these links.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::fs;
@@ -16,7 +16,7 @@ use farrow_memory::sync::{AtomicU64, Ordering};
 use super::Daemon;
 use super::nodes::Nodes;
 
-/// Says that a machine where namespaces cannot be made is a failure.
+/// Makes a machine without namespaces a failure.
 const REQUIRE: &str = "FARROW_NETNS";
 /// Where `ip netns` keeps them.
 const FOLDER: &str = "/run/netns";
@@ -49,8 +49,8 @@ pub fn required_if<T>(is_required: bool, made: Result<T, String>) -> Result<T, S
     made
 }
 
-/// Nodes with certificates, each in a namespace of its own. Dropped in this order: the daemons
-/// before the places where they run.
+/// Nodes with certificates, each in its own namespace. Dropped in this order: the daemons before
+/// their namespaces.
 pub struct Placed {
     pub nodes: Nodes,
     pub places: Namespaces,

@@ -1,9 +1,9 @@
 //! Links between nodes that a test can delay, cut one way or both, and make lose: a TCP proxy in
 //! front of each node, in threads of the test.
 //!
-//! Nodes advertise the proxy's address, so whatever they say to each other goes through it. Who
-//! calls is told by the kernel: the socket at the other end belongs to the daemon of one node.
-//! What is cut is retained, as TCP would send it again, and goes on when the link is restored.
+//! Nodes advertise the proxy's address, so all their traffic passes through it. The kernel
+//! identifies the caller: the socket at the other end belongs to the daemon of one node. Data on a
+//! cut link is retained, like TCP's retransmissions, and delivered when the link is restored.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;
@@ -23,21 +23,21 @@ const CONNECTIONS_MAX: usize = 256;
 /// Bytes read at once, and pieces under way in one direction of one connection.
 const PIECE_BYTES: usize = 16 << 10;
 const PIECES_MAX: usize = 64;
-/// How often a cut link is looked at.
+/// Polling interval of a cut link.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How late a lost piece comes: the least time after which Linux sends again.
+/// Delay of a lost piece: Linux's minimum retransmission timeout.
 const RESEND: Duration = Duration::from_millis(200);
 
 /// One direction between two nodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Weather {
-    /// Each piece comes so much later.
+    /// Delay of each piece.
     pub delay: Duration,
-    /// Nothing comes until it is restored.
+    /// Whether all data is held until the link is restored.
     pub is_cut: bool,
-    /// Of a thousand pieces, so many are sent again once or twice, and hold up those behind.
+    /// Pieces per thousand that are resent once or twice, which delays later ones.
     pub lost_per_mille: u64,
-    /// Of a thousand pieces, so many end their connection.
+    /// Pieces per thousand that reset their connection.
     pub reset_per_mille: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A client without the library, that says what a test likes.
+//! A client without the library, which sends arbitrary messages.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use farrow_wire::{
 
 use super::{Daemon, PATIENCE, wait_for};
 
-/// A socket on which a test says what it likes.
+/// A socket on which a test sends arbitrary messages.
 pub struct Raw {
     pub stream: UnixStream,
     input: Vec<u8>,

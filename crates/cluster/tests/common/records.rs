@@ -1,4 +1,4 @@
-//! What all workers of a run said, and what must be true of it.
+//! The reports of all workers of a run, and their invariants.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub struct Records {
     pub deleted: BTreeSet<String>,
     /// The seeds that won each raced name.
     pub won: BTreeMap<String, Vec<u64>>,
-    /// What nobody should have seen.
+    /// Reported faults.
     pub faults: Vec<String>,
     pub done: u64,
     /// Calls that were measured.

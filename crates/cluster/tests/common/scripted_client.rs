@@ -1,4 +1,4 @@
-//! A client in a process of its own that does what a test tells it, so that it can be killed.
+//! A client in a separate process that runs commands of a test, so that it can be killed.
 //!
 //! One line for each command on standard input, one line for each answer on standard output:
 //! `ok`, `ok ID`, or `err KIND` with the name of the error.
@@ -17,7 +17,7 @@ use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 
 use super::{PATIENCE, bytes_of, client_in, this_test_again};
 
-/// Set in the environment of a child that plays; names the socket.
+/// Set in the environment of a scripted client; names the socket.
 pub const SCRIPTED_CLIENT_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
 /// Set too where something else is to lie at an address before the child connects.
 const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
@@ -120,14 +120,14 @@ impl Drop for ScriptedClient {
     }
 }
 
-/// What a scripted client has in hand, by a number that the driver chose.
+/// Objects of a scripted client, by a number that the driver chose.
 struct Hands {
     client: Client,
     holds: BTreeMap<u64, (ObjectBytes, u64)>,
     writers: BTreeMap<u64, (Writer, u64)>,
 }
 
-/// What runs in the child; nothing where this process is none.
+/// The main function of the child; returns in other processes.
 pub fn play() {
     let Some(socket) = std::env::var_os(SCRIPTED_CLIENT_SOCKET) else {
         return;
@@ -143,7 +143,8 @@ pub fn play() {
         match hands.obey(&words) {
             Ok(word) => println!("ok {word}"),
             Err(error) => {
-                // Names that it reserved go back by a message without an answer, which has arrived then.
+                // Names that it reserved go back by a message without an answer, which has arrived
+                // then.
                 let _ = hands.client.stats();
                 println!("err {}", kind(&error));
             }

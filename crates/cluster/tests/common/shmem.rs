@@ -1,4 +1,4 @@
-//! How much shared memory a node has, by the kernel's account.
+//! The shared memory of a node, as accounted by the kernel.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

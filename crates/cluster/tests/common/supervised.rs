@@ -80,7 +80,7 @@ impl Supervised {
         self.ledger.wait_empty(self.node.dir.path(), what);
     }
 
-    /// Nobody is refused, also while there is no daemon.
+    /// Checks that connections are accepted, even without a daemon.
     pub fn assert_listening(&self) {
         UnixStream::connect(&self.node.socket).expect("its socket listens all the time");
     }
@@ -101,8 +101,8 @@ pub fn children(pid: u32) -> Vec<u32> {
     all.filter(|pid| is_there(*pid)).collect()
 }
 
-/// Is a process there, and not one that has ended? Its first thread may end before the others, which
-/// then have its files open.
+/// Whether a process is running. Its first thread may end before the others, which then have its
+/// files open.
 pub fn is_there(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let Some((_, state)) = stat.rsplit_once(") ") else { return false };

@@ -1,4 +1,4 @@
-//! What nodes have to agree on, and calls that have to end by their deadlines.
+//! Agreement between nodes, and calls that must end by their deadlines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub fn hasty(daemon: &Daemon) -> Client {
     Client::connect(&options).unwrap()
 }
 
-/// Says what it takes too long for.
+/// Fails with a description if a call exceeds its deadline.
 pub fn by_its_deadline<T>(what: &str, ask: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let answer = ask();
@@ -58,8 +58,8 @@ pub fn put_in_time(client: &Client, name: &str, seed: u64) {
     }
 }
 
-/// Puts under one of several names until one works: while two members do not reach each other, names
-/// that one of them looks after may have to wait. The name that did.
+/// Puts under one of several names until one works: while two members do not reach each other,
+/// names that one of them looks after may have to wait. The name that did.
 pub fn put_some_in_time(client: &Client, prefix: &str, seed: u64) -> String {
     let until = Instant::now() + PATIENCE;
     let bytes = bytes_of(seed, 10_000);
@@ -78,7 +78,8 @@ pub fn assert_there(client: &Client, name: &str, seed: u64) {
     let object = loop {
         match by_its_deadline("get", || client.get(&name.into(), NOW)) {
             Ok(object) => break object,
-            // To say that it is nowhere would be wrong, to say that a node is not reached may be right.
+            // To say that it is nowhere would be wrong, to say that a node is not reached may be
+            // right.
             Err(error @ Error::NotFound { .. }) => panic!("{name}: {error}"),
             Err(error) => assert!(Instant::now() < until, "{name}: {error}"),
         }

@@ -1,5 +1,5 @@
-//! A client in a process of its own that works by itself until it is told to end or is killed, and
-//! says on standard output what it did and what it should not have seen.
+//! A client in a separate process that works by itself until it is ended or killed, and reports its
+//! work and any faults on standard output.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeSet;
@@ -17,12 +17,12 @@ use super::{Dice, bytes_of, client_at, this_test_again};
 /// Set in the environment of a child that works: number, seed and [`Limits`].
 const WORKER: &str = "FARROW_TEST_WORKER";
 const SOCKET: &str = "FARROW_TEST_WORKER_SOCKET";
-/// Time that a worker gives each message of a call: less than the longest faults, so that a call that
-/// does not end by itself is seen.
+/// Time that a worker gives each message of a call: less than the longest faults, so that a call
+/// that does not end by itself is seen.
 pub const CALL: Duration = Duration::from_secs(1);
-/// What a call may take beyond its deadline. Nodes and clients of a run are ten processes that share
-/// two cores, with other tests beside: who is ready may wait for so long. Time in which the process
-/// itself did not run does not count.
+/// What a call may take beyond its deadline. Nodes and clients of a run are ten processes that
+/// share two cores, with other tests beside: who is ready may wait for so long. Time in which the
+/// process itself did not run does not count.
 pub const SLACK: Duration = Duration::from_millis(1000);
 /// How often a process looks whether it was paused.
 const STEP: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ pub fn name_of(worker: u64, seed: u64, length: usize) -> String {
     format!("w-{seed}-{length}-{worker}")
 }
 
-/// What is wrong with the bytes of an object with this name.
+/// The fault in the bytes of an object with this name, if any.
 pub fn fault_in(name: &str, bytes: &[u8]) -> Option<String> {
     let words: Vec<&str> = name.split('-').collect();
     let right = match words[..] {
@@ -234,7 +234,7 @@ struct Work {
     clock: Clock,
 }
 
-/// What runs in the child; nothing where this process is none.
+/// The main function of the child; returns in other processes.
 pub fn work() {
     let Some(socket) = std::env::var_os(SOCKET) else {
         return;

@@ -1,6 +1,6 @@
-//! Bytes as clients could send them, to a node that has an honest client besides: that holds an
-//! object and is writing another one. Whatever memory the node hands to the others is overwritten, so
-//! that it shows when it was not theirs to have.
+//! Arbitrary client messages to a node that also has an honest client, which holds an object and is
+//! writing another one. All memory that the node grants to the others is overwritten, which reveals
+//! wrong grants.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -189,8 +189,8 @@ impl World {
         self.held = None;
     }
 
-    /// The books balance, and what is the honest client's is as it left it, when others have taken all
-    /// that they can get.
+    /// The books balance, and what is the honest client's is as it left it, when others have taken
+    /// all that they can get.
     pub fn assert_sound(&mut self) {
         self.state.home().check().unwrap();
         for session in OTHERS.map(|(session, _)| session) {

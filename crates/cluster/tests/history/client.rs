@@ -1,4 +1,4 @@
-//! A process with several clients that call at random and record what came of it.
+//! A process with several clients that make random calls and record their outcomes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, by a seed.
+//! The faults of a run, from a seed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::path::{Path, PathBuf};
@@ -85,7 +85,8 @@ impl Run {
         what
     }
 
-    /// No fault: another node comes, keeps what is its part, and goes in good order. Nothing is lost.
+    /// No fault: another node comes, keeps what is its part, and goes in good order. Nothing is
+    /// lost.
     fn visit(&mut self) -> String {
         let count = self.ground.count();
         let mut visitor = self.ground.nodes().visitor(&["--lease-ms", &LEASE_MS.to_string()]);

@@ -1,6 +1,6 @@
-//! A history of what many clients did and saw, on three nodes whose daemons are killed, paused and
-//! upgraded and whose links fail, judged by checkers that are not ours: names, deletes, waits and
-//! flags are linearizable, each object is what was put, and nothing comes back after its deletion.
+//! A history of the calls of many clients, on three nodes whose daemons are killed, paused and
+//! upgraded and whose links fail, judged by independent checkers: names, deletes, waits and flags
+//! are linearizable, each object has the bytes that were put, and no deleted object reappears.
 //!
 //! `FARROW_HISTORY_OPERATIONS` makes the runs longer than those of every run of the tests,
 //! `FARROW_HISTORY_SEED` other ones; `make history` sets them. A folder in `FARROW_HISTORY_FOLDER`

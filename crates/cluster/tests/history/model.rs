@@ -1,5 +1,5 @@
-//! What names, ids and flags are to be, as a specification for a checker: one name, one id or one
-//! set of flags at a time, since no call is about two of them.
+//! The specification of names, ids and flags for a checker: one name, one id or one set of flags at
+//! a time, because no call affects two of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::cell::Cell;

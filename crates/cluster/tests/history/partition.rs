@@ -1,5 +1,5 @@
-//! From what clients recorded to what is judged: a history for each name, each object without one,
-//! and each set of flags.
+//! Splits the recorded history into the parts that are judged: one for each name, each object
+//! without a name, and each set of flags.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,8 +104,9 @@ impl Versions {
 type Puts = BTreeMap<String, Vec<(i64, i64)>>;
 
 impl Partitions {
-    /// `losses`: the times in which a node may have been killed or excluded. What it retained is lost, and
-    /// which flags these are no client knows: so all flags may be lost then, and at no other time.
+    /// `losses`: the times in which a node may have been killed or excluded. What it retained is
+    /// lost, and which flags these are no client knows: so all flags may be lost then, and at no
+    /// other time.
     pub fn of(all: &[Recorded], losses: &[(i64, i64)]) -> Self {
         let mut parts = Self::default();
         let versions = Versions::of(all, &mut parts.wrong);

@@ -1,4 +1,4 @@
-//! The history of a run: what each client called and what came of it, as lines of JSON.
+//! The history of a run: the calls of each client and their outcomes, as lines of JSON.
 //!
 //! A call is a line when it begins and a line when it ends, each written by one system call, so a
 //! client that is killed leaves a whole history. Times are those of the monotonic clock, which all
@@ -106,7 +106,7 @@ pub enum Outcome {
     Refused(String),
     /// An error that leaves it open whether it was done.
     Unknown(String),
-    /// What no call may ever say.
+    /// An outcome that no call may have.
     Wrong(String),
 }
 
@@ -142,7 +142,8 @@ impl Recorder {
 
     fn write(&mut self, event: Event) {
         let (client, number) = (self.client, self.number);
-        // Of a begin, a time before the call; of an end, one behind it: what is between took longer.
+        // Of a begin, a time before the call; of an end, one behind it: what is between took
+        // longer.
         let line = Line { client, number, time_ns: now_ns(), event };
         let mut bytes = serde_json::to_vec(&line).unwrap();
         bytes.push(b'\n');

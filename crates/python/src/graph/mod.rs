@@ -1,7 +1,6 @@
 //! `farrow._native.GraphEngine`: the features of a transaction stream over NumPy arrays.
 //!
-//! `python/farrow/graph` checks types and names; what is checked here is what takes a look at
-//! every row.
+//! `python/farrow/graph` checks types and names; this module does the checks of every row.
 
 mod segments;
 
@@ -17,16 +16,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The largest number up to which a float64 holds every integer's neighbours apart.
+/// The largest number up to which float64 represents every integer exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 #[doc = doc!("GraphEngine")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphEngine {
     engine: Mutex<GraphFeatures>,
-    /// Which columns of a matrix the statistics measure, the timestamps apart.
+    /// Columns of a matrix with statistics, except the timestamps.
     measured: Vec<usize>,
-    /// Columns that a matrix must have.
+    /// Least number of columns of a matrix.
     columns_min: usize,
 }
 
@@ -35,7 +34,7 @@ fn raise(error: GraphError) -> PyErr {
         GraphError::TooMany { .. }
         | GraphError::Memory { .. }
         | GraphError::OutOfMemory { taken: 0, .. } => PyMemoryError::new_err(error.to_string()),
-        // The graph is not as it was.
+        // The graph may have changed.
         GraphError::OutOfMemory { .. } => PyRuntimeError::new_err(error.to_string()),
         GraphError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
@@ -53,7 +52,7 @@ fn measures(codes: &[usize]) -> PyResult<Vec<Measure>> {
     codes.iter().map(one).collect()
 }
 
-/// Columns of a matrix as the engine takes them.
+/// Columns of a matrix in the engine's form.
 struct Rows {
     ids: Vec<i64>,
     sources: Vec<i64>,
@@ -121,7 +120,7 @@ impl Rows {
 type Matrix<'py> = Bound<'py, PyArray2<f64>>;
 type Named = (Vec<&'static str>, Vec<u32>, Vec<i64>, Vec<Vec<i64>>, Vec<Vec<i64>>, u64);
 
-/// Patterns column by column: kind, size, trigger, accounts, edges, and how many were left out.
+/// Patterns column by column: kind, size, trigger, accounts, edges, and the number omitted.
 fn named(evidence: Evidence) -> Named {
     let Evidence { patterns, dropped } = evidence;
     let mut all: Named = (vec![], vec![], vec![], vec![], vec![], dropped);
@@ -136,7 +135,7 @@ fn named(evidence: Evidence) -> Named {
 }
 
 impl GraphEngine {
-    /// Rows with their features behind them.
+    /// Rows with their features appended.
     fn joined<'py>(
         &self,
         py: Python<'py>,
@@ -201,7 +200,7 @@ impl GraphEngine {
         }
         let mut measured = Vec::new();
         if let Some((window, columns, codes)) = statistics {
-            // Column 3 holds the timestamps, which the graph has anyway.
+            // Column 3 holds the timestamps, which the graph stores already.
             let kind = |&column: &usize| if column == 3 { Column::Time } else { Column::Given };
             settings.statistics = Some(StatisticsSettings {
                 window,

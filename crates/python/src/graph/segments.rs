@@ -1,5 +1,5 @@
-//! `farrow._native.GraphFrozen`, `GraphPlan` and `GraphSegment`: older parts of a graph on their
-//! way into shared memory, and over it. `python/farrow/graph/shared` decides where that lies.
+//! `farrow._native.GraphFrozen`, `GraphPlan` and `GraphSegment`: older parts of a graph, converted
+//! to segments in shared memory. `python/farrow/graph/cluster` places them.
 
 use super::{GraphEngine, Rows, raise, with_columns};
 use crate::incoming::pinned_buffer;
@@ -26,7 +26,7 @@ pub struct GraphPlan(SegmentPlan);
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphSegment(Arc<Segment>);
 
-/// Ends of rows (id, source, target, time), and what is measured of them.
+/// Ends of rows (id, source, target, time), and their measured columns.
 type Columns<'py> = ([Bound<'py, PyArray1<i64>>; 4], Vec<Bound<'py, PyArray1<f64>>>);
 
 fn about_dict<'py>(py: Python<'py>, about: &SegmentInfo) -> PyResult<Bound<'py, PyDict>> {
@@ -124,7 +124,7 @@ impl GraphPlan {
     }
 }
 
-/// Values of a buffer whose bytes a Python object keeps.
+/// Values of a buffer whose bytes a Python object owns.
 fn scalars<T: ArrowNativeType>(buffer: &Bound<'_, PyAny>) -> PyResult<ScalarBuffer<T>> {
     let buffer: Buffer = pinned_buffer(buffer)?;
     let (size, length) = (size_of::<T>(), buffer.len() / size_of::<T>());

@@ -1,9 +1,9 @@
-"""The engine of the process that ingests: what :class:`farrow._native.GraphEngine` does, with the
-older part of the graph in the cluster's memory and every row in a log until it is there.
+"""The engine of the writing process: a :class:`farrow._native.GraphEngine` whose older edges are
+in the cluster's memory, and whose rows are in a log until a segment has them.
 
-A call's rows go into the log, on a thread of its own, while the graph takes them and computes; it
-returns when both are done.  If one of both fails, the other takes its rows back.  Segments are made
-on another thread and put in place between two calls.
+A separate thread writes a call's rows to the log while the graph adds them and computes; the call
+returns when both are done.  If one fails, the other removes its rows.  Another thread builds
+segments, which are attached between two calls.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ if TYPE_CHECKING:
     _Helpers = Workers | RayWorkers
 
 _Result = TypeVar("_Result")
-# After a segment found no room, so long until the next attempt.
+# Time to the next attempt after a segment found no room.
 _RETRY_SECONDS = 10.0
-# Entries of the log, before half of them are made one.
+# Entries of the log before half of them are joined.
 _ENTRIES_MAX = 256
-# Kinds of objects that nobody needs whom the manifest does not name.
+# Kinds of objects that are garbage unless the manifest names them.
 _PARTS = ("segment", "accounts", "share")
-# A writer that is replaced commits no more than what it has in hand.
+# A replaced writer commits at most the segment that it has already built.
 _TAKEOVERS_MAX = 5
-# Rows of one entry that is not a call's own. More are logged before the graph takes them: what may
-# have to be taken back evicts nothing.
+# Most rows of a provisional call, and of an entry of a split call. Larger calls are logged before
+# the graph adds them, because provisional rows evict nothing.
 _ROWS_MAX = 1 << 16
 
 
 class _Unwritable(Exception):
-    """Rows that are none, which the engine will say as well."""
+    """Invalid rows; the engine will raise for them as well."""
 
 
-# After these errors the log has nothing of an entry; after others it may.
+# After these errors the log surely has no part of an entry.
 _NOT_LOGGED = (
     farrow.OutOfMemory,
     farrow.LimitReached,
@@ -80,10 +80,10 @@ _NOT_LOGGED = (
 
 
 class ClusterEngine:
-    """The one writer of a graph."""
+    """The single writer of a graph."""
 
     def __init__(self, config: ClusterGraph, manifest: Manifest) -> None:
-        # As it comes back from the store: lists, no tuples.
+        # In the form read back from the store: lists, no tuples.
         for name in ("stream", "parameters"):
             setattr(manifest, name, json.loads(json.dumps(getattr(manifest, name))))
         self._engine = engine_of(manifest)
@@ -97,7 +97,7 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
-        # So often the next segment was made and then could not be reached.
+        # How often the next segment was built and then could not be reached.
         self._attempts = 0
         found = newest(self._client, config.name)
         if found is None:
@@ -121,10 +121,10 @@ class ClusterEngine:
                     f"graph {self._config.name!r} is there with other {what}: {theirs}, not {ours}"
                 )
         name, home = self._config.name, self._config.keeper or self._client.node
-        # Before anything is read: whoever wrote before acknowledges nothing from here on.
+        # Before any read: from here on the former writer acknowledges nothing.
         self._epoch = begin_epoch(self._client, name, home)
         for attempt in range(_TAKEOVERS_MAX):
-            # With what was committed until the fence was there, or is at this moment.
+            # Includes commits made before the fence existed, or concurrently.
             self._manifest = newest(self._client, name) or found
             self._manifest.home = home
             self._engine = engine_of(self._manifest)
@@ -137,7 +137,7 @@ class ClusterEngine:
                 self._manifest.number += 1
                 self._manifest.put(self._client, name)
             except (farrow.AlreadyExists, farrow.NotFound):
-                # The one before put a segment in place.
+                # The former writer committed a segment meanwhile.
                 if attempt == _TAKEOVERS_MAX - 1:
                     raise
                 continue
@@ -145,7 +145,7 @@ class ClusterEngine:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Delete what a writer that was killed left behind, and pin what it could not."""
+        """Delete garbage of a killed writer, and pin objects that it did not pin."""
         name, kept = root(self._config.name), self._manifest
         belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
         found = self._client.list(name, all_nodes=True)["name"].to_pylist()
@@ -164,7 +164,7 @@ class ClusterEngine:
 
     @property
     def rows(self) -> int:
-        """Rows that have come, in all the graph's life."""
+        """The number of rows added in the lifetime of the graph."""
         return self._engine.next_number()
 
     def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -172,14 +172,14 @@ class ClusterEngine:
         return self._engine.knows(accounts)
 
     def stats(self) -> dict[str, Any]:
-        """As the engine's, with what waits: ``log`` (calls), ``sealing`` (a segment is made), and
-        ``trouble`` (why the last one could not be)."""
+        """The engine's, with pending work: ``log`` (calls), ``sealing`` (whether a segment is being
+        built), and ``trouble`` (why the last one failed)."""
         trouble = self._trouble[1] if self._trouble else None
         waiting = {"log": len(self._log), "sealing": self._pending is not None, "trouble": trouble}
         return {**self._engine.stats(), **waiting}
 
     def clear(self) -> None:
-        """Forget everything: the graph's objects go."""
+        """Empty the graph and delete its objects."""
         self._check()
         if self._pending is not None:
             self._pending.exception()
@@ -208,7 +208,7 @@ class ClusterEngine:
         if not self._manifest.parameters["is_causal"]:
             order = np.argsort(ends[3], kind="stable")
             ends, measured = ([one[order] for one in all] for all in (ends, measured))
-        # A large call would need an entry of the log as large, and full spans would wait for it.
+        # A single large log entry would need as much room, and would delay full spans.
         for start in range(0, len(ends[0]), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)
             self._learn([one[part] for one in ends], [one[part] for one in measured])
@@ -217,7 +217,7 @@ class ClusterEngine:
         self._kept(Batch(ends, measured), lambda: self._engine.learn_columns(ends, measured))
 
     def learn_ahead(self, ends: Any, measured: Any) -> None:
-        """Add rows whose features come later."""
+        """Add rows whose features ``transform_ahead`` computes later."""
         for start in range(0, len(ends[0]), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)
             batch = Batch([one[part] for one in ends], [one[part] for one in measured])
@@ -233,17 +233,17 @@ class ClusterEngine:
         return self._run(lambda: self._engine.transform_ahead(rows))
 
     def drop_ahead(self) -> None:
-        """Let the rows that still wait stay without features."""
+        """Skip the features of all rows that were learned ahead."""
         self._engine.drop_ahead()
 
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add rows; the rows with their features behind them."""
+        """Add rows; returns the rows with their features appended."""
         if self._workers is not None:
             return np.hstack([matrix, self.transform_columns(*self._engine.split(matrix))])
         return self._kept(self._split(matrix), lambda: self._engine.transform(matrix))
 
     def transform_columns(self, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
-        """Add rows; their features alone."""
+        """Add rows; returns their features only."""
         batch, workers = self._batch(ends, measured), self._workers
         if workers is None or not batch.count:
             return self._kept(batch, lambda: self._engine.transform_columns(ends, measured))
@@ -253,21 +253,21 @@ class ClusterEngine:
         return self._run(lambda: workers.gather(self._client, own))
 
     def patterns(self, matrix: npt.NDArray[np.float64], most: int) -> tuple[Any, Any]:
-        """As ``transform``, with the patterns that were completed."""
+        """As ``transform``, with the completed patterns."""
         return self._kept(self._split(matrix), lambda: self._engine.patterns(matrix, most))
 
     def patterns_columns(self, ends: Any, measured: Any, most: int) -> tuple[Any, Any]:
-        """As ``transform_columns``, with the patterns that were completed."""
+        """As ``transform_columns``, with the completed patterns."""
         batch = self._batch(ends, measured)
         return self._kept(batch, lambda: self._engine.patterns_columns(ends, measured, most))
 
     def preview(self, matrix: npt.NDArray[np.float64], most: int | None) -> tuple[Any, Any]:
-        """The rows with the features that they would get now; nothing is kept or logged."""
+        """The rows with the features that they would get now; nothing is stored or logged."""
         self._check()
         return self._engine.preview(matrix, most)
 
     def preview_columns(self, ends: Any, measured: Any, most: int | None) -> tuple[Any, Any]:
-        """As ``preview``; the features alone."""
+        """As ``preview``; the features only."""
         self._check()
         return self._engine.preview_columns(ends, measured, most)
 
@@ -275,7 +275,7 @@ class ClusterEngine:
         return Batch(list(ends), list(measured), not self._manifest.parameters["is_causal"])
 
     def _split(self, matrix: npt.NDArray[np.float64]) -> Batch | Callable[[], Batch]:
-        """The rows of a matrix. What is no large call's is split on the thread that logs it."""
+        """The rows of a matrix; the logging thread splits those of a small call."""
         if 0 < len(matrix) <= _ROWS_MAX:
             return lambda: self._batch(*self._engine.split(matrix))
         return self._batch(*self._engine.split(matrix))
@@ -286,7 +286,7 @@ class ClusterEngine:
         call: Callable[[], _Result],
         workers: _Helpers | None = None,
     ) -> _Result:
-        """Have the graph take rows while the log does; both have them then, or neither."""
+        """Add rows to the graph and to the log concurrently: to both, or to neither."""
         if isinstance(batch, Batch) and not 0 < batch.count <= _ROWS_MAX:
             return self._logged(batch, call, workers)
         self._prepare()
@@ -308,7 +308,7 @@ class ClusterEngine:
     def _logged(
         self, batch: Batch, call: Callable[[], _Result], workers: _Helpers | None = None
     ) -> _Result:
-        """Have the graph take rows once the log has: they are not to be taken back."""
+        """Add rows to the log, then to the graph: the graph cannot remove them."""
         self._prepare()
         if not batch.count:
             return call()
@@ -317,7 +317,7 @@ class ClusterEngine:
         try:
             result = call()
         except (ValueError, MemoryError):
-            # What the engine refuses leaves the graph as it was.
+            # The graph is unchanged if the engine rejects the rows.
             self._unlog(entry, workers)
             raise
         except BaseException as error:
@@ -327,7 +327,7 @@ class ClusterEngine:
         return result
 
     def _prepare(self) -> None:
-        """Be ready for rows."""
+        """Check for an earlier failure, advance the segments, and shorten a long log."""
         self._check()
         self._advance()
         if len(self._log) >= _ENTRIES_MAX:
@@ -336,7 +336,7 @@ class ClusterEngine:
     def _write(
         self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | None
     ) -> Entry:
-        """Keep rows in the log, and have workers do their shares."""
+        """Write rows to the log, and ask workers for their shares."""
         if not isinstance(batch, Batch):
             try:
                 batch = batch()
@@ -344,8 +344,8 @@ class ClusterEngine:
                 raise _Unwritable from error
         name, home = self._config.name, self._manifest.home
         entry = log(self._client, name, number, batch, home, self._epoch)
-        # One that takes over from here on reads this entry. One that did so before may have read it
-        # or not, so it stays.
+        # A later take-over reads this entry. An earlier one may or may not have read it, so the
+        # entry stays.
         after = fence(name, self._epoch + 1)
         if self._client.contains(after):
             raise farrow.AlreadyExists(
@@ -357,7 +357,7 @@ class ClusterEngine:
         return entry
 
     def _written(self, written: Future[Entry]) -> Entry:
-        """The entry of rows that the graph has; if there is none, the graph takes them back."""
+        """The entry of rows in the graph; if logging failed, the graph removes the rows."""
         try:
             return written.result()
         except _NOT_LOGGED:
@@ -368,8 +368,7 @@ class ClusterEngine:
             raise
 
     def _withdraw(self, written: Future[Entry], workers: _Helpers | None) -> None:
-        """Take rows out of the log that the graph did not take: nobody was told that they are
-        kept."""
+        """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
         except _NOT_LOGGED:
@@ -379,13 +378,12 @@ class ClusterEngine:
 
     def _unlog(self, entry: Entry, workers: _Helpers | None) -> None:
         if workers is not None:
-            # They have the rows, too.
+            # Workers have the rows, too.
             self._fail(RuntimeError(f"workers were asked for {entry.name}"))
         self._run(lambda: self._void(entry))
 
     def _void(self, entry: Entry) -> None:
-        """Rows that are in the log and may have been read count no more: an epoch begins before
-        them."""
+        """Invalidate rows in the log that may have been read: a new epoch begins before them."""
         name, kept = self._config.name, self._manifest
         self._epoch = begin_epoch(self._client, name, kept.home)
         kept.begin_epoch(self._epoch, entry.first)
@@ -394,14 +392,14 @@ class ClusterEngine:
         drop(self._client, [before, entry.name])
 
     def _fail(self, error: BaseException) -> None:
-        """Graph and log may differ from here on; the graph shows what was acknowledged."""
+        """Record that graph and log may differ; the graph still has all acknowledged rows."""
         self._engine.undo()
         self._failed = f"{type(error).__name__}: {error}"
 
     def _run(
         self, call: Callable[[], _Result], harmless: tuple[type[Exception], ...] = ()
     ) -> _Result:
-        """What changes graph or log: if it fails, they may differ, but after harmless errors."""
+        """Change graph or log: after a failure they may differ, except for harmless errors."""
         try:
             return call()
         except harmless:
@@ -418,7 +416,7 @@ class ClusterEngine:
             )
 
     def _join_log(self) -> None:
-        """Make short entries of the log one."""
+        """Join short entries of the log."""
         short = [one for one in self._log[-_ENTRIES_MAX // 2 :] if one.epoch == self._epoch]
         if len(short) < 2:
             return
@@ -427,7 +425,7 @@ class ClusterEngine:
         self._log[-len(short) :] = [whole]
 
     def _advance(self) -> None:
-        """Take up a segment that is ready, and begin the next one."""
+        """Attach a finished segment, and begin the next one."""
         self._expired |= {int(about["first"]) for about in self._engine.expired()}
         if self._pending is not None:
             if not self._pending.done():
@@ -435,7 +433,7 @@ class ClusterEngine:
             pending, self._pending = self._pending, None
             try:
                 name, node = pending.result()
-                # Its node may have been lost since, and the name with it.
+                # Its node may have been lost since, with the segment's name.
                 self._attempts += 1
                 segment = opened(self._client.get(name))
             except (farrow.FarrowError, pa.ArrowException, MemoryError, OSError) as error:
@@ -451,9 +449,9 @@ class ClusterEngine:
             self._pending = self._thread.submit(self._seal, frozen, self._manifest.made)
 
     def _seal(self, frozen: GraphFrozen, turn: int) -> tuple[str, str | None]:
-        """Build a segment where there is room for it; on a thread of its own."""
+        """Build a segment on a node with room for it; runs on its own thread."""
         plan: GraphPlan = frozen.plan()
-        # One that was made before and cannot be reached keeps its name.
+        # An unreachable earlier segment still occupies its name.
         attempt = f".{self._attempts}" if self._attempts else ""
         name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}{attempt}"
         failure: Exception | None = None
@@ -467,7 +465,7 @@ class ClusterEngine:
         raise failure or farrow.NodeLost("no node can be reached")
 
     def _commit(self, name: str, node: str | None, segment: GraphSegment) -> None:
-        """Put a segment in the place of its edges, for this process and for all others."""
+        """Replace edges by their segment, in this process and for all readers."""
         kept, client = self._manifest, self._client
         about = segment.about()
         if about["accounts"] > kept.known:
@@ -485,7 +483,7 @@ class ClusterEngine:
         kept.late = self._engine.stragglers()
         before, kept.number = kept.name(self._config.name), kept.number + 1
         self._run(lambda: kept.put(client, self._config.name))
-        # From here on nobody needs what the segment has.
+        # From here on the rows of the segment are needed nowhere else.
         self._expired.clear()
         over = [entry for entry in self._log if entry.end <= kept.end()]
         self._log = self._log[len(over) :]
@@ -507,7 +505,7 @@ class ClusterEngine:
             if self._pending is None:
                 if self._trouble or not self._engine.stats()["draining"]:
                     return
-                # What is sealed leaves the newest part call by call.
+                # Each call removes some sealed edges from this process.
                 self._engine.learn_columns([none] * 4, [none.astype(float)] * self._columns())
                 continue
             try:
@@ -520,7 +518,7 @@ class ClusterEngine:
         return 0 if statistics is None else sum(column != 3 for column in statistics[1])
 
     def close(self) -> None:
-        """End the workers; the graph stays."""
+        """End the workers; the graph persists."""
         if self._workers is not None:
             self._workers.close()
             with contextlib.suppress(farrow.FarrowError):

@@ -1,15 +1,15 @@
-"""What a graph consists of in the store: names, the manifest, and the log.
+"""The objects of a graph in the store: names, the manifest, and the log.
 
-Of a graph NAME, ``graph/NAME/manifest/K`` says what belongs to it; the one with the highest K
-counts.  ``.../segment/N`` holds edges from number of arrival N on, ``.../accounts/N`` the accounts
-whose small numbers begin with N, and ``.../log/N-COUNT-EPOCH`` rows that no segment has yet; for a
-moment ``.../share/N.WORKER`` holds what a worker found for the rows from N on.
+The manifest ``graph/NAME/manifest/K`` with the highest K lists the objects of graph NAME.
+``.../segment/N`` holds edges from sequence number N on, ``.../accounts/N`` the accounts with
+internal numbers from N on, and ``.../log/N-COUNT-EPOCH`` rows in no segment yet.  For a short time
+``.../share/N.WORKER`` holds a worker's features of the rows from N on.
 
 Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
-so an epoch is one writer's, and the fences stay.  A writer looks for the fence behind its own once
-the rows of a call are in the log; if that is there, the call was not acknowledged and the writer
-ends.  Its entry stays where it is.  Whoever took over has either read it, or has not: the manifest
-says which rows each epoch wrote, and other entries do not count.
+so an epoch has one writer, and the fences stay.  After a writer has logged the rows of a call, it
+looks for the fence of the next epoch.  If that exists, the call is not acknowledged and the writer
+ends.  Its entry stays, because the next writer may have read it: the manifest has the rows of each
+epoch, and other entries do not count.
 """
 
 from __future__ import annotations
@@ -42,74 +42,74 @@ Measured = list["npt.NDArray[np.float64]"]
 
 
 def keep(client: Client, value: Any, name: str, node: str | None = None) -> None:
-    """Put an object that no full node evicts.
+    """Put an object and pin it, so that a full node does not evict it.
 
     Raises:
-        farrow.AlreadyExists: the name is taken; of a graph's names, by another writer.
+        farrow.AlreadyExists: the name is taken; a graph's names by another writer.
     """
     client.pin(client.put(value, name, node=node))
 
 
 def elsewhere(client: Client, node: str | None) -> str | None:
-    """A node as calls of the client name it: None is its own."""
+    """A node as an argument of the client's methods: None is its own."""
     return None if node == client.node else node
 
 
 def drop(client: Client, names: Iterable[str]) -> None:
-    """Delete objects, those on lost nodes apart: whoever opens the graph next deletes them."""
+    """Delete objects, except those on lost nodes: the next writer deletes these."""
     for name in names:
         with contextlib.suppress(farrow.FarrowError):
             client.delete(name)
 
 
 def root(graph: str) -> str:
-    """What all names of a graph begin with."""
+    """The common prefix of a graph's names."""
     if not graph or "/" in graph or "\0" in graph or len(graph.encode()) > 150:
         raise ValueError(f"a graph named {graph!r}: 1 to 150 bytes without a slash are possible")
     return f"graph/{graph}/"
 
 
 def no_late() -> dict[str, Any]:
-    """No edges that came late."""
+    """Columns of no late edges."""
     none = np.zeros(0, np.int64)
     return {**dict.fromkeys(_LATE, none), "columns": []}
 
 
 @dataclass
 class Manifest:
-    """What belongs to a graph: its objects, how its rows look, and how they are computed on."""
+    """A graph's objects, the form of its rows, and its parameters."""
 
     number: int = 0
     stream: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     segment: int = 1
-    # The node that keeps it, the accounts and the log; None without a cluster.
+    # The node of the manifest, the accounts and the log; None without a cluster.
     home: str | None = None
-    # Segments that were ever made.
+    # Number of segments ever built.
     made: int = 0
-    # Each with its name, node and numbers ("about"), oldest first.
+    # Name, node and numbers ("about") of each segment, oldest first.
     segments: list[dict[str, Any]] = field(default_factory=list)
-    # Names of the objects that hold the accounts, in order, and how many there are.
+    # Names of the objects with the accounts, in order, and the number of accounts.
     accounts: list[str] = field(default_factory=list)
     known: int = 0
-    # Epochs, oldest first, each with the number of arrival of its first row: it wrote the rows
-    # before the first one of the next epoch.
+    # Epochs, oldest first, each with the sequence number of its first row. Its rows end before the
+    # first row of the next epoch.
     writers: list[list[int]] = field(default_factory=lambda: [[0, 0]])
     late: dict[str, Any] = field(default_factory=no_late)
 
     def end(self) -> int:
-        """The first number of arrival that no segment covers."""
+        """The first sequence number in no segment."""
         if not self.segments:
             return 0
         about = self.segments[-1]["about"]
         return int(about["first"] + about["numbers"])
 
     def name(self, graph: str) -> str:
-        """Of its object."""
+        """The name of its object."""
         return f"{root(graph)}manifest/{self.number:012d}"
 
     def counts(self, entry: Entry) -> bool:
-        """Whether the rows of an entry are the graph's."""
+        """Whether the rows of an entry are part of the graph."""
         ends = [first for _, first in self.writers[1:]]
         for (epoch, first), end in zip(self.writers, [*ends, None], strict=True):
             if epoch == entry.epoch:
@@ -117,14 +117,14 @@ class Manifest:
         return False
 
     def begin_epoch(self, epoch: int, first: int) -> None:
-        """Rows from ``first`` on are written in this epoch.  Epochs whose rows are all in segments
-        are forgotten."""
+        """Assign rows from ``first`` on to this epoch.  Epochs whose rows are all in segments are
+        removed."""
         self.writers.append([epoch, first])
         while len(self.writers) > 1 and self.writers[1][1] <= self.end():
             self.writers.pop(0)
 
     def put(self, client: Client, graph: str) -> None:
-        """Make it the one that counts.
+        """Put it as the current manifest.
 
         Raises:
             farrow.AlreadyExists: another process writes this graph.
@@ -154,7 +154,7 @@ class Manifest:
 
 
 def engine_of(manifest: Manifest) -> GraphEngine:
-    """An empty engine for a graph."""
+    """An empty engine with a graph's parameters."""
     parameters = dict(manifest.parameters)
     parameters["patterns"] = [tuple(one) for one in parameters["patterns"]]
     if parameters["statistics"] is not None:
@@ -162,19 +162,19 @@ def engine_of(manifest: Manifest) -> GraphEngine:
     return GraphEngine(**parameters, segment=manifest.segment)
 
 
-# That each of so many lists missed a manifest would take a replacement within each of them.
+# Each of this many lists can miss a manifest only if it is replaced during each of them.
 _EMPTY_LISTS = 5
 
 
 def newest(client: Client, graph: str) -> Manifest | None:
-    """The manifest that counts; None: there is no such graph.
+    """The current manifest; None: the graph does not exist.
 
     Raises:
-        farrow.NodeLost: it may lie on a node that cannot be reached.
+        farrow.NodeLost: it may be on a node that cannot be reached.
     """
     prefix = f"{root(graph)}manifest/"
-    # It may be replaced while it is looked for: a list may have neither of two objects of which one
-    # comes and the other goes meanwhile.
+    # The manifest may be replaced during the search: a list may then have neither the old object
+    # nor the new one.
     empty = 0
     for _ in range(100):
         names = names_of(client, prefix)
@@ -184,7 +184,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
                 continue
             lost = [node.name for node in client.nodes() if node.reach != "live"]
             if lost:
-                # To begin it anew would make two of it.
+                # Creating a new graph would make two of the same name.
                 raise farrow.NodeLost(
                     f"graph {graph!r} is on no node that can be reached; it may be on "
                     f"{', '.join(lost)}, until `farrow nodes forget` says that it is gone"
@@ -199,20 +199,20 @@ def newest(client: Client, graph: str) -> Manifest | None:
 
 
 def names_of(client: Client, prefix: str) -> list[str]:
-    """Names of the objects that begin so, sorted, on all nodes that can be reached."""
+    """Sorted names of the objects with a prefix, on all reachable nodes."""
     return sorted(client.list(prefix, all_nodes=True)["name"].to_pylist())
 
 
 def fence(graph: str, epoch: int) -> str:
-    """The name that only the writer of an epoch can have put."""
+    """The name of an epoch's fence, which only the writer of the epoch puts."""
     return f"{root(graph)}writer/{epoch:012d}"
 
 
 def begin_epoch(client: Client, graph: str, home: str | None) -> int:
-    """Put the fence of the next epoch; gives its number.
+    """Put the fence of the next epoch; returns its number.
 
     Raises:
-        farrow.AlreadyExists: another process does so, too.
+        farrow.AlreadyExists: another process did so first.
     """
     there = names_of(client, f"{root(graph)}writer/")
     epoch = int(there[-1].rsplit("/", 1)[1]) + 1 if there else 1
@@ -231,13 +231,13 @@ class Entry:
 
     @classmethod
     def of(cls, name: str) -> Entry:
-        """By its name."""
+        """Parse an entry's name."""
         first, count, *epoch = name.rsplit("/", 1)[1].split("-")
         return cls(name, int(first), int(count), int(epoch[0]) if epoch else 0)
 
     @property
     def end(self) -> int:
-        """Number of arrival of the next row."""
+        """Sequence number of the next row."""
         return self.first + self.count
 
 
@@ -252,12 +252,11 @@ class Batch:
 
     ends: Ends
     measured: Measured
-    # The rows are those of a ``transform`` in batch mode: not all of them may become edges, nor in
-    # this order.
+    # Rows of a ``transform`` in batch mode: the graph may drop or reorder some.
     is_raw: bool = False
 
     def arrivals(self) -> tuple[Ends, Measured]:
-        """The rows that become edges, in the order in which they do."""
+        """The rows that become edges, in the order of the graph."""
         if not self.is_raw:
             return self.ends, self.measured
         order = np.sort(np.unique(self.ends[0], return_index=True)[1])
@@ -266,13 +265,13 @@ class Batch:
 
     @functools.cached_property
     def count(self) -> int:
-        """How many rows become edges."""
+        """The number of rows that become edges."""
         return len(np.unique(self.ends[0])) if self.is_raw else len(self.ends[0])
 
 
 def narrowed(column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], int]:
-    """A column as 32-bit numbers from its least one on, and that one; where they do not fit, as it
-    is. So a batch of some thousand rows goes where small objects go, with fewer system calls."""
+    """A column as 32-bit differences from its minimum, and the minimum; unchanged if they do not
+    fit. A batch of some thousand rows then is a small object, which needs fewer system calls."""
     if len(column):
         least, most = int(column.min()), int(column.max())
         if most - least <= np.iinfo(np.uint32).max:
@@ -283,11 +282,11 @@ def narrowed(column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], int]:
 def log(
     client: Client, graph: str, first: int, batch: Batch, home: str | None, epoch: int
 ) -> Entry:
-    """Keep the rows of a call on the node that is the graph's home.
+    """Write the rows of a call to the graph's home node.
 
     Raises:
         farrow.AlreadyExists: another process writes this graph.
-        farrow.NodeLost: that node cannot be reached.
+        farrow.NodeLost: the home node cannot be reached.
     """
     entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
     narrow, bases = zip(*map(narrowed, batch.ends), strict=True)
@@ -300,7 +299,7 @@ def log(
 
 
 def logged(client: Client, entry: Entry) -> Batch:
-    """The rows of a call."""
+    """Read the rows of a call."""
     table = client.get(entry.name)
     about = table.schema.metadata or {}
     bases = json.loads(about.get(b"bases", "[0, 0, 0, 0]"))
@@ -312,23 +311,23 @@ def logged(client: Client, entry: Entry) -> Batch:
 def share(
     client: Client, graph: str, entry: Entry, worker: int, features: npt.NDArray[np.float64]
 ) -> str:
-    """Put a worker's share of the features of an entry; its name."""
+    """Put a worker's share of the features of an entry; returns its name."""
     name = f"{root(graph)}share/{entry.first:020d}.{worker}"
     cells = features.reshape(-1)
-    # Most are 0: others do those rows, and a row completes few patterns.
+    # Most are 0: other workers do those rows, and a row completes few patterns.
     places = np.flatnonzero(cells).astype(np.uint32)
     client.put(pa.table({"place": places, "value": cells[places]}), name)
     return name
 
 
 def add_share(client: Client, name: str, features: npt.NDArray[np.float64]) -> None:
-    """Add a share that was put to features."""
+    """Add a worker's share to features."""
     table = client.get(name)
     features.reshape(-1)[table["place"].to_numpy()] += table["value"].to_numpy()
 
 
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
-    """Keep neighbouring entries of the log, all of one epoch, once more, as one."""
+    """Write adjacent entries of the log, all of one epoch, again as one entry."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]

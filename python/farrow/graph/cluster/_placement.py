@@ -1,4 +1,4 @@
-"""Which node's memory the next segment goes to."""
+"""Selection of the node for the next segment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ POLICIES = ("local", "round-robin", "most-free")
 
 
 def check(client: Client, policy: str, keeper: str | None) -> None:
-    """See that there is such a policy, or such a node, and the node that is to keep the log.
+    """Check that the policy, or the node that it names, and the log's node exist.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: the policy or a node does not exist.
     """
     names = sorted(one.name for one in client.nodes())
     if keeper is not None and keeper not in names:
@@ -35,9 +35,9 @@ def nodes(client: Client, policy: str, turn: int) -> list[str | None]:
     """Nodes to try, best first; None: the client's own.
 
     Args:
-        client: whose nodes are meant.
+        client: a client of the cluster.
         policy: one of :data:`POLICIES`, or the name of a node.
-        turn: how many segments there were before.
+        turn: number of earlier segments.
     """
     if policy == "local":
         return [None]
@@ -55,6 +55,6 @@ def nodes(client: Client, policy: str, turn: int) -> list[str | None]:
         try:
             free[name] = int(client.stats(node=name)["free"])
         except farrow.FarrowError:
-            # It was lost since.
+            # The node was lost since the list.
             continue
     return [*sorted(free, key=lambda name: -free[name])]

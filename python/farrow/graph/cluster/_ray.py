@@ -1,4 +1,4 @@
-"""Workers that are Ray actors: a task gets the graph's name, not its data."""
+"""Workers as Ray actors: a task receives the graph's name, not its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Share:
-    """What an actor does: a reader of the graph, on whatever machine Ray put it."""
+    """An actor: a reader of the graph, on a machine that Ray chooses."""
 
     def __init__(
         self, graph: str, address: str | None, share: tuple[int, int], without_lost: bool
@@ -30,11 +30,11 @@ class Share:
         self._part = share
 
     def ready(self) -> str | None:
-        """The node of the store that it is a client of."""
+        """The name of its node."""
         return self._client.node
 
     def compute(self, entry: str) -> str:
-        """The name of the features of a share of an entry of the log."""
+        """Compute a share of the features of a log entry; returns the name of the result."""
         from farrow.graph.cluster._objects import Entry, share
 
         asked = Entry.of(entry)
@@ -43,7 +43,7 @@ class Share:
 
 
 class RayWorkers:
-    """As :class:`farrow.graph.cluster._workers.Workers`, on a Ray cluster."""
+    """:class:`farrow.graph.cluster._workers.Workers` on a Ray cluster."""
 
     def __init__(self, config: ClusterGraph) -> None:
         try:
@@ -57,9 +57,9 @@ class RayWorkers:
             ray.init(address="auto")
         addresses = config.addresses()
         self.count = len(addresses)
-        # One on each machine, as far as there are so many.
+        # One on each machine, if there are enough machines.
         actor = ray.remote(Share).options(num_cpus=1, scheduling_strategy="SPREAD")
-        # What a handle has Ray adds at run time.
+        # Ray adds the methods of a handle at run time.
         self._actors: list[Any] = [
             actor.remote(config.name, address, (number + 1, self.count + 1), config.without_lost)
             for number, address in enumerate(addresses)
@@ -76,16 +76,16 @@ class RayWorkers:
         try:
             answers: list[Any] = self._ray.get(asked, timeout=self._timeout)
         except self._ray.exceptions.RayError as error:
-            # Whoever waited too long hears of it here, too.
+            # A timeout is raised here, too.
             raise WorkerLost(f"a worker on Ray: {error}") from error
         return answers
 
     def ask(self, entry: Entry) -> None:
-        """Have every worker compute its share of an entry of the log."""
+        """Make every worker compute its share of a log entry."""
         self._asked = [one.compute.remote(entry.name) for one in self._actors]
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add what the workers found to this process' share."""
+        """Add the workers' results to this process's share."""
         client.delete(self._done)
         self._done = []
         for found in self._all(self._asked):
@@ -94,7 +94,7 @@ class RayWorkers:
         return own
 
     def close(self) -> None:
-        """End them; the Ray cluster goes on."""
+        """End the workers; the Ray cluster keeps running."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []

@@ -1,4 +1,4 @@
-"""A graph as those see it who do not write it."""
+"""A graph of the cluster for readers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from farrow._native import Client, GraphEngine, GraphSegment
 
 
-# A take-over reads the log and puts a manifest. One that takes longer was killed.
+# A take-over reads the log and puts a manifest. If it takes longer, its process was killed.
 _TAKEOVER_SECONDS = 5.0
 _TAKEOVER_PAUSE_SECONDS = 0.002
 
@@ -39,10 +39,10 @@ _TAKEOVER_PAUSE_SECONDS = 0.002
 def segments_of(
     client: Client, graph: str, manifest: Manifest, *, without_lost: bool
 ) -> list[GraphSegment]:
-    """The segments of a manifest, over the memory they lie in.
+    """The segments of a manifest, in place.
 
     Raises:
-        DaysLost: some cannot be reached, unless they are to be left out.
+        DaysLost: some cannot be reached, and ``without_lost`` is not set.
     """
     found, lost, reason = [], [], ""
     for one in manifest.segments:
@@ -60,7 +60,7 @@ def segments_of(
 def adopt(
     client: Client, graph: str, engine: GraphEngine, manifest: Manifest, *, without_lost: bool
 ) -> None:
-    """Fill an empty engine with what a manifest names."""
+    """Fill an empty engine with the accounts and segments of a manifest."""
     segments = segments_of(client, graph, manifest, without_lost=without_lost)
     parts = [client.get(name) for name in manifest.accounts]
     accounts = np.concatenate([np.zeros(0, np.int64), *parts])
@@ -68,12 +68,12 @@ def adopt(
 
 
 def counted(client: Client, graph: str, manifest: Manifest) -> list[Entry]:
-    """The log, without entries that do not count."""
+    """The entries of the log that count."""
     return [one for one in entries(client, graph) if manifest.counts(one)]
 
 
 def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) -> list[Entry]:
-    """Add the rows of a log that an engine does not have; gives the log.
+    """Add the rows of a log that an engine does not have; returns the log.
 
     Raises:
         farrow.NotFound: rows are missing.
@@ -97,9 +97,9 @@ def add(client: Client, graph: str, engine: GraphEngine, entry: Entry) -> None:
 
 
 class GraphReader:
-    """A graph of the cluster, read-only: its segments where they lie, the newest span copied.
+    """A read-only graph of the cluster: its segments in place, its newest span copied.
 
-    From :func:`farrow.graph.cluster.attach`.
+    Made by :func:`farrow.graph.cluster.attach`.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class GraphReader:
         self.name = name
         self._client = farrow.connect(address)
         self._without_lost = without_lost
-        # When a take-over was first seen that has not come to its end.
+        # The time at which an unfinished take-over was first seen.
         self._taken_over_at: float | None = None
         self._engine, self._manifest = self._adopted()
         self._catch_up()
 
     def _adopted(self) -> tuple[GraphEngine, Manifest]:
-        # Objects that a manifest names may go while they are read: then there is a newer one.
+        # Objects of a manifest may be deleted during the read: then a newer manifest exists.
         for attempt in range(100):
             manifest = newest(self._client, self.name)
             if manifest is None:
@@ -131,20 +131,20 @@ class GraphReader:
         raise AssertionError("unreachable")
 
     def _catch_up(self) -> int:
-        """Take up what the graph has and this copy has not; gives the number of rows."""
+        """Add the rows that this copy lacks; returns their number."""
         before = self._engine.next_number()
         attempts = 0
         while attempts < 100:
             self._follow_manifest()
             log = counted(self._client, self.name, self._manifest)
-            # What was there before a fence is read by whoever put that.
+            # Entries older than a fence are read by the writer that put the fence.
             if self._is_taken_over():
                 continue
             attempts += 1
             try:
                 replay(self._client, self.name, self._engine, log)
             except farrow.NotFound:
-                # Rows went into a segment while the log was read.
+                # Rows moved into a segment while the log was read.
                 if not self._is_stale():
                     raise
                 continue
@@ -152,8 +152,8 @@ class GraphReader:
         raise farrow.Timeout(f"graph {self.name!r} is written faster than it can be read")
 
     def _is_taken_over(self) -> bool:
-        """Whether somebody takes the graph over at this moment: which of the rows in the log count
-        is not said yet.  Waits a little; who does not say it in time was killed."""
+        """Whether a take-over is in progress: its manifest, which decides the rows that count, is
+        missing.  Waits a short time; after a timeout the process was killed."""
         after = fence(self.name, self._manifest.writers[-1][0] + 1)
         if not self._client.contains(after):
             return False
@@ -168,7 +168,7 @@ class GraphReader:
         return manifest is None or manifest.number != self._manifest.number
 
     def _follow_manifest(self) -> None:
-        """Take up segments that are new."""
+        """Attach new segments."""
         manifest = newest(self._client, self.name)
         if manifest is None:
             raise farrow.NotFound(f"there is no graph {self.name!r} any more")
@@ -183,7 +183,7 @@ class GraphReader:
             and one["about"]["first"] + one["about"]["numbers"] <= have
             for one in fresh
         )
-        # Rows of a former epoch that count no more.
+        # Rows of a former epoch that no longer count.
         latest = self._manifest.writers[-1][0]
         is_void = any(first < have for epoch, first in manifest.writers if epoch > latest)
         is_behind = have < self._manifest.end() or manifest.end() < self._manifest.end()
@@ -199,25 +199,25 @@ class GraphReader:
         self._manifest = manifest
 
     def refresh(self) -> int:
-        """Take up what was written since; gives the number of rows.
+        """Add the rows written since the last call; returns their number.
 
         Raises:
-            DaysLost: segments lie on nodes that cannot be reached.
-            farrow.NotFound: the graph is gone.
+            DaysLost: segments are on nodes that cannot be reached.
+            farrow.NotFound: the graph was deleted.
         """
         return self._catch_up()
 
     def follow(
         self, *, share: tuple[int, int] = (0, 1), timeout: float | None = None
     ) -> Iterator[tuple[pa.Table, npt.NDArray[np.float64]]]:
-        """Compute features of what is written from this call on, call by call.
+        """Compute features of rows written from now on, call by call.
 
-        A reader that is too slow for the writer leaves calls out: it takes their rows up without
-        computing anything.
+        A reader that is slower than the writer skips calls: it adds their rows without computing
+        features.
 
         Args:
-            share: which part of the work, and of how many: the features of all shares add up.
-            timeout: the iteration ends when nothing was written for so many seconds.
+            share: number of this part of the work, and of all parts: the parts' features add up.
+            timeout: the iteration ends after this many seconds without new rows.
 
         Yields:
             The rows of one call, and an array with a row of features for each.
@@ -235,7 +235,7 @@ class GraphReader:
         with events:
             for event in events:
                 if not isinstance(event, farrow.events.Sealed) or event.name is None:
-                    # A gap: more was written than the node's list of events holds.
+                    # A gap: the node's event list overflowed.
                     self._catch_up()
                     continue
                 entry = Entry.of(event.name)
@@ -244,24 +244,24 @@ class GraphReader:
                 try:
                     computed = self.compute(entry, share)
                 except farrow.NotFound:
-                    # It was joined with others, or went into a segment, before it was read.
+                    # The entry was joined with others, or moved into a segment, before this read.
                     self._catch_up()
                     continue
                 yield computed
 
     def _counts(self, entry: Entry) -> bool:
-        """Whether an entry that was just put counts."""
+        """Whether a new entry counts."""
         while self._is_taken_over():
             self._follow_manifest()
         if not self._manifest.counts(entry):
-            # By somebody who took the graph over since.
+            # Written by a process that took the graph over since.
             self._follow_manifest()
         return self._manifest.counts(entry)
 
     def compute(
         self, entry: Entry, share: tuple[int, int] = (0, 1)
     ) -> tuple[pa.Table, npt.NDArray[np.float64]]:
-        """The rows of the log's next entry, and a share of their features."""
+        """Add the rows of the log's next entry; returns them and a share of their features."""
         if entry.first != self._engine.next_number():
             self._follow_manifest()
             for one in counted(self._client, self.name, self._manifest):
@@ -277,11 +277,11 @@ class GraphReader:
         return rows, features
 
     def preview(self, X: Any) -> Any:
-        """Rows with the features that they would get if they came now.
+        """Rows with the features that they would get now.
 
-        Rows look as those of the graph do, and what comes back is of the same kind.  ``refresh``
-        first to see all that was written.  The graph stays as it is, so any number of processes, on
-        any nodes, can look at payments before they are made.
+        Rows have the form of the graph's rows, and the result is of the same kind.  Call
+        ``refresh`` first to include all written rows.  The graph does not change, so any number of
+        processes, on any nodes, can check payments before they are made.
 
         Raises:
             TypeError, ValueError: as ``GraphFeatures.transform``.
@@ -289,16 +289,16 @@ class GraphReader:
         return self._form().preview(X)
 
     def preview_patterns(self, X: Any, most: int = 1000) -> tuple[Any, pa.Table]:
-        """As ``preview``, with up to ``most`` patterns that the rows would complete, as
-        ``GraphFeatures.patterns_of`` names them.
+        """As ``preview``, with up to ``most`` patterns that the rows would complete, in the form of
+        ``GraphFeatures.patterns_of``.
 
         Raises:
-            ValueError: the graph does not keep ids: ``GraphFeatures(evidence=True)``.
+            ValueError: the graph does not store ids: it needs ``GraphFeatures(evidence=True)``.
         """
         return self._form().preview_patterns(X, most)
 
     def _form(self) -> Form:
-        """How this graph's rows look."""
+        """The form of this graph's rows."""
         form, kept = Form(), self._manifest
         form.take(kept.stream)
         form.engine = self._engine
@@ -312,7 +312,7 @@ class GraphReader:
     def edges_of(
         self, account: int, *, start: int | None = None, end: int | None = None
     ) -> pa.Table:
-        """The edges of an account between two times, both included.
+        """The edges of an account between two times, inclusive.
 
         Returns:
             Columns ``direction`` ("out", "in", "self"), ``account`` (at the other end) and
@@ -345,5 +345,5 @@ class GraphReader:
         return pa.Table.from_pylist(rows, pa.schema(kinds))
 
     def stats(self) -> dict[str, Any]:
-        """What the graph holds, as ``GraphFeatures.stats`` says it."""
+        """Contents of the graph, as in ``GraphFeatures.stats``."""
         return self._engine.stats()

@@ -41,7 +41,7 @@ def _one_row(values: pa.Array) -> pa.Array:
 
 
 def build(plan: GraphPlan, pool: pa.MemoryPool) -> pa.Table:
-    """The segment of a plan, in memory of ``pool``.
+    """Build the segment of a plan in memory of ``pool``.
 
     Raises:
         pyarrow.ArrowMemoryError: there is no room.
@@ -84,12 +84,12 @@ def _sizes(plan: GraphPlan) -> list[int]:
     index, starts, entries, times, ids, values = plan.sizes()
     longs = [index, *entries, times, ids, sum(values)]
     sizes = [8 * count for count in longs] + [4 * count for count in starts]
-    # Small ones share memory of which there is some for each size.
+    # Small buffers share extents, one for each size class.
     return [size for size in sizes if size > 2048] + [64 << 10] * 6
 
 
 def _flat(array: pa.Array, what: str) -> pa.Buffer:
-    """The buffer of numbers that begin at its start."""
+    """The data buffer of an array without an offset."""
     if array.offset:
         raise ValueError(f"{what} of a segment begin at {array.offset}, not at 0")
     buffer = array.buffers()[1]
@@ -99,10 +99,10 @@ def _flat(array: pa.Array, what: str) -> pa.Buffer:
 
 
 def opened(table: pa.Table) -> GraphSegment:
-    """The segment that a table holds, over the table's memory.
+    """The segment in a table, over the table's memory.
 
     Raises:
-        ValueError: the table is no segment, or one of another version.
+        ValueError: the table is no segment, or of another version.
     """
     try:
         about = json.loads((table.schema.metadata or {})[KEY])

@@ -1,4 +1,4 @@
-"""Processes that do a share of each batch's work, and the one that asks them."""
+"""Worker processes that do shares of each batch's work, and their parent's side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerLost(RuntimeError):
 
 
 class Workers:
-    """Processes of this machine, each a reader of the graph through the node it is told."""
+    """Processes of this machine, each a reader of the graph through a given node."""
 
     def __init__(self, config: ClusterGraph) -> None:
         self._timeout = config.timeout
@@ -57,7 +57,7 @@ class Workers:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, entry: Entry) -> None:
-        """Have every worker compute its share of an entry of the log."""
+        """Make every worker compute its share of a log entry."""
         for number, process in enumerate(self._processes):
             assert process.stdin is not None
             try:
@@ -67,7 +67,7 @@ class Workers:
                 raise WorkerLost(f"worker {number} is gone: {error}") from None
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add what the workers found to this process' share."""
+        """Add the workers' results to this process's share."""
         client.delete(self._done)
         self._done = []
         for number in range(self.count):
@@ -79,7 +79,7 @@ class Workers:
         return own
 
     def _answer(self, number: int, timeout: float) -> dict[str, Any]:
-        """One line of a worker."""
+        """Read one line from a worker."""
         process, end = self._processes[number], time.monotonic() + timeout
         assert process.stdout is not None
         while b"\n" not in self._left[number]:
@@ -95,10 +95,10 @@ class Workers:
         return answer
 
     def close(self) -> None:
-        """End them."""
+        """End the workers."""
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):
-                # A worker that is gone takes no more.
+                # The worker has ended already.
                 with contextlib.suppress(OSError):
                     if pipe is not None:
                         pipe.close()
@@ -111,7 +111,7 @@ class Workers:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Be a worker: names of entries come in, names of arrays go out, until the input ends."""
+    """Run a worker: read names of entries, write names of results, until the input ends."""
     from farrow.graph.cluster._reader import GraphReader
 
     lost = task["without_lost"]
