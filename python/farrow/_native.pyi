@@ -463,7 +463,8 @@ class Client:
             metadata: labels that ``list`` shows; 4096 bytes in all.
             wait: seconds to wait for room if the region, or a quota of objects, is full.  Requests
                 are served in order of arrival.
-            node: name of the node that stores the object; None: this client's.
+            node: name of the node that stores the object; None: this client's.  If the memory of
+                that node cannot be mapped, the node brings the object over the network.
 
         Returns:
             A reference to the object.
@@ -482,7 +483,8 @@ class Client:
             Disconnected: the node is gone.
             NodeLost: the node of the object or of its name cannot be reached; or an object of a
                 lost node may have the name.
-            NodeUnreachable: the node is alive, but its memory cannot be mapped.
+            NodeUnreachable: the node is alive, but its memory can neither be mapped nor reached by
+                network.
             CutOff: the object has a name, and the node does not reach the majority of the cluster.
 
         Examples:

@@ -412,14 +412,13 @@ def test_an_object_is_there_for_its_home_until_no_other_node_finds_it(
 
 
 def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
-    """Nothing is put into memory that cannot be mapped."""
+    """Places, pools and huge tables need memory that is mapped."""
     a, b = two.clients()
     b.huge_table("rows", pa.schema({"x": pa.int64()}))
     b.put(b"there", "there")
     for call in (
-        lambda: a.put(b"x", "new", node="b"),
-        lambda: a.create(8, "new", node="b"),
         lambda: a.at("b"),
+        lambda: a.memory_pool(node="b"),
         lambda: a.huge_table("rows").table(),
         lambda: a.stats(node="b"),
     ):
