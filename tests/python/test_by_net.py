@@ -674,7 +674,7 @@ def is_put(client: farrow.Client, name: str) -> bool:
 
 def test_a_node_lost_while_an_object_is_put_there_is_named(make_cluster: Any) -> None:
     cluster = make_cluster(2, *ONLY)
-    a, b = cluster.clients()
+    a = cluster.client("a")
     a.put(b"first", node="b")
     cluster.nodes["b"].kill9()
     before = time.monotonic()

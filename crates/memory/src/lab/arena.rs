@@ -18,7 +18,7 @@ use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Offset, Span, page_by
 pub enum Pages {
     /// The smallest pages.
     Small,
-    /// Huge pages, if the kernel has any: see [`Arena::huge_bytes`].
+    /// Huge pages, if the kernel has any: see [`LabBuffer::huge_bytes`].
     Huge,
 }
 

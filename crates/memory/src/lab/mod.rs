@@ -1,7 +1,7 @@
 //! Microbenchmarks of the cost of coherence on this machine, used by `farrow lab coherence` and by
 //! the [profile](crate::profile).
 //!
-//! An [`Arena`] is the memory for a measurement: private, or another node's region as mapped by
+//! An [`LabBuffer`] is the memory for a measurement: private, or another node's region as mapped by
 //! this process. A [`Job`] defines the operation to time, the size of the ranges, the initial state
 //! of their cache lines and the number of threads. The timed code is the code that regions use, not
 //! a copy of it. This module only measures: analysis and report are in `python/farrow/lab`.

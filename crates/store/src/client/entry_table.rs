@@ -8,8 +8,8 @@
 //!   3. stores the sequence with state sealed, by a release store: the object exists.
 //!
 //! A reader loads life and sequence before the other words, and again afterwards. The home ends a
-//! life by storing the life, and only then opens the next one, which the client loads before step
-//! 1. So a reader that sees a word of the next life sees, at its second load, that its own is over.
+//! life by storing the life, and only then opens the next one, which the client loads before
+//! step 1. So a reader that sees a word of the next life sees, at its second load, that its own is over.
 //! A client that is killed before step 3 leaves an entry that no reader accepts.
 //!
 //! On a node-local region the entry is published before step 3, and its first line after it. A
