@@ -153,6 +153,30 @@ fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
 }
 
 #[test]
+fn a_preview_after_begin_leaves_the_next_rows_provisional() {
+    for mode in [Mode::Causal, Mode::Batch] {
+        let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
+        let mut engine = GraphFeatures::new(Settings { fan, mode, ..Settings::default() }).unwrap();
+        let row = |ids, sources, times| Edges { ids, sources, targets: &[9], times, columns: &[] };
+        engine.learn(&row(&[0], &[1], &[1])).unwrap();
+        let next = row(&[1], &[2], &[2]);
+        engine.begin().unwrap();
+        let (seen, _) = engine.preview(&next, None).unwrap();
+        assert_eq!(engine.stats().edges, 1);
+        assert_eq!(engine.transform(&next), Ok(seen.clone()));
+        assert_eq!(engine.learn(&next), Err(GraphError::Provisional { rows: 1 }));
+        engine.undo();
+        assert_eq!((engine.stats().edges, engine.stats().rows), (1, 1));
+        // `keep` after a preview alone ends `begin`, and retains no rows.
+        engine.begin().unwrap();
+        engine.preview(&next, None).unwrap();
+        engine.keep();
+        assert_eq!(engine.transform(&next), Ok(seen));
+        assert_eq!(engine.stats().edges, 2);
+    }
+}
+
+#[test]
 fn no_rows_come_beside_provisional_ones() {
     let fan = Some(PatternSettings { window: 10, bins: vec![2] });
     let settings = Settings { fan, mode: Mode::Causal, segment: Some(5), ..Settings::default() };

@@ -288,10 +288,13 @@ impl GraphFeatures {
         self.make_room(edges, edges.ids.len())?;
         with_engine!(&mut self.engine, |engine| engine.preview(), ());
         let (rows, cut_short) = (self.rows, self.cut_short);
+        // These rows are not those that `begin` makes provisional.
+        let provisional = std::mem::take(&mut self.provisional);
         let (stride, share) = (self.settings.width(), WorkShare::WHOLE);
         let done =
             self.run(edges, FeatureOutput { cells: &mut cells, stride, offset: 0, share }, most);
         (self.rows, self.cut_short) = (rows, cut_short);
+        self.provisional = provisional;
         with_engine!(&mut self.engine, |engine| engine.rewind(), ());
         done.map(|evidence| (cells, evidence)).map_err(untouched)
     }
