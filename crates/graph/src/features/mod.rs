@@ -169,7 +169,8 @@ impl GraphFeatures {
         self.add(edges, &order)
     }
 
-    /// Removes everything, then adds rows in their order.
+    /// Removes everything, then adds rows in their order. After [`GraphFeatures::begin`], memory
+    /// holds both graphs until [`GraphFeatures::keep`] or [`GraphFeatures::undo`].
     ///
     /// # Errors
     /// Those of [`GraphFeatures::learn`].
@@ -180,10 +181,14 @@ impl GraphFeatures {
         let order: Vec<u32> = rows.collect();
         let before = std::mem::replace(&mut self.engine, Engine::Empty);
         let (rows, cut_short) = (self.rows, self.cut_short);
+        let provisional = std::mem::take(&mut self.provisional);
         self.clear();
         let added = self.add(edges, &order);
         if added.is_err() {
             (self.engine, self.rows, self.cut_short) = (before, rows, cut_short);
+            self.provisional = provisional;
+        } else if matches!(provisional, Provisional::Next) {
+            self.provisional = Provisional::Restarted { before, rows, cut_short };
         }
         added.map_err(untouched)
     }
