@@ -2,7 +2,7 @@
 
 /// Sequence numbers, accounts and entries of one segment, at most: offsets of Arrow lists are
 /// signed 32-bit numbers.
-pub(crate) const COUNT_MAX: u64 = 1 << 31;
+pub(crate) const COUNT_MAX: u64 = (1 << 31) - 1;
 
 /// The description of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
