@@ -18,7 +18,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Ahead,
-    /// The canary: features of rows that see all others, earlier and later ones.
+    /// The rows of each call are provisional: they are undone, added again and retained.
+    Undo,
+    /// The canary: features of rows when all are there, old ones and later ones.
     Late,
 }
 
@@ -48,12 +50,31 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
             at += 1;
             continue;
         }
-        let most = random.size(1, stream.calls.len() + 1);
+        let most = if way == Way::Undo { 1 } else { random.size(1, stream.calls.len() + 1) };
         let rest = stream.calls[at..].iter().take(most);
         let group: Vec<&Call> = rest.take_while(|one| !matches!(one, Call::Start(_))).collect();
+        if way == Way::Undo {
+            let before = (engine.stats(), engine.state());
+            engine.begin().unwrap();
+            first.rows().with(|edges| engine.learn_pending(edges)).unwrap();
+            engine.transform_pending(random.size(0, 40)).unwrap();
+            if random.is(0.3) {
+                engine.drop_pending();
+            }
+            engine.undo();
+            let mut stats = engine.stats();
+            stats.bytes = before.0.bytes;
+            assert_eq!((stats, engine.state(), engine.pending()), (before.0, before.1, 0));
+            engine.begin().unwrap();
+        }
+        let keeps_early = way == Way::Undo && random.is(0.5);
+        let may_seal = stream.settings.segment.is_some() && (way != Way::Undo || keeps_early);
         for one in &group {
             one.rows().with(|edges| engine.learn_pending(edges)).unwrap();
-            if stream.settings.segment.is_some() {
+            if keeps_early {
+                engine.keep();
+            }
+            if may_seal {
                 seal(&mut engine, &mut pending, &mut random);
             }
         }
@@ -68,10 +89,11 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
         }
         while engine.pending() > 0 {
             cells.extend(engine.transform_pending(random.size(0, 40)).unwrap());
-            if stream.settings.segment.is_some() {
+            if may_seal {
                 seal(&mut engine, &mut pending, &mut random);
             }
         }
+        engine.keep();
         assert_eq!(cells.len(), rows * width);
         let mut cells = cells.as_slice();
         for (one, result) in group.iter().zip(&mut results[at..]) {
@@ -109,35 +131,63 @@ fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
     Some(told.unwrap_or_else(|| "the last bits of a feature".into()))
 }
 
-fn agree(size: Size, seed: u64, with_segments: bool) {
+fn agree(size: Size, seed: u64, with_segments: bool, way: Way) {
     let mut stream = stream(Mode::Causal, size, seed);
     if with_segments {
         stream.settings.edges_max = None;
         stream.settings.segment = Some(if seed.is_multiple_of(5) { 1 } else { 1 + seed % 40 });
     }
-    let Some(first) = fault(&stream, seed, Way::Ahead) else { return };
+    let Some(first) = fault(&stream, seed, way) else { return };
     let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
-    let is_bad = |one: &Stream| fault(one, seed, Way::Ahead).is_some();
+    let is_bad = |one: &Stream| fault(one, seed, way).is_some();
     let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
-    let last = fault(&stream, seed, Way::Ahead).unwrap_or(first);
+    let last = fault(&stream, seed, way).unwrap_or(first);
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-fn all_agree(with_segments: bool) {
+fn all_agree(with_segments: bool, way: Way) {
     let [small, medium, large] = amounts();
     for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
-        (0..count.div_ceil(2)).for_each(|seed| agree(size, seed, with_segments));
+        (0..count.div_ceil(2)).for_each(|seed| agree(size, seed, with_segments, way));
     }
 }
 
 #[test]
 fn rows_that_came_ahead_get_what_they_would_have_got() {
-    all_agree(false);
+    all_agree(false, Way::Ahead);
 }
 
 #[test]
 fn segments_that_hold_later_rows_change_nothing() {
-    all_agree(true);
+    all_agree(true, Way::Ahead);
+}
+
+#[test]
+fn pending_rows_that_are_undone_leave_no_trace() {
+    all_agree(false, Way::Undo);
+    all_agree(true, Way::Undo);
+}
+
+#[test]
+fn undo_removes_pending_rows_that_begin_made_provisional() {
+    let mut engine = fan(Mode::Causal);
+    row(1, |edges| engine.learn(edges)).unwrap();
+    engine.begin().unwrap();
+    row(2, |edges| engine.learn_pending(edges)).unwrap();
+    let waits = GraphError::Provisional { rows: 1 };
+    assert_eq!(row(3, |edges| engine.learn_pending(edges)), Err(waits));
+    engine.undo();
+    assert_eq!((engine.pending(), engine.stats().edges), (0, 1));
+    // The rows of a later call are not provisional.
+    row(12, |edges| engine.learn(edges)).unwrap();
+    engine.undo();
+    assert_eq!(engine.stats().edges, 1);
+    engine.begin().unwrap();
+    row(13, |edges| engine.learn_pending(edges)).unwrap();
+    engine.keep();
+    engine.undo();
+    assert_eq!(engine.transform_pending(1).unwrap(), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!((engine.pending(), engine.stats().edges), (0, 2));
 }
 
 #[test]

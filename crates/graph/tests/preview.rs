@@ -68,6 +68,13 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
             }
         }
         if way == Way::Undo {
+            if !matches!(one, Call::Transform(_)) {
+                let state = engine.state();
+                engine.begin().unwrap();
+                call(&mut engine, one);
+                engine.undo();
+                assert_eq!(engine.state(), state, "seed {seed}");
+            }
             engine.begin().unwrap();
         }
         let cells = call(&mut engine, one);
@@ -149,6 +156,60 @@ fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
         all_agree(Mode::Causal, with_segments, Way::Undo);
         all_agree(Mode::Batch, with_segments, Way::Undo);
     }
+}
+
+#[test]
+fn a_preview_after_begin_leaves_the_next_rows_provisional() {
+    for mode in [Mode::Causal, Mode::Batch] {
+        let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
+        let mut engine = GraphFeatures::new(Settings { fan, mode, ..Settings::default() }).unwrap();
+        let row = |ids, sources, times| Edges { ids, sources, targets: &[9], times, columns: &[] };
+        engine.learn(&row(&[0], &[1], &[1])).unwrap();
+        let next = row(&[1], &[2], &[2]);
+        engine.begin().unwrap();
+        let (seen, _) = engine.preview(&next, None).unwrap();
+        assert_eq!(engine.stats().edges, 1);
+        assert_eq!(engine.transform(&next), Ok(seen.clone()));
+        assert_eq!(engine.learn(&next), Err(GraphError::Provisional { rows: 1 }));
+        engine.undo();
+        assert_eq!((engine.stats().edges, engine.stats().rows), (1, 1));
+        // `keep` after a preview alone ends `begin`, and retains no rows.
+        engine.begin().unwrap();
+        engine.preview(&next, None).unwrap();
+        engine.keep();
+        assert_eq!(engine.transform(&next), Ok(seen));
+        assert_eq!(engine.stats().edges, 2);
+    }
+}
+
+#[test]
+fn undo_after_start_restores_the_graph_that_start_removed() {
+    let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
+    let settings = Settings { fan, mode: Mode::Causal, segment: Some(5), ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings).unwrap();
+    let row = |ids, sources, times| Edges { ids, sources, targets: &[9], times, columns: &[] };
+    engine.learn(&row(&[0], &[1], &[1])).unwrap();
+    let (before, state) = (engine.stats(), engine.state());
+    let other = row(&[7], &[3], &[1 << 40]);
+    engine.begin().unwrap();
+    // After a failed call the rows of the next call are provisional.
+    engine.start(&Edges { times: &[], ..other }).unwrap_err();
+    engine.start(&other).unwrap();
+    assert!((engine.knows(&[1, 3]), engine.stats().rows) == (vec![false, true], 1));
+    let waits = GraphError::Provisional { rows: 1 };
+    assert_eq!(engine.transform(&other), Err(waits.clone()));
+    assert_eq!(engine.start(&other), Err(waits.clone()));
+    assert_eq!(engine.begin(), Err(waits));
+    assert!(engine.freeze().is_none(), "provisional rows are in no segment");
+    engine.undo();
+    assert_eq!((engine.stats(), engine.state()), (before, state));
+    assert_eq!(engine.transform(&row(&[1], &[2], &[2])).unwrap()[0], 1.0);
+    engine.begin().unwrap();
+    engine.start(&other).unwrap();
+    engine.keep();
+    engine.undo();
+    assert_eq!((engine.stats().edges, engine.knows(&[1, 3])), (1, vec![false, true]));
+    engine.learn(&other).unwrap();
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod oracle;
 
 use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, RowSource,
-    Segment, SegmentRow, Settings, WorkShare,
+    Segment, SegmentBuffers, SegmentInfo, SegmentRow, Settings, WorkShare,
 };
 use oracle::Rows;
 use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
@@ -395,6 +395,32 @@ fn segments_that_do_not_fit_are_refused() {
     assert_eq!(cells.len(), 6);
     let error = engine.freeze().map(|frozen| frozen.info().clone());
     assert_eq!(error, None);
+}
+
+/// A segment without rows: buffers of no account.
+fn no_rows() -> SegmentBuffers {
+    SegmentBuffers {
+        index: Vec::new().into(),
+        starts: [vec![0].into(), vec![0].into(), vec![0].into()],
+        entries: [Vec::new().into(), Vec::new().into(), Vec::new().into()],
+        times: Vec::new().into(),
+        ids: Vec::new().into(),
+        values: Vec::new(),
+    }
+}
+
+#[test]
+fn segments_cover_fewer_than_two_to_the_31_numbers() {
+    let most = i32::MAX as u64;
+    let info = |numbers| SegmentInfo { numbers, ..SegmentInfo::default() };
+    let near = Arc::new(Segment::new(info(most), no_rows()).unwrap());
+    for numbers in [most + 1, u64::MAX] {
+        let want = GraphError::Segment { what: "numbers", given: numbers, expected: most };
+        assert_eq!(Segment::new(info(numbers), no_rows()).unwrap_err(), want);
+        let wall = Wall { segment: Arc::clone(&near), asked: Mutex::new(0), reason: None };
+        let far = Segment::far(info(numbers), no_rows(), Arc::new(wall));
+        assert_eq!(far.unwrap_err(), want);
+    }
 }
 
 #[test]

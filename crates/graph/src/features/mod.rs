@@ -170,7 +170,8 @@ impl GraphFeatures {
         self.add(edges, &order)
     }
 
-    /// Removes everything, then adds rows in their order.
+    /// Removes everything, then adds rows in their order. After [`GraphFeatures::begin`], memory
+    /// holds both graphs until [`GraphFeatures::keep`] or [`GraphFeatures::undo`].
     ///
     /// # Errors
     /// Those of [`GraphFeatures::learn`].
@@ -181,10 +182,14 @@ impl GraphFeatures {
         let order: Vec<u32> = rows.collect();
         let before = std::mem::replace(&mut self.engine, Engine::Empty);
         let (rows, cut_short) = (self.rows, self.cut_short);
+        let provisional = std::mem::take(&mut self.provisional);
         self.clear();
         let added = self.add(edges, &order);
         if added.is_err() {
             (self.engine, self.rows, self.cut_short) = (before, rows, cut_short);
+            self.provisional = provisional;
+        } else if matches!(provisional, Provisional::Next) {
+            self.provisional = Provisional::Restarted { before, rows, cut_short };
         }
         added.map_err(untouched)
     }
@@ -289,10 +294,13 @@ impl GraphFeatures {
         self.make_room(edges, edges.ids.len())?;
         with_engine!(&mut self.engine, |engine| engine.preview(), ());
         let (rows, cut_short) = (self.rows, self.cut_short);
+        // These rows are not those that `begin` makes provisional.
+        let provisional = std::mem::take(&mut self.provisional);
         let (stride, share) = (self.settings.width(), WorkShare::WHOLE);
         let done =
             self.run(edges, FeatureOutput { cells: &mut cells, stride, offset: 0, share }, most);
         (self.rows, self.cut_short) = (rows, cut_short);
+        self.provisional = provisional;
         with_engine!(&mut self.engine, |engine| engine.rewind(), ());
         done.map(|evidence| (cells, evidence)).map_err(untouched)
     }

@@ -42,6 +42,7 @@ impl GraphFeatures {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
         self.make_room(edges, added)?;
+        self.note_provisional();
         let call = CallContext { settings: &self.settings, pool: None, edges, order: &order };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn_pending(&call), Ok(()));
         self.count(added, learnt)

@@ -39,7 +39,9 @@ impl<T: Stamp> StreamEngine<T> {
             self.forget(oldest);
             self.pending = Some(pending);
         }
-        self.evict(settings, pool);
+        if self.rollback.is_none() {
+            self.evict(settings, pool);
+        }
         outcome
     }
 }

@@ -3,7 +3,7 @@
 //! A caller that also writes rows to a log can do both in parallel, and decide when both are done.
 
 use super::GraphFeatures;
-use super::engine::with_engine;
+use super::engine::{Engine, with_engine};
 use crate::error::GraphError;
 use crate::kind::PatternKind;
 
@@ -16,6 +16,8 @@ pub(super) enum Provisional {
     Next,
     /// The rows of a past call are provisional. The counters are from before that call.
     Made { rows: u64, cut_short: [u64; PatternKind::COUNT] },
+    /// All rows are: they replaced this graph, which had these counters.
+    Restarted { before: Engine, rows: u64, cut_short: [u64; PatternKind::COUNT] },
 }
 
 impl GraphFeatures {
@@ -55,9 +57,15 @@ impl GraphFeatures {
 
     /// Rolls the provisional rows back; the graph is as it was before them.
     pub fn undo(&mut self) {
-        if let Provisional::Made { rows, cut_short } = std::mem::take(&mut self.provisional) {
-            (self.rows, self.cut_short) = (rows, cut_short);
-            with_engine!(&mut self.engine, |engine| engine.rewind(), ());
+        match std::mem::take(&mut self.provisional) {
+            Provisional::None | Provisional::Next => {}
+            Provisional::Made { rows, cut_short } => {
+                (self.rows, self.cut_short) = (rows, cut_short);
+                with_engine!(&mut self.engine, |engine| engine.rewind(), ());
+            }
+            Provisional::Restarted { before, rows, cut_short } => {
+                (self.engine, self.rows, self.cut_short) = (before, rows, cut_short);
+            }
         }
     }
 
@@ -76,7 +84,8 @@ impl GraphFeatures {
             Provisional::Made { rows, .. } => {
                 Err(GraphError::Provisional { rows: self.rows - rows })
             }
-            _ => Ok(()),
+            Provisional::Restarted { .. } => Err(GraphError::Provisional { rows: self.rows }),
+            Provisional::None | Provisional::Next => Ok(()),
         }
     }
 

@@ -101,8 +101,8 @@ impl FrozenSpan {
     pub fn plan(self) -> Result<SegmentPlan, GraphError> {
         let SegmentInfo { numbers, accounts, .. } = self.info;
         for (what, given) in [("numbers", numbers), ("accounts", accounts)] {
-            if given >= COUNT_MAX {
-                return Err(GraphError::Segment { what, given, expected: COUNT_MAX - 1 });
+            if given > COUNT_MAX {
+                return Err(GraphError::Segment { what, given, expected: COUNT_MAX });
             }
         }
         let mut index = vec![0u64; (accounts as usize).div_ceil(64) * BLOCK];

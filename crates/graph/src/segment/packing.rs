@@ -1,8 +1,8 @@
 //! The description of a segment, and the packing of an edge into 64 bits.
 
-/// The limit of sequence numbers, accounts and entries of one segment, because offsets of Arrow
-/// lists are signed 32-bit numbers.
-pub(crate) const COUNT_MAX: u64 = 1 << 31;
+/// Sequence numbers, accounts and entries of one segment, at most: offsets of Arrow lists are
+/// signed 32-bit numbers.
+pub(crate) const COUNT_MAX: u64 = (1 << 31) - 1;
 
 /// The description of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

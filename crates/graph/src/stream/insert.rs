@@ -158,7 +158,9 @@ impl<T: Stamp> StreamEngine<T> {
             }
             self.pending = Some(pending).filter(|pending| !pending.is_empty());
             added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
-            self.evict(call.settings, None);
+            if self.rollback.is_none() {
+                self.evict(call.settings, None);
+            }
         }
         Ok(())
     }
@@ -167,7 +169,9 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn drop_pending(&mut self, settings: &Settings) {
         if self.pending.take().is_some() {
             self.batch.triggers.clear();
-            self.evict(settings, None);
+            if self.rollback.is_none() {
+                self.evict(settings, None);
+            }
         }
     }
 }

@@ -51,6 +51,8 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn rewind(&mut self) {
         let Some(RollbackPoint { checkpoint, carried }) = self.rollback.take() else { return };
         self.take_back(checkpoint);
+        // No rows were pending before: `begin` and `preview` require that.
+        self.pending = None;
         (self.search.hubs, self.statistics.scratch) = carried.unwrap_or_default();
     }
 
