@@ -11,7 +11,7 @@
 //! use arrow_array::{Array, Int64Array};
 //! use arrow_buffer::Buffer;
 //! use arrow_schema::{DataType, Field};
-//! use farrow_arrow::{Decoded, Limits, Plan, Rebuilt, SchemaNode, Stamp};
+//! use farrow_arrow::{Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
 //!
 //! let field = SchemaNode::try_from(&Field::new("n", DataType::Int64, true))?;
 //! let array = Int64Array::from(vec![Some(1), None, Some(3)]);
@@ -20,7 +20,7 @@
 //! let plan = Plan::array(&field, &array.to_data(), &mut |_, _| None)?;
 //! let mut area = vec![0u8; plan.copy_bytes() as usize];
 //! plan.write_copies(&mut area)?;
-//! let descriptor = plan.descriptor(Stamp { region: 7, epoch: 1 }, 4096);
+//! let descriptor = plan.descriptor(DescriptorStamp { region: 7, epoch: 1 }, 4096);
 //!
 //! let area = Buffer::from(area);
 //! let decoded = Decoded::parse(&descriptor, &Limits::default())?;
