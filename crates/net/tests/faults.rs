@@ -195,6 +195,25 @@ fn a_push_that_is_cut_commits_nothing() {
     }
 }
 
+/// The caller's time is much shorter than the limit after which a connection counts as stalled.
+#[test]
+fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
+    let stall = Duration::from_secs(4);
+    let home = Home::start(SECTION, Credentials::Plain, stall);
+    let proxy = Proxy::start(home.address);
+    let reader = Reader::plain(&home, proxy.address, stall);
+    home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
+    let map = Arc::clone(reader.mirror.map());
+    // A connection that was welcomed before the fault.
+    reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
+    proxy.set_fault(Fault::StallAfter(0));
+    let (time, begin) = (Duration::from_millis(300), Instant::now());
+    let failed = reader.peer.push(GrantId(1), &map, &[span(0, 10)], time);
+    let Err(NetError::Deadline { done, asked, waited, .. }) = failed else { panic!("{failed:?}") };
+    assert_eq!((done.0, asked.0, waited), (0, 10, time));
+    assert!(begin.elapsed() < stall, "{:?}", begin.elapsed());
+}
+
 /// An open whose answer is lost leaves no hold behind.
 #[test]
 fn lost_answers_leave_no_holds() {

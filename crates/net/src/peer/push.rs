@@ -194,15 +194,16 @@ impl Push<'_> {
     }
 
     fn check_time(&self) -> Result<(), PushFailure> {
-        if self.begin.elapsed() < self.time {
-            return Ok(());
-        }
-        Err(PushFailure::Final(NetError::Deadline {
+        if self.begin.elapsed() < self.time { Ok(()) } else { Err(self.deadline()) }
+    }
+
+    fn deadline(&self) -> PushFailure {
+        PushFailure::Final(NetError::Deadline {
             peer: self.shared.options.name.clone(),
             done: Length(self.done),
             asked: self.asked,
             waited: self.time,
-        }))
+        })
     }
 
     fn send(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
@@ -222,8 +223,14 @@ impl Push<'_> {
     }
 
     fn acknowledged(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
+        self.check_time()?;
+        let left = self.time.saturating_sub(self.begin.elapsed());
         let reader = &mut self.connection.reader;
-        let header = reader.header(reader.stall())?;
+        let stall = reader.stall();
+        let header = match reader.header(left.min(stall)) {
+            Err(ConnectionError::Stalled { .. }) if left < stall => return Err(self.deadline()),
+            header => header?,
+        };
         let body = reader.body(&header)?;
         match header.op {
             Op::Pushed if header.id == id && header.offset == self.grant.0 => {
