@@ -214,6 +214,17 @@ fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
     assert!(begin.elapsed() < stall, "{:?}", begin.elapsed());
 }
 
+#[test]
+fn a_push_is_sent_again_if_its_idle_connection_had_ended() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Reader::plain(&home, home.address, STALL);
+    home.source.grant(GrantId(1), &member("reader"), span(0, MIB));
+    let map = Arc::clone(reader.mirror.map());
+    reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
+    home.server.cut(&member("reader"), LONG).unwrap();
+    reader.peer.push(GrantId(1), &map, &[span(0, MIB)], LONG).unwrap();
+}
+
 /// An open whose answer is lost leaves no hold behind.
 #[test]
 fn lost_answers_leave_no_holds() {

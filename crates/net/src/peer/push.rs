@@ -132,13 +132,25 @@ pub(super) fn push(
                 used.socket.cut(error.to_string());
                 return Err(error);
             }
-            Err(PushFailure::Connection(_)) if is_old && !shared.dialer.is_lost() => is_old = false,
+            Err(PushFailure::Connection(error))
+                if is_old && is_end_of_idle(&error) && !shared.dialer.is_lost() =>
+            {
+                tracing::debug!(peer = %shared.options.name, %error, "idle push connection ended");
+                is_old = false;
+            }
             Err(PushFailure::Connection(error)) => {
                 used.socket.cut(error.to_string());
                 return Err(shared.dialer.error(shared, error));
             }
         }
     }
+}
+
+/// Can a connection that lay idle fail like this although both sides are right? A peer that
+/// vanished without a word is a stall.
+fn is_end_of_idle(error: &ConnectionError) -> bool {
+    use ConnectionError::{Closed, Io, Stalled};
+    matches!(error, Io(_) | Closed | Stalled { .. })
 }
 
 /// Requests of some pieces each.
