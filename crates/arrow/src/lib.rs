@@ -11,7 +11,7 @@
 //! use arrow_array::{Array, Int64Array};
 //! use arrow_buffer::Buffer;
 //! use arrow_schema::{DataType, Field};
-//! use farrow_arrow::{Decoded, Limits, Plan, Rebuilt, SchemaNode, DescriptorStamp};
+//! use farrow_arrow::{Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
 //!
 //! let field = SchemaNode::try_from(&Field::new("n", DataType::Int64, true))?;
 //! let array = Int64Array::from(vec![Some(1), None, Some(3)]);

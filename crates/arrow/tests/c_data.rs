@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
+use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-use arrow_schema::{DataType, Field, UnionFields, UnionMode};
-use farrow_arrow::ffi::{self, FFI_ArrowArray};
+use arrow_schema::{DataType, Field, Schema, UnionFields, UnionMode};
+use farrow_arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
 use farrow_arrow::testing::{Arena, Random, random_array, sample_types};
 use farrow_arrow::{BatchData, Decoded, ImportError, Limits, Plan, Rebuilt, SchemaNode};
 use std::ffi::c_void;
@@ -205,4 +206,76 @@ fn sliced_structs_are_batches() {
     let schema = SchemaNode::try_from(&arrow_schema::Schema::empty()).unwrap();
     let rows = BatchData { rows: 5, columns: vec![] };
     assert_eq!(ffi::export_batch(&schema, &rows).len(), 5);
+}
+
+/// An integer in a list in a list, with that many levels in all.
+fn nested_lists(levels: usize) -> ArrayData {
+    let integer = ArrayData::builder(DataType::Int32).len(1).add_buffer(Buffer::from(vec![7u8; 4]));
+    (1..levels).fold(integer.build().unwrap(), |below, _| {
+        let item = Field::new("item", below.data_type().clone(), true);
+        let list = ArrayData::builder(DataType::List(item.into())).len(1);
+        let list = list.add_buffer(Buffer::from_slice_ref([0i32, 1])).add_child_data(below);
+        // SAFETY: its one list has the one element below it.
+        unsafe { list.build_unchecked() }
+    })
+}
+
+/// Story: a column of exactly 64 levels could be put in a table and never read again.
+#[test]
+fn values_that_nest_too_deeply_are_refused_by_the_writer_and_never_by_the_reader() {
+    for levels in 62..=67 {
+        let column = nested_lists(levels);
+        let field = Field::new("c", column.data_type().clone(), true);
+        let schema = Schema::new(vec![field.clone()]);
+        let imported = |from: FFI_ArrowSchema| {
+            // SAFETY: just exported by arrow-rs.
+            unsafe { ffi::import_schema(&from) }.map_err(|error| error.to_string())
+        };
+        let text = |error: farrow_arrow::SchemaError| error.to_string();
+        let fields = [
+            ("C field", imported(FFI_ArrowSchema::try_from(&field).unwrap())),
+            ("Rust field", SchemaNode::try_from(&field).map_err(text)),
+        ];
+        let schemas = [
+            ("C schema", imported(FFI_ArrowSchema::try_from(&schema).unwrap())),
+            ("Rust schema", SchemaNode::try_from(&schema).map_err(text)),
+        ];
+        let batch = BatchData { rows: 1, columns: vec![column.clone()] };
+        let mut plans = Vec::new();
+        for (from, field) in fields {
+            plans.push((from, field.clone().map(|it| Plan::array(&it, &column, &mut |_, _| None))));
+            for chunks in [&[], std::slice::from_ref(&column)] {
+                let plan = |it| Plan::chunked_array(&it, chunks, &mut |_, _| None);
+                plans.push((from, field.clone().map(plan)));
+            }
+        }
+        for (from, schema) in schemas {
+            let plan = |it| Plan::record_batch(&it, &batch, &mut |_, _| None);
+            plans.push((from, schema.clone().map(plan)));
+            for batches in [&[], std::slice::from_ref(&batch)] {
+                let plan = |it| Plan::table(&it, batches, &mut |_, _| None);
+                plans.push((from, schema.clone().map(plan)));
+            }
+        }
+        for (from, plan) in plans {
+            let plan = plan.and_then(|plan| plan.map_err(|error| error.to_string()));
+            match plan {
+                Ok(plan) => {
+                    let mut arena = Arena::default();
+                    let descriptor = arena.write(&plan).unwrap();
+                    let kind = plan.kind();
+                    let decoded = Decoded::parse(&descriptor, &Limits::default())
+                        .unwrap_or_else(|error| panic!("{from}, {kind}, {levels}: {error}"));
+                    decoded
+                        .rebuild_checked(&|offset, length| arena.resolve(offset, length))
+                        .unwrap();
+                    assert!(levels <= 64, "{from}, {kind}: {levels} levels are accepted");
+                }
+                Err(error) => {
+                    assert!(levels > 64, "{from}: {levels} levels are refused: {error}");
+                    assert!(error.contains("deeper than 64 levels"), "{from}: {error}");
+                }
+            }
+        }
+    }
 }

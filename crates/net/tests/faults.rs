@@ -195,7 +195,37 @@ fn a_push_that_is_cut_commits_nothing() {
     }
 }
 
-/// An open whose answer is lost leaves no hold.
+/// The caller's time is much shorter than the limit after which a connection counts as stalled.
+#[test]
+fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
+    let stall = Duration::from_secs(4);
+    let home = Home::start(SECTION, Credentials::Plain, stall);
+    let proxy = Proxy::start(home.address);
+    let reader = Reader::plain(&home, proxy.address, stall);
+    home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
+    let map = Arc::clone(reader.mirror.map());
+    // A connection that was welcomed before the fault.
+    reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
+    proxy.set_fault(Fault::StallAfter(0));
+    let (time, begin) = (Duration::from_millis(300), Instant::now());
+    let failed = reader.peer.push(GrantId(1), &map, &[span(0, 10)], time);
+    let Err(NetError::Deadline { done, asked, waited, .. }) = failed else { panic!("{failed:?}") };
+    assert_eq!((done.0, asked.0, waited), (0, 10, time));
+    assert!(begin.elapsed() < stall, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_push_is_sent_again_if_its_idle_connection_had_ended() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Reader::plain(&home, home.address, STALL);
+    home.source.grant(GrantId(1), &member("reader"), span(0, MIB));
+    let map = Arc::clone(reader.mirror.map());
+    reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
+    home.server.cut(&member("reader"), LONG).unwrap();
+    reader.peer.push(GrantId(1), &map, &[span(0, MIB)], LONG).unwrap();
+}
+
+/// An open whose answer is lost leaves no hold behind.
 #[test]
 fn lost_answers_leave_no_holds() {
     let home = Home::start(SECTION, Credentials::Plain, STALL);

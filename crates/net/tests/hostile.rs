@@ -308,3 +308,38 @@ fn a_push_that_ends_half_way_commits_nothing() {
     home.server.cut(&member("liar"), LONG).unwrap();
     assert_eq!(home.source.guards(), 0);
 }
+
+/// A home whose second acknowledgement on each connection names another request.
+fn home_that_acknowledges_wrongly() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || -> std::io::Result<()> {
+                receive(&mut stream)?;
+                send(&mut stream, Op::Welcome, 0, VERSION, &SECTION.to_le_bytes())?;
+                for number in 0.. {
+                    let (push, _) = receive(&mut stream)?;
+                    assert_eq!(receive(&mut stream)?.0.op, Op::Data);
+                    send(&mut stream, Op::Pushed, push.id + number, push.offset, &[])?;
+                }
+                Ok(())
+            });
+        }
+    });
+    address
+}
+
+/// Another attempt is for connections that the home closed while they lay idle.
+#[test]
+fn a_home_that_acknowledges_another_push_is_an_error_on_a_pooled_connection_too() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Reader::plain(&home, home_that_acknowledges_wrongly(), STALL);
+    let push = || reader.peer.push(GrantId(1), reader.mirror.map(), &[span(0, 10)], LONG);
+    push().unwrap();
+    let failed = push();
+    let Err(NetError::Connection { reason, .. }) = &failed else { panic!("{failed:?}") };
+    assert!(reason.to_string().contains("where an acknowledgement is due"), "{reason}");
+    // The connection that ended with this reason is not used again.
+    push().unwrap();
+}

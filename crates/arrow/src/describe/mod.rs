@@ -162,6 +162,7 @@ impl Plan {
         chunks: &[ArrayData],
         locate: Locate<'_>,
     ) -> Result<Plan, DescribeError> {
+        field.check_depth(kind)?;
         let mut writer = begin(kind, 64 + 64 * chunks.len());
         write_schema(&mut writer, field);
         writer.number(chunks.len() as u64);
@@ -181,6 +182,7 @@ impl Plan {
         batches: &[BatchData],
         locate: Locate<'_>,
     ) -> Result<Plan, DescribeError> {
+        schema.check_depth(kind)?;
         let fields = schema.children();
         let mut writer = begin(kind, 64 + 48 * fields.len() * (1 + batches.len()));
         write_schema(&mut writer, schema);

@@ -10,6 +10,7 @@ mod wire;
 pub(crate) use wire::{read_schema, write_schema};
 
 use crate::error::SchemaError;
+use crate::kind::Kind;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Metadata, Schema};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -150,6 +151,18 @@ impl SchemaNode {
         })
     }
 
+    /// Fails if the tree has more levels than a reader accepts in an object of that kind.
+    pub(crate) fn check_depth(&self, kind: Kind) -> Result<(), SchemaError> {
+        fn check(node: &SchemaNode, levels_left: usize) -> Result<(), SchemaError> {
+            let below =
+                levels_left.checked_sub(1).ok_or(SchemaError::TooDeep { max: DEPTH_MAX })?;
+            let mut children = node.children.iter().chain(node.dictionary());
+            children.try_for_each(|child| check(child, below))
+        }
+        // The root of a table is no array itself.
+        check(self, DEPTH_MAX + usize::from(kind.is_tabular()))
+    }
+
     fn metadata_map(&self) -> HashMap<String, String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.metadata().map(|(key, value)| (text(key), text(value))).collect()
@@ -160,16 +173,14 @@ impl SchemaNode {
         name: Option<&str>,
         flags: u8,
         metadata: &Metadata,
-        depth: usize,
+        levels_left: usize,
     ) -> Result<Self, SchemaError> {
-        if depth >= DEPTH_MAX {
-            return Err(SchemaError::TooDeep { max: DEPTH_MAX });
-        }
+        let below = levels_left.checked_sub(1).ok_or(SchemaError::TooDeep { max: DEPTH_MAX })?;
         let mut flags = flags;
         let (index, dictionary) = match data_type {
             DataType::Dictionary(index, values) => {
                 let none = Metadata::default();
-                let values = Self::from_parts_of(values, None, FLAG_NULLABLE, &none, depth + 1)?;
+                let values = Self::from_parts_of(values, None, FLAG_NULLABLE, &none, below)?;
                 (index.as_ref(), Some(Box::new(values)))
             }
             other => (other, None),
@@ -179,7 +190,7 @@ impl SchemaNode {
         }
         let children = child_fields(index)
             .iter()
-            .map(|child| Self::from_field_at(child, depth + 1))
+            .map(|child| Self::from_field_at(child, below))
             .collect::<Result<Vec<_>, _>>()?;
         let mut metadata: Pairs = metadata
             .iter()
@@ -197,13 +208,13 @@ impl SchemaNode {
         })
     }
 
-    fn from_field_at(field: &Field, depth: usize) -> Result<Self, SchemaError> {
+    fn from_field_at(field: &Field, levels_left: usize) -> Result<Self, SchemaError> {
         let mut flags = if field.is_nullable() { FLAG_NULLABLE } else { 0 };
         if field.dict_is_ordered() == Some(true) {
             flags |= FLAG_DICTIONARY_ORDERED;
         }
         let name = Some(field.name().as_str());
-        Self::from_parts_of(field.data_type(), name, flags, field.metadata(), depth)
+        Self::from_parts_of(field.data_type(), name, flags, field.metadata(), levels_left)
     }
 }
 
@@ -227,7 +238,7 @@ impl TryFrom<&Field> for SchemaNode {
     type Error = SchemaError;
 
     fn try_from(field: &Field) -> Result<Self, SchemaError> {
-        Self::from_field_at(field, 0)
+        Self::from_field_at(field, DEPTH_MAX)
     }
 }
 
@@ -236,7 +247,7 @@ impl TryFrom<&Schema> for SchemaNode {
 
     fn try_from(schema: &Schema) -> Result<Self, SchemaError> {
         let root = DataType::Struct(schema.fields().clone());
-        Self::from_parts_of(&root, None, 0, schema.metadata(), 0)
+        Self::from_parts_of(&root, None, 0, schema.metadata(), DEPTH_MAX + 1)
     }
 }
 

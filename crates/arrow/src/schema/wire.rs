@@ -1,6 +1,6 @@
 //! The schema section of a descriptor.
 
-use super::{DEPTH_MAX, FLAGS_KNOWN, SchemaNode, SchemaParts};
+use super::{FLAGS_KNOWN, SchemaNode, SchemaParts};
 use crate::error::{InvalidDescriptor, SchemaError};
 use crate::wire::{DescriptorReader, DescriptorWriter};
 
@@ -53,7 +53,6 @@ pub(crate) fn read_schema(
     depth: usize,
     depth_max: usize,
 ) -> Result<SchemaNode, InvalidDescriptor> {
-    let depth_max = depth_max.min(DEPTH_MAX);
     if depth >= depth_max {
         return Err(SchemaError::TooDeep { max: depth_max }.into());
     }

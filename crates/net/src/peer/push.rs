@@ -132,7 +132,12 @@ pub(super) fn push(
                 used.socket.cut(error.to_string());
                 return Err(error);
             }
-            Err(PushFailure::Connection(_)) if is_old && !shared.dialer.is_lost() => is_old = false,
+            Err(PushFailure::Connection(error))
+                if is_old && is_end_of_idle(&error) && !shared.dialer.is_lost() =>
+            {
+                tracing::debug!(peer = %shared.options.name, %error, "idle push connection ended");
+                is_old = false;
+            }
             Err(PushFailure::Connection(error)) => {
                 used.socket.cut(error.to_string());
                 return Err(shared.dialer.error(shared, error));
@@ -141,7 +146,14 @@ pub(super) fn push(
     }
 }
 
-/// Divides ranges into requests of at most [`READ_BYTES_MAX`] bytes.
+/// Can a connection that lay idle fail like this although both sides are right? A peer that
+/// vanished without a word is a stall.
+fn is_end_of_idle(error: &ConnectionError) -> bool {
+    use ConnectionError::{Closed, Io, Stalled};
+    matches!(error, Io(_) | Closed | Stalled { .. })
+}
+
+/// Requests of some pieces each.
 fn divide(ranges: &[Span]) -> Vec<Vec<Span>> {
     let mut requests: Vec<Vec<Span>> = Vec::new();
     let mut room = 0;
@@ -194,15 +206,16 @@ impl Push<'_> {
     }
 
     fn check_time(&self) -> Result<(), PushFailure> {
-        if self.begin.elapsed() < self.time {
-            return Ok(());
-        }
-        Err(PushFailure::Final(NetError::Deadline {
+        if self.begin.elapsed() < self.time { Ok(()) } else { Err(self.deadline()) }
+    }
+
+    fn deadline(&self) -> PushFailure {
+        PushFailure::Final(NetError::Deadline {
             peer: self.shared.options.name.clone(),
             done: Length(self.done),
             asked: self.asked,
             waited: self.time,
-        }))
+        })
     }
 
     fn send(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
@@ -222,8 +235,14 @@ impl Push<'_> {
     }
 
     fn acknowledged(&mut self, id: u64, ranges: &[Span]) -> Result<(), PushFailure> {
+        self.check_time()?;
+        let left = self.time.saturating_sub(self.begin.elapsed());
         let reader = &mut self.connection.reader;
-        let header = reader.header(reader.stall())?;
+        let stall = reader.stall();
+        let header = match reader.header(left.min(stall)) {
+            Err(ConnectionError::Stalled { .. }) if left < stall => return Err(self.deadline()),
+            header => header?,
+        };
         let body = reader.body(&header)?;
         match header.op {
             Op::Pushed if header.id == id && header.offset == self.grant.0 => {
