@@ -424,6 +424,14 @@ fn segments_cover_fewer_than_two_to_the_31_numbers() {
 }
 
 #[test]
+fn sequence_numbers_of_a_segment_end_before_the_largest_number() {
+    let info = |first| SegmentInfo { first, numbers: 5, ..SegmentInfo::default() };
+    assert!(Segment::new(info(u64::MAX - 5), no_rows()).is_ok());
+    let want = GraphError::Segment { what: "first", given: u64::MAX - 4, expected: u64::MAX - 5 };
+    assert_eq!(Segment::new(info(u64::MAX - 4), no_rows()).unwrap_err(), want);
+}
+
+#[test]
 fn a_segment_that_cannot_be_read_is_an_error_that_names_its_time() {
     let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20)]);
     let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();

@@ -119,7 +119,10 @@ impl Segment {
     }
 
     fn check(&self) -> Result<(), GraphError> {
-        let SegmentInfo { numbers, edges, loops, accounts, .. } = self.info;
+        let SegmentInfo { first, numbers, edges, loops, accounts, .. } = self.info;
+        if first.checked_add(numbers).is_none() {
+            return Err(wrong("first", first, u64::MAX - numbers));
+        }
         for (what, given) in [("numbers", numbers), ("edges", edges), ("accounts", accounts)] {
             if given > COUNT_MAX {
                 return Err(wrong(what, given, COUNT_MAX));
