@@ -103,7 +103,7 @@ fn a_home_that_lies_is_cut_with_a_reason() {
                 let p = piece(r[0]);
                 send(s, Op::Data, id + 1000, p.offset.0, &vec![0; p.length.as_usize()])
             },
-            "1",
+            "answer|expected",
         ),
         // Beyond the end of the mirror.
         (|s, id, _| send(s, Op::Data, id, SECTION, &[0; 1000]), "expected"),
@@ -114,7 +114,7 @@ fn a_home_that_lies_is_cut_with_a_reason() {
                 send(s, Op::Data, id, p.offset.0, &bytes)?;
                 send(s, Op::Data, id, p.offset.0, &bytes)
             },
-            "1",
+            "answer|expected",
         ),
         (|s, id, _| send(s, Op::Pushed, id, 0, &[]), "Pushed"),
         (|s, id, _| send(s, Op::Open, id, 0, b"want"), "Open"),
@@ -144,7 +144,8 @@ fn a_home_that_lies_is_cut_with_a_reason() {
                 continue;
             }
             let reason = reason_of(&failed);
-            assert!(reason.contains(expected), "lie {number}, {range}: {reason}");
+            let is_it = expected.split('|').any(|words| reason.contains(words));
+            assert!(is_it, "lie {number}, {range}: {reason}");
         }
     }
 }
