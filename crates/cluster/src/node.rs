@@ -247,6 +247,19 @@ pub enum NodeError {
         /// The cause.
         source: StoreError,
     },
+    /// A device or file has contents, and no region: it may be the wrong one.
+    #[error(
+        "{memory} is not memory of a node: its bytes {at} to {} are {}; --fresh overwrites them",
+        at + 7, shown(*found)
+    )]
+    OtherData {
+        /// Where it lies.
+        memory: String,
+        /// The first bytes that are not zero, from its start.
+        at: u64,
+        /// The word there.
+        found: u64,
+    },
     /// The serving node did not hand over.
     #[error("the node at {} did not hand over: {reason}", socket.display())]
     NotHandedOver {
@@ -278,6 +291,14 @@ pub enum NodeError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// The bytes of a word in their order, as text where they are one.
+fn shown(word: u64) -> String {
+    let bytes = word.to_le_bytes();
+    let is_text = bytes.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    let text = is_text.then(|| format!(" ({:?})", String::from_utf8_lossy(&bytes)));
+    format!("{bytes:02x?}{}", text.unwrap_or_default())
 }
 
 pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeError {
