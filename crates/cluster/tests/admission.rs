@@ -552,6 +552,23 @@ fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
 }
 
 #[test]
+fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
+    let mut node = limited_namespace(2, 10);
+    node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(50) });
+    let seq = node.reservation(0, 8, 0);
+    node.promised(0, seq);
+    // The client's own limit has no room now, that of its namespace never has.
+    let seq = node.reservation(0, 50, 60_000);
+    let refused = node.answer(0, seq);
+    assert!(
+        matches!(refused, Some(Err(WireError::QuotaExceeded { limit: 10, .. }))),
+        "{refused:?}"
+    );
+    let seq = node.reservation(1, 2, 0);
+    node.promised(1, seq);
+}
+
+#[test]
 fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     let mut node = limited_namespace(2, 4);
     let seq = node.reservation(0, 3, 0);
