@@ -138,7 +138,8 @@ impl Holder {
     }
 
     fn parse(said: &str) -> Option<Self> {
-        let mut numbers = said.strip_prefix(SAID_FIRST)?.split_ascii_whitespace();
+        let mut numbers =
+            said.strip_prefix(SAID_FIRST)?.strip_prefix(' ')?.split_ascii_whitespace();
         let pid = numbers.next()?.parse().ok()?;
         let memory = match (numbers.next(), numbers.next(), numbers.next()) {
             (None, ..) => None,
@@ -174,8 +175,16 @@ mod tests {
             assert_eq!(Holder::read(&path), Ok(holder));
         }
         let parsed = |said: &str| Holder::parse(said);
-        for said in ["", "farrow 1", "farrow 1 x", "farrow 1 1 2", "farrow 1 1 2 3 4", "farrow 2 1"]
-        {
+        for said in [
+            "",
+            "farrow 1",
+            "farrow 1 x",
+            "farrow 1 1 2",
+            "farrow 1 1 2 3 4",
+            "farrow 2 1",
+            "farrow 12",
+            "farrow 10 2",
+        ] {
             assert_eq!(parsed(said), None, "{said}");
         }
         let link = dir.path().join("link");

@@ -8,11 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
-    Access, Fabric, FabricError, Geometry, HeldMemory, Length, Region, mount, survey,
+    Access, Fabric, FabricError, Geometry, HeldMemory, Length, Offset, Region, mount, survey,
 };
 use farrow_store::{
-    ClientSlot, Dropped, FormatError, Home, Layout, Reader, RegionOptions, RegionUid, StoreError,
-    Unfinished,
+    ClientSlot, Dropped, FormatError, HEADER_BYTES, Home, Layout, Reader, RegionOptions, RegionUid,
+    StoreError, Unfinished,
 };
 use farrow_wire::paths;
 
@@ -79,11 +79,11 @@ pub(crate) fn find_or_make(
                 match adopt(Arc::clone(&fabric), &Unfinished::default(), None) {
                     Ok(found) => return Ok(found),
                     // The device contains no region yet.
+                    Err(error) if is_unfinished(&error) => check_blank(Arc::clone(&fabric))?,
                     Err(NodeError::NotAdopted {
-                        source:
-                            StoreError::Format(FormatError::BadMagic { .. } | FormatError::Unfinished),
-                        ..
-                    }) => {}
+                        memory,
+                        source: StoreError::Format(FormatError::BadMagic { found }),
+                    }) => return Err(NodeError::OtherData { memory, at: 0, found }),
                     Err(error) => return Err(error),
                 }
             }
@@ -164,6 +164,20 @@ fn is_unfinished(error: &NodeError) -> bool {
             ..
         }
     )
+}
+
+/// Refuses a device with a zero first word, which many file systems have, and other bytes in its
+/// header. A region that was begun has a first word of its own.
+fn check_blank(fabric: Arc<dyn Fabric>) -> Result<(), NodeError> {
+    let memory = fabric.describe();
+    let region = Region::map(fabric, Access::Client, None)?;
+    let mut header = [0; HEADER_BYTES as usize];
+    region.copy_out(Offset(0), &mut header).map_err(StoreError::from)?;
+    let words = header.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    match (0..).step_by(8).zip(words).find(|(_, word)| *word != 0) {
+        Some((at, found)) if at > 0 => Err(NodeError::OtherData { memory, at, found }),
+        _ => Ok(()),
+    }
 }
 
 fn adopt_held(held: &HeldMemory, unfinished: &Unfinished) -> Result<OpenedStore, NodeError> {

@@ -247,6 +247,19 @@ pub enum NodeError {
         /// The cause.
         source: StoreError,
     },
+    /// A device or file has contents, and no region: it may be the wrong one.
+    #[error(
+        "{memory} is not memory of a node: its bytes {at} to {} are {}; --fresh overwrites them",
+        at + 7, shown(*found)
+    )]
+    OtherData {
+        /// Where it lies.
+        memory: String,
+        /// The first bytes that are not zero, from its start.
+        at: u64,
+        /// The word there.
+        found: u64,
+    },
     /// The serving node did not hand over.
     #[error("the node at {} did not hand over: {reason}", socket.display())]
     NotHandedOver {
@@ -278,6 +291,14 @@ pub enum NodeError {
         /// The cause.
         source: io::Error,
     },
+}
+
+/// The bytes of a word in their order, as text where they are one.
+fn shown(word: u64) -> String {
+    let bytes = word.to_le_bytes();
+    let is_text = bytes.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    let text = is_text.then(|| format!(" ({:?})", String::from_utf8_lossy(&bytes)));
+    format!("{bytes:02x?}{}", text.unwrap_or_default())
 }
 
 pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeError {
@@ -742,16 +763,21 @@ fn start_net(
     let bound = net.address().map_err(failed)?;
     let host = config.advertise.as_ref().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
     let address = match (advertise, host) {
-        (Some(address), _) if address.rsplit(':').next().is_some_and(is_port) => address.clone(),
-        (Some(host), _) => format!("{host}:{}", bound.port()),
+        (Some(host), _) => with_port(host, bound.port()),
         (None, Some(host)) => format!("{host}:{}", bound.port()),
         (None, None) => SocketAddr::new(peers.local_address().ip(), bound.port()).to_string(),
     };
     Ok(Some((net, address)))
 }
 
-fn is_port(text: &str) -> bool {
-    text.parse::<u16>().is_ok()
+/// An address as it is, or a host with a port. An IPv6 host may be without brackets.
+fn with_port(text: &str, port: u16) -> String {
+    let is_bare_ipv6 = !text.starts_with('[') && text.matches(':').count() > 1;
+    match text.rsplit_once(':') {
+        _ if is_bare_ipv6 => format!("[{text}]:{port}"),
+        Some((_, end)) if end.parse::<u16>().is_ok() => text.to_owned(),
+        _ => format!("{text}:{port}"),
+    }
 }
 
 fn cluster_options(
@@ -846,4 +872,26 @@ fn base_of(uid: RegionUid, length: Length) -> u64 {
         return WINDOW_BASE.0 as u64;
     }
     WINDOW_BASE.0 as u64 + (uid.0 % WINDOW_PLACES) * WINDOW_PLACE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_gets_a_port_and_an_ipv6_host_brackets() {
+        for (text, expected) in [
+            ("a.example", "a.example:7"),
+            ("a.example:80", "a.example:80"),
+            ("10.0.0.1", "10.0.0.1:7"),
+            ("fd00::1", "[fd00::1]:7"),
+            ("fd00::abcd", "[fd00::abcd]:7"),
+            ("::1", "[::1]:7"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:7"),
+            ("[fd00::1]", "[fd00::1]:7"),
+            ("[fd00::1]:80", "[fd00::1]:80"),
+        ] {
+            assert_eq!(with_port(text, 7), expected);
+        }
+    }
 }

@@ -553,6 +553,51 @@ fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
 }
 
 #[test]
+fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
+    let mut node = limited_namespace(2, 10);
+    node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(50) });
+    let seq = node.reservation(0, 8, 0);
+    node.promised(0, seq);
+    // The client's own limit has no room now, that of its namespace never has.
+    let seq = node.reservation(0, 50, 60_000);
+    let refused = node.answer(0, seq);
+    assert!(
+        matches!(refused, Some(Err(WireError::QuotaExceeded { limit: 10, .. }))),
+        "{refused:?}"
+    );
+    let seq = node.reservation(1, 2, 0);
+    node.promised(1, seq);
+}
+
+#[test]
+fn whoever_waits_for_objects_no_more_keeps_nobody_else_waiting() {
+    for is_cancelled in [true, false] {
+        let mut node = limited_namespace(3, 10);
+        node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(8) });
+        // One waits for its own limit, the other for that of the namespace.
+        let seq = node.reservation(0, 8, 0);
+        node.promised(0, seq);
+        let own = node.reservation(0, 1, 60_000);
+        let common = node.reservation(1, 3, 60_000);
+        assert!(node.is_waiting(0, own) && node.is_waiting(1, common));
+        let mut actions = Vec::new();
+        if is_cancelled {
+            let cancel = Request { seq: 900, body: RequestBody::Cancel { seq: common } };
+            node.state.handle(SessionId(1), cancel, node.now_ms, 7, &mut actions);
+        } else {
+            node.state.closed(SessionId(1), false, node.now_ms);
+        }
+        // In the same turn of the loop: two objects are left.
+        let grant = RequestBody::Grant { min: 4 * KIB, want: 4 * KIB, wait_ms: 0 };
+        let grant = Request { seq: 901, body: grant };
+        node.state.handle(SessionId(2), grant, node.now_ms, 7, &mut actions);
+        node.take(actions);
+        node.granted(2, 901);
+        assert!(node.is_waiting(0, own));
+    }
+}
+
+#[test]
 fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     let mut node = limited_namespace(2, 4);
     let seq = node.reservation(0, 3, 0);

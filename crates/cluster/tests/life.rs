@@ -423,3 +423,33 @@ fn a_device_is_lent_adopted_and_shared_like_a_tmpfs() {
     assert_eq!(one.stats().unwrap().node.adopted, 2);
     assert_balanced(&one.stats().unwrap());
 }
+
+#[test]
+fn a_device_that_holds_anything_else_is_not_overwritten_without_fresh() {
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let (device, socket) = (dir.path().join("device"), dir.path().join("n.sock"));
+    let (at, region) = (socket.to_str().unwrap(), format!("device:{},8M", device.display()));
+    let node = ["--unsupervised", "--no-prepare", "--socket", at, "--region", &region];
+    // A text; and a file system, which leaves its first KiB free.
+    for (start, found) in [(0, "SQLite format 3\0"), (1024, "a superblock")] {
+        let mut bytes = vec![0; 32 << 20];
+        bytes[start..start + found.len()].copy_from_slice(found.as_bytes());
+        bytes[20 << 20] = 1;
+        std::fs::write(&device, &bytes).unwrap();
+        let words = refusal(&node);
+        for expected in [device.to_str().unwrap(), &format!("{start} to"), &found[..8], "--fresh"] {
+            assert!(words.contains(expected), "{expected}: {words}");
+        }
+        assert!(std::fs::read(&device).unwrap() == bytes, "not a byte has changed");
+        let mut fresh = farrowd().args(node).arg("--fresh").spawn().unwrap();
+        let client = client_at(&socket);
+        client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
+        client.shut_down_node().unwrap();
+        assert!(fresh.wait().unwrap().success());
+        let mut next = farrowd().args(node).spawn().unwrap();
+        let client = client_at(&socket);
+        assert!(client.contains(&"x".into()).unwrap(), "its own memory is adopted");
+        client.shut_down_node().unwrap();
+        assert!(next.wait().unwrap().success());
+    }
+}

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{
+    Action, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob, WriteFault,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
@@ -542,4 +544,36 @@ fn a_subscriber_that_is_far_behind_is_told_to_look_by_itself() {
     let answers = node.ask(LISTENER, 16, Listening::watch(20, "", 5000));
     assert!(matches!(answers[..], [(16, Err(WireError::TooMany { max: 16, .. }))]), "{answers:?}");
     assert_eq!(node.seal(&["one"]).len(), 16);
+}
+
+#[test]
+fn an_eviction_whose_objects_were_not_even_begun_says_that_files_cannot_be_written() {
+    let mut node = Listening::new();
+    node.state.set_spill("a folder".to_owned());
+    // Two more than are written at a time.
+    let names: Vec<String> = (0..18).map(|n| format!("n{n}")).collect();
+    node.seal(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    node.state.handle(
+        CLIENT,
+        Request { seq: 1, body: RequestBody::Evict { bytes: u64::MAX } },
+        100,
+        7,
+        &mut node.out,
+    );
+    let written = node.out.iter().filter_map(|action| match action {
+        Action::Spill(SpillJob::Write { head, .. }) => Some(head.id),
+        _ => None,
+    });
+    let written: Vec<_> = written.collect();
+    assert_eq!(written.len(), 16);
+    assert_eq!(node.answers(), []);
+    assert_eq!(node.ask(CLIENT, 2, RequestBody::Evict { bytes: 1 }), []);
+    let fault = WriteFault { is_full: true, reason: "No space left on device".to_owned() };
+    let done = SpillDone::Written { id: written[0], result: Err(fault) };
+    let mut out = Vec::new();
+    node.state.spill_done(done, 100, &mut out);
+    node.state.tick(100, &mut out);
+    node.out = out;
+    let answers = node.answers();
+    assert!(matches!(answers[..], [(2, Err(WireError::NotSpilled { .. }))]), "{answers:?}");
 }

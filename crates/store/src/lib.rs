@@ -46,7 +46,7 @@ pub use format::header::{FORMAT_VERSION, watched_bit};
 pub use format::ids::{
     Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
 };
-pub use format::layout::Layout;
+pub use format::layout::{HEADER_BYTES, Layout};
 pub use format::metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};
 pub use format::options::{
     BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,

@@ -175,6 +175,7 @@ impl NodeState {
         asker: Asker,
         body: RequestBody,
         now_ms: u64,
+        out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         self.check_writer(asker.slot)?;
         let ask = self.ask_of(asker.slot, body)?;
@@ -184,7 +185,9 @@ impl NodeState {
             return Err(WireError::TooLarge { asked: bytes, capacity });
         }
         if self.reservations.of(asker.slot) == 0 {
-            // A client that could not seal an object gets the error before it writes.
+            // A client that could not seal an object gets the error before it writes. Freed room is
+            // for requests that still wait.
+            self.serve_reservations(now_ms, out);
             self.check_objects(asker.slot, ask.objects.max(1))?;
         }
         self.check_allowance(asker.slot, &ask)?;

@@ -498,7 +498,7 @@ impl NodeState {
                 }
             }
             (body @ (RequestBody::Grant { .. } | RequestBody::Room(_)), Some(slot)) => {
-                match self.grant(Asker { session, seq, slot }, body, now_ms) {
+                match self.grant(Asker { session, seq, slot }, body, now_ms, out) {
                     Ok(None) => return,
                     Ok(Some(granted)) => Ok(granted),
                     Err(error) => Err(error),

@@ -135,10 +135,13 @@ impl NodeState {
                     .set(asker.slot, self.reservations.of(asker.slot).saturating_add(objects));
                 Ok(Some(ReplyBody::Done))
             }
-            // A request beyond the limit itself can never succeed, so it does not wait.
-            Err(WireError::QuotaExceeded { limit, .. })
-                if wait_ms > 0 && u64::from(objects) <= limit =>
-            {
+            Err(WireError::QuotaExceeded { .. }) if wait_ms > 0 => {
+                // A request beyond the limit itself can never succeed, so it does not wait.
+                let limits = self.object_limits(asker.slot)?;
+                if let Some(limit) = limits.iter().find(|one| u64::from(objects) > one.max) {
+                    let before = self.reservations.waiting().count();
+                    return Err(self.objects_exceeded(*limit, objects, before, 0));
+                }
                 let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let since_ms = now_ms;
                 self.reservations.push(WaitingReservation {

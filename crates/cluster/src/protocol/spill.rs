@@ -287,15 +287,17 @@ impl Spills {
 
     /// Handles a failed write: spilling pauses for a while.
     fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
-        for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
-            eviction.has_failed = true;
+        let given_up = std::mem::take(&mut self.queue);
+        for eviction in &mut self.evictions {
+            let mut all = given_up.iter().chain([&id]);
+            eviction.has_failed |= all.any(|id| eviction.left.contains(id));
         }
         self.failures_total += 1;
         self.paused_until_ms = self.now_ms.saturating_add(PAUSE_MS);
         let is_of_spare = fault.is_full && spare > 0;
         self.failure = Some(SpillFailure { fault, bytes, is_of_spare });
         self.is_blocked = true;
-        for id in std::mem::take(&mut self.queue) {
+        for id in given_up {
             self.settled(id, None);
         }
     }

@@ -7,6 +7,8 @@ mod handover;
 mod process;
 mod remote_sessions;
 mod scrape;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -30,7 +32,7 @@ use crate::spill::Worker;
 use connection::{ClientConnection, ReadOutcome};
 pub(crate) use handover::Handover;
 
-use process::watch;
+use process::{watch, watch_by};
 use remote_sessions::{RemoteSessions, WATCHED};
 pub(crate) use scrape::ScrapeListener;
 use scrape::{SCRAPERS, Scrapers};
@@ -71,6 +73,9 @@ pub(crate) enum LoopEnd {
     HandingOver(Box<Handover>),
 }
 
+/// A process that could not be watched is tried again after this time.
+const WATCH_AGAIN_MS: u64 = 1_000;
+
 /// A private node that no client has joined ends after this time.
 const DESERTED_FIRST: Duration = Duration::from_secs(30);
 
@@ -108,7 +113,10 @@ pub(crate) struct Server {
     state: NodeState,
     fabric: Arc<dyn Fabric>,
     connections: BTreeMap<SessionId, ClientConnection>,
-    orphans: BTreeMap<ClientSlot, OwnedFd>,
+    orphans: BTreeMap<ClientSlot, (PeerIdentity, OwnedFd)>,
+    /// Orphans whose processes could not be watched, and when that is tried again.
+    unwatched: BTreeSet<ClientSlot>,
+    watch_again_at_ms: Option<u64>,
     /// Connections with complete requests left over from the last turn.
     pending: BTreeSet<SessionId>,
     /// Connections that this turn worked on.
@@ -202,6 +210,8 @@ impl Server {
             fabric,
             connections: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            unwatched: BTreeSet::new(),
+            watch_again_at_ms: None,
             pending: BTreeSet::new(),
             touched: BTreeSet::new(),
             next_session: 0,
@@ -238,19 +248,40 @@ impl Server {
         let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
         // The state watches those of other nodes.
         for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.remote_client.is_none()) {
-            let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
-            match watch(&peer) {
-                Ok(Some(fd)) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
-                    self.orphans.insert(slot, fd);
-                }
-                // The client may still read the objects that it holds, so its slot is retained
-                // until it returns.
-                Err(error) => tracing::error!(slot = slot.0, %error, "a client is not watched"),
-                // The client ended while no daemon was running.
-                Ok(_) => self.state.orphan_died(slot, self.now_ms()),
-            }
+            self.watch_orphan(slot, &peer);
         }
-        self.had_client = !self.orphans.is_empty();
+        self.had_client = !(self.orphans.is_empty() && self.unwatched.is_empty());
+    }
+
+    fn watch_orphan(&mut self, slot: ClientSlot, peer: &PeerIdentity) {
+        match watch_by(self.poll.as_fd(), peer, ORPHANS | u64::from(slot.0)) {
+            Ok(Some(fd)) => drop(self.orphans.insert(slot, (*peer, fd))),
+            Err(error) => self.watch_later(slot, &error),
+            // The client ended while no daemon was running.
+            Ok(None) => self.state.orphan_died(slot, self.now_ms()),
+        }
+    }
+
+    /// The client may still read the objects that it holds, so its slot is retained.
+    fn watch_later(&mut self, slot: ClientSlot, error: &io::Error) {
+        tracing::error!(slot = slot.0, %error, "a client is not watched");
+        // A watch of an earlier client in this slot does not apply to this one.
+        self.orphans.remove(&slot);
+        self.unwatched.insert(slot);
+        self.watch_again_at_ms = Some(self.now_ms().saturating_add(WATCH_AGAIN_MS));
+    }
+
+    fn watch_again(&mut self) {
+        if self.watch_again_at_ms.is_none_or(|at_ms| at_ms > self.now_ms()) {
+            return;
+        }
+        self.watch_again_at_ms = None;
+        let unwatched = std::mem::take(&mut self.unwatched);
+        let orphans = self.state.orphans().filter(|(slot, _)| unwatched.contains(slot));
+        let orphans = orphans.filter(|(_, peer)| peer.remote_client.is_none());
+        for (slot, peer) in orphans.collect::<Vec<_>>() {
+            self.watch_orphan(slot, &peer);
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -288,6 +319,7 @@ impl Server {
             self.tell_lease();
             self.tick_remote_sessions();
             self.tick_unheard();
+            self.watch_again();
             if let Some(scrapers) = &mut self.scrapers {
                 scrapers
                     .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -327,7 +359,8 @@ impl Server {
         }
         let now_ms = self.now_ms();
         let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
-        let deadlines = [self.state.next_deadline_ms(), scrape_ms, self.next_starved_ms()];
+        let state_ms = self.state.next_deadline_ms();
+        let deadlines = [state_ms, scrape_ms, self.next_starved_ms(), self.watch_again_at_ms];
         let mut at_ms = deadlines.into_iter().flatten().min();
         if self.is_private && !self.had_client {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
@@ -396,8 +429,11 @@ impl Server {
             NET => self.has_net_events = true,
             token if token & ORPHANS != 0 => {
                 let slot = ClientSlot((token & !ORPHANS) as u32);
-                self.orphans.remove(&slot);
-                self.state.orphan_died(slot, self.now_ms());
+                let watched = self.orphans.remove(&slot).map(|(peer, _)| (slot, peer));
+                // The watched client may have returned and given its slot up to another one.
+                if self.state.orphans().any(|orphan| Some(orphan) == watched) {
+                    self.state.orphan_died(slot, self.now_ms());
+                }
             }
             token if token & SCRAPERS != 0 => self.scrape(token),
             token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
@@ -724,8 +760,8 @@ impl Server {
         };
         let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
         match epoll::modify(&self.poll, &process, token, EventFlags::IN) {
-            Ok(()) => drop(self.orphans.insert(slot, process)),
-            Err(_) => self.state.orphan_died(slot, self.now_ms()),
+            Ok(()) => drop(self.orphans.insert(slot, (connection.identity, process))),
+            Err(error) => self.watch_later(slot, &error.into()),
         }
     }
 

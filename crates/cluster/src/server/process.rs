@@ -1,10 +1,11 @@
 //! The process at the other end of a connection, and the detection of its end.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -46,6 +47,23 @@ pub(super) fn watch(peer: &PeerIdentity) -> io::Result<Option<OwnedFd>> {
     // between.
     let is_same = peer.start_time != 0 && start_time_of(peer.pid)? == Some(peer.start_time);
     Ok(is_same.then_some(watch))
+}
+
+/// As [`watch`], with the end of the process as an event of `poll`.
+///
+/// # Errors
+///
+/// As [`watch`], and if `poll` has no room: that says nothing about the process either.
+pub(super) fn watch_by(
+    poll: BorrowedFd<'_>,
+    peer: &PeerIdentity,
+    token: u64,
+) -> io::Result<Option<OwnedFd>> {
+    let Some(process) = watch(peer)? else {
+        return Ok(None);
+    };
+    epoll::add(poll, &process, EventData::new_u64(token), EventFlags::IN)?;
+    Ok(Some(process))
 }
 
 /// Field 22 of `/proc/PID/stat`: start time in clock ticks since boot (proc(5)).

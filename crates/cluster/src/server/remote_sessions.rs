@@ -15,7 +15,7 @@ use prost::bytes::Bytes;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::process::watch;
+use super::process::{watch, watch_by};
 use super::{ORPHANS, REQUESTS_PER_CLIENT, Server, open_for_client};
 use crate::metrics::cluster::{Direction, PeerMessageKind, Traffic};
 use crate::peer_memory::{self, Devices};
@@ -868,15 +868,15 @@ impl Server {
     /// Watches the process of a client of another node that runs on this machine.
     fn watch_remote_client(&mut self, slot: ClientSlot) {
         let identity = self.state.orphans().find(|(of, _)| *of == slot).map(|(_, peer)| peer);
-        let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
+        let token = ORPHANS | u64::from(slot.0);
         let now_ms = self.now_ms();
-        match identity.map(|peer| watch(&peer)) {
-            Some(Ok(Some(fd))) => match epoll::add(&self.poll, fd.as_fd(), token, EventFlags::IN) {
-                Ok(()) => drop(self.orphans.insert(slot, fd)),
-                Err(_) => self.state.watch_later(slot, now_ms),
-            },
-            Some(Err(_)) => self.state.watch_later(slot, now_ms),
-            Some(Ok(None)) | None => self.state.orphan_died(slot, now_ms),
+        let Some(peer) = identity else {
+            return self.state.orphan_died(slot, now_ms);
+        };
+        match watch_by(self.poll.as_fd(), &peer, token) {
+            Ok(Some(fd)) => drop(self.orphans.insert(slot, (peer, fd))),
+            Ok(None) => self.state.orphan_died(slot, now_ms),
+            Err(_) => self.state.watch_later(slot, now_ms),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farrow_memory::{Length, Offset, Region, Span};
 use farrow_store::{ObjectId, SPILL_HEAD_BYTES_MIN, SpillFault, SpillHead};
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
 use super::SpillStore;
 use super::worker::{Stop, fault};
@@ -15,6 +15,9 @@ const PIECE_BYTES: u64 = 8 << 20;
 
 /// Time limit of one step, which handles a piece at most.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
+
+/// So long a bucket may take to drop the parts of a file that was not finished.
+const ABORT_MAX: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, WriteFault>;
 
@@ -45,9 +48,30 @@ impl SpillStore {
         parts: &[Span],
         stop: &Stop,
     ) -> Result<()> {
+        let mut upload = None;
+        let written = self.write_parts(region, head, parts, &mut upload, stop).await;
+        if let (Err(_), Some(mut upload)) = (&written, upload) {
+            // A bucket retains uploaded parts until the upload is aborted. Not a step: those end
+            // at once when the node shuts down.
+            let aborted = tokio::time::timeout(ABORT_MAX, upload.abort()).await;
+            if !matches!(aborted, Ok(Ok(()))) {
+                tracing::warn!(id = %head.id, ?aborted, "parts of a spill file are left");
+            }
+        }
+        written
+    }
+
+    /// `upload` becomes the upload, if the object is written in several parts.
+    async fn write_parts(
+        &self,
+        region: &Region,
+        head: &SpillHead,
+        parts: &[Span],
+        upload: &mut Option<Box<dyn MultipartUpload>>,
+        stop: &Stop,
+    ) -> Result<()> {
         let path = self.path(head.id);
         let mut buffer = head.encode();
-        let mut upload = None;
         let mut checksums = Vec::with_capacity(parts.len());
         for part in parts {
             let mut checksum = 0;
@@ -61,9 +85,9 @@ impl SpillStore {
                 checksum = crc32c::crc32c_append(checksum, bytes);
                 if buffer.len() as u64 >= PIECE_BYTES {
                     if upload.is_none() {
-                        upload = Some(stop.step(self.store.put_multipart(&path)).await?);
+                        *upload = Some(stop.step(self.store.put_multipart(&path)).await?);
                     }
-                    if let Some(upload) = &mut upload {
+                    if let Some(upload) = upload {
                         let bytes = PutPayload::from(std::mem::take(&mut buffer));
                         stop.step(upload.put_part(bytes)).await?;
                     }
@@ -74,7 +98,7 @@ impl SpillStore {
         buffer.extend(head.encode_trailer(&checksums));
         match upload {
             None => stop.step(self.store.put(&path, PutPayload::from(buffer))).await.map(drop),
-            Some(mut upload) => {
+            Some(upload) => {
                 stop.step(upload.put_part(PutPayload::from(buffer))).await?;
                 stop.step(upload.complete()).await.map(drop)
             }
@@ -173,4 +197,98 @@ fn pieces(span: Span) -> impl Iterator<Item = Span> {
         let length = PIECE_BYTES.min(span.length.0 - start);
         Span::new(Offset(span.offset.0 + start), Length(length))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Mutex};
+
+    use farrow_memory::shm::ShmFabric;
+    use farrow_memory::{Access, Geometry};
+    use farrow_store::{ObjectKind, RegionUid};
+    use object_store::aws::AmazonS3Builder;
+
+    use super::*;
+
+    /// Answers one request as a bucket that begins an upload and takes none of its parts.
+    fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>) {
+        let mut reader = BufReader::new(stream);
+        let (mut first, mut bytes) = (String::new(), 0);
+        reader.read_line(&mut first).unwrap();
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap() > 2 {
+            let (key, value) = line.split_once(':').unwrap();
+            if key.eq_ignore_ascii_case("content-length") {
+                bytes = value.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        std::io::copy(&mut (&mut reader).take(bytes), &mut std::io::sink()).unwrap();
+        let method = first.split(' ').next().unwrap().to_owned();
+        let (status, body) = match &*method {
+            "POST" => (
+                "200 OK",
+                "<InitiateMultipartUploadResult><UploadId>7</UploadId>\
+                 </InitiateMultipartUploadResult>",
+            ),
+            "DELETE" => ("204 No Content", ""),
+            _ => ("400 Bad Request", ""),
+        };
+        seen.lock().unwrap().push(first);
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close");
+        write!(reader.get_mut(), "{head}\r\n\r\n{body}").unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_finished_leaves_no_parts_in_a_bucket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let of_server = Arc::clone(&seen);
+        // It ends with the test.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                serve(stream.unwrap(), &of_server);
+            }
+        });
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let bucket = AmazonS3Builder::new()
+            .with_endpoint(endpoint)
+            .with_allow_http(true)
+            .with_bucket_name("bucket")
+            .with_region("us-east-1")
+            .with_access_key_id("key")
+            .with_secret_access_key("secret")
+            .build()
+            .unwrap();
+        let store = SpillStore {
+            store: Arc::new(bucket),
+            prefix: object_store::path::Path::from("region"),
+            folder: None,
+            uid: RegionUid(1),
+            label: "label".to_owned(),
+        };
+        let data = Length(2 * PIECE_BYTES);
+        let geometry = Geometry { control: Length(64 << 10), data };
+        let fabric = Arc::new(ShmFabric::memfd("spill-test", geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let parts = [Span::new(Offset(geometry.control.0), data)];
+        let head = SpillHead {
+            id: ObjectId { hi: 1, lo: 2 },
+            kind: ObjectKind::Bytes,
+            size: data,
+            descriptor_bytes: 0,
+            metadata_bytes: 0,
+            origins: parts.to_vec(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let written = runtime.block_on(store.write(&region, &head, &parts, &Stop::default()));
+        assert!(written.is_err());
+        let seen = seen.lock().unwrap();
+        let last = seen.last().unwrap();
+        assert!(last.starts_with("DELETE") && last.contains("uploadId=7"), "{seen:?}");
+    }
 }

@@ -10,7 +10,7 @@ use crate::format::options::{
 };
 
 /// Bytes of the header at the start of the control section. All its words fit the smallest page.
-pub(crate) const HEADER_BYTES: u64 = 4096;
+pub const HEADER_BYTES: u64 = 4096;
 /// Bytes of a client record.
 pub(crate) const CLIENT_BYTES: u64 = 64;
 /// Bytes of a grant record.

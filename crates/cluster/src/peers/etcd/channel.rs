@@ -1,6 +1,7 @@
 //! The connection to one of etcd's endpoints: opened when needed, to the next one after a failure.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -178,8 +179,16 @@ impl EtcdChannel {
 
     async fn connect(&self, endpoint: &PeerAddress) -> Result<OpenChannel, EtcdFailure> {
         let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
+        self.connect_to_one_of(found.await.map_err(unreachable)?, endpoint).await
+    }
+
+    async fn connect_to_one_of(
+        &self,
+        addresses: impl Iterator<Item = SocketAddr>,
+        endpoint: &PeerAddress,
+    ) -> Result<OpenChannel, EtcdFailure> {
         let mut last = unreachable("the name has no address");
-        for to in found.await.map_err(unreachable)? {
+        for to in addresses {
             if self.tls.is_none() && !to.ip().is_loopback() && !self.is_plaintext_allowed {
                 let reason = StartError::EtcdPlaintext { address: endpoint.to_string() };
                 last = EtcdFailure { is_answer: true, reason: reason.to_string() };
@@ -192,7 +201,10 @@ impl EtcdChannel {
                     continue;
                 }
             };
-            return self.speak(stream, endpoint).await;
+            match self.speak(stream, endpoint).await {
+                Ok(connected) => return Ok(connected),
+                Err(failure) => last = failure,
+            }
         }
         Err(last)
     }
@@ -310,4 +322,53 @@ fn connector(files: &EtcdTls) -> Result<TlsConnector, StartError> {
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_accepts_and_does_not_speak_leaves_the_next_to_be_tried() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let password = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(password.path(), "secret").unwrap();
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(password.path(), private).unwrap();
+        let user = EtcdUser { name: "farrow".to_owned(), password: password.path().to_owned() };
+        let config = EtcdConfig {
+            place: "etcd://localhost:2379".parse().unwrap(),
+            tls: None,
+            user: Some(user),
+            is_plaintext_allowed: false,
+        };
+        let times = PeerTimes {
+            tell: Duration::from_secs(5),
+            connect: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(5),
+            keep_alive_timeout: Duration::from_secs(5),
+        };
+        let channel = EtcdChannel::new(&config, times).unwrap();
+        runtime.block_on(async {
+            let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let next = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let addresses = [first.local_addr().unwrap(), next.local_addr().unwrap()];
+            let attempt = channel.connect_to_one_of(addresses.into_iter(), &channel.endpoints[0]);
+            let servers = async {
+                // The connection ends without a word.
+                drop(first.accept().await.unwrap());
+                drop(next.accept().await.unwrap());
+            };
+            let both = async { tokio::join!(attempt, servers) };
+            let (connected, ()) = tokio::time::timeout(Duration::from_secs(30), both)
+                .await
+                .expect("the second address is tried");
+            assert!(connected.is_err());
+        });
+    }
 }

@@ -33,6 +33,15 @@ pub(super) struct Lookups {
     all: BTreeMap<u64, NameLookup>,
 }
 
+impl Lookups {
+    /// Forgets one. False: there is none.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.all.len();
+        self.all.retain(|_, one| (one.session, one.seq) != (session, seq));
+        self.all.len() < before
+    }
+}
+
 impl NodeState {
     /// The other node with an object of this full name that a client could not find. `None`: nodes
     /// were asked, and the answer follows later.

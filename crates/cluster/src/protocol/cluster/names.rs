@@ -29,6 +29,8 @@ struct WaitingForNames {
     /// Full names.
     names: Vec<String>,
     deadline_ms: u64,
+    /// The request was answered. Names that are still granted for it are given back.
+    is_cancelled: bool,
 }
 
 /// A request that waits until authorities know that names are no longer in flight. Otherwise they
@@ -83,6 +85,19 @@ impl Parked {
         names.map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
     }
 
+    /// Ends the wait of one request. False: it does not wait, or was served and its answer waits.
+    fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let is_it = |one: &WaitingForNames| (one.session, one.seq) == (session, seq);
+        let before = self.count();
+        self.asleep.retain(|one| !is_it(one));
+        self.indebted.retain(|one| {
+            (one.session, one.seq) != (session, seq) || matches!(one.then, Then::Answer(_))
+        });
+        let mut waiting = self.waiting.values_mut().filter(|one| is_it(one) && !one.is_cancelled);
+        let is_found = waiting.next().map(|one| one.is_cancelled = true).is_some();
+        is_found || self.count() < before
+    }
+
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         let asleep = self.asleep.iter().map(|one| one.deadline_ms);
         asleep.chain(self.indebted.iter().map(|one| one.deadline_ms)).min()
@@ -93,6 +108,14 @@ impl NodeState {
     /// Memory of the requests of a session that wait for names.
     pub(in crate::protocol) fn parked_bytes(&self, session: SessionId) -> usize {
         self.cluster.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
+    }
+
+    /// Ends the wait of a request for names, or of a lookup on other nodes. False: there is none.
+    pub(in crate::protocol) fn cancel_in_cluster(&mut self, session: SessionId, seq: u64) -> bool {
+        let cluster = self.cluster.as_mut();
+        cluster.is_some_and(|cluster| {
+            cluster.parked.cancel(session, seq) || cluster.lookups.cancel(session, seq)
+        })
     }
 
     /// Parks a request that takes names until the cluster grants them. A request that frees names
@@ -138,7 +161,7 @@ impl NodeState {
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
         self.ask_names(
-            WaitingForNames { session, slot, seq, body, names, deadline_ms },
+            WaitingForNames { session, slot, seq, body, names, deadline_ms, is_cancelled: false },
             now_ms,
             out,
         );
@@ -325,7 +348,8 @@ impl NodeState {
             return;
         };
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
-        if refusals.any(|why| *why == NameRefusal::NoLease) && now_ms < waiting.deadline_ms {
+        let is_left = now_ms < waiting.deadline_ms && !waiting.is_cancelled;
+        if refusals.any(|why| *why == NameRefusal::NoLease) && is_left {
             let names = waiting.names.iter().zip(results).filter(|(_, result)| result.is_ok());
             let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
             cluster.naming.settle(names);
@@ -339,7 +363,8 @@ impl NodeState {
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();
         let is_there = (self.sessions.get(&waiting.session))
-            .is_some_and(|session| session.slot == Some(waiting.slot));
+            .is_some_and(|session| session.slot == Some(waiting.slot))
+            && !waiting.is_cancelled;
         let body = is_there.then(|| self.serve_granted(&waiting, &refused, now_ms, out));
         self.settle(granted.clone());
         if let Some(body) = body {

@@ -771,3 +771,36 @@ fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
         assert!(!world.nodes[0].cluster.as_ref().unwrap().naming.holds(&y), "it is given back");
     }
 }
+
+#[test]
+fn a_request_for_a_name_that_is_cancelled_is_answered_at_once_and_the_name_is_free() {
+    let mut world = World::new(false);
+    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let of_b = (0..).map(|number| format!("y{number}")).find(|name| {
+        let authority = naming::authority_of(&view, name);
+        authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
+    });
+    let name = of_b.unwrap();
+    let reserve = RequestBody::Reserve { names: vec![name.clone()] };
+    let cancel = RequestBody::Cancel { seq: 7 };
+    world.ask(world.local, reserve.clone()).unwrap();
+    assert_eq!(world.ask(world.local, cancel.clone()), Err(WireError::Cancelled));
+    assert_eq!(world.ask(world.local, cancel.clone()), Ok(ReplyBody::Done), "it waits no more");
+    world.go_on(SOON_MS);
+    assert!(!world.nodes[0].home().is_reserved(&name));
+    assert!(!world.nodes[0].cluster.as_ref().unwrap().naming.holds(&name), "it is given back");
+    world.ask(world.local, reserve).unwrap();
+    world.go_on(SOON_MS);
+    assert!(world.nodes[0].home().is_reserved(&name));
+}
+
+#[test]
+fn a_lookup_on_another_node_that_is_cancelled_is_answered_at_once() {
+    let mut world = World::new(false);
+    world.nodes[0].mapped("b", Err("no such device".to_owned()));
+    world.ask(world.local, RequestBody::FindLost { name: "x".to_owned() }).unwrap();
+    let cancel = RequestBody::Cancel { seq: 7 };
+    assert_eq!(world.ask(world.local, cancel.clone()), Err(WireError::Cancelled));
+    world.go_on(SOON_MS);
+    assert_eq!(world.ask(world.local, cancel), Ok(ReplyBody::Done), "it waits no more");
+}

@@ -1,0 +1,133 @@
+//! Processes of clients that lost their connections.
+
+use std::fs::File;
+use std::process::{Child, Command};
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Length, Region};
+use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
+use farrow_wire::{Hello, PROTOCOL_VERSION, RequestBody, Welcome};
+
+use super::*;
+
+const OWNER: u32 = 1000;
+
+struct World {
+    server: Server,
+    _dir: tempfile::TempDir,
+    _stopper: UnixStream,
+    sessions: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let options = RegionOptions::for_capacity(Length(1 << 20));
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric = Arc::new(ShmFabric::memfd("server-test", geometry).unwrap());
+        let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
+        let home = Home::create(region, &options, 0).unwrap();
+        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let dir = tempfile::tempdir().unwrap();
+        let (stopper, wake) = UnixStream::pair().unwrap();
+        let parts = ServerParts {
+            listener: UnixListener::bind(dir.path().join("n.sock")).unwrap(),
+            wake,
+            started: Instant::now(),
+            is_private: false,
+            prepared: Arc::default(),
+            metrics: None,
+            spill: None,
+            peers: None,
+            net: None,
+        };
+        let server = Server::new(parts, state, Vec::new()).unwrap();
+        Self { server, _dir: dir, _stopper: stopper, sessions: 1 << 32 }
+    }
+
+    fn join(&mut self, peer: PeerIdentity, resume: Option<&Welcome>) -> (SessionId, Welcome) {
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        self.server.state.opened(session, peer, 0);
+        let resume = resume.map(|place| (place.region_uid, place.slot, place.nonce));
+        let (namespace, node) = (String::new(), String::new());
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node };
+        let mut out = Vec::new();
+        let request = Request { seq: 0, body: RequestBody::Hello(hello) };
+        self.server.state.handle(session, request, 0, 0, &mut out);
+        match out.pop() {
+            Some(Action::Send {
+                reply: Reply { body: Ok(ReplyBody::Welcome(welcome)), .. },
+                ..
+            }) => (session, welcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A client that lost its connection.
+    fn orphan(&mut self, peer: PeerIdentity) -> Welcome {
+        let (session, welcome) = self.join(peer, None);
+        assert!(self.server.state.closed(session, true, 0).is_some());
+        welcome
+    }
+
+    fn orphans(&self) -> usize {
+        self.server.state.orphans().count()
+    }
+
+    /// What the loop does with the events that there are.
+    fn take_events(&mut self) {
+        let mut events = Vec::with_capacity(8);
+        let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+        let space = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(&self.server.poll, space, Some(&patience)).unwrap();
+        self.server.turn(&mut events, &mut Vec::new());
+    }
+}
+
+fn start() -> (Child, PeerIdentity) {
+    let child = Command::new("sleep").arg("60").spawn().unwrap();
+    let start_time = process::start_time_of(child.id()).unwrap().unwrap();
+    let peer = PeerIdentity { pid: child.id(), start_time, uid: OWNER, remote_client: None };
+    (child, peer)
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_live_client_that_cannot_be_watched_keeps_what_it_holds_until_its_process_ends() {
+    let mut world = World::new();
+    let (child, peer) = start();
+    world.orphan(peer);
+    // As if this user had as many watches as the system allows.
+    let full = OwnedFd::from(File::open("/dev/null").unwrap());
+    let poll = std::mem::replace(&mut world.server.poll, full);
+    world.server.watch_orphans();
+    assert_eq!(world.orphans(), 1, "it lives");
+    world.server.poll = poll;
+    world.server.started -= Duration::from_millis(WATCH_AGAIN_MS);
+    world.server.watch_again();
+    kill(child);
+    world.take_events();
+    assert_eq!(world.orphans(), 0, "it was watched after all");
+    assert_eq!(world.server.watch_again_at_ms, None);
+}
+
+#[test]
+fn the_end_of_a_process_takes_nothing_from_the_next_client_in_its_place() {
+    let mut world = World::new();
+    let (child, peer) = start();
+    let first = world.orphan(peer);
+    world.server.watch_orphans();
+    // It comes back, lets go of its place and runs on.
+    let (session, _) = world.join(peer, Some(&first));
+    world.server.state.closed(session, false, 0);
+    // A client of another machine, of which only its node knows whether it lives.
+    let far = PeerIdentity { pid: 7, remote_client: Some(RemoteClient { node: 0xb }), ..peer };
+    assert_eq!(world.orphan(far).slot, first.slot);
+    kill(child);
+    world.take_events();
+    assert_eq!(world.orphans(), 1, "it may still read what it holds");
+}
