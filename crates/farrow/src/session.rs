@@ -562,7 +562,7 @@ fn may_repeat(body: &RequestBody) -> bool {
         body,
         RequestBody::Grant { .. }
             | RequestBody::Room(_)
-            | RequestBody::Reservation { .. }
+            | RequestBody::ReserveObjects { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
             | RequestBody::ConfirmEarlier

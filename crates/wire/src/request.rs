@@ -99,20 +99,20 @@ pub enum RequestBody {
     },
     /// Keeps room in the quotas for objects that the client is about to create: for all, or none.
     /// When there is none, the answer may take up to `wait_ms`.
-    Reservation {
+    ReserveObjects {
         /// How many.
         objects: u32,
         /// How long to wait for room, in milliseconds; 0: not at all.
         wait_ms: u64,
     },
     /// Gives reservations back.
-    Unpromise {
+    UnreserveObjects {
         /// How many.
         objects: u32,
     },
     /// Among the first words of a client that came back: so many of its objects in creation were
     /// promised. What there is no room for any more is no reservation from here on.
-    Promised {
+    ReservedObjects {
         /// How many.
         objects: u32,
     },
@@ -355,7 +355,7 @@ pub struct SealItem {
     /// True when the name was reserved by this client before.
     pub is_reserved: bool,
     /// True when a reservation of this client keeps room for it.
-    pub is_promised: bool,
+    pub is_reserved_object: bool,
     /// True when the client goes on using the memory and will hold the object: until it says
     /// so, nobody's delete frees it.
     pub is_held_by_creator: bool,
@@ -376,7 +376,7 @@ impl SealItem {
             metadata_crc: 0,
             name: None,
             is_reserved: false,
-            is_promised: false,
+            is_reserved_object: false,
             is_held_by_creator: false,
         }
     }
