@@ -122,6 +122,30 @@ void BadArguments() {
   CHECK(farrow_get(nullptr, nullptr, "x", 0, nullptr) == FARROW_INVALID_ARGUMENT);
 }
 
+// Array and schema are moved from on every error, also when one of them is NULL.
+void MovedFrom() {
+  static int released = 0;
+  ArrowSchema schema{};
+  schema.format = "i";
+  schema.release = [](ArrowSchema* moved) {
+    ++released;
+    moved->release = nullptr;
+  };
+  ArrowArray array{};
+  array.release = [](ArrowArray* moved) {
+    ++released;
+    moved->release = nullptr;
+  };
+  const auto put = [](ArrowArray* data, ArrowSchema* type) {
+    return farrow_put_array(nullptr, FARROW_KIND_ARRAY, data, type, nullptr, nullptr);
+  };
+  CHECK(put(nullptr, nullptr) == FARROW_INVALID_ARGUMENT && released == 0);
+  CHECK(put(nullptr, &schema) == FARROW_INVALID_ARGUMENT);
+  CHECK(schema.release == nullptr && released == 1);
+  CHECK(put(&array, nullptr) == FARROW_INVALID_ARGUMENT);
+  CHECK(array.release == nullptr && released == 2);
+}
+
 void Objects(FarrowClient* client) {
   FarrowObject* object = nullptr;
   FarrowObjectId id{};
@@ -182,6 +206,7 @@ int main(int argc, char** argv) {
   CHECK(argc == 3);
   CHECK(farrow_api_version() == FARROW_API_VERSION);
   BadArguments();
+  MovedFrom();
   FarrowClient* client = nullptr;
   CHECK(farrow_connect(argv[1], 10.0, &client) == FARROW_OK);
   FarrowClient* far = client;

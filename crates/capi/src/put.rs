@@ -119,11 +119,12 @@ pub unsafe extern "C" fn farrow_put_array_with(
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
-        // SAFETY: the caller's reservation; both are moved out, and dropped here on any error.
+        // SAFETY: the caller's reservation; both are moved out, and dropped here on any error, one
+        // without the other too.
         let (array, schema) = unsafe {
-            place(array, "array")?;
-            place(schema, "schema")?;
-            (FFI_ArrowArray::from_raw(array), FFI_ArrowSchema::from_raw(schema))
+            let array = place(array, "array").map(|array| FFI_ArrowArray::from_raw(array));
+            let schema = place(schema, "schema").map(|schema| FFI_ArrowSchema::from_raw(schema));
+            (array?, schema?)
         };
         let is_batch = kind == i32::from(ObjectKind::RecordBatch.as_u8());
         if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {
