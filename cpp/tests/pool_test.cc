@@ -146,6 +146,12 @@ void MovedFrom() {
   CHECK(array.release == nullptr && released == 2);
 }
 
+// A limit is a limit, whatever it is of.
+void Statuses() {
+  CHECK(farrow::ToArrowStatus(FARROW_TOO_MANY).IsCapacityError());
+  CHECK(farrow::ToArrowStatus(FARROW_QUOTA_EXCEEDED).IsCapacityError());
+}
+
 void Objects(FarrowClient* client) {
   FarrowObject* object = nullptr;
   FarrowObjectId id{};
@@ -207,6 +213,7 @@ int main(int argc, char** argv) {
   CHECK(farrow_api_version() == FARROW_API_VERSION);
   BadArguments();
   MovedFrom();
+  Statuses();
   FarrowClient* client = nullptr;
   CHECK(farrow_connect(argv[1], 10.0, &client) == FARROW_OK);
   FarrowClient* far = client;
