@@ -201,7 +201,11 @@ void Retired(const char* socket) {
   data[4999] = 1;
   CHECK(farrow_pool_contains(pool, data) == 1);
   CHECK(farrow_pool_allocate(pool, 5000, 64) == nullptr);
-  farrow_pool_free(pool, data, 5000, 64);
+  CHECK(farrow_pool_reallocate(pool, data, 5000, 100'000, 64) == nullptr);
+  CHECK(data[4999] == 1);  // as it was
+  data = farrow_pool_reallocate(pool, data, 5000, 4500, 64);
+  CHECK(data != nullptr);
+  farrow_pool_free(pool, data, 4500, 64);
   CHECK(farrow_pool_contains(pool, data) == 0);
   farrow_pool_close(pool);
 }
