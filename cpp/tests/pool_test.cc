@@ -122,6 +122,36 @@ void BadArguments() {
   CHECK(farrow_get(nullptr, nullptr, "x", 0, nullptr) == FARROW_INVALID_ARGUMENT);
 }
 
+// Array and schema are moved from on every error, also when one of them is NULL.
+void MovedFrom() {
+  static int released = 0;
+  ArrowSchema schema{};
+  schema.format = "i";
+  schema.release = [](ArrowSchema* moved) {
+    ++released;
+    moved->release = nullptr;
+  };
+  ArrowArray array{};
+  array.release = [](ArrowArray* moved) {
+    ++released;
+    moved->release = nullptr;
+  };
+  const auto put = [](ArrowArray* data, ArrowSchema* type) {
+    return farrow_put_array(nullptr, FARROW_KIND_ARRAY, data, type, nullptr, nullptr);
+  };
+  CHECK(put(nullptr, nullptr) == FARROW_INVALID_ARGUMENT && released == 0);
+  CHECK(put(nullptr, &schema) == FARROW_INVALID_ARGUMENT);
+  CHECK(schema.release == nullptr && released == 1);
+  CHECK(put(&array, nullptr) == FARROW_INVALID_ARGUMENT);
+  CHECK(array.release == nullptr && released == 2);
+}
+
+// A limit is a limit, whatever it is of.
+void Statuses() {
+  CHECK(farrow::ToArrowStatus(FARROW_TOO_MANY).IsCapacityError());
+  CHECK(farrow::ToArrowStatus(FARROW_QUOTA_EXCEEDED).IsCapacityError());
+}
+
 void Objects(FarrowClient* client) {
   FarrowObject* object = nullptr;
   FarrowObjectId id{};
@@ -171,7 +201,11 @@ void Retired(const char* socket) {
   data[4999] = 1;
   CHECK(farrow_pool_contains(pool, data) == 1);
   CHECK(farrow_pool_allocate(pool, 5000, 64) == nullptr);
-  farrow_pool_free(pool, data, 5000, 64);
+  CHECK(farrow_pool_reallocate(pool, data, 5000, 100'000, 64) == nullptr);
+  CHECK(data[4999] == 1);  // as it was
+  data = farrow_pool_reallocate(pool, data, 5000, 4500, 64);
+  CHECK(data != nullptr);
+  farrow_pool_free(pool, data, 4500, 64);
   CHECK(farrow_pool_contains(pool, data) == 0);
   farrow_pool_close(pool);
 }
@@ -182,6 +216,8 @@ int main(int argc, char** argv) {
   CHECK(argc == 3);
   CHECK(farrow_api_version() == FARROW_API_VERSION);
   BadArguments();
+  MovedFrom();
+  Statuses();
   FarrowClient* client = nullptr;
   CHECK(farrow_connect(argv[1], 10.0, &client) == FARROW_OK);
   FarrowClient* far = client;

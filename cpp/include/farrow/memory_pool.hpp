@@ -34,6 +34,7 @@ inline arrow::Status ToArrowStatus(FarrowStatus status) {
     case FARROW_OUT_OF_MEMORY:
       return arrow::Status::OutOfMemory(text);
     case FARROW_TOO_MANY:
+    case FARROW_QUOTA_EXCEEDED:
       return arrow::Status::CapacityError(text);
     case FARROW_INVALID_ARGUMENT:
     case FARROW_INVALID_DESCRIPTOR:

@@ -103,6 +103,21 @@ impl FarrowPool {
         })?
     }
 
+    fn reallocate(
+        &self,
+        data: NonNull<u8>,
+        old: usize,
+        new: usize,
+        alignment: usize,
+    ) -> Option<NonNull<u8>> {
+        self.with(|pool| {
+            if new > old && self.is_retired.load(Ordering::SeqCst) {
+                return None;
+            }
+            pool.reallocate(data, old, new, alignment)
+        })?
+    }
+
     fn free(&self, data: NonNull<u8>, size: usize) {
         self.with(|pool| pool.free(data, size));
         let was_last = self.live.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -220,7 +235,7 @@ pub unsafe extern "C" fn farrow_pool_reallocate(
         let moved = || {
             let (old, new, alignment) = (bytes(old_size)?, bytes(new_size)?, bytes(alignment)?);
             let data = NonNull::new(data)?;
-            pool?.with(|pool| pool.reallocate(data, old, new, alignment))?
+            pool?.reallocate(data, old, new, alignment)
         };
         moved().map_or(ptr::null_mut(), NonNull::as_ptr)
     })

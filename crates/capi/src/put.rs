@@ -121,9 +121,9 @@ pub unsafe extern "C" fn farrow_put_array_with(
     guard(|| {
         // SAFETY: guaranteed by the caller; both are moved out, and dropped here on any error.
         let (array, schema) = unsafe {
-            place(array, "array")?;
-            place(schema, "schema")?;
-            (FFI_ArrowArray::from_raw(array), FFI_ArrowSchema::from_raw(schema))
+            let array = place(array, "array").map(|array| FFI_ArrowArray::from_raw(array));
+            let schema = place(schema, "schema").map(|schema| FFI_ArrowSchema::from_raw(schema));
+            (array?, schema?)
         };
         let is_batch = kind == i32::from(ObjectKind::RecordBatch.as_u8());
         if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {

@@ -120,7 +120,7 @@ impl Node {
     }
 
     fn reservation(&mut self, client: u64, objects: u32, wait_ms: u64) -> u64 {
-        self.ask(client, RequestBody::Reservation { objects, wait_ms })
+        self.ask(client, RequestBody::ReserveObjects { objects, wait_ms })
     }
 
     fn promised(&mut self, client: u64, seq: u64) {
@@ -131,9 +131,9 @@ impl Node {
         &mut self,
         client: u64,
         span: WireSpan,
-        is_promised: bool,
+        is_reserved_object: bool,
     ) -> Result<(u64, u64), WireError> {
-        let item = SealItem { is_promised, ..SealItem::bytes(span, 1) };
+        let item = SealItem { is_reserved_object, ..SealItem::bytes(span, 1) };
         let seq = self.ask(client, RequestBody::Seal { items: vec![item] });
         match self.answer(client, seq) {
             Some(Ok(ReplyBody::Sealed(mut sealed))) => sealed.remove(0),
@@ -470,8 +470,8 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     node.granted(0, seq);
     node.seal(0, (start + 128, 128), true).unwrap();
     // A released reservation becomes free; a release without a reservation has no effect.
-    node.ask(0, RequestBody::Unpromise { objects: 1 });
-    node.ask(0, RequestBody::Unpromise { objects: 7 });
+    node.ask(0, RequestBody::UnreserveObjects { objects: 1 });
+    node.ask(0, RequestBody::UnreserveObjects { objects: 7 });
     node.seal(0, (start + 256, 128), false).unwrap();
     assert!(node.seal(0, (start + 384, 128), true).is_err(), "there is no promise left");
     node.delete(0, sealed);
@@ -548,7 +548,7 @@ fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
     assert!(node.is_waiting(0, waiting));
     let seq = node.reservation(1, 2, 0);
     node.promised(1, seq);
-    node.ask(0, RequestBody::Unpromise { objects: 1 });
+    node.ask(0, RequestBody::UnreserveObjects { objects: 1 });
     node.promised(0, waiting);
 }
 
@@ -604,11 +604,11 @@ fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     node.promised(0, seq);
     assert_eq!(node.state.inheritance().unwrap().promised, [(0, 3)]);
     // The client reports its reservations after it reconnects.
-    node.ask(0, RequestBody::Promised { objects: 1 });
+    node.ask(0, RequestBody::ReservedObjects { objects: 1 });
     let seq = node.reservation(1, 3, 0);
     node.promised(1, seq);
     // Reservations that others took meanwhile are lost.
-    node.ask(0, RequestBody::Promised { objects: 3 });
+    node.ask(0, RequestBody::ReservedObjects { objects: 3 });
     assert_eq!(node.state.inheritance().unwrap().promised, [(0, 1), (1, 3)]);
 }
 

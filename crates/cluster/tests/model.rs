@@ -217,16 +217,16 @@ impl Model {
     }
 
     /// Compares an answer with what must be, and notes the object.
-    fn sealed(&mut self, object: Object, answer: Answer, is_promised: bool) {
+    fn sealed(&mut self, object: Object, answer: Answer, is_reserved_object: bool) {
         let is_taken = object.name.as_deref().is_some_and(|name| self.is_taken(name));
         match answer {
             Answer::Done(id) => {
                 assert!(!is_taken, "{object:?}: the name was given twice");
-                assert!(is_promised || !self.is_full(1), "{object:?}: there was no room");
+                assert!(is_reserved_object || !self.is_full(1), "{object:?}: there was no room");
                 assert!(self.objects.insert(id, object).is_none(), "an id was given twice");
             }
             Answer::Refused(kind) => {
-                assert!(!is_promised, "{object:?}: {kind}, though it was promised");
+                assert!(!is_reserved_object, "{object:?}: {kind}, though it was promised");
                 self.assert_refused(&kind, is_taken, 1, &format!("{object:?}"));
             }
         }

@@ -100,7 +100,7 @@ impl Run {
             asked.body,
             RequestBody::Wait { .. }
                 | RequestBody::Watch(_)
-                | RequestBody::Reservation { wait_ms: 1.., .. }
+                | RequestBody::ReserveObjects { wait_ms: 1.., .. }
         );
         assert!(is_answered || is_waiting, "no answer to {asked:?}");
         for action in actions {
@@ -185,9 +185,9 @@ impl Run {
         }
         let objects = 1 << self.dice.roll(14) as u32;
         match self.dice.roll(22) {
-            19 => RequestBody::Reservation { objects, wait_ms: self.dice.roll(30) },
-            20 => RequestBody::Unpromise { objects },
-            21 => RequestBody::Promised { objects },
+            19 => RequestBody::ReserveObjects { objects, wait_ms: self.dice.roll(30) },
+            20 => RequestBody::UnreserveObjects { objects },
+            21 => RequestBody::ReservedObjects { objects },
             15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
@@ -278,7 +278,7 @@ impl Run {
             metadata_crc: 0,
             name: (self.dice.roll(3) == 0).then(|| self.name()),
             is_reserved: self.dice.roll(4) == 0,
-            is_promised: self.dice.roll(4) == 0,
+            is_reserved_object: self.dice.roll(4) == 0,
             is_held_by_creator: self.dice.roll(4) == 0,
             is_staged: self.dice.roll(8) == 0,
         }

@@ -82,7 +82,7 @@ pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
     match body {
         RequestBody::Grant { .. }
         | RequestBody::Room(_)
-        | RequestBody::Reservation { .. }
+        | RequestBody::ReserveObjects { .. }
         | RequestBody::Reserve { .. }
         | RequestBody::Wait { .. }
         | RequestBody::Restore { .. }

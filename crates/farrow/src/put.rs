@@ -90,7 +90,7 @@ pub(crate) struct WrittenObject {
 impl WrittenObject {
     fn new(mut item: SealItem, primary: Span, is_small: bool, prepared: Prepared) -> Self {
         let Prepared { reservation, claim, .. } = prepared;
-        item.is_promised = reservation.is_there();
+        item.is_reserved_object = reservation.is_there();
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
         let (pool_pages, ticket) = (Vec::new(), None);
@@ -318,7 +318,7 @@ pub(crate) fn write(
         metadata_crc: crc32c::crc32c(&metadata),
         name: options.name.map(str::to_owned),
         is_reserved: false,
-        is_promised: false,
+        is_reserved_object: false,
         is_held_by_creator: !pool_pages.is_empty(),
         is_staged: false,
     };

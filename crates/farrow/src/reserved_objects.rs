@@ -46,7 +46,7 @@ impl ReservedObjects {
         let objects = lock(&self.objects);
         self.are_needed.store(are_needed, Ordering::Relaxed);
         if are_needed {
-            link.tell(RequestBody::Promised { objects: *objects });
+            link.tell(RequestBody::ReservedObjects { objects: *objects });
         }
         go_over()
     }
@@ -67,7 +67,7 @@ impl ObjectReservation {
         let wait_ms = millis(wait).min(WAIT_MS_MAX);
         // The node enforces the wait; its answer may take a little longer.
         let deadline = deadline_after(wait.saturating_add(session.timeout));
-        session.call_until(RequestBody::Reservation { objects, wait_ms }, deadline)?;
+        session.call_until(RequestBody::ReserveObjects { objects, wait_ms }, deadline)?;
         let mut all = lock(&session.reserved_objects.objects);
         *all = all.saturating_add(objects);
         Ok(Self { session: Some(Arc::clone(session)), objects })
@@ -127,7 +127,7 @@ impl Drop for ObjectReservation {
         if session.is_own_process() {
             let mut all = lock(&session.reserved_objects.objects);
             *all = all.saturating_sub(self.objects);
-            session.tell(RequestBody::Unpromise { objects: self.objects });
+            session.tell(RequestBody::UnreserveObjects { objects: self.objects });
         }
     }
 }

@@ -567,7 +567,7 @@ fn may_repeat(body: &RequestBody) -> bool {
         body,
         RequestBody::Grant { .. }
             | RequestBody::Room(_)
-            | RequestBody::Reservation { .. }
+            | RequestBody::ReserveObjects { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
             | RequestBody::ConfirmEarlier
@@ -697,9 +697,11 @@ fn start_or_check(
 }
 
 fn last_words(mut log: File) -> String {
-    use std::io::Seek;
+    use std::io::{Seek, SeekFrom};
     let mut words = Vec::new();
-    if log.rewind().is_ok() {
+    let bytes = log.seek(SeekFrom::End(0)).unwrap_or_default();
+    let from = SeekFrom::Start(bytes.saturating_sub(LAST_WORDS_MAX as u64));
+    if log.seek(from).is_ok() {
         let _ = log.take(LAST_WORDS_MAX as u64).read_to_end(&mut words);
     }
     String::from_utf8_lossy(&words).into_owned()
@@ -759,4 +761,26 @@ fn map(
     })?;
     let wish = usize::try_from(welcome.base).ok().map(Address);
     Ok(Region::map_from(Arc::new(fabric), Access::Client, wish, proximity)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn log_of(text: &str) -> File {
+        let mut log = tempfile::tempfile().unwrap();
+        log.write_all(text.as_bytes()).unwrap();
+        log
+    }
+
+    #[test]
+    fn the_last_words_of_a_daemon_are_the_end_of_its_log() {
+        assert_eq!(last_words(log_of("no room\n")), "no room\n");
+        assert_eq!(last_words(log_of("")), "");
+        let words = last_words(log_of(&format!("{}no room\n", "it starts\n".repeat(1000))));
+        assert!(words.ends_with("it starts\nno room\n"), "{words}");
+        assert_eq!(words.len(), LAST_WORDS_MAX);
+    }
 }

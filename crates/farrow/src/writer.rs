@@ -307,7 +307,7 @@ impl Writer {
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
             is_reserved: self.name.is_some(),
-            is_promised: self.reservation.is_there(),
+            is_reserved_object: self.reservation.is_there(),
             is_held_by_creator: true,
             is_staged,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)

@@ -50,7 +50,7 @@ pub enum OptionsError {
         bytes: usize,
     },
     /// Too many seeds.
-    #[error("a node has at most {SEEDS_MAX} seeds, not {count}")]
+    #[error("a node has at most {} seeds besides its own address, not {count}", SEEDS_MAX - 1)]
     Seeds {
         /// Number of seeds.
         count: usize,
@@ -81,5 +81,31 @@ impl Options {
             return Err(OptionsError::Lease { lease_ms: self.lease_ms });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_too_many_seeds_is_told_the_limit_that_holds() {
+        let address = |number: usize| format!("10.0.0.1:{number}");
+        let check = |numbers: std::ops::Range<usize>| {
+            let options = Options {
+                name: NodeName::new("a").unwrap(),
+                address: address(0),
+                info: Vec::new(),
+                seeds: numbers.map(address).collect(),
+                lease_ms: 1000,
+                incarnation: Incarnation(1),
+                seed: 1,
+            };
+            options.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(1..64), Ok(()));
+        assert_eq!(check(0..64), Ok(()), "its own address is one of the electorate in any case");
+        let refused = "a node has at most 63 seeds besides its own address, not 64";
+        assert_eq!(check(1..65), Err(refused.to_owned()));
     }
 }

@@ -101,20 +101,20 @@ pub enum RequestBody {
     },
     /// Reserves quota for objects that the client is about to create: for all, or none. If quota is
     /// short, the reply may take up to `wait_ms`.
-    Reservation {
+    ReserveObjects {
         /// Number of objects.
         objects: u32,
         /// Longest wait for quota in milliseconds; 0: no wait.
         wait_ms: u64,
     },
     /// Gives reservations back.
-    Unpromise {
+    UnreserveObjects {
         /// Number of objects.
         objects: u32,
     },
     /// Sent by a client after it reconnected: the number of its objects in creation that had a
     /// reservation. Reservations that exceed the quota now lapse.
-    Promised {
+    ReservedObjects {
         /// Number of objects.
         objects: u32,
     },
@@ -374,7 +374,7 @@ pub struct SealItem {
     /// True when this client reserved the name before.
     pub is_reserved: bool,
     /// True when a reservation of this client covers the object.
-    pub is_promised: bool,
+    pub is_reserved_object: bool,
     /// True when the client continues to use the memory and will hold the object: until it confirms
     /// the hold, no delete frees the object.
     pub is_held_by_creator: bool,
@@ -398,7 +398,7 @@ impl SealItem {
             metadata_crc: 0,
             name: None,
             is_reserved: false,
-            is_promised: false,
+            is_reserved_object: false,
             is_held_by_creator: false,
             is_staged: false,
         }

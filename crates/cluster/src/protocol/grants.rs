@@ -29,14 +29,16 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Room(_)
         | RequestBody::EntryPages { .. }
         | RequestBody::Reserve { .. }
-        | RequestBody::Reservation { .. }
+        | RequestBody::ReserveObjects { .. }
         | RequestBody::Seal { .. }
         | RequestBody::Import { .. }
         | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
         // An empty renewal only gives names back.
         RequestBody::Renew { names, .. } if !names.is_empty() => RemoteNeed::Right(Rights::WRITE),
-        RequestBody::Promised { objects } if *objects > 0 => RemoteNeed::Right(Rights::WRITE),
+        RequestBody::ReservedObjects { objects } if *objects > 0 => {
+            RemoteNeed::Right(Rights::WRITE)
+        }
         RequestBody::Delete { .. }
         | RequestBody::Evict { .. }
         | RequestBody::Pin { is_pinned: false, .. } => RemoteNeed::Right(Rights::DELETE),
@@ -64,8 +66,8 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Hello(_)
         | RequestBody::Listen(_)
         | RequestBody::Renew { .. }
-        | RequestBody::Promised { .. }
-        | RequestBody::Unpromise { .. }
+        | RequestBody::ReservedObjects { .. }
+        | RequestBody::UnreserveObjects { .. }
         | RequestBody::Release { .. }
         | RequestBody::Unreserve { .. }
         | RequestBody::Confirm { .. }

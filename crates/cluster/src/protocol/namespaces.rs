@@ -64,7 +64,7 @@ impl NodeState {
     ) -> Result<(), WireError> {
         let what = match body {
             RequestBody::Reserve { .. }
-            | RequestBody::Promised { .. }
+            | RequestBody::ReservedObjects { .. }
             | RequestBody::Seal { .. }
             | RequestBody::EntryPages { .. }
             | RequestBody::Delete { .. }

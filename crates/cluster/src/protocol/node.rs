@@ -504,7 +504,7 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Reservation { objects, wait_ms }, Some(slot)) => {
+            (RequestBody::ReserveObjects { objects, wait_ms }, Some(slot)) => {
                 let asker = Asker { session, seq, slot };
                 let checked = self.check_writer(slot);
                 match checked.and_then(|()| self.reservation(asker, objects, wait_ms, now_ms, out))

@@ -83,11 +83,11 @@ impl NodeState {
                 self.note_reservations();
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
-            RequestBody::Unpromise { objects } => {
+            RequestBody::UnreserveObjects { objects } => {
                 self.reservations.take_back(slot, objects);
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Promised { objects } => {
+            RequestBody::ReservedObjects { objects } => {
                 self.renew_reservations(slot, objects);
                 Ok(ReplyBody::Done)
             }
@@ -156,7 +156,7 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
             | RequestBody::Room(_)
-            | RequestBody::Reservation { .. }
+            | RequestBody::ReserveObjects { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
@@ -217,8 +217,8 @@ impl NodeState {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
-        let is_promised = item.is_promised && self.reservations.of(slot) > 0;
-        if !is_promised {
+        let is_reserved_object = item.is_reserved_object && self.reservations.of(slot) > 0;
+        if !is_reserved_object {
             // Room that became free is for the waiting requests first.
             self.serve_reservations(now_ms, out);
             self.check_objects(slot, 1)?;
@@ -249,7 +249,7 @@ impl NodeState {
         }
         let id = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
-        if is_promised {
+        if is_reserved_object {
             self.reservations.take_back(slot, 1);
         }
         if item.is_held_by_creator {

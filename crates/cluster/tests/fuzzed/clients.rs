@@ -309,7 +309,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let life = [
         all(vec![
             RequestBody::Reserve { names: vec![named(2)] },
-            RequestBody::Reservation { objects: 2, wait_ms: 5 },
+            RequestBody::ReserveObjects { objects: 2, wait_ms: 5 },
             RequestBody::EntryPages { count: 1 },
             RequestBody::HoldBlock,
         ]),
@@ -317,8 +317,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ask(1, RequestBody::Seal { items: (0..2).map(|n| seal(own[1], n)).collect() }),
         ask(0, RequestBody::Release { spans: vec![(own[0] + PAGE, 2 * PAGE)] }),
         all(vec![
-            RequestBody::Unpromise { objects: 1 },
-            RequestBody::Promised { objects: 1 },
+            RequestBody::UnreserveObjects { objects: 1 },
+            RequestBody::ReservedObjects { objects: 1 },
             RequestBody::Renew { names: vec![named(3)], are_all: true },
             RequestBody::Delete { targets: vec![WireTarget::Name(named(0))] },
         ]),
@@ -333,8 +333,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         all(vec![
             RequestBody::Grant { min: 1 << 18, want: 1 << 18, wait_ms: 50 },
             RequestBody::Grant { min: PAGE, want: PAGE, wait_ms: 0 },
-            RequestBody::Reservation { objects: 3, wait_ms: 50 },
-            RequestBody::Reservation { objects: 1, wait_ms: 50 },
+            RequestBody::ReserveObjects { objects: 3, wait_ms: 50 },
+            RequestBody::ReserveObjects { objects: 1, wait_ms: 50 },
             RequestBody::Wait { targets: honest(), count: 3, timeout_ms: 20 },
             RequestBody::Watch(watch),
         ]),

@@ -32,18 +32,9 @@ impl Expected {
     pub(super) fn take(session: &Session, sizes: &[u64]) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
         let extents = session.pool.extents();
-        let is_short =
-            |found: &Result<Vec<Span>, Error>| found.as_ref().err().is_some_and(is_short);
         let mut found = extents.take_or_make(session, sizes, &demand);
-        let mut parts = PARTS_MIN;
-        while let [bytes] = *sizes
-            && is_short(&found)
-            && parts <= PARTS_MAX
-        {
-            let halves = vec![bytes.div_ceil(parts); parts as usize];
-            // If this fails too, report the first error: that not all of the memory is there.
-            found = extents.make(session, &halves, &demand).or(found);
-            parts *= 2;
+        if let [bytes] = *sizes {
+            found = in_parts(bytes, found, |parts| extents.make(session, parts, &demand));
         }
         let mut ranges: Vec<Run> = found?.into_iter().map(span_run).collect();
         ranges.sort_unstable();
@@ -82,5 +73,62 @@ impl Expected {
     pub(super) fn end(self, session: &Session) {
         let extents = session.pool.extents();
         self.free.runs().for_each(|run| extents.give(session, run_span(run)));
+    }
+}
+
+/// Where there is no range of `bytes`, has ever smaller parts of it made.
+fn in_parts(
+    bytes: u64,
+    whole: Result<Vec<Span>, Error>,
+    mut make: impl FnMut(&[u64]) -> Result<Vec<Span>, Error>,
+) -> Result<Vec<Span>, Error> {
+    let mut found = whole;
+    let mut parts = PARTS_MIN;
+    while found.as_ref().is_err_and(is_short) && parts <= PARTS_MAX {
+        let sizes = vec![bytes.div_ceil(parts); parts as usize];
+        found = match make(&sizes) {
+            // What is told at the end is that there is not all of it.
+            Err(error) if is_too_much(&error) => found,
+            made => made,
+        };
+        parts *= 2;
+    }
+    found
+}
+
+/// Whether there is no room for parts. Rounded up to pages they may exceed a quota that the whole
+/// does not.
+fn is_too_much(error: &Error) -> bool {
+    is_short(error) || matches!(error, Error::QuotaExceeded { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(asked: u64) -> Error {
+        Error::OutOfMemory { asked, free: 0, largest: 0, waiting: 0, waited_ms: 0 }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_search_for_parts() {
+        let mut attempts = 0;
+        let found = in_parts(100, Err(short(100)), |_| {
+            attempts += 1;
+            Err(if attempts == 2 { Error::Interrupted } else { short(1) })
+        });
+        assert!(matches!(found, Err(Error::Interrupted)), "{found:?}");
+        assert_eq!(attempts, 2);
+    }
+
+    #[test]
+    fn a_search_for_parts_that_finds_none_reports_the_whole() {
+        let mut sizes = Vec::new();
+        let found = in_parts(100, Err(short(100)), |parts| {
+            sizes.push((parts.len(), parts[0]));
+            Err(short(1))
+        });
+        assert!(matches!(found, Err(Error::OutOfMemory { asked: 100, .. })), "{found:?}");
+        assert_eq!(sizes, [(2, 50), (4, 25), (8, 13), (16, 7), (32, 4)]);
     }
 }

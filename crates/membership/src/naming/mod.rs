@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::fnv::{BASIS, fnv};
+use crate::state::mix;
 
 use crate::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
 
@@ -260,8 +261,8 @@ pub fn authority_of(view: &View, name: &str) -> Option<NodeNumber> {
 }
 
 fn highest(members: impl Iterator<Item = (NodeNumber, u64)>, name: &str) -> Option<NodeNumber> {
-    let name = finalize(fnv(BASIS, name.as_bytes()));
-    let score = |hash: u64| finalize(hash ^ name);
+    let name = mix(fnv(BASIS, name.as_bytes()));
+    let score = |hash: u64| mix(hash ^ name);
     let best = members.max_by_key(|(number, hash)| (score(*hash), std::cmp::Reverse(*number)));
     best.map(|(number, _)| number)
 }
@@ -269,11 +270,5 @@ fn highest(members: impl Iterator<Item = (NodeNumber, u64)>, name: &str) -> Opti
 fn hash_of_member(member: &Member) -> u64 {
     let Incarnation(incarnation) = member.incarnation;
     let name = fnv(BASIS, member.name.as_str().as_bytes());
-    finalize(fnv(name, &incarnation.to_le_bytes()))
-}
-
-fn finalize(number: u64) -> u64 {
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
+    mix(fnv(name, &incarnation.to_le_bytes()))
 }

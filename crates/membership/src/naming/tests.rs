@@ -178,7 +178,7 @@ impl World {
 
     fn below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        finalize(self.random) % limit.max(1)
+        mix(self.random) % limit.max(1)
     }
 
     fn at(&mut self, after_ms: u64, event: Event) {

@@ -19,7 +19,7 @@ impl Undo {
     pub(super) fn of(body: &RequestBody) -> Self {
         match body {
             RequestBody::Grant { .. } | RequestBody::Room(_) => Self::Grant,
-            RequestBody::Reservation { objects, .. } => Self::Reservation(*objects),
+            RequestBody::ReserveObjects { objects, .. } => Self::Reservation(*objects),
             RequestBody::Reserve { names } => Self::Reserve(names.clone()),
             _ => Self::Nothing,
         }
@@ -40,7 +40,7 @@ impl Undo {
                 (!spans.is_empty()).then_some(RequestBody::Release { spans })
             }
             (Self::Reservation(objects), ReplyBody::Done) => {
-                Some(RequestBody::Unpromise { objects })
+                Some(RequestBody::UnreserveObjects { objects })
             }
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),
             _ => None,
