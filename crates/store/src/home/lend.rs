@@ -139,7 +139,7 @@ impl Home {
     /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if what is
     /// left would be in too many pieces. Nothing is taken then.
     pub fn release(&mut self, client: ClientSlot, spans: &[Span]) -> Result<(), StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         let runs = self.disjoint_runs(spans)?;
         let carving = self.grants.plan(client.0, &runs)?;
         self.grants.carve(client.0, &carving)?;
@@ -161,7 +161,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`].
     pub fn reserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         self.check_name_for_client(client, name)?;
         if self.slot_of_name(name)?.is_some() {
             return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
