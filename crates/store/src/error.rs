@@ -141,6 +141,9 @@ pub enum StoreError {
         /// Slots in them.
         slots: u64,
     },
+    /// This process may not hold objects by this table: a fork copied it, or its client abandoned it.
+    #[error("these holds belong to another process, or were abandoned: connect again")]
+    HoldsUnusable,
     /// No room for the bytes of one more name.
     #[error(
         "out of memory for names: asked {asked}, {free} free, longest free run {largest}, \

@@ -225,6 +225,7 @@ impl HoldTable {
     ///
     /// # Errors
     /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
+    /// [`StoreError::HoldsUnusable`] in a forked child and after [`HoldTable::abandon`].
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
         let is_held = self.acquire(entry.id.slot(), self.expected(entry))?;
         Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
@@ -242,7 +243,7 @@ impl HoldTable {
     /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
     fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         if !self.is_usable() {
-            return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
+            return Err(StoreError::HoldsUnusable);
         }
         let since = fork::completed_forks();
         let mut shard = self.shard(slot);
