@@ -32,8 +32,8 @@ use crate::seqlock::{self, Copied, RecordReader};
 
 mod together;
 
-/// How often a lookup starts again when the directory changes under it. Each time, the object it
-/// looked for was away for a moment, so giving up with "not there" is true.
+/// How often a lookup starts again when the directory changes under it. If the name index stayed the
+/// same during one of them, the object was away at that moment, and the answer "not there" is true.
 const ROUNDS_MAX: u32 = 64;
 
 /// Finds and holds objects of one region. Sends nothing, locks nothing that others share.
@@ -168,11 +168,13 @@ impl Reader {
     /// The sealed object with this name.
     ///
     /// # Errors
-    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right.
+    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right;
+    /// [`StoreError::IndexBusy`].
     pub fn find(&self, name: &str) -> Result<Option<Entry>, StoreError> {
         let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
         let directory = self.region.words(self.layout().directory)?;
+        let mut was_away = false;
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
             let table = self.layout().index[(turn & 1) as usize];
@@ -193,11 +195,13 @@ impl Reader {
             if let Some(entry) = found {
                 return Ok(Some(entry));
             }
-            if !has_changed && self.word(INDEX_TURN)? == turn {
+            let is_same_index = self.word(INDEX_TURN)? == turn;
+            if !has_changed && is_same_index {
                 return Ok(None);
             }
+            was_away |= is_same_index;
         }
-        Ok(None)
+        if was_away { Ok(None) } else { Err(StoreError::IndexBusy { rounds: ROUNDS_MAX }) }
     }
 
     /// The sealed object with this id. One that the home took over has another id by now: that of
@@ -304,7 +308,7 @@ impl Reader {
     /// stays, cannot be held for a moment.
     ///
     /// # Errors
-    /// [`StoreError::NameInvalid`]; memory that cannot be read.
+    /// [`StoreError::NameInvalid`]; [`StoreError::IndexBusy`]; memory that cannot be read.
     pub fn whereabouts(&self, target: Target<'_>) -> Result<Whereabouts, StoreError> {
         let directory = self.region.words(self.layout().directory)?;
         match target {
@@ -362,7 +366,7 @@ impl Reader {
                 return Ok(Whereabouts::Nowhere);
             }
         }
-        Ok(Whereabouts::Nowhere)
+        Err(StoreError::IndexBusy { rounds: ROUNDS_MAX })
     }
 
     fn place_of(&self, sequence: Sequence, slot: Slot) -> Whereabouts {
