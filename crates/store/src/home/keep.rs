@@ -80,9 +80,13 @@ impl Home {
         self.retained.forget(client);
     }
 
-    /// Treat as held what was sealed last, after a home that was killed.
+    /// Treat as held what was sealed last, after a home that was killed or did not name all objects
+    /// that it retained.
     pub(super) fn keep_in_doubt(&mut self, recent: Vec<(Slot, ClientSlot)>) {
         for (slot, client) in recent {
+            if self.retained.contains(slot.0) {
+                continue;
+            }
             self.retained.insert(slot, client);
             self.retained.in_doubt.entry(client).or_default().insert(slot.0);
         }

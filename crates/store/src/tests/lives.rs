@@ -213,6 +213,32 @@ fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
     home.check().unwrap();
 }
 
+/// The message of a handover lists a limited number of objects. The next home once freed the others
+/// when they were deleted before their creator held them.
+#[test]
+fn objects_that_a_handover_leaves_out_outlive_their_deletion_too() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let a = Client::join(&world, &mut home).unwrap();
+    let ids = [b"1", b"2", b"3"].map(|bytes| a.put(&mut home, bytes, None).unwrap());
+    ids.iter().for_each(|id| home.keep_for(a.slot, *id));
+    let unfinished = home.unfinished(1).unwrap();
+    assert_eq!(unfinished.retained.len(), 1);
+    drop(home);
+
+    let (mut home, _) = Home::adopt_from(world.map(Access::Home), &unfinished).unwrap();
+    for id in ids {
+        assert!(!home.delete(Target::Id(id)).unwrap().freed_now, "{id} is not held yet");
+    }
+    assert_eq!(home.reclaim().unwrap().objects, 0);
+    // The first confirmation covers the objects that the list left out, the second the listed one.
+    home.confirm_earlier(a.slot);
+    assert_eq!(home.reclaim().unwrap().objects, 2);
+    home.confirm(a.slot, ids[0]);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    home.check().unwrap();
+}
+
 #[test]
 fn an_overview_adds_up_to_the_heap() {
     let world = World::new(small());
