@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::raw::Raw;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
-use farrow::{Client, ConnectOptions, Error, ObjectKey, Value};
+use farrow::{Client, ConnectOptions, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
 use farrow_wire::{
-    self as wire, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    WireError,
+    self as wire, BATCH_ITEMS_MAX, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request,
+    RequestBody, SealItem, WireError,
 };
 
 const UPGRADES: u64 = 10;
@@ -252,6 +253,37 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     // And it can still be followed.
     daemon.upgrade();
     assert_eq!(client.stats().unwrap().node.adopted, 2);
+}
+
+/// The message of a handover lists a limited number of objects. The next daemon once freed the others
+/// when they were deleted before their creator held them.
+#[test]
+fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
+    const OBJECTS: u64 = BATCH_ITEMS_MAX as u64 + 1;
+    let mut daemon = Daemon::start("16M", &["--no-prepare", "--objects-max", "16384"]);
+    let (mut creator, _) = Raw::joined(&daemon);
+    let bytes = (OBJECTS * 128).next_multiple_of(4096);
+    let grant = creator.ask(RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 });
+    let Ok(ReplyBody::Granted((offset, _))) = grant else { panic!("{grant:?}") };
+    let item = |number| {
+        let block = (offset + number * 128, 128);
+        SealItem { is_held_by_creator: true, ..SealItem::bytes(block, 128) }
+    };
+    let items: Vec<SealItem> = (0..OBJECTS).map(item).collect();
+    let mut ids: Vec<ObjectKey> = Vec::new();
+    for items in items.chunks(BATCH_ITEMS_MAX) {
+        let sealed = creator.ask(RequestBody::Seal { items: items.to_vec() });
+        let Ok(ReplyBody::Sealed(sealed)) = sealed else { panic!("{sealed:?}") };
+        let id = |(hi, lo)| ObjectKey::Id(ObjectId { hi, lo });
+        ids.extend(sealed.into_iter().map(|one| id(one.unwrap())));
+    }
+    daemon.upgrade();
+
+    let other = daemon.client();
+    for ids in ids.chunks(BATCH_ITEMS_MAX) {
+        other.delete(ids).unwrap();
+    }
+    assert_eq!(other.stats().unwrap().node.retiring, OBJECTS * 128, "their creator may use them");
 }
 
 #[test]

@@ -141,7 +141,16 @@ pub enum StoreError {
         /// Slots in them.
         slots: u64,
     },
-    /// No room for the bytes of another name.
+    /// This process may not hold objects by this table: a fork copied it, or its client abandoned it.
+    #[error("these holds belong to another process, or were abandoned: connect again")]
+    HoldsUnusable,
+    /// A lookup by name found nothing in a table that the home rebuilt meanwhile, each time it looked.
+    #[error("the name index was rebuilt during each of {rounds} lookups")]
+    IndexBusy {
+        /// How often it looked.
+        rounds: u32,
+    },
+    /// No room for the bytes of one more name.
     #[error(
         "out of memory for names: asked {asked}, {free} free, longest free run {largest}, \
          {used} in use"

@@ -42,7 +42,7 @@ impl NodeState {
     ///
     /// The region cannot be read.
     pub fn inheritance(&self) -> Result<Inheritance, StoreError> {
-        let Unfinished { reserved, retained } = self.home.unfinished(BATCH_ITEMS_MAX)?;
+        let Unfinished { reserved, retained, .. } = self.home.unfinished(BATCH_ITEMS_MAX)?;
         Ok(Inheritance {
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
@@ -59,6 +59,7 @@ impl NodeState {
 pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
     let Inheritance { reserved, retained, .. } = inheritance;
     Unfinished {
+        is_cut: retained.len() >= BATCH_ITEMS_MAX,
         reserved: reserved.into_iter().map(|(client, name)| (ClientSlot(client), name)).collect(),
         retained: retained
             .into_iter()

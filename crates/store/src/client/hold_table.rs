@@ -244,7 +244,7 @@ impl HoldTable {
     /// Claim the life `sequence` of `slot`, or count one more use of an existing claim.
     fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         if !self.is_usable() {
-            return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
+            return Err(StoreError::HoldsUnusable);
         }
         let since = fork::completed_forks();
         let mut shard = self.shard(slot);

@@ -176,6 +176,7 @@ impl Reader {
         let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
         let directory = self.region.words(self.layout().directory)?;
+        let mut was_away = false;
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
             let table = self.layout().index[(turn & 1) as usize];
@@ -196,11 +197,13 @@ impl Reader {
             if let Some(entry) = found {
                 return Ok(Some(entry));
             }
-            if !has_changed && self.word(INDEX_TURN)? == turn {
+            let is_same_index = self.word(INDEX_TURN)? == turn;
+            if !has_changed && is_same_index {
                 return Ok(None);
             }
+            was_away |= is_same_index;
         }
-        Ok(None)
+        if was_away { Ok(None) } else { Err(StoreError::IndexBusy { rounds: ROUNDS_MAX }) }
     }
 
     /// The sealed object with this id. An object that the home has adopted has a new id: that of
@@ -307,7 +310,7 @@ impl Reader {
     /// be held for a moment, even if it stays in the end.
     ///
     /// # Errors
-    /// [`StoreError::NameInvalid`]; memory that cannot be read.
+    /// [`StoreError::NameInvalid`]; [`StoreError::IndexBusy`]; memory that cannot be read.
     pub fn whereabouts(&self, target: Target<'_>) -> Result<Whereabouts, StoreError> {
         let directory = self.region.words(self.layout().directory)?;
         match target {
@@ -365,7 +368,7 @@ impl Reader {
                 return Ok(Whereabouts::Nowhere);
             }
         }
-        Ok(Whereabouts::Nowhere)
+        Err(StoreError::IndexBusy { rounds: ROUNDS_MAX })
     }
 
     fn place_of(&self, sequence: Sequence, slot: Slot) -> Whereabouts {

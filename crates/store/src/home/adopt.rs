@@ -179,10 +179,12 @@ impl Home {
         };
         home.keep_locals(of_clients, locals)?;
         home.finish_event()?;
-        // Before anything is freed, so that retained objects stay.
-        match unfinished {
-            Some(unfinished) => home.inherit(unfinished),
-            None => home.keep_in_doubt(sealed_last),
+        // Before anything is freed: what was retained stays retained.
+        if let Some(unfinished) = unfinished {
+            home.inherit(unfinished);
+        }
+        if unfinished.is_none_or(|unfinished| unfinished.is_cut) {
+            home.keep_in_doubt(sealed_last);
         }
         home.finish_leaving(&known)?;
         home.reclaim()?;

@@ -19,6 +19,8 @@ pub struct Unfinished {
     pub reserved: Vec<(ClientSlot, String)>,
     /// Sealed objects whose creators have not held them yet.
     pub retained: Vec<(ClientSlot, ObjectId)>,
+    /// Whether `retained` may lack objects, because there are more than its limit.
+    pub is_cut: bool,
 }
 
 impl Home {
@@ -54,13 +56,15 @@ impl Home {
     pub fn unfinished(&self, max: usize) -> Result<Unfinished, StoreError> {
         let reserved = self.reserved.iter().take(max);
         let mut retained = Vec::new();
-        for (slot, client) in self.retained.iter().take(max) {
+        let mut all = self.retained.iter();
+        for (slot, client) in all.by_ref().take(max) {
             let generation = self.directory.sequence(slot)?.generation();
             retained.push((client, ObjectId::new(self.header.uid, generation, slot)));
         }
         Ok(Unfinished {
             reserved: reserved.map(|(name, client)| (client, name.to_owned())).collect(),
             retained,
+            is_cut: all.next().is_some(),
         })
     }
 

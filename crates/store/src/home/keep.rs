@@ -84,6 +84,9 @@ impl Home {
     /// Retain the objects that clients sealed last, after a home was killed.
     pub(super) fn keep_in_doubt(&mut self, recent: Vec<(Slot, ClientSlot)>) {
         for (slot, client) in recent {
+            if self.retained.contains(slot.0) {
+                continue;
+            }
             self.retained.insert(slot, client);
             self.retained.in_doubt.entry(client).or_default().insert(slot.0);
         }

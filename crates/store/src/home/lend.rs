@@ -140,7 +140,7 @@ impl Home {
     /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if the rest
     /// would be in too many pieces. On error nothing is taken.
     pub fn release(&mut self, client: ClientSlot, spans: &[Span]) -> Result<(), StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         let runs = self.disjoint_runs(spans)?;
         let carving = self.grants.plan(client.0, &runs)?;
         self.grants.carve(client.0, &carving)?;
@@ -162,7 +162,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`], [`StoreError::TooManyObjects`].
     pub fn reserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         self.check_name_for_client(client, name)?;
         if self.slot_of_name(name)?.is_some() {
             return Err(StoreError::NameTaken { name: own_name(name).to_owned() });

@@ -8,6 +8,7 @@ use super::Home;
 use crate::books::clients::ClientRecord;
 use crate::books::space::Run;
 use crate::error::StoreError;
+use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 
 /// Maximum number of cells in a heap picture.
@@ -67,17 +68,27 @@ impl Home {
         let holds = self.holds.by_client()?;
         let held: BTreeSet<u64> = holds.into_values().flatten().collect();
         let mut blocks = BTreeSet::new();
-        for slot in held.into_iter().filter(|slot| *slot < self.layout().objects_max.into()) {
-            // A hold is client input: its slot may have no object.
-            let slot = Slot(slot as u32);
-            if let Ok(entry) = self.directory.entry(slot)
-                && let Ok(runs) = self.runs_of(slot, &entry)
-            {
-                blocks.extend(runs.into_iter().filter(|run| self.blocks.is_block(*run)));
-            }
+        for slot in held.into_iter().filter_map(|slot| u32::try_from(slot).ok()) {
+            let runs = self.held_runs(Slot(slot)).into_iter();
+            blocks.extend(runs.filter(|run| self.blocks.is_block(*run)));
         }
         blocks.into_iter().for_each(|run| picture.add(run, |cell| &mut cell.held));
         Ok(picture.finish())
+    }
+
+    /// The blocks that a hold on this slot keeps. A hold is input: the slot may have no object in
+    /// memory.
+    fn held_runs(&self, slot: Slot) -> Vec<Run> {
+        if let Some(run) = self.locals.blocks.get(&slot.0) {
+            return run.iter().copied().collect();
+        }
+        let slot = self.locals.moved.get(&slot.0).map_or(slot, |moved| Slot(*moved));
+        let is_in_memory = self.directory.sequence(slot).is_ok_and(|sequence| {
+            use EntryState::{Leaving, Retiring, Sealed};
+            matches!(sequence.state(), Sealed | Leaving | Retiring)
+        });
+        let entry = self.directory.entry(slot).ok().filter(|_| is_in_memory);
+        entry.and_then(|entry| self.runs_of(slot, &entry).ok()).unwrap_or_default()
     }
 }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Offset};
 
-use super::support::{Client, World, small};
+use super::support::{Client, World, part, small};
 use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::{HashKey, NameHash};
 use crate::format::header::{INDEX_TURN, RegionHeader};
+use crate::format::layout::HOLD_HEADER_WORDS;
 use crate::{Generation, Home, Layout, RegionOptions, RegionUid, SealRequest, StoreError, Target};
 
 #[test]
@@ -212,6 +213,32 @@ fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
     home.check().unwrap();
 }
 
+/// The message of a handover lists a limited number of objects. The next home once freed the others
+/// when they were deleted before their creator held them.
+#[test]
+fn objects_that_a_handover_leaves_out_outlive_their_deletion_too() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let a = Client::join(&world, &mut home).unwrap();
+    let ids = [b"1", b"2", b"3"].map(|bytes| a.put(&mut home, bytes, None).unwrap());
+    ids.iter().for_each(|id| home.keep_for(a.slot, *id));
+    let unfinished = home.unfinished(1).unwrap();
+    assert_eq!(unfinished.retained.len(), 1);
+    drop(home);
+
+    let (mut home, _) = Home::adopt_from(world.map(Access::Home), &unfinished).unwrap();
+    for id in ids {
+        assert!(!home.delete(Target::Id(id)).unwrap().freed_now, "{id} is not held yet");
+    }
+    assert_eq!(home.reclaim().unwrap().objects, 0);
+    // The first confirmation covers the objects that the list left out, the second the listed one.
+    home.confirm_earlier(a.slot);
+    assert_eq!(home.reclaim().unwrap().objects, 2);
+    home.confirm(a.slot, ids[0]);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    home.check().unwrap();
+}
+
 #[test]
 fn an_overview_adds_up_to_the_heap() {
     let world = World::new(small());
@@ -238,4 +265,50 @@ fn an_overview_adds_up_to_the_heap() {
     assert_eq!(share(b.slot).granted, Length(1 << 14));
     drop(held);
     assert_eq!(home.client_shares().unwrap()[1].holds, 0);
+}
+
+/// The overview once counted holds on directory slots only, so that objects in entry pages of
+/// clients were never shown as held.
+#[test]
+fn an_overview_shows_objects_that_clients_sealed_themselves_as_held() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, b) =
+        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    a.entries.add_pages(home.entry_pages(a.slot, 1).unwrap()).unwrap();
+    let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
+    let ids = [0, 1, 2].map(|n| a.seal_local(part(extent, n * 1024, 1024), n).unwrap());
+    home.register_all().unwrap();
+    let held = |home: &Home| home.heap_cells(1).unwrap()[0].held;
+    assert_eq!(held(&home), 0);
+    let holds = ids.map(|id| b.reader.hold(&b.holds, Target::Id(id)).unwrap().unwrap());
+    assert_eq!(held(&home), 3 * 1024);
+    // The first is deleted. The second moves to the directory and is held under its old slot.
+    assert!(!home.delete(Target::Id(ids[0])).unwrap().freed_now);
+    home.take_over(ids[1]).unwrap();
+    assert_eq!(held(&home), 3 * 1024);
+    drop(holds);
+    home.reclaim().unwrap();
+    assert_eq!(held(&home), 0);
+}
+
+/// A client can write any slot into its hold blocks. The entry of a spilled object keeps its old
+/// span, which another object may occupy.
+#[test]
+fn an_overview_shows_no_object_as_held_for_a_hold_on_a_spilled_one() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let spilled = client.put(&mut home, &[1; 1024], None).unwrap();
+    let place = home.find(Target::Id(spilled)).unwrap().primary;
+    home.begin_spill(spilled).unwrap().unwrap();
+    home.finish_spill(spilled).unwrap().unwrap();
+    let other = client.put(&mut home, &[2; 1024], None).unwrap();
+    assert_eq!(home.find(Target::Id(other)).unwrap().primary, place);
+    let block = home.hold_blocks_of(client.slot)[0].offset;
+    let claim = u64::from(spilled.slot().0) + 1;
+    client.write(Offset(block.0 + HOLD_HEADER_WORDS * 8), &claim.to_le_bytes());
+    client.write(block, &1u64.to_le_bytes());
+    assert_eq!(home.stats().unwrap().holds, 1);
+    assert_eq!(home.heap_cells(1).unwrap()[0].held, 0);
 }

@@ -41,6 +41,8 @@ fn what_a_lost_client_could_write_waits_and_is_counted() {
     assert!(is_refused(home.grant(lost.slot, page, page).unwrap_err()));
     assert!(is_refused(home.hold_block(lost.slot).unwrap_err()));
     assert!(is_refused(home.entry_pages(lost.slot, 1).unwrap_err()));
+    assert!(is_refused(home.reserve(lost.slot, "another").unwrap_err()));
+    assert!(is_refused(home.release(lost.slot, &[extent]).unwrap_err()));
     assert!(home.release_quarantine(other.slot).is_err(), "it is not in quarantine");
 
     let reclaimed = home.release_quarantine(lost.slot).unwrap();

@@ -102,6 +102,19 @@ fn holds_end_at_their_slots_and_go_on_with_one_more_block() {
     home.check().unwrap();
 }
 
+/// The error once said that all slots were in use. A caller that answers this with another block
+/// would never stop.
+#[test]
+fn a_table_that_may_not_be_used_does_not_ask_for_more_blocks() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let id = client.put(&mut home, b"x", None).unwrap();
+    client.holds.abandon();
+    let refused = client.reader.hold(&client.holds, Target::Id(id)).unwrap_err();
+    assert!(matches!(refused, StoreError::HoldsUnusable), "{refused}");
+}
+
 #[test]
 fn ids_never_repeat_and_names_do() {
     let world = World::new(small());

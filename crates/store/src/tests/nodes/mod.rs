@@ -5,6 +5,7 @@
 
 mod actor;
 mod costs;
+mod lookups;
 mod turns;
 mod world;
 
