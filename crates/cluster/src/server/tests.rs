@@ -50,7 +50,8 @@ impl World {
         self.server.state.opened(session, peer, 0);
         let resume = resume.map(|place| (place.region_uid, place.slot, place.nonce));
         let (namespace, node) = (String::new(), String::new());
-        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node };
+        let maps_memory = true;
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node, maps_memory };
         let mut out = Vec::new();
         let request = Request { seq: 0, body: RequestBody::Hello(hello) };
         self.server.state.handle(session, request, 0, 0, &mut out);
