@@ -53,7 +53,8 @@ pub(crate) fn find_or_make(
 ) -> Result<OpenedStore, NodeError> {
     // Memory that still has a name is found by that name.
     if let Some(held) = held.filter(|held| held.is_nameless() && !options.is_fresh) {
-        match adopt_held(&held, &Unfinished::default()) {
+        // A daemon that was killed handed nothing over.
+        match adopt_held(&held, None) {
             // Its creator was killed before it stored anything.
             Err(error) if is_unfinished(&error) => {}
             adopted => return adopted,
@@ -76,7 +77,7 @@ pub(crate) fn find_or_make(
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
             let fabric: Arc<dyn Fabric> = Arc::new(fabric);
             if !options.is_fresh {
-                match adopt(Arc::clone(&fabric), &Unfinished::default(), None) {
+                match adopt(Arc::clone(&fabric), None, None) {
                     Ok(found) => return Ok(found),
                     // The device contains no region yet.
                     Err(error) if is_unfinished(&error) => check_blank(Arc::clone(&fabric))?,
@@ -180,13 +181,16 @@ fn check_blank(fabric: Arc<dyn Fabric>) -> Result<(), NodeError> {
     }
 }
 
-fn adopt_held(held: &HeldMemory, unfinished: &Unfinished) -> Result<OpenedStore, NodeError> {
+fn adopt_held(
+    held: &HeldMemory,
+    unfinished: Option<&Unfinished>,
+) -> Result<OpenedStore, NodeError> {
     adopt_shm(ShmFabric::adopt(held)?, unfinished, None)
 }
 
 fn adopt_shm(
     fabric: ShmFabric,
-    unfinished: &Unfinished,
+    unfinished: Option<&Unfinished>,
     place: Option<RegionFolder>,
 ) -> Result<OpenedStore, NodeError> {
     let held = fabric.hold()?;
@@ -208,7 +212,7 @@ fn adopt_in(place: &RegionFolder, name: &str) -> Result<Option<OpenedStore>, Nod
     match ShmFabric::open(&place.dir, name) {
         Ok(fabric) => {
             let path = place.dir.join(name);
-            match adopt_shm(fabric, &Unfinished::default(), Some(place.clone())) {
+            match adopt_shm(fabric, None, Some(place.clone())) {
                 Err(error) if is_unfinished(&error) => throw_away(place, name, &path),
                 adopted => adopted.map(Some),
             }
@@ -313,10 +317,10 @@ pub(crate) fn adopt_existing(
     held: Option<&HeldMemory>,
 ) -> Result<OpenedStore, NodeError> {
     if let Some(held) = held.filter(|held| held.is_nameless()) {
-        return adopt_held(held, unfinished);
+        return adopt_held(held, Some(unfinished));
     }
     let adopt_at = |place: RegionFolder| -> Result<OpenedStore, NodeError> {
-        adopt_shm(ShmFabric::open(&place.dir, name)?, unfinished, Some(place))
+        adopt_shm(ShmFabric::open(&place.dir, name)?, Some(unfinished), Some(place))
     };
     match &options.source {
         MemorySource::Automatic => adopt_at(RegionFolder::of_existing(&options.socket, name)),
@@ -324,7 +328,7 @@ pub(crate) fn adopt_existing(
         MemorySource::Device { path, file_offset, coherence } => {
             let (geometry, _) = device_geometry(options)?;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
-            adopt(Arc::new(fabric), unfinished, None)
+            adopt(Arc::new(fabric), Some(unfinished), None)
         }
     }
 }
@@ -376,15 +380,20 @@ fn make(
 
 fn adopt(
     fabric: Arc<dyn Fabric>,
-    unfinished: &Unfinished,
+    unfinished: Option<&Unfinished>,
     place: Option<RegionFolder>,
 ) -> Result<OpenedStore, NodeError> {
     let memory = fabric.describe();
     let _span = tracing::info_span!("adoption", %memory).entered();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
-    let (home, report) = Home::adopt_from(region, unfinished)
-        .map_err(|source| NodeError::NotAdopted { memory, source })?;
+    // A killed daemon handed nothing over: then the objects that each client sealed last count as
+    // held.
+    let adopted = match unfinished {
+        Some(unfinished) => Home::adopt_from(region, unfinished),
+        None => Home::adopt(region),
+    };
+    let (home, report) = adopted.map_err(|source| NodeError::NotAdopted { memory, source })?;
     tracing::info!(
         life = report.life,
         objects = report.objects,

@@ -28,7 +28,9 @@ use crate::place::RegionFolder;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
-use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
+use crate::protocol::{
+    AdoptedState, BUFFERS_BYTES_DEFAULT, DaemonInfo, NodeState, Quotas, unfinished,
+};
 use crate::server::{Handover, LoopEnd, Remains, Server, ServerParts};
 pub use crate::spill::SpillTarget;
 use crate::spill::{SpillOwner, SpillStore, Worker};
@@ -505,15 +507,9 @@ impl Node {
         let region = Arc::clone(found.home.region());
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());
-        let mut state = NodeState::new(
-            found.home,
-            base,
-            std::process::id(),
-            paths::own_uid(),
-            found.clients,
-            found.adopted,
-            0,
-        );
+        let daemon = DaemonInfo { base, pid: std::process::id(), owner_uid: paths::own_uid() };
+        let adopted = AdoptedState { orphans: found.clients, objects: found.adopted };
+        let mut state = NodeState::new(found.home, daemon, adopted, 0);
         state.set_eviction_policy(options.eviction.policy());
         let spill = options.spill.as_ref();
         let is_nameless = found.held.as_ref().is_some_and(HeldMemory::is_nameless);

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, Quotas, SessionId,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
@@ -36,7 +38,8 @@ impl Node {
         let fabric = Arc::new(ShmFabric::memfd("admission-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, &options, 0).unwrap();
-        let state = NodeState::new(home, 0, 1, 1000, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 1000 };
+        let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         let mut node = Self { state, now_ms: 0, answers: BTreeMap::new(), next_seq: 0 };
         for client in 0..clients {
             node.join(client);

@@ -9,11 +9,13 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use common::raw::Raw;
 use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
-use farrow::{Client, Error, ObjectKey, Value};
+use farrow::{Client, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, SealItem};
 
-/// Kills in one run; the reservation is tested with 200 and more.
+/// Kills in one run; the promise is tested with 200 and more.
 const KILLS: u64 = 220;
 
 /// Set in the environment of a child that plays a client.
@@ -182,6 +184,40 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
         (node.free == node.capacity).then_some(())
     })
     .unwrap_or_else(|| panic!("bytes leaked: {:?}", client.stats().unwrap()));
+}
+
+/// Regression: a daemon that adopted the memory of a killed one let other clients free what its creator
+/// was about to hold.
+#[test]
+fn an_object_that_its_creator_does_not_hold_yet_outlives_a_kill_and_its_deletion() {
+    let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+    let (mut creator, welcome) = Raw::joined(&daemon);
+    let grant = creator.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 });
+    let Ok(ReplyBody::Granted((offset, _))) = grant else { panic!("{grant:?}") };
+    let item = SealItem { is_held_by_creator: true, ..SealItem::bytes((offset, 128), 128) };
+    let sealed = creator.ask(RequestBody::Seal { items: vec![item] });
+    let Ok(ReplyBody::Sealed(ids)) = sealed else { panic!("{sealed:?}") };
+    let (hi, lo) = ids[0].clone().unwrap();
+    daemon.kill9();
+    daemon.restart();
+
+    let other = daemon.client();
+    other.delete(&[ObjectId { hi, lo }.into()]).unwrap();
+    assert_eq!(other.stats().unwrap().node.retiring, 128, "its creator may use its bytes");
+    let mut creator = Raw::open(&daemon);
+    let hello = RequestBody::Hello(Hello {
+        version: PROTOCOL_VERSION,
+        resume: Some((welcome.region_uid, welcome.slot, welcome.nonce)),
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: true,
+    });
+    assert!(matches!(creator.ask(hello), Ok(ReplyBody::Welcome(_))));
+    assert!(creator.ask(RequestBody::ConfirmEarlier).is_ok());
+    wait_for("the memory of the object", || {
+        (other.stats().unwrap().node.retiring == 0).then_some(())
+    })
+    .unwrap();
 }
 
 /// Puts and deletes until the daemon is gone; what it returns was acknowledged.

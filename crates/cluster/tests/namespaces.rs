@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, Quotas, SessionId,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
@@ -29,7 +31,8 @@ impl Node {
         let fabric = Arc::new(ShmFabric::memfd("namespaces-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, &options, 0).unwrap();
-        let mut state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let mut state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         state.allow_users(&[REMOTE_CLIENT]);
         Self { state, sessions: 0, others: Vec::new() }
     }

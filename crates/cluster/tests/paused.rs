@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId,
+};
 use farrow_membership::etcd::{
     Change, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId, Revision,
 };
@@ -66,7 +68,8 @@ impl Node {
         let fabric = Arc::new(ShmFabric::memfd("paused-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, &options, 0).unwrap();
-        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         let mut node = Self { state, etcd: Etcd::default(), now_ms: 0 };
         let offer = Offer {
             host: "h".into(),

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::{
-    Action, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob, WriteFault,
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob,
+    WriteFault,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -62,7 +63,8 @@ impl Run {
         let mut options = RegionOptions::for_capacity(Length(1 << 20));
         options.objects_max = 40;
         options.clients_max = 4;
-        let state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 1000 };
+        let state = NodeState::new(region(&options), daemon, AdoptedState::default(), 0);
         Self {
             state,
             dice: Dice(seed | 1),
@@ -341,7 +343,8 @@ fn whatever_clients_say_the_books_balance() {
 fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     let mut options = RegionOptions::for_capacity(Length(1 << 20));
     options.clients_max = 4;
-    let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
+    let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 1000 };
+    let mut state = NodeState::new(region(&options), daemon, AdoptedState::default(), 0);
     let session = SessionId(0);
     let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, remote_client: None };
     let mut out = Vec::new();
@@ -412,7 +415,8 @@ impl Listening {
     fn new() -> Self {
         let mut options = RegionOptions::for_capacity(Length(1 << 20));
         options.events_max = 8;
-        let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 1000 };
+        let mut state = NodeState::new(region(&options), daemon, AdoptedState::default(), 0);
         let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, remote_client: None };
         state.opened(CLIENT, peer, 0);
         state.opened(LISTENER, peer, 0);

@@ -330,7 +330,8 @@ pub(crate) fn write(
         place.copy_from_slice(&list);
     }
     let mut written = WrittenObject::new(item, primary, is_small, prepared);
-    let filled = fill(session, &written, &plan, descriptor_at, &tail, small)
+    let tail = BlockTail { offset: descriptor_at, bytes: &tail };
+    let filled = fill(session, &written, &plan, tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
     if let Err(error) = filled {
@@ -497,21 +498,27 @@ pub(crate) fn metadata_offset(primary: Span, metadata: &[u8]) -> Offset {
     Offset(end - (metadata.len() as u64).next_multiple_of(8))
 }
 
+/// The end of a block: the descriptor and the block list, behind the buffers.
+struct BlockTail<'a> {
+    /// Its offset in the block.
+    offset: u64,
+    bytes: &'a [u8],
+}
+
 /// Copies the buffers and writes the descriptor and the block list behind them.
 fn fill(
     session: &Session,
     written: &WrittenObject,
     plan: &Plan,
-    tail_at: u64,
-    tail: &[u8],
+    tail: BlockTail<'_>,
     small: &mut WriteBatch<'_>,
 ) -> Result<(), Error> {
     let base = written.primary.offset.0;
     if written.is_small {
-        let mut bytes = vec![0; tail_at as usize + tail.len()];
+        let mut bytes = vec![0; tail.offset as usize + tail.bytes.len()];
         plan.write_copies(&mut bytes)?;
-        if let Some(place) = bytes.get_mut(tail_at as usize..) {
-            place.copy_from_slice(tail);
+        if let Some(place) = bytes.get_mut(tail.offset as usize..) {
+            place.copy_from_slice(tail.bytes);
         }
         return small.write(written.primary.offset, &bytes);
     }
@@ -527,7 +534,7 @@ fn fill(
             alias.write_published(offset, &rewritten)?;
         }
     }
-    alias.write_published(Offset(base + tail_at), tail)?;
+    alias.write_published(Offset(base + tail.offset), tail.bytes)?;
     background::unmap(alias);
     Ok(())
 }

@@ -305,13 +305,19 @@ impl Session {
 
     /// Ends the session. If the daemon is gone, looks once for its successor.
     fn say_goodbye(&self) {
-        if self.tell(RequestBody::Goodbye) {
+        if !self.is_own_process() {
             return;
         }
         let _quiet = interrupt::suspend();
         let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
+        // A daemon that is killed before it reads this leaves the session to its successor, which
+        // then retains objects for a client that does not return.
+        let link = lock(&self.link).link.clone();
+        if matches!(link.call(RequestBody::Goodbye, deadline), Ok(_) | Err(LinkError::Refused(_))) {
+            return;
+        }
         match Link::connect(&self.socket, self.return_hello(), deadline) {
-            Ok((link, ..)) => drop(link.tell(RequestBody::Goodbye)),
+            Ok((link, ..)) => drop(link.call(RequestBody::Goodbye, deadline)),
             Err(error) => tracing::debug!(%error, "nobody to say goodbye to"),
         }
     }

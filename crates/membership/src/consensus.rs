@@ -11,6 +11,25 @@ use super::view::View;
 /// Highest round of a ballot that a voter follows, so that a higher one always exists.
 const ROUND_MAX: u64 = u64::MAX / 2;
 
+/// What both steps of a proposal ask of a voter.
+#[derive(Debug)]
+pub(super) struct VoteRequest {
+    /// The proposer.
+    pub(super) from: Sender,
+    /// Its epoch.
+    pub(super) epoch: Epoch,
+    pub(super) ballot: Ballot,
+    /// As in [`Body::Prepare`].
+    pub(super) electorate: u64,
+}
+
+impl VoteRequest {
+    /// Whether the proposer may use the ballot.
+    fn is_own(&self) -> bool {
+        self.ballot.name == self.from.name && self.ballot.round <= ROUND_MAX
+    }
+}
+
 impl Membership {
     /// The voters on the next view.
     fn electorate(&self) -> NodeSet {
@@ -83,29 +102,23 @@ impl Membership {
     }
 
     /// Whether a consensus message concerns the view that this node votes on next.
-    fn is_due(&mut self, from: &Sender, epoch: Epoch, electorate: u64) -> bool {
+    fn is_due(&mut self, request: &VoteRequest) -> bool {
+        let VoteRequest { from, epoch, electorate, .. } = request;
         let own = self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch);
-        if electorate == self.retained.electorate && epoch == own {
+        if *electorate == self.retained.electorate && *epoch == own {
             return self.voter(from).is_some();
         }
-        if epoch < own {
+        if *epoch < own {
             self.tell(from);
         }
         false
     }
 
-    pub(super) fn prepare(
-        &mut self,
-        from: Sender,
-        epoch: Epoch,
-        ballot: Ballot,
-        electorate: u64,
-        without: NodeSet,
-    ) {
-        let is_own = ballot.name == from.name && ballot.round <= ROUND_MAX;
-        if !is_own || !self.is_due(&from, epoch, electorate) {
+    pub(super) fn prepare(&mut self, request: VoteRequest, without: NodeSet) {
+        if !request.is_own() || !self.is_due(&request) {
             return;
         }
+        let VoteRequest { from, ballot, .. } = request;
         self.round_seen = self.round_seen.max(ballot.round);
         let without = without.and(self.electorate());
         let hears = match self.retained.view {
@@ -123,19 +136,12 @@ impl Membership {
         self.send(&from.address, Body::Promise { ballot, accepted });
     }
 
-    pub(super) fn accept(
-        &mut self,
-        from: Sender,
-        epoch: Epoch,
-        ballot: Ballot,
-        electorate: u64,
-        value: View,
-        is_adopted: bool,
-    ) {
-        let is_own = ballot.name == from.name && ballot.round <= ROUND_MAX;
-        if !is_own || !self.is_due(&from, epoch, electorate) || !self.is_possible(&from, &value) {
+    pub(super) fn accept(&mut self, request: VoteRequest, value: View, is_adopted: bool) {
+        let is_own = request.is_own();
+        if !is_own || !self.is_due(&request) || !self.is_possible(&request.from, &value) {
             return;
         }
+        let VoteRequest { from, ballot, .. } = request;
         self.round_seen = self.round_seen.max(ballot.round);
         let promised = self.retained.promised.clone().filter(|promised| *promised > ballot);
         let hears = self.hears(&value, is_adopted);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::consensus::VoteRequest;
 use super::joining::Joining;
 use super::message::{
     Body, ClashError, Message, Output, PersistentState, Reachability, Refusal, Sender,
@@ -342,11 +343,12 @@ impl Membership {
             Body::Beat(beat) => self.beaten(&from, cluster, epoch, beat),
             Body::Probe { is_answer } => self.met(&from, cluster, epoch, !is_answer),
             Body::Prepare { ballot, electorate, without } => {
-                self.prepare(from, epoch, ballot, electorate, without);
+                self.prepare(VoteRequest { from, epoch, ballot, electorate }, without);
             }
             Body::Promise { ballot, accepted } => self.promised(&from, epoch, &ballot, accepted),
             Body::Accept { ballot, electorate, value, is_adopted } => {
-                self.accept(from, epoch, ballot, electorate, value, is_adopted);
+                let request = VoteRequest { from, epoch, ballot, electorate };
+                self.accept(request, value, is_adopted);
             }
             Body::Accepted { ballot } => self.accepted(&from, epoch, &ballot),
             Body::Nack { ballot, promised, hears } => {

@@ -3,11 +3,12 @@
 use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
+use crate::namespaces::{self, NamespaceLimits};
 use crate::nodes::{self, NodePools, Pools, at};
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
-use crate::{huge, labels, listing, namespaces, outgoing, part, plain, pool, shim, warm};
+use crate::{huge, labels, listing, outgoing, part, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -135,7 +136,8 @@ impl Client {
         objects: Option<&Bound<'_, PyAny>>,
         writers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        namespaces::create(py, &self.client, name, nbytes, objects, writers)
+        let limits = NamespaceLimits { nbytes, objects, writers };
+        namespaces::create(py, &self.client, name, limits)
     }
 
     #[doc = doc!("Client.drop_namespace")]

@@ -14,15 +14,24 @@ fn number(what: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>>
     value.map(extract).transpose()
 }
 
+/// The limits of a namespace, as Python objects; none without a value.
+pub struct NamespaceLimits<'a, 'py> {
+    /// Bytes of its objects.
+    pub nbytes: Option<&'a Bound<'py, PyAny>>,
+    /// Number of its objects.
+    pub objects: Option<&'a Bound<'py, PyAny>>,
+    /// Users that may write to it.
+    pub writers: Option<&'a Bound<'py, PyAny>>,
+}
+
 /// Creates a namespace.
 pub fn create(
     py: Python<'_>,
     client: &Client,
     name: String,
-    nbytes: Option<&Bound<'_, PyAny>>,
-    objects: Option<&Bound<'_, PyAny>>,
-    writers: Option<&Bound<'_, PyAny>>,
+    limits: NamespaceLimits<'_, '_>,
 ) -> PyResult<()> {
+    let NamespaceLimits { nbytes, objects, writers } = limits;
     let users = |writers: &Bound<'_, PyAny>| {
         let wrong = || invalid_argument(format!("writers are user ids, not {writers}"));
         let users = writers.try_iter().map_err(|_| wrong())?;

@@ -32,6 +32,6 @@ mod watches;
 pub use buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
-pub use node::{Action, NodeState, PeerIdentity, SessionId};
+pub use node::{Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId};
 pub use quota::Quotas;
 pub use spill::{SpillDone, SpillJob, WriteFault};

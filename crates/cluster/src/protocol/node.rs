@@ -14,7 +14,7 @@ use super::families::Families;
 use super::fanout::FanOut;
 use super::quota::Quotas;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, Replicas, wish_of};
-use super::requests::answer_wait;
+use super::requests::{RequestContext, answer_wait};
 use super::reservations::Reservations;
 use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
@@ -122,6 +122,26 @@ pub(super) struct SectionFiles {
     pub(super) memory: String,
 }
 
+/// The process that serves a node.
+#[derive(Debug, Clone, Copy)]
+pub struct DaemonInfo {
+    /// The address at which processes should map the region.
+    pub base: u64,
+    /// Its process id.
+    pub pid: u32,
+    /// The user that runs it.
+    pub owner_uid: u32,
+}
+
+/// What a daemon finds in a region that it adopts; nothing in a new one.
+#[derive(Debug, Clone, Default)]
+pub struct AdoptedState {
+    /// The clients that the region still lists.
+    pub orphans: Vec<(ClientSlot, PeerIdentity)>,
+    /// Number of objects.
+    pub objects: u32,
+}
+
 /// State of a node: its store, its clients and their waiting requests.
 #[derive(Debug)]
 pub struct NodeState {
@@ -171,16 +191,9 @@ pub struct NodeState {
 }
 
 impl NodeState {
-    /// A node over `home`; `orphans` are the clients that an adopted region still lists.
-    pub fn new(
-        home: Home,
-        base: u64,
-        pid: u32,
-        owner_uid: u32,
-        orphans: Vec<(ClientSlot, PeerIdentity)>,
-        adopted: u32,
-        now_ms: u64,
-    ) -> Self {
+    /// A node over `home`.
+    pub fn new(home: Home, daemon: DaemonInfo, adopted: AdoptedState, now_ms: u64) -> Self {
+        let DaemonInfo { base, pid, owner_uid } = daemon;
         let fabric = home.region().fabric();
         let place = SectionFiles {
             control_file_offset: fabric.read_fd(farrow_memory::Section::Control).1,
@@ -199,7 +212,7 @@ impl NodeState {
             sessions: BTreeMap::new(),
             strangers: 0,
             silent: BTreeSet::new(),
-            orphans: orphans.into_iter().collect(),
+            orphans: adopted.orphans.into_iter().collect(),
             families: Families::default(),
             waits: Waits::default(),
             fan_out: FanOut::default(),
@@ -216,7 +229,7 @@ impl NodeState {
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: RequestCounts::default(),
-            adopted: adopted.into(),
+            adopted: adopted.objects.into(),
             prepared: 0,
             turns: 0,
             started_ms: now_ms,
@@ -455,6 +468,7 @@ impl NodeState {
                 return out.push(answer_to(session, seq, Err(error)));
             }
         }
+        let context = |slot| RequestContext { session, slot, seq, now_ms };
         let body = match (request.body, slot) {
             (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
                 let body = match (self.other_node(&first), &first) {
@@ -491,7 +505,7 @@ impl NodeState {
                 Err(WireError::Invalid("the first message, and only that, is Hello".into()))
             }
             (RequestBody::Wait { targets, count, timeout_ms }, Some(slot)) => {
-                match self.wait((session, slot, seq), &targets, count, timeout_ms, now_ms, out) {
+                match self.wait(context(slot), &targets, count, timeout_ms, out) {
                     Ok(None) => return,
                     Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
                     Err(error) => Err(error),
@@ -566,7 +580,7 @@ impl NodeState {
                 }
             }
             (RequestBody::Sync { name, ask }, Some(slot)) => {
-                match self.sync((session, slot), seq, &name, ask, now_ms, out) {
+                match self.sync(context(slot), &name, ask, out) {
                     Ok(()) => return,
                     Err(error) => Err(error),
                 }
@@ -581,10 +595,10 @@ impl NodeState {
                 }
                 Ok(ReplyBody::Done)
             }
-            (body, Some(slot)) => match self.park(session, slot, seq, body, now_ms, out) {
+            (body, Some(slot)) => match self.park(context(slot), body, out) {
                 Ok(()) => return,
                 Err(body) => {
-                    return self.serve_now((session, slot, seq), body, (now_ms, wall_ns), out);
+                    return self.serve_now(context(slot), body, wall_ns, out);
                 }
             },
         };

@@ -15,24 +15,33 @@ use super::node::NodeState;
 use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 
+/// A request of a client that has joined, and the time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestContext {
+    pub(super) session: SessionId,
+    pub(super) slot: ClientSlot,
+    /// Number of the request in its session.
+    pub(super) seq: u64,
+    pub(super) now_ms: u64,
+}
+
 impl NodeState {
     /// Serves a request that waits for no name, and answers it. The answer to a delete may follow
     /// later.
     pub(super) fn serve_now(
         &mut self,
-        (session, slot, seq): (SessionId, ClientSlot, u64),
+        context: RequestContext,
         body: RequestBody,
-        (now_ms, wall_ns): (u64, u64),
+        wall_ns: u64,
         out: &mut Vec<Action>,
     ) {
+        let RequestContext { session, slot, seq, now_ms } = context;
         let result = match body {
             RequestBody::Delete { targets } => {
                 let allowed = self.check_right(slot, &RequestBody::Delete { targets: Vec::new() });
                 let limited = limit("objects in one message", targets.len(), BATCH_ITEMS_MAX);
                 let checked = allowed.and(limited);
-                let deleted = checked.and_then(|()| {
-                    self.delete_anywhere((session, seq), slot, &targets, now_ms, out)
-                });
+                let deleted = checked.and_then(|()| self.delete_anywhere(context, &targets, out));
                 self.reclaim_soon(now_ms);
                 deleted
             }
@@ -99,7 +108,7 @@ impl NodeState {
                     return Ok(ReplyBody::Sealed(vec![Err(error); items.len()]));
                 }
                 let sealed =
-                    items.into_iter().map(|item| self.seal(slot, item, (now_ms, wall_ns), out));
+                    items.into_iter().map(|item| self.seal(slot, item, now_ms, wall_ns, out));
                 Ok(ReplyBody::Sealed(sealed.collect()))
             }
             RequestBody::Confirm { ids } => {
@@ -210,7 +219,8 @@ impl NodeState {
         &mut self,
         slot: ClientSlot,
         item: SealItem,
-        (now_ms, wall_ns): (u64, u64),
+        now_ms: u64,
+        wall_ns: u64,
         out: &mut Vec<Action>,
     ) -> Result<(u64, u64), WireError> {
         limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
@@ -304,13 +314,13 @@ impl NodeState {
 
     pub(super) fn wait(
         &mut self,
-        (session, slot, seq): (SessionId, ClientSlot, u64),
+        context: RequestContext,
         targets: &[WireTarget],
         count: u32,
         timeout_ms: u64,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<Vec<bool>>, WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let targets: Vec<WireTarget> = targets
             .iter()
@@ -337,7 +347,7 @@ impl NodeState {
         self.check_waiting(session, wait_bytes(&ready, &names))?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
         let awaited: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
-        self.waits.add(session, seq, ready, count, names, deadline_ms);
+        self.waits.add(Wait { session, seq, ready, count, deadline_ms, names });
         self.await_names(&awaited, out);
         Ok(None)
     }

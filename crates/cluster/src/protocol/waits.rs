@@ -21,8 +21,9 @@ pub(super) struct Wait {
     pub(super) ready: Vec<bool>,
     /// Number of sealed targets that ends the wait.
     pub(super) count: usize,
-    deadline_ms: u64,
-    names: Vec<(String, usize)>,
+    pub(super) deadline_ms: u64,
+    /// The targets that may still appear, with their indexes in `ready`.
+    pub(super) names: Vec<(String, usize)>,
 }
 
 /// All waiting requests, by name and by deadline.
@@ -73,24 +74,15 @@ impl Waits {
         self.by_name.contains_key(name)
     }
 
-    /// Adds a wait; `names` are the targets that may still appear, with their indexes in `ready`.
-    pub(super) fn add(
-        &mut self,
-        session: SessionId,
-        seq: u64,
-        ready: Vec<bool>,
-        count: usize,
-        names: Vec<(String, usize)>,
-        deadline_ms: u64,
-    ) {
+    /// Adds a wait.
+    pub(super) fn add(&mut self, wait: Wait) {
         let id = self.next;
         self.next += 1;
-        for (name, _) in &names {
+        for (name, _) in &wait.names {
             self.by_name.entry(name.clone()).or_default().insert(id);
         }
-        self.by_deadline.insert((deadline_ms, id));
-        let wait = Wait { session, seq, ready, count, deadline_ms, names };
-        let of_session = self.by_session.entry(session).or_default();
+        self.by_deadline.insert((wait.deadline_ms, id));
+        let of_session = self.by_session.entry(wait.session).or_default();
         of_session.ids.insert(id);
         of_session.bytes += wait.bytes();
         self.all.insert(id, wait);

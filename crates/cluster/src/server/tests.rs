@@ -9,6 +9,7 @@ use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
 use farrow_wire::{Hello, PROTOCOL_VERSION, RequestBody, Welcome};
 
 use super::*;
+use crate::protocol::{AdoptedState, DaemonInfo};
 
 const OWNER: u32 = 1000;
 
@@ -26,7 +27,8 @@ impl World {
         let fabric = Arc::new(ShmFabric::memfd("server-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, &options, 0).unwrap();
-        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         let dir = tempfile::tempdir().unwrap();
         let (stopper, wake) = UnixStream::pair().unwrap();
         let parts = ServerParts {

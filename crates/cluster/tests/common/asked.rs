@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
@@ -38,7 +40,8 @@ impl Asked {
         let fabric = Arc::new(ShmFabric::memfd("denials-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
         let home = Home::create(region, options, 0).unwrap();
-        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         Self { state, sessions: 0, now_ms: 0 }
     }
 

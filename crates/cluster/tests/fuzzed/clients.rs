@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Offset, Region};
 use farrow_store::{Held, HoldTable, Home, Layout, Lru, ObjectId, Reader, Target};
@@ -60,7 +62,8 @@ impl World {
     pub fn new() -> Self {
         let [home, region] = regions();
         let home = Home::create(home, &options(), 0).unwrap();
-        let mut state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let mut state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         state.set_eviction_policy(Box::new(Lru));
         let id = ObjectId { hi: 0, lo: 0 };
         let (object, draft) = ((0, 0), (0, 0));

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use farrow_cluster::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction,
 };
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, Lru, Reader, RegionOptions, RemoteClient};
@@ -112,7 +114,8 @@ impl Node {
         if let Some(retained) = retained {
             home.keep_for_cluster(retained).unwrap();
         }
-        let mut state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let mut state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         state.set_eviction_policy(Box::new(Lru));
         state.join_cluster(cluster_options(number), 0, out).unwrap();
         Self {

@@ -5,6 +5,15 @@
 
 use super::{EdgeEntry, Side, Stamp, Visibility};
 
+/// One side of one account, as a trigger sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vertex<T> {
+    pub account: u32,
+    pub side: Side,
+    pub window: (T, T),
+    pub view: Visibility<T>,
+}
+
 /// Read access to a graph for searches. Entries of an account are in order of time; entries of one
 /// instant are in order of arrival. Windows are closed at both ends.
 pub(crate) trait Adjacency<T: Stamp>: Sync {
@@ -56,15 +65,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
 
     /// Appends the edges of `ascending` if there are at most `most`; returns whether it did. The
     /// graph is in order of time, or `most` is `usize::MAX`.
-    fn gather(
-        &self,
-        account: u32,
-        side: Side,
-        window: (T, T),
-        view: Visibility<T>,
-        most: usize,
-        into: &mut Vec<EdgeEntry<T>>,
-    ) -> bool;
+    fn gather(&self, vertex: Vertex<T>, most: usize, into: &mut Vec<EdgeEntry<T>>) -> bool;
 
     /// Prefetches the data of `count_bound`, so that cache misses overlap.
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);

@@ -6,7 +6,7 @@ mod record;
 mod stamp;
 mod visibility;
 
-pub(crate) use adjacency::Adjacency;
+pub(crate) use adjacency::{Adjacency, Vertex};
 pub(crate) use entry::{EdgeEntry, Side};
 pub(crate) use record::EdgeRecord;
 pub(crate) use record::{EdgeRemoval, NO_ACCOUNT};

@@ -3,12 +3,12 @@
 use super::evidence::PatternNamer;
 use super::search::SearchOutcome;
 use crate::Pattern;
-use crate::edge::{Adjacency, Side, Stamp, Visibility};
+use crate::edge::{Adjacency, Side, Stamp, Vertex, Visibility};
 use crate::kind::PatternKind;
 use crate::memory::OutOfMemory;
 use crate::patterns::{CHUNK, SearchContext};
 use crate::settings::{Mode, Settings, StatisticsSettings};
-use crate::statistics::{MeasurePlan, Vertex};
+use crate::statistics::MeasurePlan;
 use crate::stream::{
     CallContext, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, StreamEngine,
 };

@@ -25,6 +25,7 @@ pub(crate) use trigger_groups::{CHUNK, TriggerGroups};
 
 use crate::edge::{Adjacency, Stamp};
 use crate::settings::PatternSettings;
+use search_context::PatternSearch;
 use star::Star;
 
 /// The tables of one worker, reused for each search.
@@ -91,7 +92,8 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
     scratch: &mut SearchScratch<T>,
 ) {
     let SearchPlan { kind, pattern, column, length_max, work_max } = plan;
-    let search = SearchSettings { window: pattern.window, bins: &pattern.bins, column, work_max };
+    let settings = SearchSettings { window: pattern.window, bins: &pattern.bins, column, work_max };
+    let search = PatternSearch { context, settings };
     let credits = &mut scratch.credits;
     let side = side.unwrap_or(Side::In);
     match kind {
@@ -101,26 +103,24 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
         | PatternKind::DegreeOut => {
             let by_neighbour = matches!(kind, PatternKind::FanIn | PatternKind::FanOut);
             let star = Star { kind, side, by_neighbour };
-            star::star(context, search, star, places, &mut scratch.star, credits);
+            star::star(&search, star, places, &mut scratch.star, credits);
         }
         PatternKind::GatherScatter => {
-            star::gather_scatter(context, search, side, places, &mut scratch.star, credits);
+            star::gather_scatter(&search, side, places, &mut scratch.star, credits);
         }
         PatternKind::ScatterGather => {
             let scratch = &mut scratch.scatter_gather;
-            scatter_gather::scatter_gather(context, search, side, places, scratch, credits);
+            scatter_gather::scatter_gather(&search, side, places, scratch, credits);
         }
         PatternKind::TemporalCycle | PatternKind::SimpleCycle => {
-            context.closing(places, search.window, &mut scratch.closing);
+            context.closing(places, settings.window, &mut scratch.closing);
             for &place in &scratch.closing {
                 if kind == PatternKind::TemporalCycle {
                     let scratch = &mut scratch.temporal_cycle;
-                    temporal_cycle::temporal_cycle(context, search, place, scratch, credits);
+                    temporal_cycle::temporal_cycle(&search, place, scratch, credits);
                 } else {
                     let scratch = &mut scratch.simple_cycle;
-                    simple_cycle::simple_cycle(
-                        context, search, length_max, place, scratch, credits,
-                    );
+                    simple_cycle::simple_cycle(&search, length_max, place, scratch, credits);
                 }
             }
         }

@@ -6,7 +6,7 @@
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
-use super::search_context::{SearchContext, SearchSettings};
+use super::search_context::{PatternSearch, SearchContext, SearchSettings};
 use super::trigger::Trigger;
 use crate::accounts::AccountTable;
 use crate::edge::{Adjacency, Stamp, Visibility};
@@ -118,13 +118,13 @@ struct TriggerRole<'a, T, G> {
 /// Finds the patterns that triggers with one near account complete. `group` has all such triggers
 /// of a call, or a part of them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
+    pattern: &PatternSearch<'_, T, G>,
     side: Side,
     group: &[u32],
     scratch: &mut ScatterGatherScratch<T>,
     credits: &mut Credits,
 ) {
+    let PatternSearch { context, settings: search } = *pattern;
     let Some(first) = group.first().and_then(|&place| context.triggers.get(place as usize)) else {
         return;
     };

@@ -124,6 +124,13 @@ pub(crate) struct SearchSettings<'a> {
     pub work_max: u64,
 }
 
+/// The inputs of the searches for one pattern.
+#[derive(Debug)]
+pub(crate) struct PatternSearch<'a, T, G> {
+    pub context: &'a SearchContext<'a, T, G>,
+    pub settings: SearchSettings<'a>,
+}
+
 impl SearchSettings<'_> {
     /// The column of a size: that of the first bin that is not smaller, else of the last.
     pub(crate) fn column_of(&self, size: usize) -> usize {

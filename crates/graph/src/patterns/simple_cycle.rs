@@ -8,7 +8,7 @@
 
 use super::breadth_first::{BreadthFirst, Hop, NONE};
 use super::credits::Credits;
-use super::search_context::{SearchContext, SearchSettings, is_before};
+use super::search_context::{PatternSearch, SearchContext, SearchSettings, is_before};
 use super::trigger::Trigger;
 use crate::edge::Side;
 use crate::edge::{Adjacency, Stamp, Visibility};
@@ -56,13 +56,13 @@ struct SimplePaths<'a, T, G> {
 
 /// Finds the cycles of at most `length_max` edges that the edge at `place` completes.
 pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
+    pattern: &PatternSearch<'_, T, G>,
     length_max: usize,
     place: u32,
     scratch: &mut SimpleCycleScratch,
     credits: &mut Credits,
 ) {
+    let PatternSearch { context, settings: search } = *pattern;
     let trigger = context.triggers[place as usize];
     if trigger.is_loop() {
         return;

@@ -3,14 +3,14 @@
 //! Triggers of a batch that share an account share its list: their windows slide over it once.
 
 use super::credits::Credits;
-use super::search_context::{SearchContext, SearchSettings};
+use super::search_context::{PatternSearch, SearchContext, SearchSettings};
 use crate::accounts::AccountTable;
-use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{EdgeEntry, Side};
+use crate::edge::{Vertex, Visibility};
 use crate::kind::PatternKind;
 use crate::patterns::hubs;
-use crate::statistics::{NoValues, SlidingWindow, Vertex};
+use crate::statistics::{NoValues, SlidingWindow};
 
 /// Up to this many neighbours are compared one by one.
 const FEW: usize = 8;
@@ -43,14 +43,13 @@ pub(crate) struct Star {
 
 /// Fan or degree of the account that all triggers of `group` share on `star.side`.
 pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
+    pattern: &PatternSearch<'_, T, G>,
     star: Star,
     group: &[u32],
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = Centre::of(context, search, star.side, group) else { return };
+    let Some(centre) = Centre::of(pattern, star.side, group) else { return };
     let mut sizes = std::mem::take(&mut scratch.sizes);
     centre.measure(star.side, star.by_neighbour, scratch, &mut sizes);
     for (&place, &size) in group.iter().zip(&sizes) {
@@ -64,14 +63,13 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
 
 /// Gather-scatter of the account that all triggers of `group` share on `side`.
 pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
+    pattern: &PatternSearch<'_, T, G>,
     side: Side,
     group: &[u32],
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = Centre::of(context, search, side, group) else { return };
+    let Some(centre) = Centre::of(pattern, side, group) else { return };
     if !centre.has_two(Side::In) || !centre.has_two(Side::Out) {
         return;
     }
@@ -80,7 +78,7 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     centre.measure(Side::In, true, scratch, &mut sizes);
     centre.measure(Side::Out, true, scratch, &mut other_sizes);
     for ((&place, size), &other) in group.iter().zip(&mut sizes).zip(&other_sizes) {
-        let is_loop = context.triggers[place as usize].is_loop();
+        let is_loop = pattern.context.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
             centre.found(place, PatternKind::GatherScatter, *size, credits);
@@ -103,11 +101,11 @@ struct Centre<'a, T, G> {
 
 impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
     fn of(
-        context: &'a SearchContext<'a, T, G>,
-        search: SearchSettings<'a>,
+        pattern: &PatternSearch<'a, T, G>,
         side: Side,
         group: &'a [u32],
     ) -> Option<Centre<'a, T, G>> {
+        let PatternSearch { context, settings: search } = *pattern;
         let (&first, &last) = (group.first()?, group.last()?);
         let account = context.triggers.get(first as usize)?.end(side);
         Some(Centre { context, search, account, group, first, last })
@@ -162,7 +160,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
                 let entries = &mut scratch.entries;
                 entries.clear();
                 let most = hubs::LENGTH_MIN - 1;
-                if !context.graph.gather(account, side, window, view, most, entries) {
+                let vertex = Vertex { account, side, window, view };
+                if !context.graph.gather(vertex, most, entries) {
                     return self.carry_on(side, sizes);
                 }
                 sizes.push(distinct(entries.iter().copied(), &mut scratch.inside));
@@ -204,10 +203,11 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
     /// Distinct neighbours of windows that only move forward, in a graph in order of time.
     fn slide(&self, side: Side, scratch: &mut StarScratch<T>, sizes: &mut Vec<u32>) {
         let Centre { context, account, first, last, .. } = *self;
-        let span = (self.window(first).0, self.time(last));
+        let window = (self.window(first).0, self.time(last));
+        let vertex = Vertex { account, side, window, view: self.view_of_all() };
         let StarScratch { inside, entries, .. } = scratch;
         entries.clear();
-        context.graph.gather(account, side, span, self.view_of_all(), usize::MAX, entries);
+        context.graph.gather(vertex, usize::MAX, entries);
         inside.clear();
         let (mut from, mut to, mut distinct) = (0, 0, 0u32);
         for &place in self.group {

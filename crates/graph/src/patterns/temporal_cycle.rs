@@ -2,7 +2,7 @@
 
 use super::credits::Credits;
 use super::reach::{NONE, SearchEnds, TimedReach, TimedSearches};
-use super::search_context::{SearchContext, SearchSettings};
+use super::search_context::{PatternSearch, SearchContext, SearchSettings};
 use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{EdgeEntry, Side};
@@ -29,12 +29,12 @@ pub(crate) struct TemporalFrame<T> {
 
 /// Finds the cycles that the edge at `place` completes.
 pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
+    pattern: &PatternSearch<'_, T, G>,
     place: u32,
     scratch: &mut TemporalCycleScratch<T>,
     credits: &mut Credits,
 ) {
+    let PatternSearch { context, settings: search } = *pattern;
     let trigger = context.triggers[place as usize];
     // Many searches end here, before any table is set up.
     let Some(window) = window_of(context, search, place) else { return };

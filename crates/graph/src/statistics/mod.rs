@@ -3,9 +3,9 @@
 mod double_double;
 mod moments;
 mod sliding_window;
-use crate::edge::{EdgeEntry, Side};
+use crate::edge::{EdgeEntry, Side, Vertex};
 
-pub(crate) use sliding_window::{EdgeValues, LENGTH_MIN, NoValues, SlidingWindow, Vertex};
+pub(crate) use sliding_window::{EdgeValues, LENGTH_MIN, NoValues, SlidingWindow};
 
 use crate::accounts::{AccountHash, AccountTable};
 use crate::edge::{Adjacency, Stamp};
@@ -169,11 +169,11 @@ impl<T: Stamp> StatisticsScratch<T> {
         vertex: Vertex<T>,
         out: &mut [f64],
     ) {
-        let Vertex { account, side, window, view } = vertex;
+        let Vertex { account, window, view, .. } = vertex;
         let is_running = wanted.is_running() && graph.is_ordered();
         let most = if is_running { LENGTH_MIN - 1 } else { usize::MAX };
         self.entries.clear();
-        if !graph.gather(account, side, window, view, most, &mut self.entries) {
+        if !graph.gather(vertex, most, &mut self.entries) {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
         let StatisticsScratch { entries, neighbours, .. } = self;

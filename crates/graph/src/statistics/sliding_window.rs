@@ -5,8 +5,8 @@
 
 use super::moments::Moments;
 use crate::accounts::AccountHash;
-use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::edge::{EdgeEntry, Side};
+use crate::edge::{Adjacency, Stamp};
+use crate::edge::{EdgeEntry, Vertex};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
@@ -40,15 +40,6 @@ impl<T: Copy> EdgeValues<T> for NoValues {
     fn is_recent(&self, _: EdgeEntry<T>) -> bool {
         true
     }
-}
-
-/// One side of one account, as a trigger sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Vertex<T> {
-    pub account: u32,
-    pub side: Side,
-    pub window: (T, T),
-    pub view: Visibility<T>,
 }
 
 /// The edges on one side of an account in a window.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::authority::NameAuthority;
 use super::debt::{Debt, batches};
 use super::{
-    NAMES_MAX, NameChecks, NameMessage, NameMessageBody, NameOutput, NameRefusal, RETRY_MS, Unread,
-    Verdict, hash_of_member, highest, is_name,
+    NAMES_MAX, NameChecks, NameMessage, NameMessageBody, NameOutput, NameRefusal, NameRequest,
+    RETRY_MS, Unread, Verdict, hash_of_member, highest, is_name,
 };
 use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -32,7 +32,7 @@ impl Members {
 
 /// A request without an answer.
 #[derive(Debug)]
-struct NameRequest {
+struct UnansweredRequest {
     ticket: u64,
     deadline_ms: u64,
     results: Vec<Option<Result<(), NameRefusal>>>,
@@ -59,7 +59,7 @@ pub struct Naming {
     has_lease: bool,
     serial: u64,
     next_id: u64,
-    asks: BTreeMap<u64, NameRequest>,
+    asks: BTreeMap<u64, UnansweredRequest>,
     /// Requested names: the request, and the position in it.
     pending: BTreeMap<String, (u64, usize)>,
     claims: BTreeMap<u64, PendingNames>,
@@ -236,9 +236,7 @@ impl Naming {
     /// returns whether a sealed object anywhere in the view has the name.
     pub fn ask(
         &mut self,
-        ticket: u64,
-        names: Vec<String>,
-        deadline_ms: u64,
+        NameRequest { ticket, names, deadline_ms }: NameRequest,
         now_ms: u64,
         exists: &dyn Fn(&str) -> bool,
         out: &mut Vec<NameOutput>,
@@ -270,7 +268,7 @@ impl Naming {
             }
         }
         let left = asked.len();
-        self.asks.insert(id, NameRequest { ticket, deadline_ms, results, left });
+        self.asks.insert(id, UnansweredRequest { ticket, deadline_ms, results, left });
         self.claim(id, asked);
         self.answer_if_whole(id, out);
         self.claim_own(exists);

@@ -175,6 +175,17 @@ pub enum NameMessageBody {
     },
 }
 
+/// A request for names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameRequest {
+    /// Identifies the request in [`NameOutput::Answer`].
+    pub ticket: u64,
+    /// The names.
+    pub names: Vec<String>,
+    /// The request is answered at this time at the latest.
+    pub deadline_ms: u64,
+}
+
 /// Checks of a name: whether an object has it, and whether a home may have it.
 pub type NameChecks<'a> = (&'a dyn Fn(&str) -> bool, &'a dyn Fn(&str) -> bool);
 

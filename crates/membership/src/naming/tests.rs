@@ -319,7 +319,7 @@ impl World {
         let (ticket, deadline_ms) = (self.next, self.now_ms + ASK_MS);
         self.nodes[node].asked.insert(ticket, (deadline_ms, names.clone()));
         self.call(node, |naming, now_ms, exists, out| {
-            naming.ask(ticket, names, deadline_ms, now_ms, exists, out);
+            naming.ask(NameRequest { ticket, names, deadline_ms }, now_ms, exists, out);
         })
     }
 
@@ -608,7 +608,8 @@ fn alone() -> (Naming, View) {
 
 fn ask(naming: &mut Naming, names: Vec<String>) -> Vec<NameOutput> {
     let mut out = Vec::new();
-    naming.ask(7, names, 100, 0, &|name| name == "old", &mut out);
+    let request = NameRequest { ticket: 7, names, deadline_ms: 100 };
+    naming.ask(request, 0, &|name| name == "old", &mut out);
     out
 }
 

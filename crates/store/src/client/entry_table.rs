@@ -51,14 +51,31 @@ struct PageRow {
     used: Vec<u32>,
 }
 
+/// The place of an entry in the table.
+#[derive(Debug, Clone, Copy, Default)]
+struct EntryPlace {
+    /// Index of its row.
+    row: usize,
+    /// Index in the row.
+    index: usize,
+}
+
+/// An entry in a life that an object can use.
+#[derive(Debug, Clone, Copy)]
+struct OpenEntry {
+    /// The entry.
+    place: EntryPlace,
+    /// Its life.
+    life: Generation,
+}
+
 #[derive(Debug, Default)]
 struct Books {
     rows: Vec<PageRow>,
-    /// Row, and index in it, of entries whose life is open and unused.
-    free: Vec<(usize, usize)>,
-    /// Where the next search starts.
-    row: usize,
-    place: usize,
+    /// Entries whose life is open and unused.
+    free: Vec<EntryPlace>,
+    /// The place where the next search starts.
+    next: EntryPlace,
     /// Entries in all rows.
     entries: usize,
     /// Lives that the next search may look at.
@@ -142,14 +159,15 @@ impl EntryTable {
         // them back with the first entry.
         self.region.refresh_if_remote(span)?;
         let used = vec![0; pages as usize * in_page as usize];
-        let (row, places) = (books.rows.len(), used.len());
+        let (row, count) = (books.rows.len(), used.len());
         let namespace = namespace_of_page(&self.region, layout, before as u32)?;
-        books.entries += places;
+        books.entries += count;
         books.rows.push(PageRow { alias, first: before as u32 * in_page, namespace, used });
         // The last one in is the first one out: low entries are used first.
-        for place in (0..places).rev() {
-            if self.usable(books, row, place)?.is_some() {
-                books.free.push((row, place));
+        for index in (0..count).rev() {
+            let place = EntryPlace { row, index };
+            if self.usable(books, place)?.is_some() {
+                books.free.push(place);
             }
         }
         Ok(())
@@ -177,24 +195,26 @@ impl EntryTable {
         if books.free.is_empty() {
             self.search(&mut books)?;
         }
-        let (row, place, life) = loop {
-            let Some((row, place)) = books.free.pop() else {
+        let open = loop {
+            let Some(place) = books.free.pop() else {
                 return Ok(None);
             };
-            if let Some(life) = self.usable(&books, row, place)? {
-                break (row, place, life);
+            if let Some(life) = self.usable(&books, place)? {
+                break OpenEntry { place, life };
             }
         };
-        let sealed = self.seal_at(&books, (row, place), life, request, now_ns, holds);
+        let OpenEntry { place, life } = open;
+        let sealed = self.seal_at(&books, open, request, now_ns, holds);
         match &sealed {
             Ok(_) => {
-                let used = books.rows.get_mut(row).and_then(|row| row.used.get_mut(place));
+                let row = books.rows.get_mut(place.row);
+                let used = row.and_then(|row| row.used.get_mut(place.index));
                 if let Some(used) = used {
                     *used = life.0;
                 }
                 books.looks = (books.looks + LOOKS_PER_OBJECT).min(books.entries);
             }
-            Err(_) => books.free.push((row, place)),
+            Err(_) => books.free.push(place),
         }
         sealed.map(Some)
     }
@@ -202,15 +222,15 @@ impl EntryTable {
     fn seal_at(
         &self,
         books: &Books,
-        (row, place): (usize, usize),
-        life: Generation,
+        OpenEntry { place, life }: OpenEntry,
         request: &SealRequest<'_>,
         now_ns: u64,
         holds: Option<&Arc<HoldTable>>,
     ) -> Result<(ObjectId, Option<Held>), StoreError> {
         let layout = &self.header.layout;
-        let row = books.rows.get(row).ok_or(StoreError::BadRequest { reason: "no such page" })?;
-        let number = row.first + place as u32;
+        let row = books.rows.get(place.row);
+        let row = row.ok_or(StoreError::BadRequest { reason: "no such page" })?;
+        let number = row.first + place.index as u32;
         let id = ObjectId::new(self.header.uid, life, layout.client_slot(number));
         let entry = Entry {
             kind: request.kind,
@@ -263,37 +283,33 @@ impl EntryTable {
                 break;
             }
             books.looks = books.looks.saturating_sub(1);
-            if books.rows.get(books.row).is_none_or(|row| books.place >= row.used.len()) {
-                books.row = if books.row + 1 < books.rows.len() { books.row + 1 } else { 0 };
-                books.place = 0;
+            let EntryPlace { row, index } = books.next;
+            if books.rows.get(row).is_none_or(|row| index >= row.used.len()) {
+                let row = if row + 1 < books.rows.len() { row + 1 } else { 0 };
+                books.next = EntryPlace { row, index: 0 };
             }
-            let at = (books.row, books.place);
-            books.place += 1;
-            if self.usable(books, at.0, at.1)?.is_some() {
-                books.free.push(at);
+            let place = books.next;
+            books.next.index += 1;
+            if self.usable(books, place)?.is_some() {
+                books.free.push(place);
             }
         }
         Ok(())
     }
 
     /// The life in which an entry can be used, if it is open and this client has not used it.
-    fn usable(
-        &self,
-        books: &Books,
-        row: usize,
-        place: usize,
-    ) -> Result<Option<Generation>, StoreError> {
-        let Some(row) = books.rows.get(row) else {
+    fn usable(&self, books: &Books, place: EntryPlace) -> Result<Option<Generation>, StoreError> {
+        let Some(row) = books.rows.get(place.row) else {
             return Ok(None);
         };
-        let at = self.header.layout.life(row.first + place as u32, 0);
+        let at = self.header.layout.life(row.first + place.index as u32, 0);
         let span = Span::new(at, Length(8));
         self.region.refresh_if_remote(span)?;
         let words = self.region.words(span)?;
         // Acquire: stores into the entry follow the end of its last life.
         let word = words.load(0, Ordering::Acquire);
         let life = life_of(word.ok_or_else(|| StoreError::unreachable_word("life table", at.0))?);
-        let is_unused = row.used.get(place).is_some_and(|used| *used < life.generation().0);
+        let is_unused = row.used.get(place.index).is_some_and(|used| *used < life.generation().0);
         Ok((is_open(life) && is_unused).then_some(life.generation()))
     }
 

@@ -17,7 +17,7 @@ use super::local::Locals;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
 use super::{Home, Unfinished};
-use crate::books::blocks::{Blocks, ClientAccount};
+use crate::books::blocks::Blocks;
 use crate::books::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::books::control::Control;
 use crate::books::directory::Directory;
@@ -68,6 +68,17 @@ pub struct AdoptReport {
     pub clients: Vec<ClientRecord>,
 }
 
+/// The state that decides which entries are valid.
+#[derive(Clone, Copy)]
+pub(super) struct SurveyContext<'a> {
+    /// The header of the region.
+    pub(super) header: &'a RegionHeader,
+    /// The directory.
+    pub(super) directory: &'a Directory,
+    /// The accounts of the clients that have joined.
+    pub(super) accounts: &'a ClientAccounts,
+}
+
 /// All entries of the directory, by state.
 #[derive(Default)]
 struct EntrySurvey {
@@ -108,15 +119,15 @@ impl Home {
         let clients = ClientTable::open(control.clone(), layout)?;
         let accounts = ClientAccounts::new(clients.records());
         let (namespaces, damaged) = NamespaceTable::open(control.clone(), layout)?;
-        let mut survey = survey_entries(&control, &header, &directory, &accounts)?;
+        let context = SurveyContext { header: &header, directory: &directory, accounts: &accounts };
+        let mut survey = survey_entries(&control, context)?;
         let damaged = damaged.into_iter().map(|reason| Dropped { id: None, reason });
         survey.dropped.extend(damaged);
         let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
 
         let area = EntryArea::open(control.clone(), layout, &known)?;
         let EntrySurvey { candidates, dropped, .. } = &mut survey;
-        let locals =
-            adopt_local::survey(&area, &directory, &header, &accounts, candidates, dropped)?;
+        let locals = adopt_local::survey(context, &area, candidates, dropped)?;
 
         let found = settle_grants(&control, &layout, &known, dropped)?;
         let mut grants = Grants::new(control.clone(), layout, &found);
@@ -242,10 +253,9 @@ impl Home {
 /// Read every directory entry that was ever used.
 fn survey_entries(
     control: &Control,
-    header: &RegionHeader,
-    directory: &Directory,
-    accounts: &ClientAccounts,
+    context: SurveyContext<'_>,
 ) -> Result<EntrySurvey, StoreError> {
+    let SurveyContext { header, directory, .. } = context;
     let mut survey = EntrySurvey::default();
     survey.candidates.reserve_exact(directory.used() as usize);
     // One call instead of a page fault for each page. If it fails, the faults do the same.
@@ -272,9 +282,8 @@ fn survey_entries(
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
                     Ok(entry) => survey.candidates.push(candidate(
                         control,
-                        header,
+                        context,
                         &entry,
-                        accounts.of_creator(&entry),
                         sequence.state(),
                         &mut survey.dropped,
                     )?),
@@ -362,9 +371,8 @@ fn drop_entry(survey: &mut EntrySurvey, slot: Slot, reason: &str) {
 /// list is unusable: it retires with its primary block alone.
 fn candidate(
     control: &Control,
-    header: &RegionHeader,
+    context: SurveyContext<'_>,
     entry: &Entry,
-    account: ClientAccount,
     state: EntryState,
     dropped: &mut Vec<Dropped>,
 ) -> Result<KeepCandidate, StoreError> {
@@ -377,7 +385,7 @@ fn candidate(
         name_hash: NameHash(entry.name_hash),
         sealed_at_ns: entry.sealed_at_ns,
         creator: entry.creator,
-        account,
+        account: context.accounts.of_creator(entry),
         is_local: false,
         // An object that was leaving stays: its end was not published. A replica retires, because
         // its original may no longer exist.
@@ -395,7 +403,7 @@ fn candidate(
     control.region().refresh(list)?;
     control.region().copy_out(list.offset, &mut bytes)?;
     let found = if crc32c::crc32c(&bytes) == entry.extra_crc {
-        decode_list(&bytes, entry, &header.layout).map(|(extra, _)| extra)
+        decode_list(&bytes, entry, &context.header.layout).map(|(extra, _)| extra)
     } else {
         Err("the checksum of its list of extra blocks differs")
     };

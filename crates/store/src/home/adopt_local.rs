@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use farrow_memory::Span;
 
 use super::Home;
-use super::accounts::ClientAccounts;
-use super::adopt::Dropped;
+use super::adopt::{Dropped, SurveyContext};
 use super::settle::{Fate, KeepCandidate, settle_blocks};
 use crate::books::blocks::{Block, ClientAccount};
 use crate::books::directory::Directory;
@@ -35,21 +34,30 @@ pub(super) struct LocalSurvey {
     void: Vec<u32>,
 }
 
+/// The client of an entry page.
+#[derive(Clone, Copy)]
+struct PageOwner {
+    /// Its number, or [`NOBODY`].
+    client: u32,
+    /// The account of its objects.
+    account: ClientAccount,
+}
+
 /// Read every entry of every page in use whose life may have an object. A takeover that was
 /// interrupted is undone here, or finished once all is settled.
 pub(super) fn survey(
+    context: SurveyContext<'_>,
     area: &EntryArea,
-    directory: &Directory,
-    header: &RegionHeader,
-    accounts: &ClientAccounts,
     candidates: &mut Vec<KeepCandidate>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<LocalSurvey, StoreError> {
+    let SurveyContext { header, directory, accounts } = context;
     let mut survey = LocalSurvey::default();
     for page in area.used_pages() {
         let words = area.read_page(page)?;
-        let creator = area.client_of_page(page).unwrap_or(NOBODY);
-        let account = accounts.of(creator, area.namespace_of_page(page));
+        let client = area.client_of_page(page).unwrap_or(NOBODY);
+        let account = accounts.of(client, area.namespace_of_page(page));
+        let owner = PageOwner { client, account };
         for (number, words) in area.entries(page, &words) {
             let life = area.life(number)?;
             if life.state() == EntryState::Leaving || (is_open(life) && area.forward(number)? != 0)
@@ -65,7 +73,7 @@ pub(super) fn survey(
                 }
                 area.set_forward(number, 0)?;
             }
-            match candidate(header, life, number, words, (creator, account)) {
+            match candidate(header, life, number, words, owner) {
                 Ok(Some(candidate)) => candidates.push(candidate),
                 Ok(None) => {}
                 Err(reason) => {
@@ -88,7 +96,7 @@ fn candidate(
     life: Sequence,
     number: u32,
     words: &[u64; CLIENT_ENTRY_WORDS],
-    (creator, account): (u32, ClientAccount),
+    owner: PageOwner,
 ) -> Result<Option<KeepCandidate>, &'static str> {
     let slot = header.layout.client_slot(number);
     let fate = match life.state() {
@@ -113,8 +121,8 @@ fn candidate(
         name: Span::default(),
         name_hash: NameHash(0),
         sealed_at_ns: entry.sealed_at_ns,
-        creator,
-        account,
+        creator: owner.client,
+        account: owner.account,
         is_local: true,
         fate,
     }))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
-use farrow_membership::naming::{self, NameRefusal};
+use farrow_membership::naming::{self, NameRefusal, NameRequest};
 use farrow_store::{ClientSlot, ObjectId, own_name};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
@@ -11,6 +11,7 @@ use super::peers::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
+use crate::protocol::requests::RequestContext;
 use crate::protocol::{Action, SessionId};
 
 /// Limit of requests that wait for names at a time.
@@ -123,13 +124,11 @@ impl NodeState {
     /// does neither, or takes no name that is free here.
     pub(in crate::protocol) fn park(
         &mut self,
-        session: SessionId,
-        slot: ClientSlot,
-        seq: u64,
+        context: RequestContext,
         body: RequestBody,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), RequestBody> {
+        let RequestContext { session, slot, seq, now_ms } = context;
         if self.cluster.is_none() {
             return Err(body);
         }
@@ -212,23 +211,21 @@ impl NodeState {
         let due: Vec<PendingNameRelease> = parked.indebted.extract_if(.., is_due).collect();
         for PendingNameRelease { session, slot, seq, then, .. } in due {
             match then {
-                Then::Serve(body) => self.serve_parked((session, slot, seq), body, now_ms, out),
+                Then::Serve(body) => {
+                    let context = RequestContext { session, slot, seq, now_ms };
+                    self.serve_parked(context, body, out);
+                }
                 Then::Answer(body) => out.push(answer_to(session, seq, body)),
             }
         }
     }
 
     /// Serves a request after its wait, if its client is still connected.
-    fn serve_parked(
-        &mut self,
-        (session, slot, seq): (SessionId, ClientSlot, u64),
-        body: RequestBody,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        if self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot)) {
-            let now = (now_ms, self.home.now_ns());
-            self.serve_now((session, slot, seq), body, now, out);
+    fn serve_parked(&mut self, context: RequestContext, body: RequestBody, out: &mut Vec<Action>) {
+        let session = self.sessions.get(&context.session);
+        if session.is_some_and(|session| session.slot == Some(context.slot)) {
+            let wall_ns = self.home.now_ns();
+            self.serve_now(context, body, wall_ns, out);
         }
     }
 
@@ -242,13 +239,14 @@ impl NodeState {
         }
         let ticket = cluster.parked.next_ticket;
         cluster.parked.next_ticket += 1;
-        let (names, deadline_ms) = (waiting.names.clone(), waiting.deadline_ms);
+        let WaitingForNames { names, deadline_ms, .. } = &waiting;
+        let request = NameRequest { ticket, names: names.clone(), deadline_ms: *deadline_ms };
         cluster.parked.waiting.insert(ticket, waiting);
         let Cluster { naming, peers, membership, .. } = &mut **cluster;
         let exists = |name: &str| is_name_known(&self.home, peers, name);
         let mut outputs = Vec::new();
         naming.set_unread(unread(peers, membership.view()));
-        naming.ask(ticket, names, deadline_ms, now_ms, &exists, &mut outputs);
+        naming.ask(request, now_ms, &exists, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
 
@@ -266,7 +264,8 @@ impl NodeState {
                 }
                 None => {
                     let WaitingForNames { session, slot, seq, body, .. } = waiting;
-                    self.serve_parked((session, slot, seq), body, now_ms, out);
+                    let context = RequestContext { session, slot, seq, now_ms };
+                    self.serve_parked(context, body, out);
                 }
             }
         }

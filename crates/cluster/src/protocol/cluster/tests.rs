@@ -18,7 +18,7 @@ use farrow_wire::{
 
 use super::remote_clients::AGAIN_MS;
 use super::*;
-use crate::protocol::span;
+use crate::protocol::{AdoptedState, DaemonInfo, span};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
@@ -136,7 +136,8 @@ impl World {
         for number in [0, 1] {
             let region = Region::map(Arc::clone(&world.fabrics[number]), Access::Home, None);
             let home = Home::create(Arc::new(region.unwrap()), &options(), 0).unwrap();
-            world.nodes.push(NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0));
+            let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+            world.nodes.push(NodeState::new(home, daemon, AdoptedState::default(), 0));
             first.push(world.join_cluster(number));
         }
         (0..).zip(first).for_each(|(number, out)| world.perform(number, out));
@@ -177,8 +178,9 @@ impl World {
         self.nodes.remove(0);
         let (home, report) = Home::adopt(region).unwrap();
         let orphans = report.clients.iter().map(|one| (one.client, PeerIdentity::from(one)));
-        let state =
-            NodeState::new(home, 0, 1, OWNER, orphans.collect(), report.objects, self.now_ms);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
+        let adopted = AdoptedState { orphans: orphans.collect(), objects: report.objects };
+        let state = NodeState::new(home, daemon, adopted, self.now_ms);
         self.nodes.insert(0, state);
         self.remote_clients.clear();
         // Questions of the old daemon get no answer.

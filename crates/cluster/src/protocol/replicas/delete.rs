@@ -5,11 +5,12 @@ use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 
 use super::DeleteWaiter;
 use super::invalidate::{DeleteOrigin, Withdrawal};
+use crate::protocol::Action;
 use crate::protocol::admission::answer_to;
 use crate::protocol::cluster::{Answer, Question, answer_peer};
 use crate::protocol::convert::{store_error, store_target};
 use crate::protocol::node::NodeState;
-use crate::protocol::{Action, SessionId};
+use crate::protocol::requests::RequestContext;
 
 /// A delete that other nodes perform or allow in part.
 #[derive(Debug)]
@@ -34,12 +35,11 @@ impl NodeState {
     /// Deletes objects for a client. Returns `None` if the answer follows later.
     pub(in crate::protocol) fn delete_anywhere(
         &mut self,
-        (session, seq): (SessionId, u64),
-        slot: ClientSlot,
+        context: RequestContext,
         targets: &[WireTarget],
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
         let mut results = vec![Ok(()); targets.len()];
         let (mut own, mut far) = (Vec::new(), Vec::new());
         for (place, (target, result)) in targets.iter().zip(&mut results).enumerate() {

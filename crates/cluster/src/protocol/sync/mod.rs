@@ -14,18 +14,19 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_membership::Epoch;
-use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
+use farrow_store::{NAME_BYTES_MAX, own_name};
 use farrow_wire::{ReplyBody, Rights, SyncAsk, WireError};
 use serde::{Deserialize, Serialize};
 
 use moves::Moves;
+use table::{Arrival, Outcomes, SyncTable};
 pub use table::{NameState, PARTIES_MAX, Party, WaitOutcome, Waiter};
-use table::{Outcomes, SyncTable};
 
 use super::admission::answer_to;
 use super::convert::limit;
 use super::grants::namespace_in;
 use super::node::NodeState;
+use super::requests::RequestContext;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 
@@ -126,6 +127,19 @@ struct SyncWait {
     refusal: Option<String>,
 }
 
+/// The client of a request, with the numbers that its node uses.
+#[derive(Debug, Clone, Copy)]
+struct SyncOrigin<'a> {
+    /// The node of the client.
+    node: &'a str,
+    /// Number of the request there.
+    number: u64,
+    /// Number of the client there.
+    client: u64,
+    /// Its process id there.
+    pid: u32,
+}
+
 /// The barriers and flags that a node owns, and the waits of its own clients.
 #[derive(Debug, Default)]
 pub(super) struct Sync {
@@ -162,13 +176,12 @@ impl NodeState {
     /// Handles a client's request for a barrier or flags.
     pub(super) fn sync(
         &mut self,
-        (session, slot): (SessionId, ClientSlot),
-        seq: u64,
+        context: RequestContext,
         name: &str,
         ask: SyncAsk,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
         let name = self.full_name(slot, name)?;
         let waiting = self.sync.waits.values().filter(|wait| wait.session == session).count();
         limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
@@ -220,7 +233,8 @@ impl NodeState {
             if let Err(reason) = self.check_answers(&ask) {
                 return self.sync_refused(number, reason, now_ms);
             }
-            return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
+            let origin = SyncOrigin { node: &own, number, client, pid };
+            return self.do_sync(origin, &name, &ask, now_ms, out);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
         if !self.ask_node(&owner, &question, PendingQuestion::Sync(number), out) {
@@ -254,13 +268,13 @@ impl NodeState {
     /// Performs a request of a client of any node at the owner.
     fn do_sync(
         &mut self,
-        node: &str,
+        origin: SyncOrigin<'_>,
         name: &str,
         ask: &SyncAsk,
-        (number, client, pid): (u64, u64, u32),
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let SyncOrigin { node, number, client, pid } = origin;
         let mut outcomes = Outcomes::new();
         let waiter = Waiter { node: node.to_owned(), number };
         let party = Party { node: node.to_owned(), client, pid };
@@ -268,7 +282,8 @@ impl NodeState {
         let table = &mut self.sync.table;
         match *ask {
             SyncAsk::Arrive { parties, .. } => {
-                table.arrive(name, parties, waiter, party, deadline_ms, &mut outcomes);
+                let arrival = Arrival { waiter, party, deadline_ms };
+                table.arrive(name, parties, arrival, &mut outcomes);
             }
             SyncAsk::SetFlags { set, clear } => {
                 let told = match table.set_flags(name, set, clear, &mut outcomes) {
@@ -391,7 +406,8 @@ impl NodeState {
                     let waiter = Waiter { node: from.to_owned(), number };
                     self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], now_ms, out);
                 } else if name.len() <= NAME_BYTES_MAX as usize {
-                    self.do_sync(from, &name, &ask, (number, client, pid), now_ms, out);
+                    let origin = SyncOrigin { node: from, number, client, pid };
+                    self.do_sync(origin, &name, &ask, now_ms, out);
                 }
             }
             SyncQuestion::Told { number, told } => {

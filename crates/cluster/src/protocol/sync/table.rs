@@ -72,17 +72,21 @@ pub enum WaitOutcome {
     Moved,
 }
 
+/// A client that arrives at a barrier.
 #[derive(Debug)]
-struct Arrived {
-    waiter: Waiter,
-    party: Party,
-    deadline_ms: u64,
+pub struct Arrival {
+    /// The request to answer.
+    pub waiter: Waiter,
+    /// The client.
+    pub party: Party,
+    /// The barrier breaks at this time unless all parties have arrived.
+    pub deadline_ms: u64,
 }
 
 #[derive(Debug, Default)]
 struct Barrier {
     parties: u32,
-    arrived: Vec<Arrived>,
+    arrived: Vec<Arrival>,
     /// Parties of the last completed round: if one of them ends, the barrier breaks.
     members: BTreeSet<Party>,
 }
@@ -160,22 +164,14 @@ impl SyncTable {
     }
 
     /// A party arrives at a barrier.
-    pub fn arrive(
-        &mut self,
-        name: &str,
-        parties: u32,
-        waiter: Waiter,
-        party: Party,
-        deadline_ms: u64,
-        out: &mut Outcomes,
-    ) {
+    pub fn arrive(&mut self, name: &str, parties: u32, arrival: Arrival, out: &mut Outcomes) {
         if parties == 0 || parties > PARTIES_MAX {
             let reason = format!("a barrier of {parties} parties: 1 to {PARTIES_MAX} are possible");
-            return out.push((waiter, WaitOutcome::Refused(reason)));
+            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
         if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
             let reason = format!("too many barriers: the limit is {NAMES_MAX}");
-            return out.push((waiter, WaitOutcome::Refused(reason)));
+            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
         let barrier = self.barriers.entry(name.to_owned()).or_default();
         if barrier.arrived.is_empty() {
@@ -184,9 +180,9 @@ impl SyncTable {
         if barrier.parties != parties {
             let others = barrier.parties;
             let reason = format!("{parties} parties at a barrier where others wait for {others}");
-            return out.push((waiter, WaitOutcome::Refused(reason)));
+            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
-        barrier.arrived.push(Arrived { waiter, party, deadline_ms });
+        barrier.arrived.push(arrival);
         if barrier.arrived.len() < parties as usize {
             return;
         }
@@ -409,9 +405,13 @@ mod tests {
         Party { node: "a".into(), client, pid: client as u32 }
     }
 
+    fn arrival(number: u64, client: u64, deadline_ms: u64) -> Arrival {
+        Arrival { waiter: waiter(number), party: party(client), deadline_ms }
+    }
+
     fn arrive(table: &mut SyncTable, parties: u32, number: u64, deadline_ms: u64) -> Outcomes {
         let mut out = Vec::new();
-        table.arrive("b", parties, waiter(number), party(number % 10), deadline_ms, &mut out);
+        table.arrive("b", parties, arrival(number, number % 10, deadline_ms), &mut out);
         out
     }
 
@@ -467,8 +467,8 @@ mod tests {
         let mut table = SyncTable::default();
         let mut out = Vec::new();
         for (name, number) in [("x", 1), ("y", 2)] {
-            table.arrive(name, 3, waiter(number), party(1), 9, &mut out);
-            table.arrive(name, 3, waiter(number + 10), party(2), 9, &mut out);
+            table.arrive(name, 3, arrival(number, 1, 9), &mut out);
+            table.arrive(name, 3, arrival(number + 10, 2, 9), &mut out);
         }
         table.wait_flags("f", 1, waiter(3), 9, &mut out);
         table.give_up(&waiter(3), &mut out);
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(out, [(waiter(11), told)]);
         out.clear();
         assert_eq!(table.set_flags("f", 1, 0, &mut out), Ok(1));
-        table.arrive("y", 3, waiter(21), party(3), 9, &mut out);
+        table.arrive("y", 3, arrival(21, 3, 9), &mut out);
         let told: Vec<_> = out.iter().map(|(to, told)| (to.number, told)).collect();
         assert_eq!(told, [2, 12, 21].map(|number| (number, &WaitOutcome::Released)));
     }
@@ -555,7 +555,7 @@ mod tests {
             for (now, (what, client)) in (0..).zip(steps) {
                 match what {
                     0 | 1 => {
-                        table.arrive("b", 3, waiter(asked), party(client), now + 7, &mut out);
+                        table.arrive("b", 3, arrival(asked, client, now + 7), &mut out);
                         asked += 1;
                     }
                     2 => table.leave(|one| one.client == client, "it ended", &mut out),

@@ -11,8 +11,8 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
 
 use super::moves::MoveMutant;
 use super::*;
-use crate::protocol::PeerIdentity;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
+use crate::protocol::{AdoptedState, DaemonInfo, PeerIdentity};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE_MS: u64 = 1000;
@@ -85,7 +85,8 @@ impl World {
     }
 
     fn start(&mut self, number: usize) {
-        let mut node = NodeState::new(home(number), 0, 1, 0, Vec::new(), 0, self.now_ms);
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
+        let mut node = NodeState::new(home(number), daemon, AdoptedState::default(), self.now_ms);
         node.sync.moves.mutant = self.mutant;
         let options = ClusterOptions {
             net: None,

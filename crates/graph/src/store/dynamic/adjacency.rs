@@ -1,7 +1,7 @@
 //! Read access to the newest edges for searches.
 
 use super::DynamicGraph;
-use crate::edge::{Adjacency, EdgeEntry, ListCut, Side, Stamp, Visibility};
+use crate::edge::{Adjacency, EdgeEntry, ListCut, Side, Stamp, Vertex, Visibility};
 
 impl<T: Stamp> DynamicGraph<T> {
     /// The entries of a window: exactly the visible ones if edges arrived in order, otherwise these
@@ -98,15 +98,8 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         self.is_ordered().then(|| self.window(account, side, window, view))
     }
 
-    fn gather(
-        &self,
-        account: u32,
-        side: Side,
-        window: (T, T),
-        view: Visibility<T>,
-        most: usize,
-        into: &mut Vec<EdgeEntry<T>>,
-    ) -> bool {
+    fn gather(&self, vertex: Vertex<T>, most: usize, into: &mut Vec<EdgeEntry<T>>) -> bool {
+        let Vertex { account, side, window, view } = vertex;
         if !self.is_ordered() {
             into.extend(self.ascending(account, side, window, view));
             return true;

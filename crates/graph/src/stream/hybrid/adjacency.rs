@@ -2,7 +2,7 @@
 
 use super::HybridGraph;
 use super::walk::EntryWalk;
-use crate::edge::{Adjacency, EdgeEntry, Side, Stamp, Visibility};
+use crate::edge::{Adjacency, EdgeEntry, Side, Stamp, Vertex, Visibility};
 use crate::segment::ListKind;
 
 /// Accounts whose rows are prefetched together.
@@ -79,17 +79,10 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         if self.parts.is_empty() { self.dynamic.slice(account, side, window, view) } else { None }
     }
 
-    fn gather(
-        &self,
-        account: u32,
-        side: Side,
-        window: (T, T),
-        view: Visibility<T>,
-        most: usize,
-        into: &mut Vec<EdgeEntry<T>>,
-    ) -> bool {
+    fn gather(&self, vertex: Vertex<T>, most: usize, into: &mut Vec<EdgeEntry<T>>) -> bool {
+        let Vertex { account, side, window, view } = vertex;
         if self.parts.is_empty() {
-            return self.dynamic.gather(account, side, window, view, most, into);
+            return self.dynamic.gather(vertex, most, into);
         }
         if !self.is_ordered() {
             into.extend(self.ascending(account, side, window, view));
@@ -105,7 +98,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
             let inside = row.get(inside).unwrap_or_default();
             into.extend(inside.iter().map(|&packed| part.entry(packed)));
         }
-        self.dynamic.gather(account, side, window, view, usize::MAX, into)
+        self.dynamic.gather(vertex, usize::MAX, into)
     }
 
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
