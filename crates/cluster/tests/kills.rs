@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::raw::Raw;
-use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
+use common::{
+    Daemon, Dice, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for,
+};
 use farrow::{Client, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
+use farrow_wire::link::Link;
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, SealItem};
 
 /// Kills in one run; the promise is tested with 200 and more.
@@ -191,33 +193,54 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
 #[test]
 fn an_object_that_its_creator_does_not_hold_yet_outlives_a_kill_and_its_deletion() {
     let mut daemon = Daemon::start("16M", &["--no-prepare"]);
-    let (mut creator, welcome) = Raw::joined(&daemon);
-    let grant = creator.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 });
-    let Ok(ReplyBody::Granted((offset, _))) = grant else { panic!("{grant:?}") };
-    let item = SealItem { is_held_by_creator: true, ..SealItem::bytes((offset, 128), 128) };
-    let sealed = creator.ask(RequestBody::Seal { items: vec![item] });
-    let Ok(ReplyBody::Sealed(ids)) = sealed else { panic!("{sealed:?}") };
-    let (hi, lo) = ids[0].clone().unwrap();
+    let hello = |resume| Hello {
+        version: PROTOCOL_VERSION,
+        resume,
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: true,
+    };
+    let deadline = || Instant::now() + PATIENCE;
+    drop(daemon.client());
+    // The descriptors stand for the creator's mapping.
+    let (creator, welcome, mapping) =
+        Link::connect(&daemon.socket, hello(None), deadline()).unwrap();
+    let grant = RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 };
+    let granted = creator.call(grant, deadline());
+    let Ok(ReplyBody::Granted((offset, _))) = granted else { panic!("{granted:?}") };
+    let seal = |at| {
+        let block = (offset + at, 128);
+        let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(block, 128) };
+        let sealed = creator.call(RequestBody::Seal { items: vec![item] }, deadline());
+        let Ok(ReplyBody::Sealed(ids)) = sealed else { panic!("{sealed:?}") };
+        let (hi, lo) = ids[0].clone().unwrap();
+        ObjectId { hi, lo }
+    };
+    let (id, next) = (seal(0), seal(128));
     daemon.kill9();
     daemon.restart();
 
     let other = daemon.client();
-    other.delete(&[ObjectId { hi, lo }.into()]).unwrap();
+    other.delete(&[id.into()]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(other.stats().unwrap().node.retiring, 128, "its creator may use its bytes");
-    let mut creator = Raw::open(&daemon);
-    let hello = RequestBody::Hello(Hello {
-        version: PROTOCOL_VERSION,
-        resume: Some((welcome.region_uid, welcome.slot, welcome.nonce)),
-        namespace: String::new(),
-        node: String::new(),
-        maps_memory: true,
-    });
-    assert!(matches!(creator.ask(hello), Ok(ReplyBody::Welcome(_))));
-    assert!(creator.ask(RequestBody::ConfirmEarlier).is_ok());
-    wait_for("the memory of the object", || {
-        (other.stats().unwrap().node.retiring == 0).then_some(())
-    })
-    .unwrap();
+    let wait_for_memory = |what| {
+        let is_back = || other.stats().unwrap().node.retiring == 0;
+        wait_for(what, || is_back().then_some(())).unwrap();
+    };
+    let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
+    let (creator, ..) = Link::connect(&daemon.socket, hello(resume), deadline()).unwrap();
+    creator.call(RequestBody::ConfirmEarlier, deadline()).unwrap();
+    wait_for_memory("the memory of a confirmed object");
+
+    // A creator that never returns retains nothing once its mapping has ended.
+    drop(creator);
+    daemon.kill9();
+    daemon.restart();
+    other.delete(&[next.into()]).unwrap();
+    assert_eq!(other.stats().unwrap().node.retiring, 128, "it is still mapped");
+    drop(mapping);
+    wait_for_memory("the memory of an object whose creator has ended");
 }
 
 /// Puts and deletes until the daemon is gone; what it returns was acknowledged.

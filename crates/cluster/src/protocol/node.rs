@@ -26,6 +26,9 @@ use crate::net::NetAction;
 /// A connection must send `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;
 
+/// Interval between checks for clients that did not return after a kill.
+const DOUBTS_MS: u64 = 200;
+
 /// First pause before deleted objects that are held are checked again. Clients announce releases;
 /// the timer is for clients that died or failed to.
 const RECLAIM_MS_MIN: u64 = 5;
@@ -177,6 +180,8 @@ pub struct NodeState {
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
+    /// Time of the next check for clients that did not return after a kill; `None`: there are none.
+    doubts_at_ms: Option<u64>,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
@@ -228,6 +233,7 @@ impl NodeState {
             rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
+            doubts_at_ms: Some(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),
             prepared: 0,
@@ -351,6 +357,25 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
+    /// Of a client that did not return after a kill, and whose mapping has ended, no thread uses an
+    /// object without a hold.
+    fn release_in_doubt(&mut self, now_ms: u64) {
+        if self.doubts_at_ms.is_none_or(|at| at > now_ms) {
+            return;
+        }
+        let clients: Vec<ClientSlot> = self.home.clients_in_doubt().collect();
+        self.doubts_at_ms = (!clients.is_empty()).then(|| now_ms.saturating_add(DOUBTS_MS));
+        for slot in clients {
+            let orphan = self.orphans.get(&slot).copied();
+            let is_seen_here = orphan.is_some_and(|peer| {
+                peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client))
+            });
+            if is_seen_here && !self.is_mapped_by(slot) {
+                self.home.confirm_earlier(slot);
+            }
+        }
+    }
+
     pub(super) fn reclaim(&mut self) {
         if let Err(error) = self.home.reclaim() {
             tracing::error!(%error, "deleted objects could not be looked at");
@@ -380,6 +405,7 @@ impl NodeState {
             self.next_sync_deadline_ms(),
             self.next_reservation_deadline_ms(),
             self.families.next_deadline_ms(),
+            self.doubts_at_ms,
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -401,6 +427,7 @@ impl NodeState {
                 now_ms.saturating_add(self.reclaim_wait_ms)
             });
         }
+        self.release_in_doubt(now_ms);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
         self.tick_sync(now_ms, out);

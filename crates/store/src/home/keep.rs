@@ -76,6 +76,11 @@ impl Home {
         }
     }
 
+    /// The clients for which objects are retained only because the former home was killed.
+    pub fn clients_in_doubt(&self) -> impl Iterator<Item = ClientSlot> + '_ {
+        self.retained.in_doubt.keys().copied()
+    }
+
     /// A disconnected client retains nothing.
     pub(super) fn forget_retained(&mut self, client: ClientSlot) {
         self.retained.forget(client);
