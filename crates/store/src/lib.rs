@@ -10,7 +10,7 @@
 //! (`farrow-cluster`) owns a [`Home`]; the client (`farrow`) owns a [`Reader`].
 #![forbid(unsafe_code)]
 
-mod books;
+mod alloc;
 mod client;
 pub mod coherence;
 mod error;
@@ -23,16 +23,13 @@ mod home;
 #[cfg(test)]
 mod models;
 mod seqlock;
+mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use books::blocks::Usage;
-pub use books::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
-pub use books::cluster::CLUSTER_BYTES_MAX;
-pub use books::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Lru, Need, Within};
-pub use books::names::{check_name, full_name, own_name};
-pub use books::namespaces::{Namespace, NamespaceOptions};
-pub use books::space::{Run, SpaceAllocator, SpaceError};
+pub use alloc::blocks::Usage;
+pub use alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Lru, Need, Within};
+pub use alloc::space::{Run, SpaceAllocator, SpaceError};
 pub use client::entry_table::EntryTable;
 pub use client::hold_table::{Held, HeldBytes, HoldTable};
 pub use client::reader::{BlockLocation, DirectoryItem, Reader, Whereabouts};
@@ -57,6 +54,10 @@ pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, Freed, HEAP_CELLS_MAX, HeapCell, Home, Quarantined,
     Reclaimed, ReplicaSeal, ReplicasFirst, Room, SealRequest, SpillPlan, StoreStats, Unfinished,
 };
+pub use tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
+pub use tables::cluster::CLUSTER_BYTES_MAX;
+pub use tables::names::{check_name, full_name, own_name};
+pub use tables::namespaces::{Namespace, NamespaceOptions};
 
 /// Call the test hook of a named point where a test may kill. Expands to nothing outside of tests.
 macro_rules! failpoint {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use farrow_memory::Length;
 
-use crate::books::space::Run;
+use crate::alloc::space::Run;
 use crate::format::ids::NamespaceId;
 
 /// One block. It is free when both counts are zero.

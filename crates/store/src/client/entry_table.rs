@@ -20,8 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Alias, Length, Offset, Region, Span, WordsMut};
 
-use crate::books::clients::ClientSlot;
-use crate::books::entry_area::namespace_of_page;
 use crate::client::hold_table::{Held, HoldTable};
 use crate::error::StoreError;
 use crate::failpoint;
@@ -31,6 +29,8 @@ use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, NamespaceId, ObjectId};
 use crate::home::SealRequest;
 use crate::seqlock::{self, RecordWriter};
+use crate::tables::clients::ClientSlot;
+use crate::tables::entry_area::namespace_of_page;
 
 /// Entries that one search finds, and lives that it looks at in any case: about 4 KiB of them.
 const SEARCH_MIN: usize = 512;

@@ -50,7 +50,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{Alias, Length, Offset, Region, Span, fork};
 
-use crate::books::control::word_of;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::life_of;
@@ -59,6 +58,7 @@ use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
 use crate::hazard::{self, ClaimRequest};
+use crate::tables::control::word_of;
 
 mod batch;
 

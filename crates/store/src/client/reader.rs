@@ -5,10 +5,6 @@ use std::sync::Arc;
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, SharedWords, Span, Words};
 
-use crate::books::cluster;
-use crate::books::control::word_of;
-use crate::books::entry_area::{namespace_of_page, split};
-use crate::books::names::{full_name, own_name, probe};
 use crate::client::hold_table::{Held, HoldTable};
 use crate::client::refreshed::Refreshed;
 use crate::client::uses::stamp;
@@ -29,6 +25,10 @@ use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, Layout, PINS_I
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
+use crate::tables::cluster;
+use crate::tables::control::word_of;
+use crate::tables::entry_area::{namespace_of_page, split};
+use crate::tables::names::{full_name, own_name, probe};
 
 mod together;
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Alias, Length, Region, Span};
 
-use crate::books::control::word_of;
 use crate::error::StoreError;
 use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
 use crate::format::layout::{Layout, USE_BYTES};
+use crate::tables::control::word_of;
 
 /// Bytes of the table that the home reads at once.
 const PIECE_BYTES: usize = 64 << 10;

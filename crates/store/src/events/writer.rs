@@ -2,12 +2,12 @@
 
 use super::ring::{self, EVENT_WORDS, RingWrite};
 use super::{Event, NUMBER_WORD, word_at};
-use crate::books::control::Control;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::header::EVENTS_HEAD;
 use crate::format::layout::Layout;
 use crate::seqlock::RecordWriter;
+use crate::tables::control::Control;
 
 /// Drafts an event before a change, and publishes it afterwards. There is one draft at a time.
 #[derive(Debug)]

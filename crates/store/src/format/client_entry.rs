@@ -7,11 +7,11 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::books::control::word_of;
 use crate::format::entry::{Entry, EntryFault, EntryState, Sequence};
 use crate::format::hash::crc_of_words;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::format::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
+use crate::tables::control::word_of;
 
 /// Words of a client entry.
 pub(crate) const CLIENT_ENTRY_WORDS: usize = 12;

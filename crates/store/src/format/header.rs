@@ -3,11 +3,11 @@
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Geometry, Length, Offset, Region, Section, Span, page_bytes};
 
-use crate::books::control::Control;
 use crate::error::{FormatError, StoreError};
 use crate::format::hash::HashKey;
 use crate::format::ids::{NamespaceId, RegionUid};
 use crate::format::layout::{HEADER_BYTES, Layout};
+use crate::tables::control::Control;
 
 /// The version of the format that this program reads and writes.
 pub const FORMAT_VERSION: u32 = 3;

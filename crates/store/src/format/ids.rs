@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::books::names::own_name;
+use crate::tables::names::own_name;
 
 /// A namespace: 0 is the default one, which always exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

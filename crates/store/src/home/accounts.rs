@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::blocks::{ClientAccount, Usage};
-use crate::books::clients::{ClientRecord, ClientSlot};
+use crate::alloc::blocks::{ClientAccount, Usage};
 use crate::format::entry::Entry;
 use crate::format::ids::NamespaceId;
+use crate::tables::clients::{ClientRecord, ClientSlot};
 
 /// The account of each joined client.
 #[derive(Debug)]

@@ -17,17 +17,8 @@ use super::local::Locals;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
 use super::{Home, Unfinished};
-use crate::books::blocks::Blocks;
-use crate::books::clients::{ClientRecord, ClientSlot, ClientTable};
-use crate::books::control::Control;
-use crate::books::directory::Directory;
-use crate::books::entry_area::EntryArea;
-use crate::books::grants::{Grants, run_of};
-use crate::books::holds::HoldArea;
-use crate::books::names::{Names, name_run};
-use crate::books::namespaces::NamespaceTable;
-use crate::books::pins::Pins;
-use crate::books::space::{Run, SpaceAllocator};
+use crate::alloc::blocks::Blocks;
+use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
@@ -37,6 +28,15 @@ use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
 use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
+use crate::tables::clients::{ClientRecord, ClientSlot, ClientTable};
+use crate::tables::control::Control;
+use crate::tables::directory::Directory;
+use crate::tables::entry_area::EntryArea;
+use crate::tables::grants::{Grants, run_of};
+use crate::tables::holds::HoldArea;
+use crate::tables::names::{Names, name_run};
+use crate::tables::namespaces::NamespaceTable;
+use crate::tables::pins::Pins;
 
 /// An object or record that was dropped, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]

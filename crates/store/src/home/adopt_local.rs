@@ -8,11 +8,8 @@ use farrow_memory::Span;
 use super::Home;
 use super::adopt::{Dropped, SurveyContext};
 use super::settle::{Fate, KeepCandidate, settle_blocks};
-use crate::books::blocks::{Block, ClientAccount};
-use crate::books::directory::Directory;
-use crate::books::entry_area::EntryArea;
-use crate::books::grants::{FoundGrant, Grants, run_of};
-use crate::books::space::Run;
+use crate::alloc::blocks::{Block, ClientAccount};
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
@@ -20,6 +17,9 @@ use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::NameHash;
 use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, ObjectId, Slot};
+use crate::tables::directory::Directory;
+use crate::tables::entry_area::EntryArea;
+use crate::tables::grants::{FoundGrant, Grants, run_of};
 
 /// Creator of an object whose client disconnected. It equals no grant's client, so no grant may
 /// overlap the object.

@@ -9,14 +9,14 @@ use farrow_memory::Span;
 
 use super::adopt::Dropped;
 use super::settle::{Fate, KeepCandidate};
-use crate::books::control::Control;
-use crate::books::directory::Directory;
-use crate::books::names::name_run;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::{HashKey, NameHash};
 use crate::format::layout::Layout;
 use crate::format::options::NAME_GRAIN_BYTES;
+use crate::tables::control::Control;
+use crate::tables::directory::Directory;
+use crate::tables::names::name_run;
 
 /// Reads names, and removes invalid ones from their objects.
 pub(super) struct NameCheck<'a> {

@@ -4,12 +4,12 @@
 //! was made, so no event is lost and none is published twice.
 
 use super::Home;
-use crate::books::names::own_name;
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
 use crate::format::entry::{Entry, EntryState};
 use crate::format::header::WATCHED;
 use crate::format::ids::Slot;
+use crate::tables::names::own_name;
 
 impl Home {
     /// Set the time: nanoseconds since 1970. Events bear the time set last.

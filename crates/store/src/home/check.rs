@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
-use crate::books::grants::span_of;
-use crate::books::space::Run;
+use crate::alloc::space::Run;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
+use crate::tables::grants::span_of;
 
 impl Home {
     /// Check every invariant: each byte of the heap has one owner, the sums are right, adjacent

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::blocks::{BlockRole, NoBlock};
-use crate::books::space::Run;
+use crate::alloc::blocks::{BlockRole, NoBlock};
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;

@@ -10,9 +10,9 @@ use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::{Home, Room};
-use crate::books::blocks::Block;
-use crate::books::eviction::{Evicted, EvictionCandidate, EvictionPolicy, Need};
-use crate::books::space::Run;
+use crate::alloc::blocks::Block;
+use crate::alloc::eviction::{Evicted, EvictionCandidate, EvictionPolicy, Need};
+use crate::alloc::space::Run;
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::events::EventKind;

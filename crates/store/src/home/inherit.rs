@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 
 use super::Home;
-use crate::books::clients::ClientSlot;
-use crate::books::cluster;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::{ObjectId, Target};
+use crate::tables::clients::ClientSlot;
+use crate::tables::cluster;
 
 /// State of a home that is not in its region.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

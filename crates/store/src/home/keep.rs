@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
 use super::settle::{Fate, KeepCandidate};
-use crate::books::clients::ClientSlot;
 use crate::format::ids::{ObjectId, Slot};
+use crate::tables::clients::ClientSlot;
 
 /// A running client holds an object within microseconds of the seal; one paused between seal and
 /// hold seals nothing meanwhile. So the time counts back from the last seal of each client.

@@ -11,17 +11,17 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::books::blocks::{BlockRole, ClientAccount};
-use crate::books::clients::ClientSlot;
-use crate::books::entry_area::EntryArea;
-use crate::books::grants::{run_of, span_of};
-use crate::books::space::Run;
+use crate::alloc::blocks::{BlockRole, ClientAccount};
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
+use crate::tables::clients::ClientSlot;
+use crate::tables::entry_area::EntryArea;
+use crate::tables::grants::{run_of, span_of};
 use crate::{Deleted, home::outside};
 
 /// The home's private state of client entries.

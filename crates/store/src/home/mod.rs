@@ -44,16 +44,8 @@ pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
-use crate::books::blocks::Blocks;
-use crate::books::clients::{ClientSlot, ClientTable, random};
-use crate::books::control::Control;
-use crate::books::directory::Directory;
-use crate::books::grants::Grants;
-use crate::books::holds::HoldArea;
-use crate::books::names::Names;
-use crate::books::namespaces::NamespaceTable;
-use crate::books::pins::Pins;
-use crate::books::space::{Run, SpaceAllocator};
+use crate::alloc::blocks::Blocks;
+use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
@@ -63,6 +55,14 @@ use crate::format::header::{MAGIC_MAKING, RegionHeader};
 use crate::format::ids::{ObjectId, RegionUid, Slot};
 use crate::format::layout::Layout;
 use crate::format::options::RegionOptions;
+use crate::tables::clients::{ClientSlot, ClientTable, random};
+use crate::tables::control::Control;
+use crate::tables::directory::Directory;
+use crate::tables::grants::Grants;
+use crate::tables::holds::HoldArea;
+use crate::tables::names::Names;
+use crate::tables::namespaces::NamespaceTable;
+use crate::tables::pins::Pins;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Retained;
@@ -238,7 +238,7 @@ impl Home {
 
     /// All blocks of the object in `slot`.
     fn runs_of(&self, slot: Slot, entry: &Entry) -> Result<Vec<Run>, StoreError> {
-        let primary = crate::books::grants::run_of(entry.primary)
+        let primary = crate::tables::grants::run_of(entry.primary)
             .ok_or(StoreError::Corrupt { slot, reason: "primary block leaves 64 bits" })?;
         let extra = self.extras.get(&slot.0).map(AsRef::as_ref).unwrap_or_default();
         Ok(std::iter::once(primary).chain(extra.iter().copied()).collect())

@@ -3,12 +3,12 @@
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::blocks::Usage;
-use crate::books::clients::ClientSlot;
-use crate::books::names::check_full_name;
-use crate::books::namespaces::{Namespace, NamespaceOptions};
+use crate::alloc::blocks::Usage;
 use crate::error::StoreError;
 use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
+use crate::tables::clients::ClientSlot;
+use crate::tables::names::check_full_name;
+use crate::tables::namespaces::{Namespace, NamespaceOptions};
 
 /// Maximum number of names that an error lists.
 const NAMES_TOLD_MAX: usize = 64;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::clients::ClientRecord;
-use crate::books::space::Run;
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
+use crate::tables::clients::ClientRecord;
 
 /// Maximum number of cells in a heap picture.
 pub const HEAP_CELLS_MAX: u32 = 4096;

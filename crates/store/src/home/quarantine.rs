@@ -11,9 +11,9 @@
 use farrow_memory::{Length, Proximity, Span};
 
 use super::{Home, Reclaimed};
-use crate::books::clients::{ClientRecord, ClientSlot};
-use crate::books::grants::span_of;
 use crate::error::StoreError;
+use crate::tables::clients::{ClientRecord, ClientSlot};
+use crate::tables::grants::span_of;
 
 /// Memory of a disconnected client that its node must clean.
 #[derive(Clone, PartialEq, Eq, Debug)]

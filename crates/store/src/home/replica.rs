@@ -12,17 +12,17 @@ use farrow_memory::{Length, Offset, Span};
 use super::Home;
 use super::delete::unknown_block;
 use super::restore::Restoring;
-use crate::books::blocks::{BlockRole, ClientAccount};
-use crate::books::clients::ClientSlot;
-use crate::books::eviction::{EvictionCandidate, EvictionPolicy};
-use crate::books::grants::span_of;
-use crate::books::names::{check_full_name, own_name};
+use crate::alloc::blocks::{BlockRole, ClientAccount};
+use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{Entry, encode_extra, encode_origin};
 use crate::format::header::REPLICAS_UNTIL;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
+use crate::tables::clients::ClientSlot;
+use crate::tables::grants::span_of;
+use crate::tables::names::{check_full_name, own_name};
 
 /// The parts of a replica besides the bytes of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]

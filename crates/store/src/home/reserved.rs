@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::books::clients::ClientSlot;
+use crate::tables::clients::ClientSlot;
 
 /// Estimated overhead of a name in the table, besides its bytes.
 const NAME_COST_BYTES: usize = 64;

@@ -9,9 +9,8 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::books::blocks::{BlockRole, ClientAccount};
-use crate::books::grants::span_of;
-use crate::books::space::Run;
+use crate::alloc::blocks::{BlockRole, ClientAccount};
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{
@@ -20,6 +19,7 @@ use crate::format::entry::{
 use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
 use crate::format::spill_file::SpillHead;
+use crate::tables::grants::span_of;
 
 /// Memory for an object that is being restored.
 #[derive(Debug)]

@@ -9,16 +9,16 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::evict::{Choice, last_sharer, overlap};
-use crate::books::clients::ClientSlot;
-use crate::books::eviction::{Evicted, EvictionPolicy};
-use crate::books::grants::span_of;
-use crate::books::names::name_run;
-use crate::books::space::{Run, SpaceAllocator};
+use crate::alloc::eviction::{Evicted, EvictionPolicy};
+use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::options::HUGE_GRANT_BYTES;
+use crate::tables::clients::ClientSlot;
+use crate::tables::grants::span_of;
+use crate::tables::names::name_run;
 
 /// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;

@@ -3,17 +3,17 @@
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use crate::books::blocks::BlockRole;
-use crate::books::clients::{ClientRecord, ClientSlot};
-use crate::books::directory::Vacancy;
-use crate::books::grants::{Carving, run_of};
-use crate::books::names::own_name;
-use crate::books::space::Run;
+use crate::alloc::blocks::BlockRole;
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::entry::{Entry, encode_extra};
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
+use crate::tables::clients::{ClientRecord, ClientSlot};
+use crate::tables::directory::Vacancy;
+use crate::tables::grants::{Carving, run_of};
+use crate::tables::names::own_name;
 
 /// A client's description of a finished object. All of it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use farrow_memory::{Offset, Span};
 
 use super::adopt::Dropped;
-use crate::books::blocks::{Block, ClientAccount};
-use crate::books::control::Control;
-use crate::books::grants::{FoundGrant, Grants};
-use crate::books::space::Run;
+use crate::alloc::blocks::{Block, ClientAccount};
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot};
 use crate::format::layout::Layout;
 use crate::format::options::BLOCK_BYTES;
+use crate::tables::control::Control;
+use crate::tables::grants::{FoundGrant, Grants};
 
 /// Rounds of settling, each of which drops the losers of the one before. Two suffice except for
 /// objects that share blocks; more indicate severe damage.

@@ -8,13 +8,13 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::Deleted;
-use crate::books::grants::span_of;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::entry::{Entry, EntryState, decode_list};
 use crate::format::ids::{ObjectId, Target};
 use crate::format::spill_file::SpillHead;
+use crate::tables::grants::span_of;
 
 /// Maximum number of restores of an object; after that it is not spilled again.
 const RESIDENCY_MAX: u32 = (1 << 29) - 1;

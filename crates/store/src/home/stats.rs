@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::books::space::Run;
+use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;

@@ -1,10 +1,10 @@
 //! The client table: all joined clients, so that a restarted home knows which processes to watch.
 
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::NamespaceId;
 use crate::format::layout::{CLIENT_BYTES, Layout};
+use crate::tables::control::{Control, word_of};
 
 /// Index of a record in the client table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -2,7 +2,6 @@
 
 use farrow_memory::{Offset, Span};
 
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
@@ -10,6 +9,7 @@ use crate::format::header::SLOTS_USED;
 use crate::format::ids::{RegionUid, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::seqlock::{self, RecordWriter};
+use crate::tables::control::{Control, word_of};
 
 #[derive(Debug)]
 pub(crate) struct Directory {

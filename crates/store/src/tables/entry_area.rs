@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Proximity, Region, Span};
 
-use crate::books::client_pages::ClientPages;
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
 use crate::format::entry::Sequence;
 use crate::format::ids::NamespaceId;
 use crate::format::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
+use crate::tables::client_pages::ClientPages;
+use crate::tables::control::{Control, word_of};
 
 /// Owner word of a page whose client left, and whose objects the home retains. Client slots plus 1
 /// are far below it.

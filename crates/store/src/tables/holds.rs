@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Offset, Proximity, Span};
 
-use crate::books::client_pages::ClientPages;
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::Slot;
 use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
 use crate::home::HoldsByClient;
+use crate::tables::client_pages::ClientPages;
+use crate::tables::control::{Control, word_of};
 
 /// The hold-block table and the blocks.
 #[derive(Debug)]

@@ -15,8 +15,7 @@ use std::borrow::Cow;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Span, Words, WordsMut};
 
-use crate::books::control::Control;
-use crate::books::space::{Run, SpaceAllocator};
+use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::hash::{HashKey, NameHash};
@@ -24,6 +23,7 @@ use crate::format::header::INDEX_TURN;
 use crate::format::ids::Slot;
 use crate::format::layout::Layout;
 use crate::format::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
+use crate::tables::control::Control;
 
 /// A place that was used; not 0, so that probes continue.
 const TOMBSTONE: u64 = 1 << 32;

@@ -3,12 +3,12 @@
 //! The default namespace has number 0, no record, no name and no limits. Record `n` describes
 //! number `n + 1`. A record is written while its state is free, and becomes valid by one store.
 
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::NamespaceId;
 use crate::format::layout::{Layout, NAMESPACE_BYTES};
 use crate::format::options::{NAMESPACE_NAME_BYTES_MAX, WRITERS_MAX};
+use crate::tables::control::{Control, word_of};
 
 const RECORD_WORDS: usize = (NAMESPACE_BYTES / 8) as usize;
 const STATE_WORD: u64 = 0;

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::Slot;
 use crate::format::layout::{Layout, PINS_IN_WORD};
+use crate::tables::control::{Control, word_of};
 
 /// The pin table as the home writes it.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use farrow_memory::{Length, Span};
 
 use super::support::{Client, World, part, small, table};
-use crate::books::control::{Control, word_of};
 use crate::format::entry::{EntryState, Sequence};
 use crate::format::layout::ENTRY_BYTES;
+use crate::tables::control::{Control, word_of};
 use crate::{
     ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target,
     UseStamps, Whereabouts,
