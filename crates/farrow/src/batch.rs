@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::put::{
-    Placement, Prepared, Value, WrittenObject, abandon, block_bytes, give_back, settle, write,
-    write_plain,
+    ObjectPlacement, Prepared, Value, WrittenObject, abandon, block_bytes, give_back, settle,
+    write, write_plain,
 };
 use crate::reserved_objects::{ObjectReservation, rest_of};
 use crate::room::{self, Demand, NameClaim};
@@ -106,7 +106,8 @@ fn write_batch(
         made.push(match write_plain(session, value, options, &mut small)? {
             Some((primary, size)) => WrittenItem::Plain(primary, size),
             None => {
-                let own = Prepared { place: Placement::Free, ..reservation.split_one().into() };
+                let own =
+                    Prepared { place: ObjectPlacement::Free, ..reservation.split_one().into() };
                 WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?))
             }
         });
@@ -129,7 +130,7 @@ fn write_batch(
     let mut small = WriteBatch::neighbours(session);
     let mut made: Vec<WrittenItem> = Vec::with_capacity(values.len());
     let done = values.iter().try_for_each(|(value, options)| {
-        let place = places.pop_front().unwrap_or(Placement::Free);
+        let place = places.pop_front().unwrap_or(ObjectPlacement::Free);
         let claim = claim.split(options.name);
         let own = Prepared { reservation: reservation.split_one(), claim, place };
         made.push(WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?)));
@@ -150,7 +151,7 @@ fn places_for(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
     wait: Duration,
-) -> Result<(VecDeque<Placement>, NameClaim), Error> {
+) -> Result<(VecDeque<ObjectPlacement>, NameClaim), Error> {
     let sizes = values.iter().map(|(value, options)| block_bytes(session, value, options));
     let sizes: Vec<u64> = sizes.collect::<Result<_, _>>()?;
     let names = || values.iter().filter_map(|(_, options)| options.name);
@@ -168,9 +169,11 @@ fn places_for(
             let span = Span { offset: shared.offset, length: Length(lines(*size)) };
             shared.offset.0 += span.length.0;
             shared.length.0 = shared.length.0.saturating_sub(span.length.0);
-            Placement::At { span, is_small: true }
+            ObjectPlacement::At { span, is_small: true }
         }
-        false => Placement::At { span: made.pop_front().unwrap_or_default(), is_small: false },
+        false => {
+            ObjectPlacement::At { span: made.pop_front().unwrap_or_default(), is_small: false }
+        }
     };
     let places = sizes.iter().map(place).collect();
     session.extents.give_lines(session, shared);

@@ -87,13 +87,13 @@ impl Drop for RequestLink {
 
 /// Where an object of this client is to be, and the name that it has reserved there.
 #[derive(Debug)]
-pub(crate) struct Destination {
+pub(crate) struct FarDestination {
     link: Arc<RequestLink>,
     /// `None`: the object has no name, or has it.
     name: Option<String>,
 }
 
-impl Destination {
+impl FarDestination {
     /// Reserves names at a node, all or none.
     pub(crate) fn reserve(
         link: &Arc<RequestLink>,
@@ -141,7 +141,7 @@ impl Destination {
     }
 }
 
-impl Drop for Destination {
+impl Drop for FarDestination {
     fn drop(&mut self) {
         if let Some(name) = self.name.take()
             && self.link.own.is_own_process()
@@ -177,7 +177,7 @@ impl Client {
             return self.at(node)?.put_with(value, options);
         };
         let deadline = deadline_after(options.wait);
-        let destination = Destination::reserve(&link, vec![options.name])?.pop();
+        let destination = FarDestination::reserve(&link, vec![options.name])?.pop();
         self.put_there(destination, value, options, deadline)
     }
 
@@ -197,7 +197,7 @@ impl Client {
         };
         let names = values.iter().map(|(_, options)| options.name).collect();
         let mut done: Vec<ObjectId> = Vec::with_capacity(values.len());
-        let destinations = Destination::reserve(&link, names)?;
+        let destinations = FarDestination::reserve(&link, names)?;
         for ((value, options), destination) in values.iter().zip(destinations) {
             let deadline = deadline_after(options.wait);
             match self.put_there(Some(destination), value, options, deadline) {
@@ -228,7 +228,7 @@ impl Client {
         let Some(link) = self.request_link(node)? else {
             return self.at(node)?.create_with(bytes, options);
         };
-        let destination = Destination::reserve(&link, vec![options.name])?.pop();
+        let destination = FarDestination::reserve(&link, vec![options.name])?.pop();
         let staged = ObjectOptions { name: None, ..*options };
         let mut writer = Writer::new(self.nodes().own(), bytes, &staged)?;
         writer.send_to(destination);
@@ -237,7 +237,7 @@ impl Client {
 
     fn put_there(
         &self,
-        destination: Option<Destination>,
+        destination: Option<FarDestination>,
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
         deadline: Instant,

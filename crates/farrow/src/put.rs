@@ -122,12 +122,12 @@ const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
 pub(crate) struct Prepared {
     pub(crate) reservation: ObjectReservation,
     pub(crate) claim: NameClaim,
-    pub(crate) place: Placement,
+    pub(crate) place: ObjectPlacement,
 }
 
 /// Where an object is placed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) enum Placement {
+pub(crate) enum ObjectPlacement {
     /// Anywhere; if no memory is free, other objects are evicted.
     #[default]
     Any,
@@ -437,7 +437,7 @@ fn take(
     options: &ObjectOptions<'_>,
     prepared: &mut Prepared,
 ) -> Result<(Span, bool), Error> {
-    if let Placement::At { span, is_small } = prepared.place {
+    if let ObjectPlacement::At { span, is_small } = prepared.place {
         if span.length.0 < total {
             let had = span.length;
             give_back(session, prepared.place);
@@ -452,7 +452,7 @@ fn take(
         false => session.extents.take(session, total),
     };
     match taken {
-        Err(error) if room::is_short(&error) && matches!(prepared.place, Placement::Any) => {}
+        Err(error) if room::is_short(&error) && matches!(prepared.place, ObjectPlacement::Any) => {}
         taken => return Ok((taken?, is_small)),
     }
     // No object is evicted for a new object whose name is taken.
@@ -468,11 +468,11 @@ fn take(
 }
 
 /// Gives back memory that was not written to.
-pub(crate) fn give_back(session: &Session, place: Placement) {
+pub(crate) fn give_back(session: &Session, place: ObjectPlacement) {
     match place {
-        Placement::At { span, is_small: true } => session.extents.give_lines(session, span),
-        Placement::At { span, is_small: false } => session.extents.give(session, span),
-        Placement::Any | Placement::Free => {}
+        ObjectPlacement::At { span, is_small: true } => session.extents.give_lines(session, span),
+        ObjectPlacement::At { span, is_small: false } => session.extents.give(session, span),
+        ObjectPlacement::Any | ObjectPlacement::Free => {}
     }
 }
 

@@ -16,7 +16,7 @@ use crate::background;
 use crate::client::deadline_after;
 use crate::error::Error;
 use crate::extents::{SealTicket, difference};
-use crate::far_put::Destination;
+use crate::far_put::FarDestination;
 use crate::inherited::Unused;
 use crate::local;
 use crate::options::ObjectOptions;
@@ -106,7 +106,7 @@ pub struct Writer {
     metadata_crc: u32,
     is_done: bool,
     /// The node that the object is sent to when it is sealed; `None`: it stays here.
-    destination: Option<Destination>,
+    destination: Option<FarDestination>,
     wait: Duration,
 }
 
@@ -258,7 +258,7 @@ impl Writer {
     }
 
     /// Has the object sent to another node when it is sealed.
-    pub(crate) fn send_to(&mut self, destination: Option<Destination>) {
+    pub(crate) fn send_to(&mut self, destination: Option<FarDestination>) {
         self.destination = destination;
     }
 

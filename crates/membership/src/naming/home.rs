@@ -14,7 +14,7 @@ use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
 /// The relevant part of a view.
 #[derive(Debug)]
-struct Members {
+struct ViewMembers {
     cluster: ClusterId,
     epoch: Epoch,
     own: NodeNumber,
@@ -23,7 +23,7 @@ struct Members {
     all: Vec<(NodeNumber, Incarnation, u64)>,
 }
 
-impl Members {
+impl ViewMembers {
     fn authority_of(&self, name: &str) -> NodeNumber {
         let scored = self.all.iter().map(|(number, _, hash)| (*number, *hash));
         highest(scored, name).unwrap_or(self.own)
@@ -55,7 +55,7 @@ struct PendingNames {
 pub struct Naming {
     own: NodeName,
     session: u64,
-    members: Option<Members>,
+    members: Option<ViewMembers>,
     has_lease: bool,
     serial: u64,
     next_id: u64,
@@ -156,7 +156,7 @@ impl Naming {
             self.outcast(out);
         }
         let all = view.members.iter().map(|m| (m.number, m.incarnation, hash_of_member(m)));
-        let members = Members {
+        let members = ViewMembers {
             cluster: view.cluster,
             epoch: view.epoch,
             own: member.number,
@@ -572,7 +572,7 @@ impl Naming {
         body: NameMessageBody,
         out: &mut Vec<NameOutput>,
     ) {
-        let Some(Members { cluster, epoch, .. }) = self.members else { return };
+        let Some(ViewMembers { cluster, epoch, .. }) = self.members else { return };
         let message = NameMessage { cluster, epoch, session, authority, serial, body };
         out.push(NameOutput::Send { to, message });
     }

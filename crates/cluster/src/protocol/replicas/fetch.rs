@@ -10,7 +10,7 @@ use farrow_store::{
 };
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError, WireTarget};
 
-use super::import::Import;
+use super::import::ImportTarget;
 use super::{FetchKey, FetchWaiter, Replica, Replicas};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
@@ -56,7 +56,7 @@ pub(super) struct Opening {
     /// Until this time a node that cannot be reached may be restarting.
     pub(super) lost_ms: u64,
     /// It becomes an object of this node.
-    pub(super) import: Option<Import>,
+    pub(super) import: Option<ImportTarget>,
 }
 
 impl Opening {
@@ -107,7 +107,7 @@ pub(super) struct Fetching {
     pub(super) is_gone: bool,
     pub(super) lost_ms: u64,
     pub(super) deadline_ms: u64,
-    pub(super) import: Option<Import>,
+    pub(super) import: Option<ImportTarget>,
 }
 
 pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {

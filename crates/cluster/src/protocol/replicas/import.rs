@@ -22,7 +22,7 @@ const IMPORTS_MAX: usize = 256;
 
 /// For whom an object is brought, and under which name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Import {
+pub(super) struct ImportTarget {
     pub(super) session: SessionId,
     pub(super) slot: ClientSlot,
     /// In full; reserved by the client.
@@ -50,7 +50,7 @@ impl NodeState {
     ) -> Result<Option<ReplyBody>, WireError> {
         let ImportAsk { session, slot, seq, origin, name, until_ms } = ask;
         let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
-        let import = Import { session, slot, name };
+        let import = ImportTarget { session, slot, name };
         let query = NetQuery::Id(origin.hi, origin.lo);
         let key = FetchKey::new(query, Extent::Whole)?;
         let waiter = super::FetchWaiter { key: key.clone(), session, seq, until_ms };
@@ -130,7 +130,7 @@ impl NodeState {
     pub(super) fn seal_import(
         &mut self,
         origin: ObjectId,
-        import: &Import,
+        import: &ImportTarget,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ObjectId, WireError> {
@@ -170,7 +170,7 @@ impl NodeState {
         Ok(id)
     }
 
-    fn check_import(&mut self, import: &Import) -> Result<(), WireError> {
+    fn check_import(&mut self, import: &ImportTarget) -> Result<(), WireError> {
         let session = self.sessions.get(&import.session);
         if session.is_none_or(|session| session.slot != Some(import.slot)) {
             return Err(WireError::Closing);
