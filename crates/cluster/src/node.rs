@@ -429,7 +429,8 @@ impl Node {
             (options.is_fresh, options.is_upgrade) = (false, false);
         }
         check_socket_path(&options.socket)?;
-        if let Some(target) = &options.spill {
+        // A spill target that is away at a restart is no reason to lose what is in memory.
+        if let Some(target) = options.spill.as_ref().filter(|_| !custody.is_restart()) {
             // Before the node creates memory that a failure would leave behind.
             target.probe().map_err(failed(format!("reach {target}")))?;
         }

@@ -188,12 +188,15 @@ fn seal_left(
     mut left: Vec<WrittenObject>,
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
-    let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
+    let mut sealing = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
     left.iter_mut().for_each(|one| one.ask(session));
     let results = match seal::many(session, items) {
         Ok(results) => results,
         Err(Unsealed { error, is_unknown }) => {
             left.iter_mut().for_each(|one| abandon(session, one, is_unknown));
+            if let Some(sealing) = sealing.take_if(|_| is_unknown) {
+                sealing.never_ends();
+            }
             take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
             return Err(error);
         }
@@ -206,7 +209,11 @@ fn seal_left(
             Some(id) => Ok(id),
             None => match results.next() {
                 Some((mut one, result)) => {
-                    settle(session, &mut one, &result);
+                    if !settle(session, &mut one, &result)
+                        && let Some(sealing) = sealing.take()
+                    {
+                        sealing.never_ends();
+                    }
                     background::take_down(one.retired);
                     result.map_err(Error::from)
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_store::{Held, Metadata, ObjectId};
+use farrow_wire::RequestBody;
 
 use crate::background;
 use crate::error::Error;
@@ -80,17 +81,25 @@ impl Draft {
             return Err(Error::InvalidArgument("the object is sealed".into()));
         };
         written.item.name = Some(name.to_owned());
-        let _unheld = self.session.sealing();
+        let sealing = self.session.sealing();
         written.ask(&self.session);
         let result = seal::one(&self.session, written.item.clone());
         if matches!(&result, Err(no) if matches!(no.error, Error::AlreadyExists { .. })) {
             self.written = Some(written);
             return Ok(None);
         }
-        put::settle(&self.session, &mut written, &result);
-        background::take_down(written.retired);
+        let is_settled = put::settle(&self.session, &mut written, &result);
+        background::take_down(std::mem::take(&mut written.retired));
+        if !is_settled {
+            sealing.never_ends();
+        }
         let id = result?;
-        let held = self.session.hold_sealed(id)?;
+        let held = self.session.hold_sealed(id).inspect_err(|_| {
+            if written.pool_pages().is_empty() {
+                // All of it was copied, so nobody uses what another client deleted.
+                self.session.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
+            }
+        })?;
         Ok(Some(SealedHold { session: Arc::clone(&self.session), held: Some(held), id }))
     }
 
@@ -100,13 +109,21 @@ impl Draft {
             return Err(Error::InvalidArgument("the object is sealed".into()));
         };
         written.item.is_staged = true;
-        let _unheld = self.session.sealing();
+        let sealing = self.session.sealing();
         written.ask(&self.session);
         let result = seal::one(&self.session, written.item.clone());
-        put::settle(&self.session, &mut written, &result);
-        background::take_down(written.retired);
+        let is_settled = put::settle(&self.session, &mut written, &result);
+        background::take_down(std::mem::take(&mut written.retired));
+        if !is_settled {
+            sealing.never_ends();
+        }
         let id = result?;
-        let held = self.session.hold_sealed(id)?;
+        let held = self.session.hold_sealed(id).inspect_err(|_| {
+            if written.pool_pages().is_empty() {
+                // All of it was copied, so nobody uses what another client deleted.
+                self.session.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
+            }
+        })?;
         Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
     }
 }

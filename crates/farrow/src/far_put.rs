@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use farrow_store::ObjectId;
 use farrow_wire::link::{Link, LinkError, confused};
-use farrow_wire::{Hello, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody, WireTarget};
+use farrow_wire::{
+    BATCH_ITEMS_MAX, Hello, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody, WireTarget,
+};
 
 use crate::client::{Client, deadline_after};
 use crate::draft::Draft;
@@ -100,9 +102,14 @@ impl FarDestination {
         names: Vec<Option<&str>>,
     ) -> Result<Vec<Self>, Error> {
         let taken: Vec<String> = names.iter().flatten().map(|name| (*name).to_owned()).collect();
-        if !taken.is_empty() {
-            link.call(RequestBody::Reserve { names: taken })?;
+        let mut reserved = Vec::with_capacity(taken.len());
+        for some in taken.chunks(BATCH_ITEMS_MAX) {
+            link.call(RequestBody::Reserve { names: some.to_vec() })?;
+            // If a later part fails, these give their names back.
+            let held = some.iter().cloned().map(Some);
+            reserved.extend(held.map(|name| Self { link: Arc::clone(link), name }));
         }
+        reserved.iter_mut().for_each(|one| one.name = None);
         let each = names.into_iter();
         Ok(each
             .map(|name| Self { link: Arc::clone(link), name: name.map(str::to_owned) })
@@ -204,8 +211,12 @@ impl Client {
                 Ok(id) => done.push(id),
                 Err(error) => {
                     let _quiet = interrupt::suspend();
-                    let targets = done.iter().map(|id| WireTarget::Id(id.hi, id.lo)).collect();
-                    let _ = link.call(RequestBody::Delete { targets });
+                    for some in done.chunks(BATCH_ITEMS_MAX) {
+                        let targets = some.iter().map(|id| WireTarget::Id(id.hi, id.lo)).collect();
+                        if let Err(error) = link.call(RequestBody::Delete { targets }) {
+                            tracing::warn!(%error, objects = some.len(), "left at node {node}");
+                        }
+                    }
                     return Err(error);
                 }
             }

@@ -76,6 +76,7 @@ impl Nodes {
 
     fn look<T>(&self, look: impl FnOnce(&SeenNodes) -> T) -> Result<T, Error> {
         let number = self.own.reader.told_number()?;
+        self.own.check_process()?;
         let mut seen = lock(&self.seen);
         if seen.number != number
             && let Some((number, bytes)) = self.own.reader.told()?

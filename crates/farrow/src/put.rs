@@ -102,6 +102,11 @@ impl WrittenObject {
         self.ticket = Some(session.extents.asked(self.primary));
     }
 
+    /// Buffers of the pool that become part of it.
+    pub(crate) fn pool_pages(&self) -> &[Span] {
+        &self.pool_pages
+    }
+
     /// The unused reservation, for another attempt.
     pub(crate) fn take_reservation(&mut self) -> ObjectReservation {
         std::mem::take(&mut self.reservation)
@@ -258,12 +263,16 @@ pub(crate) fn put(
     {
         return Ok(id);
     }
-    let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
+    let sealing = written.item.is_held_by_creator.then(|| session.sealing());
     let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
     let deadline = deadline_after(options.wait.saturating_sub(waited));
     written.ask(session);
     let result = seal_until(session, &written.item, deadline);
-    settle(session, &mut written, &result);
+    if !settle(session, &mut written, &result)
+        && let Some(sealing) = sealing
+    {
+        sealing.never_ends();
+    }
     background::take_down(written.retired);
     Ok(result?)
 }
@@ -481,7 +490,10 @@ pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
     if metadata.is_empty() {
         return total;
     }
-    total.next_multiple_of(8) + (metadata.len() as u64).next_multiple_of(8)
+    // A size that no region has is refused where memory is taken.
+    let metadata = (metadata.len() as u64).next_multiple_of(8);
+    let all = total.checked_next_multiple_of(8).and_then(|total| total.checked_add(metadata));
+    all.unwrap_or(u64::MAX)
 }
 
 /// Writes metadata to the end of its block.
@@ -557,10 +569,14 @@ pub(crate) fn relabel(
 
 /// Records the node's answer: the memory belongs to the object, to this client again, or the
 /// outcome is unknown.
-pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) {
+/// False: the object may be sealed, and its bytes in the pool are in use without a hold.
+pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) -> bool {
     let id = match result {
         Ok(id) => *id,
-        Err(no) => return abandon(session, written, no.is_unknown),
+        Err(no) => {
+            abandon(session, written, no.is_unknown);
+            return !no.is_unknown || written.pool_pages.is_empty();
+        }
     };
     written.reservation.used(1);
     written.claim.sealed();
@@ -568,14 +584,20 @@ pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result
         session.extents.sealed(ticket);
     }
     if written.pool_pages.is_empty() {
-        return;
+        return true;
     }
     // Each buffer holds the object until Arrow frees it, so that the source table stays valid even
     // if the object is deleted.
     match session.hold_sealed(id) {
-        Ok(held) => session.pool.commit_seal(&written.pool_pages, &held),
+        Ok(held) => {
+            session.pool.commit_seal(&written.pool_pages, &held);
+            true
+        }
         // The buffers stay read-only and are never reused, which is safe.
-        Err(error) => tracing::error!(%error, %id, "a sealed object cannot be held"),
+        Err(error) => {
+            tracing::error!(%error, %id, "a sealed object cannot be held");
+            false
+        }
     }
 }
 

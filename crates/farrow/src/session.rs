@@ -313,7 +313,11 @@ impl Session {
         // A daemon that is killed before it reads this leaves the session to its successor, which
         // then retains objects for a client that does not return.
         let link = lock(&self.link).link.clone();
-        if matches!(link.call(RequestBody::Goodbye, deadline), Ok(_) | Err(LinkError::Refused(_))) {
+        // One that only does not answer has no successor.
+        let has_ended = |error: &LinkError| {
+            matches!(error, LinkError::Closed { .. } | LinkError::Unsent { .. })
+        };
+        if link.call(RequestBody::Goodbye, deadline).err().is_none_or(|error| !has_ended(&error)) {
             return;
         }
         match Link::connect(&self.socket, self.return_hello(), deadline) {
@@ -438,14 +442,16 @@ impl Session {
     /// Holds an object that this client has just sealed and continues to use, and confirms that to
     /// the node, which retains the object until then.
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
+        // Without a hold there is nothing to confirm: another client deleted the object meanwhile, and
+        // the node retains its memory until this client ends.
         let held = self.hold(&ObjectKey::Id(id))?;
-        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
+        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
         let ids = vec![(id.hi, id.lo)];
         if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
             // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;
         }
-        held
+        Ok(held)
     }
 
     /// Releases a hold.

@@ -165,6 +165,10 @@ impl WriterMemory {
         }
         let region = &self.session.region;
         let target = Span::new(Offset(self.pages.offset.0 + offset), Length::from(from.len()));
+        if !self.pages.contains(target) {
+            let text = format!("{target} of a writer over {}", self.pages);
+            return Err(Error::InvalidArgument(text));
+        }
         if target.length.0 >= FRESH_BYTES_MIN {
             let pages = target.outward(page_bytes()).unwrap_or(self.pages);
             let alias = region.alias(pages)?;
@@ -275,6 +279,8 @@ impl Writer {
     pub fn seal(mut self) -> Result<ObjectId, Error> {
         let destination = self.destination.take();
         let deadline = deadline_after(self.wait);
+        // Its hold keeps a staged object in memory until the other node has it.
+        let _memory = Arc::clone(&self.memory);
         let id = self.seal_here(destination.is_some())?;
         destination.map_or(Ok(id), |destination| destination.import(id, deadline))
     }
@@ -318,7 +324,7 @@ impl Writer {
             *state = WriterState::Sealed(held);
             return Ok(id);
         }
-        let _unheld = session.sealing();
+        let sealing = session.sealing();
         let ticket = session.pool.extents().asked(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
@@ -332,7 +338,13 @@ impl Writer {
                 // The memory holds the object, so that views stay valid even if the object is
                 // deleted.
                 *state = WriterState::Unknown(ticket);
-                *state = WriterState::Sealed(hold(id)?);
+                match hold(id) {
+                    Ok(held) => *state = WriterState::Sealed(held),
+                    Err(error) => {
+                        sealing.never_ends();
+                        return Err(error);
+                    }
+                }
                 Ok(id)
             }
             Err(Unsealed { error, is_unknown }) => {
@@ -341,6 +353,7 @@ impl Writer {
                 if is_unknown {
                     self.reservation.used(1);
                     *state = WriterState::Unknown(ticket);
+                    sealing.never_ends();
                     return Err(error);
                 }
                 session.pool.extents().refused(ticket);

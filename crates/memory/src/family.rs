@@ -50,6 +50,14 @@ pub fn is_mapped_by_client(fabric: &dyn Fabric, place: u32) -> bool {
     })
 }
 
+/// Whether the kernel says that no process maps the data section through this slot. False also if the
+/// file does not support locks.
+#[must_use]
+pub fn is_unmapped_by_client(fabric: &dyn Fabric, place: u32) -> bool {
+    let (reader, start) = fabric.read_fd(Section::Data);
+    matches!(locks::is_locked(reader, place_byte(start, place), 1), Ok(false))
+}
+
 /// One file may contain several regions, so the start of the data section is added. A region has
 /// fewer clients than bytes, so the positions of two regions do not collide.
 fn place_byte(start: u64, place: u32) -> u64 {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use farrow_memory::family::is_mapped_by_client;
+use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
 use farrow_store::{ClientSlot, RemoteClient};
 
 use super::cluster::Question;
@@ -66,15 +66,21 @@ impl NodeState {
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
         let is_seen_here =
             peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client));
-        if is_seen_here && !self.is_mapped_by(slot) {
+        if self.is_bare(slot, peer) || (is_seen_here && !self.is_mapped_by(slot)) {
             return self.leave(slot, now_ms);
         }
+        self.drop_staged(slot);
         // No process can continue the client's unfinished objects.
         self.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
         self.note_reservations();
         let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
         self.families.places.insert(slot, family);
+    }
+
+    /// Whether the kernel says that no process of this machine maps the region through this slot.
+    pub(super) fn is_unmapped_by(&self, slot: ClientSlot) -> bool {
+        is_unmapped_by_client(self.home.region().fabric().as_ref(), slot.0)
     }
 
     /// Whether a process of this machine maps the region through this slot.

@@ -205,6 +205,17 @@ impl NodeState {
         let Some(remote_client) = state.peer.remote_client else {
             return Ok(());
         };
+        let needs_memory = matches!(
+            body,
+            RequestBody::Grant { .. }
+                | RequestBody::Room(_)
+                | RequestBody::EntryPages { .. }
+                | RequestBody::HoldBlock
+        );
+        if needs_memory && !state.maps_memory {
+            let kind = body.kind();
+            return Err(WireError::Invalid(format!("{kind} on a connection without memory")));
+        }
         let missing = match need(body) {
             RemoteNeed::Nothing => return Ok(()),
             RemoteNeed::Any if !state.rights.is_none() => return Ok(()),

@@ -29,7 +29,8 @@ impl NodeState {
                 self.let_in(remote_client, namespace)?;
                 let newcomer = Newcomer { pid, start_time, uid, namespace, remote_client };
                 let slot = self.join_free_place(&newcomer, peer)?;
-                if let Err(error) = self.home.hold_block(slot) {
+                let is_bare = remote_client.is_some() && !hello.maps_memory;
+                if !is_bare && let Err(error) = self.home.hold_block(slot) {
                     let _ = self.home.client_leave(slot);
                     return Err(store_error(error));
                 }
@@ -76,6 +77,7 @@ impl NodeState {
             state.namespace = namespace;
             state.rights = rights;
             state.slot = Some(slot);
+            state.maps_memory = hello.maps_memory || peer.remote_client.is_none();
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)

@@ -66,6 +66,7 @@ impl NodeState {
             RequestBody::Reserve { .. }
             | RequestBody::ReservedObjects { .. }
             | RequestBody::Seal { .. }
+            | RequestBody::Import { .. }
             | RequestBody::EntryPages { .. }
             | RequestBody::Delete { .. }
             | RequestBody::Pin { .. }

@@ -107,6 +107,8 @@ pub(super) struct ClientSession {
     pub(super) namespace: NamespaceId,
     /// Rights in the namespace; for a remote client by the rules for its node.
     pub(super) rights: Rights,
+    /// False: a remote client that sends requests alone. It cannot reconnect.
+    pub(super) maps_memory: bool,
 }
 
 /// Counters since start.
@@ -173,7 +175,7 @@ pub struct NodeState {
     pub(super) spills: Spills,
     pub(super) replicas: Replicas,
     /// Objects of clients that are deleted when these end.
-    pub(super) staged: BTreeMap<ClientSlot, Vec<ObjectId>>,
+    pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
     pub(super) quotas: Quotas,
     pub(super) reservations: Reservations,
     /// Rules for other nodes.
@@ -274,6 +276,7 @@ impl NodeState {
             is_stranger: !self.may_connect(&peer),
             namespace: NamespaceId::DEFAULT,
             rights: if peer.remote_client.is_some() { Rights::NONE } else { Rights::ALL },
+            maps_memory: true,
         };
         self.strangers += usize::from(session.is_stranger);
         self.sessions.insert(id, session);
@@ -303,7 +306,7 @@ impl NodeState {
             self.forget_lookups(id);
         }
         let slot = session.slot?;
-        if is_alive && !session.has_said_goodbye {
+        if is_alive && !session.has_said_goodbye && session.maps_memory {
             self.orphans.insert(slot, session.peer);
             return Some(slot);
         }
@@ -344,7 +347,9 @@ impl NodeState {
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
         self.reservations.take_back(slot, u32::MAX);
         self.drop_staged(slot);
-        let left = match self.home.region().is_node_local() {
+        let is_bare = self.home.client(slot).is_ok_and(|record| record.remote_client.is_some())
+            && self.home.hold_blocks_of(slot).is_empty();
+        let left = match self.home.region().is_node_local() && !is_bare {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),
         };
@@ -365,15 +370,34 @@ impl NodeState {
         }
         let clients: Vec<ClientSlot> = self.home.clients_in_doubt().collect();
         self.doubts_at_ms = (!clients.is_empty()).then(|| now_ms.saturating_add(DOUBTS_MS));
+        self.end_bare_orphans(now_ms);
         for slot in clients {
             let orphan = self.orphans.get(&slot).copied();
             let is_seen_here = orphan.is_some_and(|peer| {
                 peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client))
             });
-            if is_seen_here && !self.is_mapped_by(slot) {
+            if is_seen_here && self.is_unmapped_by(slot) {
                 self.home.confirm_earlier(slot);
+                self.admission.look_again();
+                self.reclaim_soon(now_ms);
             }
         }
+    }
+
+    /// Ends the sessions that mapped no memory and that a former daemon left.
+    fn end_bare_orphans(&mut self, now_ms: u64) {
+        let bare = self.orphans.iter().filter(|(slot, peer)| self.is_bare(**slot, **peer));
+        for slot in bare.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+            self.orphan_died(slot, now_ms);
+        }
+    }
+
+    /// Whether a client of another node maps nothing here and can write nothing: its connection is for
+    /// requests alone.
+    pub(super) fn is_bare(&self, slot: ClientSlot, peer: PeerIdentity) -> bool {
+        peer.remote_client.is_some()
+            && self.home.hold_blocks_of(slot).is_empty()
+            && self.home.entry_pages_of(slot).is_empty()
     }
 
     pub(super) fn reclaim(&mut self) {

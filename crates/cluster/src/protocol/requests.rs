@@ -116,11 +116,13 @@ impl NodeState {
                 for (hi, lo) in ids {
                     self.home.confirm(slot, ObjectId { hi, lo });
                 }
+                self.admission.look_again();
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Done)
             }
             RequestBody::ConfirmEarlier => {
                 self.home.confirm_earlier(slot);
+                self.admission.look_again();
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Done)
             }
@@ -266,7 +268,7 @@ impl NodeState {
             self.home.keep_for(slot, id);
         }
         if item.is_staged {
-            self.staged.entry(slot).or_default().push(id);
+            self.staged.entry(slot).or_default().insert(id);
         }
         if item.is_reserved {
             self.note_reservations();
@@ -284,7 +286,8 @@ impl NodeState {
         for id in self.staged.remove(&slot).unwrap_or_default() {
             self.home.confirm(slot, id);
             match self.home.delete(Target::Id(id)) {
-                Ok(_) | Err(StoreError::NotFound { .. }) => {}
+                Ok(deleted) => self.spills.deleted(deleted.id, deleted.was_spilled),
+                Err(StoreError::NotFound { .. }) => {}
                 Err(error) => tracing::error!(%id, %error, "a staged object cannot be deleted"),
             }
         }
@@ -303,6 +306,10 @@ impl NodeState {
             results.push(match result {
                 Ok(deleted) => {
                     self.spills.deleted(deleted.id, deleted.was_spilled);
+                    self.staged.retain(|_, staged| {
+                        staged.remove(&deleted.id);
+                        !staged.is_empty()
+                    });
                     self.counts.deleted += 1;
                     Ok(())
                 }

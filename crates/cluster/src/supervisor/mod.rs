@@ -40,6 +40,9 @@ const QUICK: Duration = Duration::from_secs(1);
 /// After this many quick deaths in a row another start would fail the same way.
 const QUICK_MAX: u32 = 5;
 
+/// Pause before another try to start a daemon, if the system had no process for it.
+const START_PAUSE: Duration = Duration::from_secs(1);
+
 /// Pause before the start after the second quick death. Each further one doubles it.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
@@ -90,7 +93,17 @@ struct Supervisor<'a> {
 impl Supervisor<'_> {
     fn run(mut self) -> Result<i32, NodeError> {
         loop {
-            let (mut child, channel) = self.again.start().map_err(failed("start the daemon"))?;
+            let (mut child, channel) = match self.again.start() {
+                Ok(started) => started,
+                // For a moment there may be no memory, process or descriptor to have: what is held
+                // here stays until there is.
+                Err(error) if self.was_ready && !self.is_stopping => {
+                    (self.say)(&format!("farrow node: the daemon is not started: {error}"));
+                    self.wait_for_signal(START_PAUSE);
+                    continue;
+                }
+                Err(error) => return Err(failed("start the daemon")(error)),
+            };
             let kind = if self.was_ready { MessageKind::Restart } else { MessageKind::Start };
             // If the child has already ended, `attend` notices it.
             let _ = channel.send_with(kind, &self.handles, None);
@@ -228,7 +241,11 @@ impl Supervisor<'_> {
         let Some(doublings) = self.quick_deaths.checked_sub(2) else {
             return;
         };
-        let wait = Timespec::try_from(PAUSE_FIRST * 2_u32.pow(doublings.min(QUICK_MAX))).ok();
+        self.wait_for_signal(PAUSE_FIRST * 2_u32.pow(doublings.min(QUICK_MAX)));
+    }
+
+    fn wait_for_signal(&mut self, longest: Duration) {
+        let wait = Timespec::try_from(longest).ok();
         let mut signals = [PollFd::new(&self.signals, PollFlags::IN)];
         if matches!(poll(&mut signals, wait.as_ref()), Ok(1..)) {
             self.note_signal();

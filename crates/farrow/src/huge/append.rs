@@ -85,6 +85,8 @@ impl HugeTable {
     /// The next version, and the position that new rows would have, if these rows do not exist yet.
     fn next(&self, position: Option<u64>, rows: u64) -> Result<(u64, u64), Error> {
         let _quiet = suspend();
+        // In a forked child the thread that has the lock may not exist.
+        self.client.nodes().own().check_process()?;
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let position = position.unwrap_or_else(|| state.layout.end());
@@ -124,6 +126,8 @@ impl HugeTable {
         let region = session.region_uid();
         loop {
             let quiet = suspend();
+            // In a forked child the thread that has the lock may not exist.
+            self.client.nodes().own().check_process()?;
             let mut state = lock(&self.state);
             let home = self.discover_members(&mut state)?;
             let found = state.members.iter().position(|member| member.region == region);

@@ -192,6 +192,8 @@ impl HugeTable {
     /// table was dropped or a chunk deleted, [`Error::InvalidArgument`] for a future version.
     pub fn snapshot(&self, version: Option<u64>) -> Result<Snapshot, Error> {
         let _quiet = suspend();
+        // In a forked child the thread that has the lock may not exist.
+        self.client.nodes().own().check_process()?;
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let newest = state.layout.version();

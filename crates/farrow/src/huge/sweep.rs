@@ -19,6 +19,8 @@ impl HugeTable {
     /// that node's memory are deleted when a table of this name is created after the node's return.
     pub fn drop_table(&self) -> Result<(), Error> {
         let _quiet = suspend();
+        // In a forked child the thread that has the lock may not exist.
+        self.client.nodes().own().check_process()?;
         let mut state = lock(&self.state);
         let home = self.discover_members(&mut state)?;
         client::delete(&home, &[self.root.into()])?;

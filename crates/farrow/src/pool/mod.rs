@@ -371,6 +371,9 @@ impl PoolCore {
 
     /// Returns unused memory to the node. False if there is none.
     pub(crate) fn trim(&self, session: &Session) -> bool {
+        if !session.is_own_process() {
+            return false;
+        }
         let empty = lock(&self.state).slabs.take_empty();
         empty.iter().for_each(|slab| self.extents.give(session, *slab));
         self.extents.trim(session) || !empty.is_empty()

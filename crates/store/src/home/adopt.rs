@@ -25,7 +25,7 @@ use crate::failpoint;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
 use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
-use crate::format::ids::{ObjectId, Slot};
+use crate::format::ids::{ObjectId, ObjectKind, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
 use crate::tables::clients::{ClientRecord, ClientSlot, ClientTable};
@@ -387,6 +387,7 @@ fn candidate(
         creator: entry.creator,
         account: context.accounts.of_creator(entry),
         is_local: false,
+        is_in_place: entry.kind == ObjectKind::Bytes || entry.extra_count > 0,
         // An object that was leaving stays: its end was not published. A replica retires, because
         // its original may no longer exist.
         fate: match state == EntryState::Retiring || entry.is_replica {

@@ -124,6 +124,8 @@ fn candidate(
         creator: owner.client,
         account: owner.account,
         is_local: true,
+        // Its client held it before it sealed it.
+        is_in_place: false,
         fate,
     }))
 }

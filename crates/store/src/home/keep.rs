@@ -101,7 +101,9 @@ impl Home {
 /// The objects that each connected client sealed last.
 pub(super) fn sealed_last(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
     let in_use = |one: &&KeepCandidate| {
-        one.account.client != 0 && matches!(one.fate, Fate::Sealed | Fate::Retiring)
+        one.account.client != 0
+            && one.is_in_place
+            && matches!(one.fate, Fate::Sealed | Fate::Retiring)
     };
     let mut last = BTreeMap::new();
     for one in candidates.iter().filter(in_use) {

@@ -50,6 +50,9 @@ pub(super) struct KeepCandidate {
     pub(super) account: ClientAccount,
     /// Whether a client wrote its entry.
     pub(super) is_local: bool,
+    /// Whether its creator may go on using memory that became part of it: plain bytes that it wrote in
+    /// place, or blocks of its pool. What was copied into an object is used by nobody without a hold.
+    pub(super) is_in_place: bool,
     pub(super) fate: Fate,
 }
 
@@ -288,6 +291,7 @@ mod tests {
             creator: 0,
             account: ClientAccount::default(),
             is_local: false,
+            is_in_place: false,
             fate: Fate::Sealed,
         }
     }

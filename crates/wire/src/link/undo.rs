@@ -1,6 +1,6 @@
 //! Returns the resources that a late reply brings after its call has ended.
 
-use crate::{ReplyBody, RequestBody};
+use crate::{ReplyBody, RequestBody, WireTarget};
 
 /// The resource to give back.
 #[derive(Debug, Clone)]
@@ -13,6 +13,8 @@ pub(super) enum Undo {
     Reservation(u32),
     /// Reserved names.
     Reserve(Vec<String>),
+    /// An object that the node imported.
+    Import,
 }
 
 impl Undo {
@@ -21,6 +23,7 @@ impl Undo {
             RequestBody::Grant { .. } | RequestBody::Room(_) => Self::Grant,
             RequestBody::ReserveObjects { objects, .. } => Self::Reservation(*objects),
             RequestBody::Reserve { names } => Self::Reserve(names.clone()),
+            RequestBody::Import { .. } => Self::Import,
             _ => Self::Nothing,
         }
     }
@@ -41,6 +44,9 @@ impl Undo {
             }
             (Self::Reservation(objects), ReplyBody::Done) => {
                 Some(RequestBody::UnreserveObjects { objects })
+            }
+            (Self::Import, ReplyBody::Fetched(Some((hi, lo)))) => {
+                Some(RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] })
             }
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),
             _ => None,

@@ -165,6 +165,12 @@ impl NodeState {
         peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
+    /// The region of a peer, however it is reached.
+    pub(in crate::protocol) fn region_offered_by(&self, node: &str) -> Option<u64> {
+        let peer = self.cluster.as_ref()?.peers.get(node)?;
+        peer.offer.as_ref().map(|offer| offer.region_uid)
+    }
+
     /// The error for a node whose objects cannot be listed by network.
     pub(in crate::protocol) fn not_by_net(&self, node: &str) -> WireError {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));

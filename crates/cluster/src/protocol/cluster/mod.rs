@@ -500,6 +500,8 @@ impl NodeState {
                 cluster.incarnation = next;
                 cluster.has_news = true;
                 cluster.membership.rejoin(Incarnation(next), now_ms);
+                // Their homes know of the incarnation that is over, and not of the next one.
+                self.drop_all_replicas(now_ms, out);
                 self.perform_naming(outputs, now_ms, out);
                 self.sync_outcast(now_ms, out);
             }

@@ -290,6 +290,8 @@ impl NodeState {
                 let is_of_it = |head: &SpillHead| head.id.hi == region;
                 match decoded {
                     Ok((_, head)) if opening.gone.contains(&head.id) => {
+                        // The next answer is newer than the notice.
+                        opening.gone.remove(&head.id);
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
                         // After the pause either all nodes find it, or none does.
                         opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
@@ -580,7 +582,9 @@ impl NodeState {
             return self.abort_replica(origin);
         };
         let is_import = loading.import.is_some();
-        if loading.is_gone {
+        // Without a lease the home may have forgotten this node already.
+        let has_lease = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        if loading.is_gone || (!has_lease && !is_import && result.is_ok()) {
             self.abort_replica(origin);
             return self.open_again(origin, now_ms, out);
         }

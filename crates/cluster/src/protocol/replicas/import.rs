@@ -8,11 +8,12 @@ use farrow_memory::Length;
 use farrow_store::{
     ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
 };
-use farrow_wire::{Extent, ReplyBody, WireError};
+use farrow_wire::{Extent, ReplyBody, RequestBody, WireError};
 
 use super::FetchKey;
 use super::fetch::Opening;
 use crate::net::query::NetQuery;
+use crate::protocol::cluster::node_key;
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::node::NodeState;
 use crate::protocol::{Action, SessionId};
@@ -49,6 +50,18 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let ImportAsk { session, slot, seq, origin, name, until_ms } = ask;
+        let body = RequestBody::Import { origin: (origin.hi, origin.lo), name: None, wait_ms: 0 };
+        self.check_right(slot, &body)?;
+        let Some(node) = self.net_node_of(origin.hi) else {
+            let text = format!("object {origin} is of no node that is reached by network");
+            return Err(WireError::Invalid(text));
+        };
+        // This node may read more there than the client's node may elsewhere.
+        let importer = self.sessions.get(&session).and_then(|one| one.peer.remote_client);
+        if importer.is_none_or(|client| client.node != node_key(&node)) {
+            let text = format!("object {origin} is of node {node}, not of the client's own");
+            return Err(WireError::Denied(text));
+        }
         let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
         let import = ImportTarget { session, slot, name };
         let query = NetQuery::Id(origin.hi, origin.lo);
@@ -81,10 +94,6 @@ impl NodeState {
         let openings = self.replicas.openings.values().filter(|one| one.import.is_some());
         let loading = self.replicas.loading.values().filter(|one| one.import.is_some());
         limit("objects that are imported", openings.count() + loading.count() + 1, IMPORTS_MAX)?;
-        let Some(node) = self.net_node_of(origin.hi) else {
-            let text = format!("object {origin} is of no node that is reached by network");
-            return Err(WireError::Invalid(text));
-        };
         let token = self.replicas.token();
         out.push(key.open_at(token, node.clone()));
         let lost_ms = now_ms.saturating_add(self.net_patience_ms());

@@ -65,7 +65,8 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(hi) = self.net_region_of(node) else { return };
+        // Also of a node whose memory was mapped meanwhile: its replicas may still be here.
+        let Some(hi) = self.region_offered_by(node) else { return };
         if objects.contains(&EVERYTHING.lo) {
             self.find_by_net_again(node, now_ms);
             self.drop_replicas_of(node, now_ms, out);
@@ -96,6 +97,15 @@ impl NodeState {
                 Ok(_) | Err(StoreError::NotFound { .. }) => {}
                 Err(error) => tracing::error!(%origin, %error, "a replica cannot be dropped"),
             }
+        }
+    }
+
+    /// Drops all replicas: this node's incarnation is over, and no home recalls them any more.
+    pub(in crate::protocol) fn drop_all_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let replicas = self.replicas.by_origin.values().map(|one| one.node.clone());
+        let loading = self.replicas.loading.values().map(|one| one.node.clone());
+        for node in replicas.chain(loading).collect::<BTreeSet<_>>() {
+            self.drop_replicas_of(&node, now_ms, out);
         }
     }
 

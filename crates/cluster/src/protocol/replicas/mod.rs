@@ -36,7 +36,8 @@ use delete::{Forwarded, PendingDelete};
 pub(super) use fetch::wish_of;
 use fetch::{Fetching, Opening, ROOM_MS_MAX};
 pub(super) use import::ImportAsk;
-use invalidate::{Leaving, Withdrawal};
+use import::ImportTarget;
+use invalidate::{EVERYTHING, Leaving, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this
 /// one. The record is in the region, so that the next incarnation finds it.
@@ -176,7 +177,19 @@ impl Replicas {
         self.waiters().for_each(|all| all.retain(is_another));
         let listings = self.listings.len();
         self.listings.retain(|_, one| (one.session, one.seq) != (session, seq));
+        self.cancel_imports(session);
         self.waiting() < before || self.listings.len() < listings
+    }
+
+    /// Ends the imports of a session for which it does not wait any more.
+    fn cancel_imports(&mut self, session: SessionId) {
+        let is_its = |import: &Option<ImportTarget>| {
+            import.as_ref().is_some_and(|import| import.session == session)
+        };
+        self.openings.retain(|_, one| !is_its(&one.import) || !one.waiters.is_empty());
+        for loading in self.loading.values_mut().filter(|one| is_its(&one.import)) {
+            loading.is_gone |= loading.waiters.is_empty();
+        }
     }
 
     fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
@@ -221,7 +234,11 @@ impl Replicas {
 
     /// Whether another node may have a replica of an object of this one.
     fn is_elsewhere(&self, id: ObjectId) -> bool {
-        self.port.as_ref().is_some_and(|port| port.interests.is_any(id))
+        let Some(port) = &self.port else { return false };
+        // What is being recalled may still be there, and after a restart all of it.
+        port.interests.is_any(id)
+            || self.leaving.contains_key(&id)
+            || self.leaving.contains_key(&EVERYTHING)
     }
 }
 
