@@ -12,7 +12,7 @@ use common::apart::Apart;
 use common::netns::required;
 use common::nodes;
 use common::{PATIENCE, bytes_of, wait_for};
-use farrow::{Client, Error, Value};
+use farrow::{Client, Error, ObjectOptions, Value};
 
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 const NOW: Duration = Duration::ZERO;
@@ -94,4 +94,48 @@ fn a_machine_that_is_lost_takes_its_objects_along_and_nothing_else() {
     assert!(get(&a, "of b").unwrap() == bytes_of(3, 300_000));
     a.delete(&["of b".into()]).unwrap();
     assert!(get(&b, "of b").is_err());
+}
+
+/// Regression: each client that had put something on another machine left its place there for ever.
+#[test]
+fn clients_that_put_on_another_machine_leave_nothing_there() {
+    let Some(apart) = machines() else {
+        return;
+    };
+    let there = apart.client(1);
+    let used_there = there.stats().unwrap().node.clients;
+    for turn in 0..3 {
+        let client = apart.client(0);
+        let (bytes, name) = (bytes_of(turn, 200_000), format!("from a {turn}"));
+        let id = client.put_on("b", &Value::Bytes(&bytes), &named(&name)).unwrap();
+        let batch = [(Value::Bytes(&bytes), ObjectOptions::default())];
+        client.put_many_on("b", &batch).unwrap();
+        assert!(get(&there, &name).unwrap() == bytes);
+        assert_eq!(there.get(&id.into(), NOW).unwrap().id(), id, "it is an object of that node");
+        assert!(matches!(
+            client.put_on("b", &Value::Bytes(&bytes), &named(&name)),
+            Err(Error::AlreadyExists { .. })
+        ));
+    }
+    let is_as_before = || {
+        let stats = there.stats().unwrap().node;
+        (stats.clients == used_there && stats.holds == 0).then_some(())
+    };
+    assert!(wait_for("the places come back", is_as_before).is_some(), "{:?}", there.stats());
+    let home = apart.client(0);
+    let is_empty = || (home.stats().unwrap().node.used == 0).then_some(());
+    assert!(wait_for("what was staged is gone", is_empty).is_some());
+    // Names of clients that ended are free, also after the end of the node that carried them.
+    let writer = home.create_on("b", 100, &named("never sealed")).unwrap();
+    assert!(matches!(
+        there.put(&Value::Bytes(b"x"), Some("never sealed")),
+        Err(Error::AlreadyExists { .. })
+    ));
+    drop(writer);
+    let is_free = || there.put(&Value::Bytes(b"x"), Some("never sealed")).is_ok().then_some(());
+    assert!(wait_for("the name is free", is_free).is_some());
+}
+
+fn named(name: &str) -> ObjectOptions<'_> {
+    ObjectOptions::named(Some(name))
 }
