@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::raw::Raw;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
+use farrow_wire::link::Link;
 use farrow_wire::{
     self as wire, BATCH_ITEMS_MAX, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request,
     RequestBody, SealItem, WireError,
@@ -261,9 +261,20 @@ fn a_daemon_takes_back_what_its_successor_drops() {
 fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
     const OBJECTS: u64 = BATCH_ITEMS_MAX as u64 + 1;
     let mut daemon = Daemon::start("16M", &["--no-prepare", "--objects-max", "16384"]);
-    let (mut creator, _) = Raw::joined(&daemon);
+    drop(daemon.client());
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        resume: None,
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: true,
+    };
+    // The descriptors stand for the creator's mapping.
+    let (creator, _, _mapping) =
+        Link::connect(&daemon.socket, hello, Instant::now() + PATIENCE).unwrap();
+    let ask = |body| creator.call(body, Instant::now() + PATIENCE);
     let bytes = (OBJECTS * 128).next_multiple_of(4096);
-    let grant = creator.ask(RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 });
+    let grant = ask(RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 });
     let Ok(ReplyBody::Granted((offset, _))) = grant else { panic!("{grant:?}") };
     let item = |number| {
         let block = (offset + number * 128, 128);
@@ -272,7 +283,7 @@ fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
     let items: Vec<SealItem> = (0..OBJECTS).map(item).collect();
     let mut ids: Vec<ObjectKey> = Vec::new();
     for items in items.chunks(BATCH_ITEMS_MAX) {
-        let sealed = creator.ask(RequestBody::Seal { items: items.to_vec() });
+        let sealed = ask(RequestBody::Seal { items: items.to_vec() });
         let Ok(ReplyBody::Sealed(sealed)) = sealed else { panic!("{sealed:?}") };
         let id = |(hi, lo)| ObjectKey::Id(ObjectId { hi, lo });
         ids.extend(sealed.into_iter().map(|one| id(one.unwrap())));

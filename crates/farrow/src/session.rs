@@ -315,7 +315,12 @@ impl Session {
         let link = lock(&self.link).link.clone();
         // One that only does not answer has no successor.
         let has_ended = |error: &LinkError| {
-            matches!(error, LinkError::Closed { .. } | LinkError::Unsent { .. })
+            matches!(
+                error,
+                LinkError::Closed { .. }
+                    | LinkError::Unsent { .. }
+                    | LinkError::Refused(WireError::Closing)
+            )
         };
         if link.call(RequestBody::Goodbye, deadline).err().is_none_or(|error| !has_ended(&error)) {
             return;
