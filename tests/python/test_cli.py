@@ -18,6 +18,7 @@ import pytest
 import farrow
 from farrow.cli import main
 from farrow.cli._doctor import findings
+from farrow.cli._estimate import estimate
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape
@@ -100,6 +101,35 @@ def test_text_is_sniffed(tmp_path: Path, text: str, delimiter: str, columns: lis
     packed = tmp_path / "t.txt.gz"
     packed.write_bytes(gzip.compress(text.encode()))
     assert read_table(packed).equals(read)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["\n", "\n\n", "# remark\n\n", "# remark\n  \n% more\n", "\r\n", "\n# remark\n", "# a\x0bb\n"],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_blank_lines_and_remarks_before_the_header_do_not_turn_it_into_a_row(
+    tmp_path: Path, before: str, suffix: str
+) -> None:
+    path = tmp_path / f"t{suffix}"
+    content = f"{before}source,target\n\n1,2\n3,4\n".encode()
+    path.write_bytes(gzip.compress(content) if suffix == ".csv.gz" else content)
+    assert read_table(path).to_pydict() == {"source": [1, 3], "target": [2, 4]}
+    assert estimate(path).likely > 0
+
+
+def test_blank_lines_before_rows_without_names_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("# remark\n \n1,2\n3,4\n")
+    assert read_table(path).to_pydict() == {"column0": [1, 3], "column1": [2, 4]}
+
+
+def test_a_column_name_with_a_line_break_does_not_turn_the_header_into_a_row(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\n"amount\r\n\r\nin USD",bank\r\n1.5,2\r\n')
+    assert read_table(path).to_pydict() == {"amount\r\n\r\nin USD": [1.5], "bank": [2]}
 
 
 def test_leading_zeros_stay_text(tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_ibm_file(tmp_path: Path) -> None:
     assert read.label.tolist() == [1, 0, 0]
 
 
+def test_blank_lines_before_the_header_are_no_rows(tmp_path: Path) -> None:
+    read = data.read(write(tmp_path, "# remark\n\n" + IBM))
+    assert read.table.num_rows == 3
+    # Faults are named by the line of the file.
+    with pytest.raises(ValueError, match="line 7"):
+        data.read(write(tmp_path, "# remark\n\n" + IBM + "2022/09/01 00:20,1\n"))
+
+
 def test_ten_columns_and_gzip(tmp_path: Path) -> None:
     ten = "\n".join(line.rpartition(",")[0] for line in IBM.splitlines())
     path = tmp_path / "t.csv.gz"
