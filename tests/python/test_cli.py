@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +18,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
-from farrow.cli import main
+from farrow.cli import _commands, main
 from farrow.cli._doctor import findings
 from farrow.cli._estimate import estimate
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape
 from farrow.graph import generate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farrow.cli._read import Progress
 
 ROWS = 2_000
 
@@ -309,6 +316,70 @@ def test_a_table_larger_than_the_region_is_told(run, tmp_path: Path) -> None:
     assert json.loads(run("ls", "--json")[1]) == []
     # The store is as usable as before.
     assert run("put", str(generate.write(tmp_path / "t.parquet", 10)))[0] == 0
+
+
+def test_a_replacement_without_room_leaves_the_old_object(
+    make_node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What a compressed file needs is known after it has been read.
+    node = make_node("--memory", "64MiB")
+    client = farrow.connect(node.socket)
+    client.put(b"old", "large")
+    path = tmp_path / "large.csv.gz"
+    lines = b"text\n" + (b"x" * 1023 + b"\n") * (80 << 10)
+    path.write_bytes(gzip.compress(lines, compresslevel=1))
+    assert main(["put", "--socket", node.socket, "--replace", str(path)]) == 1
+    assert "out of memory" in capsys.readouterr().err
+    assert client.get("large").to_pybytes() == b"old"
+
+
+def test_a_replacement_that_fits_into_the_room_of_the_old_object_is_stored(
+    make_node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node("--memory", "64MiB")
+    client = farrow.connect(node.socket)
+    client.put(bytes(40 << 20), "large")
+    path = tmp_path / "large.csv.gz"
+    lines = b"text\n" + (b"x" * 1023 + b"\n") * (40 << 10)
+    path.write_bytes(gzip.compress(lines, compresslevel=1))
+    code = main(["put", "--socket", node.socket, "--replace", str(path)])
+    assert (code, capsys.readouterr().err) == (0, "")
+    assert client.get("large").num_rows == 40 << 10
+
+
+def test_a_replacement_by_a_file_that_cannot_be_opened_leaves_the_old_object(
+    run, node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = farrow.connect(node.socket)
+    client.put(b"old", "t.bin")
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"new")
+
+    def fail(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", fail)
+    code, _, err = run("put", "--bytes", "--replace", "--name", "t.bin", str(path))
+    assert (code, "Permission denied" in err) == (1, True)
+    assert client.get("t.bin").to_pybytes() == b"old"
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_stored_in_part(
+    run, node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"12345")
+
+    @contextlib.contextmanager
+    def growing(label: str, *, quiet: bool) -> Iterator[Progress]:
+        with path.open("ab") as file:
+            file.write(b"6789")
+        yield lambda done, total: None
+
+    monkeypatch.setattr(_commands, "progress_bar", growing)
+    code, _, err = run("put", "--bytes", str(path))
+    assert (code, "grew beyond 5 bytes" in err, err.count("\n")) == (1, True, 1)
+    assert farrow.connect(node.socket).list().num_rows == 0
 
 
 # Without a node

@@ -108,7 +108,8 @@ def _put(options: argparse.Namespace) -> int:
     total = sum(int(buffer["bytes"]) for buffer in buffers)
     looked = time.perf_counter()
     if options.replace:
-        # Not earlier: the new table has been read successfully.
+        # Not earlier: the new table has been read successfully, and there is room for it.
+        _check_room_to_replace(client, total - in_place, name)
         _delete_if_there(client, name)
     try:
         ref = client.put(table, name)
@@ -160,6 +161,18 @@ def _bytes_of(client: Any, name: str) -> int:
     return sum(int(size) for found, size in sizes if found == name)
 
 
+def _check_room_to_replace(client: Any, missing: int, name: str) -> None:
+    """Reject a table of which ``missing`` bytes are outside the region, if they cannot fit in it.
+
+    Raises:
+        OutOfMemory: they would not fit even after the object of this name is deleted.
+    """
+    stats = client.stats()
+    # Unused room of grants may be this client's. If it is not, the put itself fails.
+    granted = max(0, int(stats["granted"]) - int(stats["pool_allocated"]))
+    check_room(client, missing, besides=_bytes_of(client, name) + granted)
+
+
 def _delete_if_there(client: Any, name: str) -> None:
     with contextlib.suppress(farrow.NotFound):
         client.delete(name)
@@ -167,16 +180,16 @@ def _delete_if_there(client: Any, name: str) -> None:
 
 def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
     """Store a file's bytes unchanged, read directly into the region."""
-    size = path.stat().st_size
-    check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
-    if options.replace:
-        _delete_if_there(client, name)
     began = time.perf_counter()
-    with (
-        progress_bar(path.name, quiet=options.quiet) as report,
-        path.open("rb", buffering=0) as file,
-        client.create(size, name) as writer,
-    ):
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("rb", buffering=0))
+        size = os.fstat(file.fileno()).st_size
+        check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
+        if options.replace:
+            # Not earlier: the file can be opened, and there is room for it.
+            _delete_if_there(client, name)
+        report = stack.enter_context(progress_bar(path.name, quiet=options.quiet))
+        writer = stack.enter_context(client.create(size, name))
         view = memoryview(writer.buffer).cast("B")
         done = 0
         while done < size:
@@ -185,6 +198,8 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
                 raise CommandError(f"{path.name} shrank to {done} of {size} bytes while read")
             done += got
             report(done, size)
+        if file.read(1):
+            raise CommandError(f"{path.name} grew beyond {size} bytes while read")
         view.release()
         ref = writer.seal()
     seconds = time.perf_counter() - began
