@@ -257,6 +257,41 @@ def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
     assert pa.ipc.open_stream(done.stdout).read_all().num_rows == ROWS
 
 
+@pytest.mark.parametrize("dangles", [False, True])
+def test_get_writes_through_a_symbolic_link(run, node, tmp_path: Path, dangles: bool) -> None:
+    farrow.connect(node.socket).put(b"new", "t")
+    file, link = tmp_path / "june.bin", tmp_path / "current.bin"
+    link.symlink_to(file)
+    if not dangles:
+        file.write_bytes(b"an earlier one")
+    assert run("get", "t", "-o", str(link))[0] == 0
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert sorted(tmp_path.glob("*.bin")) + list(tmp_path.glob(".*")) == [link, file]
+
+
+def test_get_through_a_link_to_dev_stdout_leaves_the_link(node, tmp_path: Path) -> None:
+    # /dev/stdout itself is such a link: a file in its place would be there for all processes.
+    farrow.connect(node.socket).put(b"new", "t")
+    link, out = tmp_path / "stdout", tmp_path / "out"
+    link.symlink_to("/dev/stdout")
+    command = ["get", "--socket", node.socket, "t", "-o", str(link), "--format", "raw"]
+    with out.open("wb") as file:
+        subprocess.run([sys.executable, "-m", "farrow", *command], stdout=file, check=True)
+    assert link.is_symlink()
+    assert out.read_bytes() == b"new"
+
+
+def test_get_keeps_the_mode_of_the_file_that_it_replaces(run, node, tmp_path: Path) -> None:
+    farrow.connect(node.socket).put(b"new", "t")
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    assert run("get", "t", "-o", str(path))[0] == 0
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_control_characters_in_names_are_spelled_out(run, tmp_path: Path) -> None:
     path = generate.write(tmp_path / "t.parquet", 10)
     assert run("put", str(path), "--name", "a\x1b[31m\n[red]b")[0] == 0

@@ -245,16 +245,22 @@ def _is_table(value: Any) -> bool:
 
 
 def _write_file(value: Any, target: Path, word: str) -> None:
-    """Write a temporary file and rename it, so that no incomplete file is visible."""
+    """Write a temporary file and rename it, so that no incomplete file is visible.
+
+    A file behind a symbolic link is written in place.
+    """
     import gzip
 
     if not target.parent.is_dir():
         raise CommandError(f"{target}: there is no directory {target.parent}")
-    # A device or pipe cannot be replaced by a file; write into it.
-    direct = target.exists() and not target.is_file()
+    is_file = target.is_file() and not target.is_symlink()
+    # A link, a device or a pipe stays what it is; write into it.
+    direct = not is_file and (target.is_symlink() or target.exists())
     place = target if direct else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with place.open("wb") as file:
+            if is_file:
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
             if target.name.lower().endswith(".gz"):
                 with gzip.GzipFile(fileobj=file, mode="wb", filename="") as packed:
                     write_object(value, packed, word)  # type: ignore[arg-type]
