@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import json
 import os
@@ -137,6 +138,34 @@ def test_a_column_name_with_a_line_break_does_not_turn_the_header_into_a_row(
     path = tmp_path / "t.csv"
     path.write_bytes(b'\n"amount\r\n\r\nin USD",bank\r\n1.5,2\r\n')
     assert read_table(path).to_pydict() == {"amount\r\n\r\nin USD": [1.5], "bank": [2]}
+
+
+@pytest.mark.parametrize("newline", ["\r", "\n", "\r\n"])
+def test_lines_may_end_as_on_any_system(tmp_path: Path, newline: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(newline.join(["# remark", "a,b", "1,2", "3,4", ""]).encode())
+    assert read_table(path).to_pydict() == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_a_field_longer_than_the_limit_of_python_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    text = "x" * 200_000
+    path.write_text(f"a,b\n1,{text}\n")
+    assert read_table(path).to_pydict() == {"a": [1], "b": [text]}
+
+
+def test_text_that_cannot_be_split_is_a_value_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Which text that is depends on the version of Python.
+    def fail(*_: object, **__: object) -> None:
+        raise csv.Error("line contains NUL")
+
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+    monkeypatch.setattr(csv, "reader", fail)
+    with pytest.raises(ValueError, match=r"t\.csv is no delimited text: line contains NUL"):
+        text_shape(path)
 
 
 def test_leading_zeros_stay_text(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def text_shape(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file has no line.
+        ValueError: the file has no line, or its first lines are no delimited text.
     """
     with pa.input_stream(path, compression=compression_of(path)) as stream:
         raw = stream.read(_SAMPLE_BYTES)
@@ -128,6 +128,18 @@ def text_shape(
     lines = lines[start:]
     if not lines:
         raise ValueError(f"{path.name} holds no rows")
+    # A field may be as long as the sample.
+    csv.field_size_limit(max(csv.field_size_limit(), _SAMPLE_BYTES))
+    try:
+        return _shape(lines, start, delimiter, has_header)
+    except csv.Error as error:
+        raise ValueError(f"{path.name} is no delimited text: {error}") from error
+
+
+def _shape(
+    lines: Sequence[str], skipped: int, delimiter: str | None, has_header: bool | None
+) -> TextShape:
+    """The layout of lines, of which the first is a header or a row."""
     if delimiter is None:
         delimiter = _guess_delimiter([line for line in lines if line.strip()])
     reader = csv.reader(lines, delimiter=delimiter)
@@ -146,7 +158,7 @@ def text_shape(
         for i, name in enumerate(columns)
         if any(len(row) > i and _LEADING_ZERO.fullmatch(row[i].strip()) for row in rest)
     )
-    skip_lines = start + (header_lines if has_header else 0)
+    skip_lines = skipped + (header_lines if has_header else 0)
     return TextShape(delimiter, columns, has_header, skip_lines, text_columns)
 
 
