@@ -279,6 +279,15 @@ def test_bytes_and_arrays(run, node, tmp_path: Path) -> None:
     assert (np.load(tmp_path / "n.npy") == numbers).all()
 
 
+def test_get_describes_a_tensor(run, node, tmp_path: Path) -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    farrow.connect(node.socket).put(pa.Tensor.from_numpy(values), "t")
+    assert run("get", "t") == (0, "t  double tensor of shape (2, 3), 48 B\n", "")
+    path = tmp_path / "t.bin"
+    assert run("get", "t", "-o", str(path))[0] == 0
+    assert path.read_bytes() == values.tobytes()
+
+
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
     run("put", str(generate.write(tmp_path / "t.parquet", ROWS)))
     command = [sys.executable, "-m", "farrow.cli", "get", "--socket", node.socket, "t", "-o", "-"]

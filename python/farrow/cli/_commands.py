@@ -278,9 +278,13 @@ def _preview(name: str, value: Any) -> None:
     """Print the first rows of a table, or a summary of another object."""
     out = console()
     if not _is_table(value):
-        shape = getattr(value, "shape", None)
-        kind = f"{value.dtype} array of shape {shape}" if shape is not None else "bytes"
-        size = value.nbytes if shape is not None else value.size
+        if isinstance(value, pa.Tensor):
+            kind = f"{value.type} tensor of shape {value.shape}"
+            size = value.to_numpy().nbytes
+        elif hasattr(value, "shape"):
+            kind, size = f"{value.dtype} array of shape {value.shape}", value.nbytes
+        else:
+            kind, size = "bytes", value.size
         out.print(f"{visible(name)}  {kind}, {human_bytes(size)}", markup=False)
         return
     table = as_table(value)
