@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -286,6 +286,38 @@ def test_get_describes_a_tensor(run, node, tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     assert run("get", "t", "-o", str(path))[0] == 0
     assert path.read_bytes() == values.tobytes()
+
+
+def list_into(output: BinaryIO, socket: str) -> tuple[int, str]:
+    """Exit code and standard error of ``farrow ls --json``, whose output Python buffers."""
+    command = [sys.executable, "-m", "farrow", "ls", "--socket", socket, "--json"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, env=env
+    )
+    return done.returncode, done.stderr
+
+
+def test_output_that_cannot_be_written_is_an_error(node) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert list_into(full, node.socket) == (1, "farrow: No space left on device\n")
+
+
+def test_a_pipe_whose_reader_ended_is_no_message(node) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        assert list_into(pipe, node.socket) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("t", 0), ("nothing", 1)], ids=["that succeeds", "that fails"]
+)
+def test_a_command_without_output_streams_does_the_same(node, name: str, code: int) -> None:
+    farrow.connect(node.socket).put(pa.table({"n": [1]}), "t")
+    command = [sys.executable, "-m", "farrow", "get", "--socket", node.socket, name]
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, timeout=60).returncode == code
 
 
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
