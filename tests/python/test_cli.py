@@ -546,6 +546,13 @@ def test_sizes_that_are_none(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "8388608T", "9223372036854775808"])
+def test_sizes_that_no_memory_has_are_errors_of_one_short_line(text: str) -> None:
+    with pytest.raises(ValueError, match="is too large a size") as raised:
+        parse_bytes(text)
+    assert len(str(raised.value)) < 100
+
+
 def test_figures_for_people() -> None:
     assert human_bytes(0) == "0 B"
     assert human_bytes(999) == "999 B"
