@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
-from farrow.cli import main
+from farrow.cli import _commands, main
 from farrow.cli._doctor import findings
+from farrow.cli._estimate import estimate
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape
 from farrow.graph import generate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farrow.cli._read import Progress
 
 ROWS = 2_000
 
@@ -100,6 +109,63 @@ def test_text_is_sniffed(tmp_path: Path, text: str, delimiter: str, columns: lis
     packed = tmp_path / "t.txt.gz"
     packed.write_bytes(gzip.compress(text.encode()))
     assert read_table(packed).equals(read)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["\n", "\n\n", "# remark\n\n", "# remark\n  \n% more\n", "\r\n", "\n# remark\n", "# a\x0bb\n"],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_blank_lines_and_remarks_before_the_header_do_not_turn_it_into_a_row(
+    tmp_path: Path, before: str, suffix: str
+) -> None:
+    path = tmp_path / f"t{suffix}"
+    content = f"{before}source,target\n\n1,2\n3,4\n".encode()
+    path.write_bytes(gzip.compress(content) if suffix == ".csv.gz" else content)
+    assert read_table(path).to_pydict() == {"source": [1, 3], "target": [2, 4]}
+    assert estimate(path).likely > 0
+
+
+def test_blank_lines_before_rows_without_names_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("# remark\n \n1,2\n3,4\n")
+    assert read_table(path).to_pydict() == {"column0": [1, 3], "column1": [2, 4]}
+
+
+def test_a_column_name_with_a_line_break_does_not_turn_the_header_into_a_row(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\n"amount\r\n\r\nin USD",bank\r\n1.5,2\r\n')
+    assert read_table(path).to_pydict() == {"amount\r\n\r\nin USD": [1.5], "bank": [2]}
+
+
+@pytest.mark.parametrize("newline", ["\r", "\n", "\r\n"])
+def test_lines_may_end_as_on_any_system(tmp_path: Path, newline: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(newline.join(["# remark", "a,b", "1,2", "3,4", ""]).encode())
+    assert read_table(path).to_pydict() == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_a_field_longer_than_the_limit_of_python_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    text = "x" * 200_000
+    path.write_text(f"a,b\n1,{text}\n")
+    assert read_table(path).to_pydict() == {"a": [1], "b": [text]}
+
+
+def test_text_that_cannot_be_split_is_a_value_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Which text that is depends on the version of Python.
+    def fail(*_: object, **__: object) -> None:
+        raise csv.Error("line contains NUL")
+
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+    monkeypatch.setattr(csv, "reader", fail)
+    with pytest.raises(ValueError, match=r"t\.csv is no delimited text: line contains NUL"):
+        text_shape(path)
 
 
 def test_leading_zeros_stay_text(tmp_path: Path) -> None:
@@ -213,11 +279,87 @@ def test_bytes_and_arrays(run, node, tmp_path: Path) -> None:
     assert (np.load(tmp_path / "n.npy") == numbers).all()
 
 
+def test_get_describes_a_tensor(run, node, tmp_path: Path) -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    farrow.connect(node.socket).put(pa.Tensor.from_numpy(values), "t")
+    assert run("get", "t") == (0, "t  double tensor of shape (2, 3), 48 B\n", "")
+    path = tmp_path / "t.bin"
+    assert run("get", "t", "-o", str(path))[0] == 0
+    assert path.read_bytes() == values.tobytes()
+
+
+def list_into(output: BinaryIO, socket: str) -> tuple[int, str]:
+    """Exit code and standard error of ``farrow ls --json``, whose output Python buffers."""
+    command = [sys.executable, "-m", "farrow", "ls", "--socket", socket, "--json"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, env=env
+    )
+    return done.returncode, done.stderr
+
+
+def test_output_that_cannot_be_written_is_an_error(node) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert list_into(full, node.socket) == (1, "farrow: No space left on device\n")
+
+
+def test_a_pipe_whose_reader_ended_is_no_message(node) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        assert list_into(pipe, node.socket) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("t", 0), ("nothing", 1)], ids=["that succeeds", "that fails"]
+)
+def test_a_command_without_output_streams_does_the_same(node, name: str, code: int) -> None:
+    farrow.connect(node.socket).put(pa.table({"n": [1]}), "t")
+    command = [sys.executable, "-m", "farrow", "get", "--socket", node.socket, name]
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, timeout=60).returncode == code
+
+
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
     run("put", str(generate.write(tmp_path / "t.parquet", ROWS)))
     command = [sys.executable, "-m", "farrow.cli", "get", "--socket", node.socket, "t", "-o", "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert pa.ipc.open_stream(done.stdout).read_all().num_rows == ROWS
+
+
+@pytest.mark.parametrize("dangles", [False, True])
+def test_get_writes_through_a_symbolic_link(run, node, tmp_path: Path, dangles: bool) -> None:
+    farrow.connect(node.socket).put(b"new", "t")
+    file, link = tmp_path / "june.bin", tmp_path / "current.bin"
+    link.symlink_to(file)
+    if not dangles:
+        file.write_bytes(b"an earlier one")
+    assert run("get", "t", "-o", str(link))[0] == 0
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert sorted(tmp_path.glob("*.bin")) + list(tmp_path.glob(".*")) == [link, file]
+
+
+def test_get_through_a_link_to_dev_stdout_leaves_the_link(node, tmp_path: Path) -> None:
+    # /dev/stdout itself is such a link: a file in its place would be there for all processes.
+    farrow.connect(node.socket).put(b"new", "t")
+    link, out = tmp_path / "stdout", tmp_path / "out"
+    link.symlink_to("/dev/stdout")
+    command = ["get", "--socket", node.socket, "t", "-o", str(link), "--format", "raw"]
+    with out.open("wb") as file:
+        subprocess.run([sys.executable, "-m", "farrow", *command], stdout=file, check=True)
+    assert link.is_symlink()
+    assert out.read_bytes() == b"new"
+
+
+def test_get_keeps_the_mode_of_the_file_that_it_replaces(run, node, tmp_path: Path) -> None:
+    farrow.connect(node.socket).put(b"new", "t")
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    assert run("get", "t", "-o", str(path))[0] == 0
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_control_characters_in_names_are_spelled_out(run, tmp_path: Path) -> None:
@@ -281,6 +423,70 @@ def test_a_table_larger_than_the_region_is_told(run, tmp_path: Path) -> None:
     assert run("put", str(generate.write(tmp_path / "t.parquet", 10)))[0] == 0
 
 
+def test_a_replacement_without_room_leaves_the_old_object(
+    make_node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What a compressed file needs is known after it has been read.
+    node = make_node("--memory", "64MiB")
+    client = farrow.connect(node.socket)
+    client.put(b"old", "large")
+    path = tmp_path / "large.csv.gz"
+    lines = b"text\n" + (b"x" * 1023 + b"\n") * (80 << 10)
+    path.write_bytes(gzip.compress(lines, compresslevel=1))
+    assert main(["put", "--socket", node.socket, "--replace", str(path)]) == 1
+    assert "out of memory" in capsys.readouterr().err
+    assert client.get("large").to_pybytes() == b"old"
+
+
+def test_a_replacement_that_fits_into_the_room_of_the_old_object_is_stored(
+    make_node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node("--memory", "64MiB")
+    client = farrow.connect(node.socket)
+    client.put(bytes(40 << 20), "large")
+    path = tmp_path / "large.csv.gz"
+    lines = b"text\n" + (b"x" * 1023 + b"\n") * (40 << 10)
+    path.write_bytes(gzip.compress(lines, compresslevel=1))
+    code = main(["put", "--socket", node.socket, "--replace", str(path)])
+    assert (code, capsys.readouterr().err) == (0, "")
+    assert client.get("large").num_rows == 40 << 10
+
+
+def test_a_replacement_by_a_file_that_cannot_be_opened_leaves_the_old_object(
+    run, node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = farrow.connect(node.socket)
+    client.put(b"old", "t.bin")
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"new")
+
+    def fail(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", fail)
+    code, _, err = run("put", "--bytes", "--replace", "--name", "t.bin", str(path))
+    assert (code, "Permission denied" in err) == (1, True)
+    assert client.get("t.bin").to_pybytes() == b"old"
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_stored_in_part(
+    run, node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"12345")
+
+    @contextlib.contextmanager
+    def growing(label: str, *, quiet: bool) -> Iterator[Progress]:
+        with path.open("ab") as file:
+            file.write(b"6789")
+        yield lambda done, total: None
+
+    monkeypatch.setattr(_commands, "progress_bar", growing)
+    code, _, err = run("put", "--bytes", str(path))
+    assert (code, "grew beyond 5 bytes" in err, err.count("\n")) == (1, True, 1)
+    assert farrow.connect(node.socket).list().num_rows == 0
+
+
 # Without a node
 
 
@@ -338,6 +544,13 @@ def test_sizes(text: str, count: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="is no size"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "8388608T", "9223372036854775808"])
+def test_sizes_that_no_memory_has_are_errors_of_one_short_line(text: str) -> None:
+    with pytest.raises(ValueError, match="is too large a size") as raised:
+        parse_bytes(text)
+    assert len(str(raised.value)) < 100
 
 
 def test_figures_for_people() -> None:

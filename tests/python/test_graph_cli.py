@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from farrow.cli import main
+from farrow.cli._graph import _Writer
 from farrow.graph import GraphFeatures, data, generate
 
 ROWS = 6_000
@@ -127,6 +129,47 @@ def test_patterns_are_limited(graph, source: Path, tmp_path: Path) -> None:
     assert ":" in first["accounts"]
     code, _ = graph("patterns", source, out, "--patterns", "fan", "--size-min", 5)
     assert pc.min(pacsv.read_csv(out)["size"]).as_py() == 5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, pa.ArrowInvalid])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv"])
+def test_an_error_in_the_last_write_leaves_the_earlier_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], suffix: str
+) -> None:
+    out = tmp_path / f"f{suffix}"
+    out.write_text("good")
+    table = pa.table({"n": [1, 2, 3]})
+
+    def fail(tables: list[pa.Table]) -> pa.Table:
+        raise error("in the last write")
+
+    writer = _Writer(out)
+    with pytest.raises(error), writer:
+        writer.add(table)
+        writer._flush()
+        writer.add(table)
+        monkeypatch.setattr(pa, "concat_tables", fail)
+    assert out.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_file_that_cannot_be_closed_leaves_the_earlier_one_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "f.arrow"
+    out.write_text("good")
+
+    def fail() -> None:
+        raise OSError("no space left on device")
+
+    writer = _Writer(out)
+    with pytest.raises(OSError, match="no space"), writer:
+        writer.add(pa.table({"n": [1]}))
+        writer._stack.callback(fail)
+    assert out.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_two_processes_that_write_one_file_have_their_own_parts(tmp_path: Path) -> None:
+    assert str(os.getpid()) in _Writer(tmp_path / "f.parquet")._part.name
 
 
 @pytest.mark.parametrize("mode", ["causal", "batch"])

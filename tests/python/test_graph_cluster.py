@@ -236,6 +236,21 @@ def test_workers_share_a_batch(nodes: Cluster, mode: str) -> None:
         features.close()
 
 
+def test_shares_that_were_evicted_after_their_call_do_not_fail_later_calls(nodes: Cluster) -> None:
+    matrix = stream(600, seed=5)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=2))
+    client = nodes.client("a")
+    try:
+        for number, (batch, want) in enumerate(zip(batches(matrix), plain(matrix), strict=True)):
+            assert np.array_equal(features.transform(batch), want)
+            shares = client.list("graph/payments/share/", all_nodes=True)["name"].to_pylist()
+            assert len(shares) == 2
+            # As a full node would: one of them, both, none.
+            client.delete(shares[: number % 3])
+    finally:
+        features.close()
+
+
 def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> None:
     matrix = stream(1000, seed=4)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))

@@ -79,6 +79,21 @@ def test_ibm_file(tmp_path: Path) -> None:
     assert read.label.tolist() == [1, 0, 0]
 
 
+def test_blank_lines_before_the_header_are_no_rows(tmp_path: Path) -> None:
+    read = data.read(write(tmp_path, "# remark\n\n" + IBM))
+    assert read.table.num_rows == 3
+    # Faults are named by the line of the file.
+    with pytest.raises(ValueError, match="line 7"):
+        data.read(write(tmp_path, "# remark\n\n" + IBM + "2022/09/01 00:20,1\n"))
+
+
+def test_a_field_of_more_than_a_mebibyte_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    text = "source,target,timestamp\n1,2,3\n" + "4,5," + "x" * (1 << 21) + "\n"
+    with pytest.raises(data.DataError, match="line 3") as raised:
+        data.read(write(tmp_path, text))
+    assert "field larger than field limit" in str(raised.value)
+
+
 def test_ten_columns_and_gzip(tmp_path: Path) -> None:
     ten = "\n".join(line.rpartition(",")[0] for line in IBM.splitlines())
     path = tmp_path / "t.csv.gz"

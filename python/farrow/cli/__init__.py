@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] == "node":
         return _node(given[1:])
@@ -47,6 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     return _run(options)
+
+
+def _open_closed_streams() -> None:
+    """Replace a standard output or error that was closed at the start: Python has None for it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Open until the process ends.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _node(arguments: list[str]) -> int:
@@ -210,10 +219,12 @@ def _run(options: argparse.Namespace) -> int:
     from farrow.cli._output import CommandError
 
     try:
-        return _commands.COMMANDS[options.command](options)
+        code = _commands.COMMANDS[options.command](options)
+        # Not at the end of the interpreter, where a failure is no error of the command.
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # The reader of the output ended (| head): end quietly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except farrow.FarrowError as error:
         return _fail(str(error) or type(error).__name__)
@@ -224,6 +235,16 @@ def _run(options: argparse.Namespace) -> int:
         return _fail(str(error) or type(error).__name__)
     except KeyboardInterrupt:
         return 130
+    finally:
+        _drop_unwritable_output()
+
+
+def _drop_unwritable_output() -> None:
+    """Flush standard output; discard what cannot be written, which the interpreter would report."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

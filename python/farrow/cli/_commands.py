@@ -108,7 +108,8 @@ def _put(options: argparse.Namespace) -> int:
     total = sum(int(buffer["bytes"]) for buffer in buffers)
     looked = time.perf_counter()
     if options.replace:
-        # Not earlier: the new table has been read successfully.
+        # Not earlier: the new table has been read successfully, and there is room for it.
+        _check_room_to_replace(client, total - in_place, name)
         _delete_if_there(client, name)
     try:
         ref = client.put(table, name)
@@ -160,6 +161,18 @@ def _bytes_of(client: Any, name: str) -> int:
     return sum(int(size) for found, size in sizes if found == name)
 
 
+def _check_room_to_replace(client: Any, missing: int, name: str) -> None:
+    """Reject a table of which ``missing`` bytes are outside the region, if they cannot fit in it.
+
+    Raises:
+        OutOfMemory: they would not fit even after the object of this name is deleted.
+    """
+    stats = client.stats()
+    # Unused room of grants may be this client's. If it is not, the put itself fails.
+    granted = max(0, int(stats["granted"]) - int(stats["pool_allocated"]))
+    check_room(client, missing, besides=_bytes_of(client, name) + granted)
+
+
 def _delete_if_there(client: Any, name: str) -> None:
     with contextlib.suppress(farrow.NotFound):
         client.delete(name)
@@ -167,16 +180,16 @@ def _delete_if_there(client: Any, name: str) -> None:
 
 def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
     """Store a file's bytes unchanged, read directly into the region."""
-    size = path.stat().st_size
-    check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
-    if options.replace:
-        _delete_if_there(client, name)
     began = time.perf_counter()
-    with (
-        progress_bar(path.name, quiet=options.quiet) as report,
-        path.open("rb", buffering=0) as file,
-        client.create(size, name) as writer,
-    ):
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("rb", buffering=0))
+        size = os.fstat(file.fileno()).st_size
+        check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
+        if options.replace:
+            # Not earlier: the file can be opened, and there is room for it.
+            _delete_if_there(client, name)
+        report = stack.enter_context(progress_bar(path.name, quiet=options.quiet))
+        writer = stack.enter_context(client.create(size, name))
         view = memoryview(writer.buffer).cast("B")
         done = 0
         while done < size:
@@ -185,6 +198,8 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
                 raise CommandError(f"{path.name} shrank to {done} of {size} bytes while read")
             done += got
             report(done, size)
+        if file.read(1):
+            raise CommandError(f"{path.name} grew beyond {size} bytes while read")
         view.release()
         ref = writer.seal()
     seconds = time.perf_counter() - began
@@ -230,16 +245,22 @@ def _is_table(value: Any) -> bool:
 
 
 def _write_file(value: Any, target: Path, word: str) -> None:
-    """Write a temporary file and rename it, so that no incomplete file is visible."""
+    """Write a temporary file and rename it, so that no incomplete file is visible.
+
+    A file behind a symbolic link is written in place.
+    """
     import gzip
 
     if not target.parent.is_dir():
         raise CommandError(f"{target}: there is no directory {target.parent}")
-    # A device or pipe cannot be replaced by a file; write into it.
-    direct = target.exists() and not target.is_file()
+    is_file = target.is_file() and not target.is_symlink()
+    # A link, a device or a pipe stays what it is; write into it.
+    direct = not is_file and (target.is_symlink() or target.exists())
     place = target if direct else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with place.open("wb") as file:
+            if is_file:
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
             if target.name.lower().endswith(".gz"):
                 with gzip.GzipFile(fileobj=file, mode="wb", filename="") as packed:
                     write_object(value, packed, word)  # type: ignore[arg-type]
@@ -257,9 +278,13 @@ def _preview(name: str, value: Any) -> None:
     """Print the first rows of a table, or a summary of another object."""
     out = console()
     if not _is_table(value):
-        shape = getattr(value, "shape", None)
-        kind = f"{value.dtype} array of shape {shape}" if shape is not None else "bytes"
-        size = value.nbytes if shape is not None else value.size
+        if isinstance(value, pa.Tensor):
+            kind = f"{value.type} tensor of shape {value.shape}"
+            size = value.to_numpy().nbytes
+        elif hasattr(value, "shape"):
+            kind, size = f"{value.dtype} array of shape {value.shape}", value.nbytes
+        else:
+            kind, size = "bytes", value.size
         out.print(f"{visible(name)}  {kind}, {human_bytes(size)}", markup=False)
         return
     table = as_table(value)

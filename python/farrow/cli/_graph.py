@@ -391,11 +391,11 @@ def _checked(output: str | Path, endings: tuple[str, ...]) -> Path:
 
 
 class _Writer:
-    """A writer of tables of one schema, some batches at a time; an error removes the file."""
+    """A writer of tables of one schema, some batches at a time: a complete file, or none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(f".{path.name}.part")
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self._stack = contextlib.ExitStack()
@@ -405,15 +405,15 @@ class _Writer:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        try:
+        with contextlib.ExitStack() as cleanup:
+            # Removes nothing after the part has become the file.
+            cleanup.callback(self._part.unlink, missing_ok=True)
+            cleanup.callback(self._stack.close)
             if exception[0] is None:
                 self._flush()
-        finally:
-            self._stack.close()
-            if exception[0] is None and self._out is not None:
-                self._part.replace(self._path)
-            else:
-                self._part.unlink(missing_ok=True)
+                self._stack.close()
+                if self._out is not None:
+                    self._part.replace(self._path)
 
     def add(self, table: pa.Table) -> None:
         """Write a table, now or together with later ones."""

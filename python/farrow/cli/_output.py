@@ -105,13 +105,16 @@ def parse_bytes(text: str) -> int:
     """A size such as ``4GiB``, ``512M``, ``1.5g`` or ``4096`` in bytes (powers of 1024).
 
     Raises:
-        ValueError: the text is no size.
+        ValueError: the text is no size, or one of 8 EiB or more.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no size: write 512MiB, 4G or a number of bytes")
     power = "kmgtp".index(match[2].lower()) + 1 if match[2] else 0
-    return int(float(match[1]) * 1024**power)
+    size = float(match[1]) * 1024**power
+    if size >= 1 << 63:
+        raise ValueError(f"{text[:40]!r} is too large a size: less than 8 EiB is possible")
+    return int(size)
 
 
 def plain(value: Any) -> Any:

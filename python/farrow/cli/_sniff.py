@@ -47,8 +47,9 @@ class FileKind(enum.Enum):
 class TextShape:
     """The layout of a delimited text file.
 
-    ``columns`` are the names, made unique; ``skip_lines`` counts remark lines and the header
-    line; ``text_columns`` must not be read as numbers.
+    ``columns`` are the names, made unique; ``skip_lines`` counts the raw lines before the first
+    row: remarks, blank lines and all lines of the header; ``text_columns`` must not be read as
+    numbers.
     """
 
     delimiter: str
@@ -112,44 +113,64 @@ def text_shape(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file has no line.
+        ValueError: the file has no line, or its first lines are no delimited text.
     """
     with pa.input_stream(path, compression=compression_of(path)) as stream:
         raw = stream.read(_SAMPLE_BYTES)
-    lines = raw.decode("utf-8-sig", errors="replace").splitlines(keepends=True)
+    # The same line ends as pyarrow, which counts raw lines to skip.
+    text = io.StringIO(raw.decode("utf-8-sig", errors="replace"), newline="")
+    lines = text.readlines()
     if len(raw) == _SAMPLE_BYTES and len(lines) > 1:
         lines.pop()  # cut in the middle
-    remarks = 0
-    while remarks < len(lines) and lines[remarks].startswith(_REMARKS):
-        remarks += 1
-    lines = [line for line in lines[remarks:] if line.strip()]
+    start = 0
+    while start < len(lines) and _is_remark_or_blank(lines[start]):
+        start += 1
+    lines = lines[start:]
     if not lines:
         raise ValueError(f"{path.name} holds no rows")
+    # A field may be as long as the sample.
+    csv.field_size_limit(max(csv.field_size_limit(), _SAMPLE_BYTES))
+    try:
+        return _shape(lines, start, delimiter, has_header)
+    except csv.Error as error:
+        raise ValueError(f"{path.name} is no delimited text: {error}") from error
+
+
+def _shape(
+    lines: Sequence[str], skipped: int, delimiter: str | None, has_header: bool | None
+) -> TextShape:
+    """The layout of lines, of which the first is a header or a row."""
     if delimiter is None:
-        delimiter = _guess_delimiter(lines)
-    rows = list(csv.reader(io.StringIO("".join(lines)), delimiter=delimiter))
-    first, rest = rows[0], rows[1:]
+        delimiter = _guess_delimiter([line for line in lines if line.strip()])
+    reader = csv.reader(lines, delimiter=delimiter)
+    first = next(reader)
+    header_lines = reader.line_num
+    rest = list(reader)
     if has_header is None:
         has_header = not any(_is_value(field) for field in first)
     if has_header:
         columns = _unique([name.strip() or f"column{i}" for i, name in enumerate(first)])
     else:
         columns = tuple(f"column{i}" for i in range(len(first)))
-        rest = rows
+        rest.insert(0, first)
     text_columns = tuple(
         name
         for i, name in enumerate(columns)
         if any(len(row) > i and _LEADING_ZERO.fullmatch(row[i].strip()) for row in rest)
     )
-    return TextShape(delimiter, columns, has_header, remarks + int(has_header), text_columns)
+    skip_lines = skipped + (header_lines if has_header else 0)
+    return TextShape(delimiter, columns, has_header, skip_lines, text_columns)
+
+
+def _is_remark_or_blank(line: str) -> bool:
+    return line.startswith(_REMARKS) or not line.strip()
 
 
 def _guess_delimiter(lines: Sequence[str]) -> str:
     """The delimiter that splits the first lines into the same, largest number of fields."""
-    sample = "".join(lines[:100])
     best, best_fields = ",", 1
     for candidate in _DELIMITERS:
-        widths = {len(row) for row in csv.reader(io.StringIO(sample), delimiter=candidate)}
+        widths = {len(row) for row in csv.reader(lines[:100], delimiter=candidate)}
         # A space inside times and names never beats a real delimiter that fits.
         may_win = len(widths) == 1 and (candidate != " " or best_fields == 1)
         if may_win and (fields := widths.pop()) > best_fields:

@@ -6,6 +6,7 @@ after a failure the file is read again, line by line.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -104,13 +105,17 @@ def first_fault(path: Path, shape: TextShape, layout: Layout) -> Fault | None:
     if layout.label is not None:
         checks[places[layout.label]] = (layout.label, _no_label)
     width = len(shape.columns)
-    for line, row in _lines(path, shape):
-        if len(row) != width:
-            return Fault(line, "", f"{len(row)} fields where {width} belong")
-        for place, (name, check) in checks.items():
-            problem = check(row[place])
-            if problem is not None:
-                return Fault(line, name, f"{row[place][:40]!r} {problem}")
+    line = shape.skip_lines
+    try:
+        for line, row in _lines(path, shape):
+            if len(row) != width:
+                return Fault(line, "", f"{len(row)} fields where {width} belong")
+            for place, (name, check) in checks.items():
+                problem = check(row[place])
+                if problem is not None:
+                    return Fault(line, name, f"{row[place][:40]!r} {problem}")
+    except csv.Error as error:
+        return Fault(line + 1, "", str(error))
     return None
 
 
@@ -130,11 +135,12 @@ def _lines(path: Path, shape: TextShape) -> Iterator[tuple[int, list[str]]]:
 def _time_type(path: Path, shape: TextShape, name: str) -> pa.DataType:
     """The type to read times as: numeric if the first one is a number."""
     place = shape.columns.index(name)
-    for _, row in _lines(path, shape):
-        field = row[place].strip() if place < len(row) else ""
-        if _INTEGER.fullmatch(field):
-            return pa.int64()
-        return pa.float64() if _no_number(field) is None else _WORDS
+    with contextlib.suppress(csv.Error):
+        for _, row in _lines(path, shape):
+            field = row[place].strip() if place < len(row) else ""
+            if _INTEGER.fullmatch(field):
+                return pa.int64()
+            return pa.float64() if _no_number(field) is None else _WORDS
     return pa.int64()
 
 

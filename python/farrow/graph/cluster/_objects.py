@@ -326,6 +326,17 @@ def add_share(client: Client, name: str, features: npt.NDArray[np.float64]) -> N
     features.reshape(-1)[table["place"].to_numpy()] += table["value"].to_numpy()
 
 
+def drop_shares(client: Client, names: list[str]) -> None:
+    """Delete shares that have been added; a full node may have evicted some already.
+
+    Raises:
+        farrow.NodeLost: the node of a share cannot be reached.
+    """
+    # The others are deleted even if one is missing.
+    with contextlib.suppress(farrow.NotFound):
+        client.delete(names)
+
+
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
     """Write adjacent entries of the log, all of one epoch, again as one entry."""
     parts = [logged(client, one).arrivals() for one in short]

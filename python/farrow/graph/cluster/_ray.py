@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from farrow.graph.cluster._objects import add_share
+from farrow.graph.cluster._objects import add_share, drop_shares
 from farrow.graph.cluster._workers import WorkerLost
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RayWorkers:
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""
-        client.delete(self._done)
+        drop_shares(client, self._done)
         self._done = []
         for found in self._all(self._asked):
             add_share(client, found, own)

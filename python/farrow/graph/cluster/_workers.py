@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow.graph.cluster._objects import Entry, add_share, share
+from farrow.graph.cluster._objects import Entry, add_share, drop_shares, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ class Workers:
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""
-        client.delete(self._done)
+        drop_shares(client, self._done)
         self._done = []
         for number in range(self.count):
             answer = self._answer(number, self._timeout)
