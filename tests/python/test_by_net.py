@@ -46,6 +46,17 @@ def row(client: farrow.Client, name: str) -> Any:
     return next(one for one in client.nodes() if one.name == name)
 
 
+def assert_same(found: Any, value: Any, name: str) -> None:
+    """What ``get`` returns for a value that was put."""
+    if isinstance(value, bytes):
+        assert found.to_pybytes() == value, name
+    elif isinstance(value, np.ndarray):
+        assert np.array_equal(found, value), name
+    else:
+        assert found.equals(value), name
+        found.validate(full=True)
+
+
 def is_gone(client: farrow.Client, name: str) -> bool:
     """Neither found nor said to be there."""
     if client.contains(name):
@@ -79,13 +90,7 @@ def test_every_kind_of_value_arrives_as_it_was_put(two: Cluster) -> None:
     refs = {name: b.put(value, name) for name, value in cases.items()}
     for name, value in cases.items():
         for found in (a.get(name), a.get(refs[name]), a.get(name)):
-            if isinstance(value, bytes):
-                assert found.to_pybytes() == value, name
-            elif isinstance(value, np.ndarray):
-                assert np.array_equal(found, value), name
-            else:
-                assert found.equals(value), name
-                found.validate(full=True)
+            assert_same(found, value, name)
     assert row(a, "b").fabric == "net"
     # A batch of them too.
     small = a.get_many(["byte", "page", "empty"])
@@ -560,13 +565,7 @@ def test_a_put_into_memory_that_is_not_mapped_lies_there(two: Cluster) -> None:
         # The object is one of `b`, under the reference that its writer has.
         assert own[name] == refs[name].id
         found = b.get(name)
-        if isinstance(value, bytes):
-            assert found.to_pybytes() == value, name
-        elif isinstance(value, np.ndarray):
-            assert np.array_equal(found, value), name
-        else:
-            assert found.equals(value), name
-            found.validate(full=True)
+        assert_same(found, value, name)
         assert b.metadata(refs[name]) == {"case": name}
         assert b.contains(refs[name])
     # Nothing of it stays in the writer's memory, and its reader brings it like any other object.

@@ -11,9 +11,10 @@ use farrow_wire::RequestBody;
 use crate::background;
 use crate::error::Error;
 use crate::options::ObjectOptions;
+use crate::pending_holds::Sealing;
 use crate::put::{self, Value, WrittenObject};
 use crate::reserved_objects::ObjectReservation;
-use crate::seal;
+use crate::seal::{self, Sealed};
 use crate::session::Session;
 use crate::write_batch::WriteBatch;
 
@@ -88,30 +89,16 @@ impl Draft {
             self.written = Some(written);
             return Ok(None);
         }
-        let is_settled = put::settle(&self.session, &mut written, &result);
-        background::take_down(std::mem::take(&mut written.retired));
-        if !is_settled {
-            sealing.never_ends();
-        }
-        let id = result?;
-        let held = self.session.hold_sealed(id).inspect_err(|_| {
-            if written.pool_pages().is_empty() {
-                // All of it was copied, so nobody uses what another client deleted.
-                self.session.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
-            }
-        })?;
-        Ok(Some(SealedHold { session: Arc::clone(&self.session), held: Some(held), id }))
+        self.finish(written, result, sealing).map(Some)
     }
 
-    /// Seals it without a name, until another node has brought it or the client ends.
-    pub(crate) fn stage(mut self) -> Result<SealedHold, Error> {
-        let Some(mut written) = self.written.take() else {
-            return Err(Error::InvalidArgument("the object is sealed".into()));
-        };
-        written.item.is_staged = true;
-        let sealing = self.session.sealing();
-        written.ask(&self.session);
-        let result = seal::one(&self.session, written.item.clone());
+    /// After the reply of the node: holds what was sealed.
+    fn finish(
+        &self,
+        mut written: WrittenObject,
+        result: Sealed,
+        sealing: Sealing<'_>,
+    ) -> Result<SealedHold, Error> {
         let is_settled = put::settle(&self.session, &mut written, &result);
         background::take_down(std::mem::take(&mut written.retired));
         if !is_settled {
@@ -125,6 +112,18 @@ impl Draft {
             }
         })?;
         Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
+    }
+
+    /// Seals it without a name, until another node has brought it or the client ends.
+    pub(crate) fn stage(mut self) -> Result<SealedHold, Error> {
+        let Some(mut written) = self.written.take() else {
+            return Err(Error::InvalidArgument("the object is sealed".into()));
+        };
+        written.item.is_staged = true;
+        let sealing = self.session.sealing();
+        written.ask(&self.session);
+        let result = seal::one(&self.session, written.item.clone());
+        self.finish(written, result, sealing)
     }
 }
 

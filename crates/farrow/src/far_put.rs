@@ -101,19 +101,17 @@ impl FarDestination {
         link: &Arc<RequestLink>,
         names: Vec<Option<&str>>,
     ) -> Result<Vec<Self>, Error> {
-        let taken: Vec<String> = names.iter().flatten().map(|name| (*name).to_owned()).collect();
-        let mut reserved = Vec::with_capacity(taken.len());
-        for some in taken.chunks(BATCH_ITEMS_MAX) {
-            link.call(RequestBody::Reserve { names: some.to_vec() })?;
-            // If a later part fails, these give their names back.
-            let held = some.iter().cloned().map(Some);
-            reserved.extend(held.map(|name| Self { link: Arc::clone(link), name }));
+        let nameless = || Self { link: Arc::clone(link), name: None };
+        let mut all: Vec<Self> = names.iter().map(|_| nameless()).collect();
+        let named = all.iter_mut().zip(names).filter_map(|(one, name)| Some((one, name?)));
+        let mut named: Vec<(&mut Self, &str)> = named.collect();
+        // If a later part fails, the earlier ones give their names back.
+        for some in named.chunks_mut(BATCH_ITEMS_MAX) {
+            let names = some.iter().map(|(_, name)| (*name).to_owned()).collect();
+            link.call(RequestBody::Reserve { names })?;
+            some.iter_mut().for_each(|(one, name)| one.name = Some((*name).to_owned()));
         }
-        reserved.iter_mut().for_each(|one| one.name = None);
-        let each = names.into_iter();
-        Ok(each
-            .map(|name| Self { link: Arc::clone(link), name: name.map(str::to_owned) })
-            .collect())
+        Ok(all)
     }
 
     /// Has the node bring a staged object and make it one of its own, and deletes the staged one.

@@ -64,9 +64,7 @@ impl NodeState {
     /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads
     /// through it.
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
-        let is_seen_here =
-            peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client));
-        if self.is_bare(slot, peer) || (is_seen_here && !self.is_mapped_by(slot)) {
+        if self.is_bare(slot) || (self.is_seen_here(peer) && !self.is_mapped_by(slot)) {
             return self.leave(slot, now_ms);
         }
         self.drop_staged(slot);
@@ -76,6 +74,11 @@ impl NodeState {
         self.note_reservations();
         let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
         self.families.places.insert(slot, family);
+    }
+
+    /// Whether the process of a client is one of this machine.
+    pub(super) fn is_seen_here(&self, peer: PeerIdentity) -> bool {
+        peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client))
     }
 
     /// Whether the kernel says that no process of this machine maps the region through this slot.

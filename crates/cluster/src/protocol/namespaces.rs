@@ -66,7 +66,6 @@ impl NodeState {
             RequestBody::Reserve { .. }
             | RequestBody::ReservedObjects { .. }
             | RequestBody::Seal { .. }
-            | RequestBody::Import { .. }
             | RequestBody::EntryPages { .. }
             | RequestBody::Delete { .. }
             | RequestBody::Pin { .. }

@@ -347,9 +347,7 @@ impl NodeState {
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
         self.reservations.take_back(slot, u32::MAX);
         self.drop_staged(slot);
-        let is_bare = self.home.client(slot).is_ok_and(|record| record.remote_client.is_some())
-            && self.home.hold_blocks_of(slot).is_empty();
-        let left = match self.home.region().is_node_local() && !is_bare {
+        let left = match self.home.region().is_node_local() && !self.is_bare(slot) {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),
         };
@@ -373,10 +371,7 @@ impl NodeState {
         self.end_bare_orphans(now_ms);
         for slot in clients {
             let orphan = self.orphans.get(&slot).copied();
-            let is_seen_here = orphan.is_some_and(|peer| {
-                peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client))
-            });
-            if is_seen_here && self.is_unmapped_by(slot) {
+            if orphan.is_some_and(|peer| self.is_seen_here(peer)) && self.is_unmapped_by(slot) {
                 self.home.confirm_earlier(slot);
                 self.admission.look_again();
                 self.reclaim_soon(now_ms);
@@ -386,16 +381,16 @@ impl NodeState {
 
     /// Ends the sessions that mapped no memory and that a former daemon left.
     fn end_bare_orphans(&mut self, now_ms: u64) {
-        let bare = self.orphans.iter().filter(|(slot, peer)| self.is_bare(**slot, **peer));
-        for slot in bare.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+        let bare = self.orphans.keys().copied().filter(|slot| self.is_bare(*slot));
+        for slot in bare.collect::<Vec<_>>() {
             self.orphan_died(slot, now_ms);
         }
     }
 
     /// Whether a client of another node maps nothing here and can write nothing: its connection is for
     /// requests alone.
-    pub(super) fn is_bare(&self, slot: ClientSlot, peer: PeerIdentity) -> bool {
-        peer.remote_client.is_some()
+    pub(super) fn is_bare(&self, slot: ClientSlot) -> bool {
+        self.home.client(slot).is_ok_and(|record| record.remote_client.is_some())
             && self.home.hold_blocks_of(slot).is_empty()
             && self.home.entry_pages_of(slot).is_empty()
     }

@@ -5,7 +5,8 @@ use farrow_memory::{Length, Offset, Span};
 use super::spill::File;
 use super::support::{Client, World, part, small, table};
 use crate::{
-    Home, Lru, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, StoreError, Target,
+    ClientSlot, Home, Lru, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room,
+    StoreError, Target,
 };
 
 const PAGE: u64 = 4096;
@@ -13,6 +14,27 @@ const PAGE: u64 = 4096;
 /// Copies an object of another region into this one.
 fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, StoreError> {
     let blocks = home.begin_replica(&of.head, NamespaceId::DEFAULT)?;
+    fill_and_seal(home, of, &blocks, name, None)
+}
+
+/// Brings an object that a client wrote in another region, as one of its own.
+fn import(
+    home: &mut Home,
+    client: &Client,
+    of: &File,
+    name: Option<&str>,
+) -> Result<ObjectId, StoreError> {
+    let blocks = home.begin_import(&of.head, client.slot)?;
+    fill_and_seal(home, of, &blocks, name, Some(client.slot))
+}
+
+fn fill_and_seal(
+    home: &mut Home,
+    of: &File,
+    blocks: &[Span],
+    name: Option<&str>,
+    importer: Option<ClientSlot>,
+) -> Result<ObjectId, StoreError> {
     home.check().unwrap();
     for (block, bytes) in blocks.iter().zip(&of.parts[2..]) {
         assert_eq!(block.length.0, bytes.len() as u64);
@@ -27,35 +49,7 @@ fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, Sto
         metadata,
         metadata_crc: crc32c::crc32c(metadata),
         sealed_at_ns: 3,
-        importer: None,
-    };
-    let id = home.finish_replica(of.head.id, &seal, 9)?;
-    home.check().unwrap();
-    Ok(id)
-}
-
-/// Brings an object that a client wrote in another region, as one of its own.
-fn import(
-    home: &mut Home,
-    client: &Client,
-    of: &File,
-    name: Option<&str>,
-) -> Result<ObjectId, StoreError> {
-    let blocks = home.begin_import(&of.head, client.slot)?;
-    home.check().unwrap();
-    for (block, bytes) in blocks.iter().zip(&of.parts[2..]) {
-        home.region().write_by_call(block.offset, bytes).unwrap();
-    }
-    let (descriptor, metadata) = (&of.parts[0], &of.parts[1]);
-    let seal = ReplicaSeal {
-        name,
-        namespace: NamespaceId::DEFAULT,
-        descriptor,
-        descriptor_crc: crc32c::crc32c(descriptor),
-        metadata,
-        metadata_crc: crc32c::crc32c(metadata),
-        sealed_at_ns: 9,
-        importer: Some(client.slot),
+        importer,
     };
     let id = home.finish_replica(of.head.id, &seal, 9)?;
     home.check().unwrap();

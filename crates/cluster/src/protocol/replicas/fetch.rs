@@ -60,19 +60,19 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// An object that one node may have.
+    /// An object that these nodes may have.
     pub(super) fn new(
         key: FetchKey,
-        waiter: FetchWaiter,
-        node: String,
+        waiters: Vec<FetchWaiter>,
+        nodes: impl IntoIterator<Item = String>,
         now_ms: u64,
         lost_ms: u64,
     ) -> Self {
         Self {
             key,
-            waiters: vec![waiter],
+            waiters,
             late: Vec::new(),
-            left: BTreeSet::from([node]),
+            left: nodes.into_iter().collect(),
             again: BTreeMap::new(),
             fault: None,
             gone: BTreeSet::new(),
@@ -205,18 +205,8 @@ impl NodeState {
         for node in &nodes {
             out.push(key.open_at(token, node.clone()));
         }
-        let opening = Opening {
-            key,
-            waiters,
-            late: Vec::new(),
-            left: nodes.into_iter().collect(),
-            again: BTreeMap::new(),
-            fault: None,
-            gone: BTreeSet::new(),
-            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
-            lost_ms: now_ms.saturating_add(self.net_patience_ms()),
-            import: None,
-        };
+        let lost_ms = now_ms.saturating_add(self.net_patience_ms());
+        let opening = Opening::new(key, waiters, nodes, now_ms, lost_ms);
         self.replicas.openings.insert(token, opening);
     }
 
@@ -485,25 +475,30 @@ impl NodeState {
         head: &SpillHead,
         namespace: NamespaceId,
     ) -> Result<Option<Vec<Span>>, WireError> {
-        let bytes = Home::replica_bytes(head).unwrap_or(Length(u64::MAX));
-        let capacity = self.home.layout().heap.length;
-        if bytes > capacity {
-            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
-        }
+        let bytes = self.check_size(Home::replica_bytes(head))?;
         if let Some(max) = self.replicas.bytes_max {
             self.keep_replicas_below(max, bytes)?;
         }
-        let is_full =
-            |begun: &Result<_, StoreError>| matches!(begun, Err(StoreError::OutOfMemory { .. }));
-        let mut begun = self.home.begin_replica(head, namespace);
-        if is_full(&begun) {
+        self.begin_with_room(head, bytes, |home| home.begin_replica(head, namespace))
+    }
+
+    /// Begins a copy of an object. If there is no room, replicas are evicted first, then other objects.
+    /// `None`: memory will become free.
+    pub(super) fn begin_with_room(
+        &mut self,
+        head: &SpillHead,
+        bytes: Length,
+        begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
+    ) -> Result<Option<Vec<Span>>, WireError> {
+        let mut begun = begin(&mut self.home);
+        if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
             self.reclaim();
             let room = Room::of_run(bytes);
             let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
             if evicted.objects == 0 {
                 self.have_others_go(&room, bytes).map_err(store_error)?;
             }
-            begun = self.home.begin_replica(head, namespace);
+            begun = begin(&mut self.home);
         }
         match begun {
             Ok(blocks) => Ok(Some(blocks)),
@@ -513,7 +508,17 @@ impl NodeState {
         }
     }
 
-    pub(super) fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
+    /// The size of a copy, unless no region of this node's size has room for it.
+    pub(super) fn check_size(&self, bytes: Option<Length>) -> Result<Length, WireError> {
+        let bytes = bytes.unwrap_or(Length(u64::MAX));
+        let capacity = self.home.layout().heap.length;
+        if bytes > capacity {
+            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
+        }
+        Ok(bytes)
+    }
+
+    fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
         let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
         WireError::OutOfMemory { asked, free: free.0, largest: largest.0, waiting: 0, waited_ms }

@@ -4,11 +4,9 @@
 //! reserves a name here, and asks this node to bring the object. The object gets its id here.
 
 use farrow_arrow::{DescriptorStamp, restamp};
-use farrow_memory::Length;
-use farrow_store::{
-    ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
-};
-use farrow_wire::{Extent, ReplyBody, RequestBody, WireError};
+use farrow_memory::Span;
+use farrow_store::{ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, SpillHead};
+use farrow_wire::{Extent, ReplyBody, WireError};
 
 use super::FetchKey;
 use super::fetch::Opening;
@@ -50,8 +48,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let ImportAsk { session, slot, seq, origin, name, until_ms } = ask;
-        let body = RequestBody::Import { origin: (origin.hi, origin.lo), name: None, wait_ms: 0 };
-        self.check_right(slot, &body)?;
+        self.check_writer(slot)?;
         let Some(node) = self.net_node_of(origin.hi) else {
             let text = format!("object {origin} is of no node that is reached by network");
             return Err(WireError::Invalid(text));
@@ -97,8 +94,8 @@ impl NodeState {
         let token = self.replicas.token();
         out.push(key.open_at(token, node.clone()));
         let lost_ms = now_ms.saturating_add(self.net_patience_ms());
-        let opening =
-            Opening { import: Some(import), ..Opening::new(key, waiter, node, now_ms, lost_ms) };
+        let opening = Opening::new(key, vec![waiter], [node], now_ms, lost_ms);
+        let opening = Opening { import: Some(import), ..opening };
         self.replicas.openings.insert(token, opening);
         Ok(None)
     }
@@ -108,31 +105,10 @@ impl NodeState {
         &mut self,
         head: &SpillHead,
         slot: ClientSlot,
-    ) -> Result<Option<Vec<farrow_memory::Span>>, WireError> {
-        let bytes = Home::restored_bytes(head).unwrap_or(Length(u64::MAX));
-        let capacity = self.home.layout().heap.length;
-        if bytes > capacity {
-            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
-        }
+    ) -> Result<Option<Vec<Span>>, WireError> {
+        let bytes = self.check_size(Home::restored_bytes(head))?;
         self.allowance(slot, bytes, bytes)?;
-        let is_full =
-            |begun: &Result<_, StoreError>| matches!(begun, Err(StoreError::OutOfMemory { .. }));
-        let mut begun = self.home.begin_import(head, slot);
-        if is_full(&begun) {
-            self.reclaim();
-            let room = Room::of_run(bytes);
-            let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
-            if evicted.objects == 0 {
-                self.have_others_go(&room, bytes).map_err(store_error)?;
-            }
-            begun = self.home.begin_import(head, slot);
-        }
-        match begun {
-            Ok(blocks) => Ok(Some(blocks)),
-            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => Ok(None),
-            Err(StoreError::OutOfMemory { .. }) => Err(self.out_of_room(head, 0)),
-            Err(error) => Err(store_error(error)),
-        }
+        self.begin_with_room(head, bytes, |home| home.begin_import(head, slot))
     }
 
     /// All bytes of an import are here: it is an object from here on, if its client still waits.
