@@ -9,13 +9,14 @@ import re
 from pathlib import Path
 
 import pytest
+
 import rust_structure
 
 ROOT = Path(__file__).resolve().parents[2]
 CRATES = sorted(path.parents[1] for path in (ROOT / "crates").glob("*/src/lib.rs"))
 # Three files can be read together: a type, its parts, and what both need.
 CIRCLE_FILES_MAX = 3
-# Crates with a larger circle, and its size: lower a number, or take a crate out, never the other way.
+# Crates with a larger circle, and its size. A number may fall, and a crate may leave the list.
 LARGER_CIRCLES = {
     "arrow": 6,
     "cluster": 67,
@@ -74,7 +75,7 @@ def test_the_picture_of_crates_has_no_circle_and_names_them_all() -> None:
     allowed = drawn_in((ROOT / "ARCHITECTURE.md").read_text(), dotted=True)
     assert set(allowed) == {crate.name for crate in CRATES}
     assert not rust_structure.circles(
-        {crate: dict.fromkeys(others, set()) for crate, others in allowed.items()}
+        {crate: {other: set() for other in others} for crate, others in allowed.items()}
     )
 
 
