@@ -19,7 +19,7 @@ CIRCLE_FILES_MAX = 3
 # Crates with a larger circle, and its size. A number may fall, and a crate may leave the list.
 LARGER_CIRCLES = {
     "arrow": 6,
-    "cluster": 67,
+    "cluster": 33,
     "farrow": 26,
     "membership": 4,
     "memory": 24,

@@ -2,17 +2,15 @@
 //! name. They are detected by their owner's locks and by the kernel's record of open and mapped
 //! files, and removed only when no process uses them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use farrow_memory::{is_in_use, mount, survey};
 use farrow_wire::paths;
-use rustix::fs::{FlockOperation, flock};
 
-use crate::lock::Holder;
+use crate::lock::{Holder, lock_if_free};
 use crate::spill::Orphans;
 
 /// The kind of a leftover.
@@ -217,16 +215,6 @@ fn socket(lock: &Path) -> Option<Leftover> {
         let files = sockets.chain([lock.to_owned()]).collect();
         leftover(LeftoverKind::Socket, socket, files)
     })
-}
-
-/// Takes the lock of a node. `None` if a node has it, or this process may not open it.
-pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
-    let file = File::open(lock).ok()?;
-    flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
-    let is_there = fs::symlink_metadata(lock).is_ok_and(|there| {
-        file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
-    });
-    is_there.then_some(file)
 }
 
 #[cfg(test)]

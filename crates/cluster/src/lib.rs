@@ -10,6 +10,7 @@ pub mod certs;
 mod config;
 mod endpoint;
 pub mod farrowd;
+mod host;
 pub mod leftovers;
 mod lock;
 mod memory;

@@ -93,6 +93,16 @@ impl Lock {
     }
 }
 
+/// Takes the lock of a node. `None` if a node has it, or this process may not open it.
+pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
+    let file = File::open(lock).ok()?;
+    flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
+    let is_there = fs::symlink_metadata(lock).is_ok_and(|there| {
+        file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+    });
+    is_there.then_some(file)
+}
+
 /// First words of a lock file, with the version of its format.
 const SAID_FIRST: &str = "farrow 1";
 

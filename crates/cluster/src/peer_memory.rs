@@ -13,6 +13,7 @@ use farrow_memory::{
 use farrow_store::Reader;
 use farrow_wire::{Welcome, paths};
 
+use crate::host::own_host;
 use crate::lock::Holder;
 use crate::node::{MemorySource, NodeOptions};
 use crate::protocol::cluster::{MappablePeer, MemoryRoute, Offer};
@@ -131,14 +132,6 @@ pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<MemoryRoute
             vec![MemoryRoute::Held { lock: std::path::absolute(&lock).unwrap_or(lock) }]
         }
     }
-}
-
-/// Identifies the kernel and the process namespace of this process. Nodes with equal values share
-/// tmpfs and see each other's processes.
-pub(crate) fn own_host() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", boot.trim(), namespace.display())
 }
 
 /// Describes in a welcome how this machine maps the memory.

@@ -14,8 +14,8 @@ use farrow_store::RegionUid;
 use farrow_wire::paths;
 use rustix::fs::OFlags;
 
-use crate::lock::Lock;
-use crate::peer_memory::own_host;
+use crate::host::own_host;
+use crate::lock::{Lock, lock_if_free};
 
 /// First words of a marker, with the version of its format.
 const SAID_FIRST: &str = "farrow-spill 1";
@@ -116,7 +116,7 @@ impl Orphans {
 
     /// Takes the lock of its node, if it is free.
     fn lock_owner(&self) -> Option<File> {
-        let lock = crate::leftovers::lock_if_free(&self.owner.path)?;
+        let lock = lock_if_free(&self.owner.path)?;
         let found = lock.metadata().ok()?;
         ((found.dev(), found.ino()) == self.owner.lock).then_some(lock)
     }

@@ -1,0 +1,231 @@
+//! The parts of a node, each started from its options.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farrow_memory::{HeldMemory, Length, WINDOW_BASE};
+use farrow_store::{Lru, RegionUid};
+use farrow_wire::paths;
+
+use super::error::{NodeError, failed};
+use super::options::{ClusterConfig, NetConfig, NetUse, NodeOptions};
+use crate::host::own_host;
+use crate::lock::Lock;
+use crate::memory::OpenedStore;
+use crate::net::Net;
+use crate::peer_memory;
+use crate::peers::{self, PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
+use crate::protocol::NodeState;
+use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
+use crate::spill::{SpillOwner, SpillStore, SpillTarget, Worker};
+use crate::supervisor::Handles;
+
+/// The address window has 64 places of 256 GiB, so that two nodes seldom choose the same one.
+const WINDOW_PLACE_BYTES: u64 = 256 << 30;
+const WINDOW_PLACES: u64 = 64;
+
+/// The descriptors that must outlive the daemon.
+pub(super) fn handles_of(
+    lock: &Lock,
+    listener: &UnixListener,
+    memory: Option<HeldMemory>,
+) -> Result<Handles, NodeError> {
+    let listener = listener.try_clone().map_err(failed("share the socket"))?;
+    Ok(Handles { lock: Some(lock.share()?), listener: Some(listener), memory })
+}
+
+/// Listens for other nodes, and connects to the etcd that stores the membership, if configured.
+pub(super) fn start_peers(
+    config: &ClusterConfig,
+    buffers_max: Length,
+    is_probing: bool,
+) -> Result<Peers, NodeError> {
+    let quarter = usize::try_from(buffers_max.0 / 4).unwrap_or(usize::MAX);
+    let bytes_max = quarter.clamp(PEER_BYTES_MIN, u32::MAX as usize);
+    let options = PeersOptions {
+        name: config.name.clone(),
+        incarnation: 0,
+        listen: config.listen,
+        tls: config.tls.clone(),
+        is_plaintext_allowed: config.is_plaintext_allowed,
+        limits: PeerLimits { bytes_max, ..PeerLimits::default() },
+        times: PeerTimes::for_lease(config.lease),
+    };
+    let failed = |error: StartError| NodeError::Cluster(error.to_string());
+    let mut peers = Peers::start(options).map_err(failed)?;
+    if let Some(etcd) = &config.etcd {
+        peers.start_etcd(etcd, config.lease, is_probing).map_err(failed)?;
+    }
+    Ok(peers)
+}
+
+pub(super) fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
+    let home = &found.home;
+    let geometry = home.layout().geometry;
+    let dir = found.place.as_ref().map(|place| place.dir.as_path());
+    Offer {
+        host: own_host(),
+        region_uid: home.uid().0,
+        control_bytes: geometry.control.0,
+        data_bytes: geometry.data.0,
+        capacity: home.layout().heap.length.0,
+        base: base_of(home.uid(), home.region().length()),
+        ways: match &options.cluster {
+            Some(config) if config.net.used == NetUse::Only => Vec::new(),
+            _ => peer_memory::ways(options, dir),
+        },
+    }
+}
+
+/// Serves the node's objects over the network, and returns the address.
+pub(super) fn start_net(
+    config: &ClusterConfig,
+    peers: &Peers,
+    state: &mut NodeState,
+) -> Result<Option<(Net, String)>, NodeError> {
+    if config.net.used == NetUse::Off {
+        return Ok(None);
+    }
+    let failed = |why: String| NodeError::Cluster(format!("the data server: {why}"));
+    let NetConfig { listen, advertise, cache, .. } = &config.net;
+    let listen = listen.unwrap_or_else(|| SocketAddr::new(config.listen.ip(), 0));
+    if config.tls.is_none() && !listen.ip().is_loopback() {
+        return Err(failed(format!("plain text at {listen}, which is not on loopback")));
+    }
+    let credentials = peers::data_credentials(config.tls.as_ref()).map_err(failed)?;
+    let region = Arc::clone(state.home().region());
+    let rules = Arc::default();
+    let net = Net::start(&region, listen, credentials, Arc::clone(&rules)).map_err(failed)?;
+    state.set_net(net.interests(), rules, net.kind(), cache.map(|bytes| bytes.0));
+    let bound = net.address().map_err(failed)?;
+    let host = config.advertise.as_ref().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
+    let address = match (advertise, host) {
+        (Some(host), _) => with_port(host, bound.port()),
+        (None, Some(host)) => format!("{host}:{}", bound.port()),
+        (None, None) => SocketAddr::new(peers.local_address().ip(), bound.port()).to_string(),
+    };
+    Ok(Some((net, address)))
+}
+
+/// An address as it is, or a host with a port. An IPv6 host may be without brackets.
+pub(super) fn with_port(text: &str, port: u16) -> String {
+    let is_bare_ipv6 = !text.starts_with('[') && text.matches(':').count() > 1;
+    match text.rsplit_once(':') {
+        _ if is_bare_ipv6 => format!("[{text}]:{port}"),
+        Some((_, end)) if end.parse::<u16>().is_ok() => text.to_owned(),
+        _ => format!("{text}:{port}"),
+    }
+}
+
+pub(super) fn cluster_options(
+    config: &ClusterConfig,
+    peers: &Peers,
+    offer: Offer,
+    net: Option<String>,
+) -> ClusterOptions {
+    let address = config.advertise.clone();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    ClusterOptions {
+        name: config.name.clone(),
+        address: address.unwrap_or_else(|| peers.local_address().to_string()),
+        agreement: match config.etcd {
+            None => AgreementKind::Embedded,
+            Some(_) => AgreementKind::Etcd,
+        },
+        seeds: config.seeds.clone(),
+        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
+        // Assumes that the clock does not go back between two starts.
+        incarnation: nanos,
+        seed: nanos ^ offer.region_uid,
+        offer,
+        net,
+    }
+}
+
+/// Starts the spill thread and sets up spilling in the state. `owner` is the lock of a node whose
+/// memory has no name.
+pub(super) fn start_spill(
+    target: &SpillTarget,
+    owner: Option<&Lock>,
+    state: &mut NodeState,
+) -> Result<Worker, NodeError> {
+    let home = state.home();
+    let region = Arc::clone(home.region());
+    let open = || format!("the spill files of region {}", home.uid());
+    let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
+    if let Some(lock) = owner {
+        let told = SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner));
+        told.map_err(failed(open()))?;
+    }
+    let retained = home.spilled_ids()?;
+    let label = store.label().to_owned();
+    let worker = Worker::start(store, region, &retained).map_err(failed("the spill thread"))?;
+    state.set_eviction_policy(Box::new(Lru));
+    state.set_spill(label);
+    Ok(worker)
+}
+
+/// Removes the spill files of a region that no longer exists.
+pub(super) fn purge_spill(target: &SpillTarget, uid: RegionUid) {
+    let purged = SpillStore::open(target, uid).and_then(|store| store.purge());
+    if let Err(error) = purged {
+        tracing::warn!(%error, "spill files are left");
+    }
+}
+
+/// Binds the socket. The node admits users by their kernel credentials, so with other users
+/// allowed, any user may connect.
+pub(super) fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeError> {
+    match fs::remove_file(socket) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(format!("remove {}", socket.display()))(error)),
+    }
+    let listener =
+        UnixListener::bind(socket).map_err(failed(format!("bind {}", socket.display())))?;
+    let mode = if users.is_empty() { 0o600 } else { 0o666 };
+    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
+        .map_err(failed(format!("chmod {}", socket.display())))?;
+    if !users.is_empty() {
+        paths::open_runtime_dir(socket)
+            .map_err(failed(format!("open the folder of {}", socket.display())))?;
+    }
+    Ok(listener)
+}
+
+/// The address at which all processes should map the region with this uid.
+pub(super) fn base_of(uid: RegionUid, length: Length) -> u64 {
+    if length.0 > WINDOW_PLACE_BYTES {
+        return WINDOW_BASE.0 as u64;
+    }
+    WINDOW_BASE.0 as u64 + (uid.0 % WINDOW_PLACES) * WINDOW_PLACE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_gets_a_port_and_an_ipv6_host_brackets() {
+        for (text, expected) in [
+            ("a.example", "a.example:7"),
+            ("a.example:80", "a.example:80"),
+            ("10.0.0.1", "10.0.0.1:7"),
+            ("fd00::1", "[fd00::1]:7"),
+            ("fd00::abcd", "[fd00::abcd]:7"),
+            ("::1", "[::1]:7"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:7"),
+            ("[fd00::1]", "[fd00::1]:7"),
+            ("[fd00::1]:80", "[fd00::1]:80"),
+        ] {
+            assert_eq!(with_port(text, 7), expected);
+        }
+    }
+}
