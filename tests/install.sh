@@ -12,7 +12,7 @@ echo "install: pip install . in an empty environment"
 "$dir/venv/bin/pip" install --quiet --disable-pip-version-check .
 
 cd "$dir"
-export FARROW_MEMORY=64MiB XDG_RUNTIME_DIR="$dir" FARROW_MEMORY_DIR=/dev/shm
+export FARROW_MEMORY=64MiB FARROW_LINGER=0 XDG_RUNTIME_DIR="$dir" FARROW_MEMORY_DIR=/dev/shm
 unset FARROW_SOCKET
 "$dir/venv/bin/python" - <<'PYTHON'
 import subprocess, sys

@@ -32,6 +32,7 @@ if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
 from farrow import events, huge
 from farrow._connect import connect
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
+from farrow._objects import get_object, put_object
 from farrow._types import NodeInfo
 from farrow.exceptions import (
     AlreadyExists,
@@ -99,5 +100,7 @@ __all__ = [
     "__version__",
     "connect",
     "events",
+    "get_object",
     "huge",
+    "put_object",
 ]

@@ -21,9 +21,10 @@ def connect(
 
     Args:
         address: path of the node's socket.  None: ``$FARROW_SOCKET``; else the node that already
-            serves this user; else a private node is started, which ends with its last client.
-            ``$FARROW_MEMORY`` (such as ``4GiB``) sets its size; by default it takes a share of
-            memory.
+            serves this user; else a private node is started.  It ends with its last client or,
+            while it has named objects, ``$FARROW_LINGER`` seconds later (600 by default), so that
+            the next program finds them.  ``$FARROW_MEMORY`` (such as ``4GiB``) sets its size; by
+            default it takes a share of memory.
         timeout: seconds to connect, including the start of a private node.
         namespace: a namespace created with ``Client.create_namespace``: it has its own names,
             quotas and writers.  "" is the default one, which always exists.

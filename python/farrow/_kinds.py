@@ -95,6 +95,11 @@ def check_bytes(value: Any) -> None:
 
 def _refuse_without_buffer(value: Any, name: str) -> None:
     """Raise an error that suggests a conversion, if there is one."""
+    for method in ("collect", "to_table"):  # lazy frames; datasets and scanners
+        if callable(getattr(type(value), method, None)):
+            raise UnsupportedType(
+                f"cannot put {name}, which has no values yet: put its .{method}()"
+            )
     if hasattr(value, "__dlpack__"):
         raise UnsupportedType(f"cannot put {name}: put numpy.from_dlpack(it)")
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):

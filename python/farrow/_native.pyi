@@ -1,7 +1,7 @@
 """Types of the extension module.  ``farrow`` re-exports the public part."""
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, final
@@ -17,6 +17,7 @@ from farrow.huge import Partition, Schema
 
 __all__ = [
     "ARROW_SO_VERSION",
+    "CancelToken",
     "Client",
     "CopyBuffers",
     "DissociatedMessages",
@@ -52,6 +53,15 @@ _GraphPatterns: TypeAlias = tuple[
 
 ARROW_SO_VERSION: str
 __version__: str
+
+@final
+class CancelToken:
+    """Ends waiting calls of another thread."""
+
+    def cancel(self) -> None:
+        """End the calls that run with this token, now and later, within a tenth of a second."""
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Call ``body`` on this thread, so that ``cancel`` ends the calls in it."""
 
 @final
 class ObjectRef:
@@ -204,7 +214,9 @@ class Writer:
 class Client:
     """A connection to one node; made by ``farrow.connect``.  Safe to use from many threads.
 
-    Values obtained from a client keep the connection alive, so there is nothing to close.  In the
+    Values obtained from a client keep the connection alive, so ``close`` is seldom needed.  As a
+    context manager the client closes at the end of the block.  ``target in client`` is
+    ``contains``; ``len(client)`` is the number of objects at its node in its namespace.  In the
     examples of its methods ``client`` is a connection to node "a", which is the only one of its
     cluster.
 
@@ -212,8 +224,36 @@ class Client:
         >>> reference = client.put(pa.table({"n": [1, 2, 3]}), "Client")
         >>> client.get("Client")["n"].to_pylist()
         [1, 2, 3]
+        >>> with farrow.connect(client.address) as other:
+        ...     "Client" in other
+        True
     """
 
+    def close(self) -> None:
+        """Release the connection.  Later calls of this client raise ``Disconnected``.
+
+        Values obtained from the client stay valid: the session with the node ends with the last
+        of them.  Does nothing if the client is already closed.
+
+        Examples:
+            >>> other = farrow.connect(client.address)
+            >>> value = other.get(client.put(b"hello"))
+            >>> other.close()
+            >>> value.to_pybytes()
+            b'hello'
+        """
+    def __enter__(self) -> Client: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Literal[False]: ...
+    def __contains__(self, target: Target, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
+    def _repr_html_(self) -> str: ...
     @property
     def address(self) -> str:
         """The path of the node's socket, as ``farrow.connect`` takes it.
@@ -502,6 +542,7 @@ class Client:
         timeout: float = 0.0,
         columns: Iterable[str] | None = None,
         rows: slice | None = None,
+        as_: Literal["pandas", "polars", "numpy", "torch", "duckdb"] | None = None,
     ) -> Any:
         """The value of an object, zero-copy and read-only.
 
@@ -516,16 +557,21 @@ class Client:
             columns: names of columns of a table or record batch, in the order of the result; None:
                 all columns.
             rows: a slice with step 1 of the rows of an Arrow object; None: all rows.
+            as_: the library whose value is returned: a pandas frame or series with Arrow types, a
+                polars frame or series, numpy arrays or torch tensors (a dict by column for
+                tables), a DuckDB relation.  In place where the library can use Arrow memory; a
+                store to it faults.  None: the kind that was put.
 
         Returns:
             The kind that was put: a pyarrow Table, RecordBatch, Array or ChunkedArray, a numpy
-            array, or a ``pyarrow.Buffer`` for bytes.
+            array, or a ``pyarrow.Buffer`` for bytes.  With ``as_``: a value of that library.
 
         Raises:
             NotFound: the object does not exist, and timeout is 0.
             Timeout: the object was not sealed in time.
             InvalidArgument: a column does not exist, or exists more than once; the object has no
-                columns or Arrow rows.
+                columns or Arrow rows; ``as_`` is no known library.
+            UnsupportedType: the library of ``as_`` has no value of this kind.
             InvalidDescriptor: the description of the object is damaged.
             NodeLost: the object is, or may be, on a node that cannot be reached.
             NodeUnreachable: the object is on a living node whose memory this client's node cannot
@@ -540,6 +586,8 @@ class Client:
             [1, 2, 3]
             >>> client.get("get/numbers", rows=slice(-2, None)).to_pylist()
             [2, 3]
+            >>> client.get("get/numbers", as_="numpy")
+            array([1, 2, 3])
         """
     def put_many(
         self,
@@ -998,6 +1046,13 @@ class Client:
             >>> numbers = pa.array(range(10_000), memory_pool=client.memory_pool())
             >>> all(buffer["in_region"] for buffer in client.locate(numbers))
             True
+        """
+    def _shut_down_node(self) -> None:
+        """End the node in good order, as SIGTERM does.
+
+        Raises:
+            PermissionDenied: the node belongs to another user.
+            Disconnected: the node is gone.
         """
     def _overview(self, cells: int) -> dict[str, Any]:
         """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts."""

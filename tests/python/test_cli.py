@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -257,7 +258,21 @@ def test_preview_and_stat(run, tmp_path: Path) -> None:
     assert code == 0
     assert stats["objects"] == 1
     assert 0 < stats["used"] <= stats["capacity"]
-    assert "capacity" in run("stat")[1]
+    code, out, _ = run("stat")
+    assert code == 0
+    assert len(out.strip().splitlines()) <= 12, "ten lines and a head"
+    assert re.search(r"objects +1 of", out)
+    assert "capacity" not in out
+    assert "capacity" in run("stat", "--all")[1]
+
+
+def test_stop_ends_the_node(run, node) -> None:
+    """A private node that lingers, or one in the background, had to be found and killed."""
+    assert run("stop") == (0, "", "")
+    assert not Path(node.socket).exists()
+    code, _, err = run("stop", "--timeout", "0.3")
+    assert code == 1
+    assert "node.sock" in err
 
 
 def test_bytes_and_arrays(run, node, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def alone(tmp_path: Path) -> dict[str, str]:
         "FARROW_MEMORY_DIR": str(memory),
         "FARROW_MEMORY": "64MiB",
         "FARROW_SOCKET": "",
+        "FARROW_LINGER": "0",
     }
 
 
@@ -227,3 +228,41 @@ except farrow.FarrowError as error:
     assert said[20] == "True"
     assert "open files of this process: the limit is 5" in said[5], said
     assert "open files of this process: the limit is 6" in said[6], said
+
+
+def test_a_producer_that_ended_is_found(alone: dict[str, str]) -> None:
+    """``python producer.py; python consumer.py`` raised NotFound: the private node went with the
+    producer.  It stays for a while as long as it has named objects."""
+    env = {**alone, "FARROW_LINGER": "600"}
+    put = "import farrow; c = farrow.connect(); c.put(b'hello', 'n'); print(c.stats()['pid'])"
+    pid = int(run_python(put, env=env))
+    get = "import farrow; c = farrow.connect(); print(c.get('n').to_pybytes(), c.stats()['pid'])"
+    assert run_python(get, env=env) == f"b'hello' {pid}\n"
+    # Once nothing is left that could be looked for, it ends with its last client.
+    run_python("import farrow; farrow.connect().delete('n')", env=env)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
+    check_gone(alone)
+
+
+def test_a_lingering_node_ends_in_time(alone: dict[str, str]) -> None:
+    env = {**alone, "FARROW_LINGER": "1"}
+    put = "import farrow; c = farrow.connect(); c.put(b'hello', 'n'); print(c.stats()['pid'])"
+    pid = int(run_python(put, env=env))
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
+    check_gone(alone)
+
+
+def test_a_consumer_that_starts_an_empty_node_is_told_so(alone: dict[str, str]) -> None:
+    """A bare ``NotFound`` did not say that nobody served before."""
+    script = """
+import farrow
+client = farrow.connect()
+try:
+    client.get("trades")
+except farrow.NotFound as error:
+    print(error)
+"""
+    words = run_python(script, env=alone)
+    assert 'no object "trades": no node served at' in words
+    assert '"farrow node"' in words
+    check_gone(alone)

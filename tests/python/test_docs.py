@@ -101,6 +101,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PATH": f"{commands}:{os.environ['PATH']}",
         "XDG_RUNTIME_DIR": str(folder / "run"),
         "FARROW_MEMORY": "128MiB",
+        "FARROW_LINGER": "0",
         "REPOSITORY": str(ROOT),
     }
 

@@ -74,6 +74,11 @@ struct Arguments {
     /// End when the last client disconnects
     #[arg(long)]
     private: bool,
+    /// With --private: end this many seconds after the last client has disconnected, if named
+    /// objects are left
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "private",
+        value_parser = clap::value_parser!(u64).range(..=LINGER_SECONDS_MAX))]
+    linger: u64,
     /// Give the memory a name, and leave it in place at the end for a later node to adopt. Without
     /// this, --memory-dir and --device it has no name, and is freed with the last process that uses
     /// it
@@ -125,6 +130,9 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
+
+/// A private node lingers a week at most.
+const LINGER_SECONDS_MAX: u64 = 7 * 86_400;
 
 const EXIT_CODES: &str = "Exit codes: 0 it was stopped, 1 an error, 2 wrong arguments, 3 another node \
                           serves at the socket.";
@@ -314,6 +322,7 @@ impl Arguments {
         };
         options.buffers_max = self.buffers_max;
         options.is_private = self.private;
+        options.linger = Duration::from_secs(self.linger);
         options.is_keeping = self.keep;
         options.is_fresh = self.fresh;
         options.is_preparing = !self.no_prepare;

@@ -344,7 +344,8 @@ fn private_child() {
     }
     let none = ConnectOptions { timeout: Duration::from_millis(300), ..Default::default() };
     assert!(matches!(Client::connect(&none), Err(Error::Disconnected { .. })));
-    let spawn = Some(SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd")));
+    let daemon = SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd"));
+    let spawn = Some(SpawnCommand { linger: Some(Duration::ZERO), ..daemon });
     let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
     let clients: Vec<Client> = std::thread::scope(|scope| {
         let all: Vec<_> =

@@ -300,7 +300,8 @@ fn private_child() {
     if std::env::var_os(PRIVATE).is_none() {
         return;
     }
-    let spawn = Some(SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd")));
+    let daemon = SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd"));
+    let spawn = Some(SpawnCommand { linger: Some(Duration::ZERO), ..daemon });
     let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
     let client = Client::connect(&options).unwrap();
     client.put(&Value::Bytes(&bytes_of(3, 70_000)), Some("x")).unwrap();

@@ -510,6 +510,12 @@ impl Client {
         &self.session.socket
     }
 
+    /// True if no node served when this client connected, so that it started a private one, which
+    /// had no objects.
+    pub fn has_started_node(&self) -> bool {
+        self.session.has_started_node
+    }
+
     /// Shuts down the node.
     ///
     /// # Errors

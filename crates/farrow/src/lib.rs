@@ -67,7 +67,7 @@ pub use held_bytes::{BatchBytes, BatchItem};
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, WaitFor};
 pub use interrupt::CancelToken;
 pub use object::{Hold, Object, ObjectBytes};
-pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};
+pub use options::{CONNECT_TIMEOUT, ConnectOptions, LINGER, ObjectOptions, SpawnCommand};
 pub use pool::{Pool, PoolStats};
 pub use put::Value;
 pub use subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};

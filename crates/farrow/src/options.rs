@@ -85,12 +85,19 @@ pub struct SpawnCommand {
     pub arguments: Vec<OsString>,
     /// Memory of the node in bytes; `None`: `$FARROW_MEMORY`, else the daemon's default.
     pub memory: Option<u64>,
+    /// How long the node keeps named objects after its last client; `None`: `$FARROW_LINGER`
+    /// in seconds, else [`LINGER`].
+    pub linger: Option<Duration>,
 }
+
+/// How long a private node keeps named objects after its last client: long enough to start the
+/// next program by hand.
+pub const LINGER: Duration = Duration::from_secs(600);
 
 impl SpawnCommand {
     /// The `farrowd` at this path.
     pub fn daemon(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), arguments: Vec::new(), memory: None }
+        Self { program: program.into(), arguments: Vec::new(), memory: None, linger: None }
     }
 
     /// Starts a private node at `socket`; its standard error is written to `log`.
@@ -105,6 +112,13 @@ impl SpawnCommand {
         if let Some(memory) = memory {
             command.arg("--memory").arg(memory);
         }
+        let linger = match self.linger {
+            Some(linger) => OsString::from(linger.as_secs().to_string()),
+            None => std::env::var_os(paths::LINGER_VARIABLE)
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| OsString::from(LINGER.as_secs().to_string())),
+        };
+        command.arg("--linger").arg(linger);
         // A process group of its own: Ctrl-C in the client's terminal should not end the node.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()

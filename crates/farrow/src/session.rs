@@ -121,6 +121,8 @@ pub(crate) struct Session {
     /// Earlier events do not belong to the client's namespace.
     pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
+    /// No node served when this session was opened: it started a private one.
+    pub(crate) has_started_node: bool,
     /// The node that owns the memory; empty: the client's own.
     node: String,
     identity: Identity,
@@ -146,7 +148,7 @@ impl Session {
             node: node.to_owned(),
             maps_memory: true,
         };
-        let (link, welcome, descriptors) =
+        let Connected { link, welcome, descriptors, has_started_node } =
             connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
         let proximity = if node.is_empty() { Proximity::Local } else { Proximity::Remote };
         let region = Arc::new(map(&welcome, descriptors, proximity)?);
@@ -183,6 +185,7 @@ impl Session {
             holds,
             local,
             spawn,
+            has_started_node,
             node: node.to_owned(),
             events_from: welcome.events_from,
             identity: Identity {
@@ -351,7 +354,7 @@ impl Session {
         let hello = self.return_hello();
         // A restarted daemon is waited for; if none appears, the caller waits no longer than its
         // own deadline.
-        let (link, welcome, _) =
+        let Connected { link, welcome, .. } =
             connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
         let link = Arc::new(link);
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
@@ -612,7 +615,14 @@ pub(crate) fn wire_span(span: Span) -> WireSpan {
     (span.offset.0, span.length.0)
 }
 
-type Reconnection = (Link, Welcome, Vec<OwnedFd>);
+/// A connection to a node.
+struct Connected {
+    link: Link,
+    welcome: Welcome,
+    descriptors: Vec<OwnedFd>,
+    /// A private node was started for it.
+    has_started_node: bool,
+}
 
 /// Connects, and starts a node if none is running and one may be started.
 fn connect(
@@ -621,7 +631,7 @@ fn connect(
     spawn: Option<&SpawnCommand>,
     deadline: Instant,
     patience: Duration,
-) -> Result<Reconnection, Error> {
+) -> Result<Connected, Error> {
     let mut pause = RETRY_FIRST;
     let mut child: Option<(Child, Option<File>)> = None;
     let is_return = hello.resume.is_some();
@@ -629,11 +639,12 @@ fn connect(
         let mut was_there = false;
         let mut silent = None;
         let failure = match Link::connect(socket, hello.clone(), deadline) {
-            Ok(connected) => {
+            Ok((link, welcome, descriptors)) => {
+                let has_started_node = child.is_some();
                 if let Some((child, _)) = child {
                     reap_in_background(child);
                 }
-                return Ok(connected);
+                return Ok(Connected { link, welcome, descriptors, has_started_node });
             }
             Err(LinkError::Closed { reason, .. }) => reason,
             // The socket exists: another daemon may follow at once.

@@ -12,10 +12,10 @@ use crate::{huge, labels, listing, outgoing, part, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList};
-use std::ffi::OsString;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Limit of timeouts, also for infinite ones: a hundred years.
@@ -30,6 +30,14 @@ pub fn duration(seconds: f64) -> PyResult<Duration> {
 
 fn size_of(nbytes: &Bound<'_, PyAny>) -> PyResult<u64> {
     nbytes.extract().map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))
+}
+
+/// The error of a call on a closed client.
+fn closed(address: &OsStr) -> PyErr {
+    raise(farrow::Error::Disconnected {
+        socket: PathBuf::from(address),
+        reason: "the client is closed".to_owned(),
+    })
 }
 
 /// A name, or none, for each of `count` objects.
@@ -63,18 +71,27 @@ pub fn connect(
             program,
             arguments: arguments.unwrap_or_default(),
             memory: None,
+            linger: None,
         }),
         namespace: namespace.to_owned(),
     };
     let client = without_gil(py, || farrow::Client::connect(&options))?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
     let places = Arc::new(NodePools::new(&client));
-    Ok(Client { pools: places.own(), client, places })
+    Ok(Client::new(OpenClient { pools: places.own(), client, places }))
 }
 
 #[doc = doc!("Client")]
 #[pyclass(frozen, weakref, module = "farrow", name = "Client")]
 pub struct Client {
+    address: OsString,
+    namespace: String,
+    /// `None` after `close`.
+    open: RwLock<Option<Arc<OpenClient>>>,
+}
+
+/// What `close` releases.
+struct OpenClient {
     client: farrow::Client,
     /// The pools of its node.
     pools: Arc<Pools>,
@@ -83,9 +100,41 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client itself.
-    pub fn inner(&self) -> &farrow::Client {
-        &self.client
+    fn new(open: OpenClient) -> Self {
+        Client {
+            address: open.client.socket().as_os_str().to_owned(),
+            namespace: open.client.namespace().to_owned(),
+            open: RwLock::new(Some(Arc::new(open))),
+        }
+    }
+
+    fn open(&self) -> PyResult<Arc<OpenClient>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.clone().ok_or_else(|| closed(&self.address))
+    }
+
+    /// The client of the connection.
+    pub fn inner(&self) -> PyResult<farrow::Client> {
+        Ok(self.open()?.client.clone())
+    }
+
+    /// Why a lookup failed, for a program whose client is the first of a node that it started: its
+    /// objects may be at another node, or have ended with one.
+    fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
+        let not_found = || py.import("farrow.exceptions")?.getattr("NotFound");
+        if !open.client.has_started_node()
+            || !not_found().is_ok_and(|class| error.is_instance(py, &class))
+        {
+            return error;
+        }
+        let text = error.value(py).to_string();
+        crate::errors::not_found(format!(
+            "{text}: no node served at {}, so this program started an empty one. A private node \
+             ends with its objects {} s after its last client (FARROW_LINGER); \"farrow node\" runs \
+             until it is stopped",
+            open.client.socket().display(),
+            farrow::LINGER.as_secs(),
+        ))
     }
 }
 
@@ -94,36 +143,40 @@ impl Client {
     #[doc = doc!("Client.address")]
     #[getter]
     fn address(&self) -> OsString {
-        self.client.socket().as_os_str().to_owned()
+        self.address.clone()
     }
 
     #[doc = doc!("Client.namespace")]
     #[getter]
     fn namespace(&self) -> &str {
-        self.client.namespace()
+        &self.namespace
     }
 
     #[doc = doc!("Client.node")]
     #[getter]
     fn node(&self) -> PyResult<Option<String>> {
-        self.client.node().map_err(raise)
+        let open = self.open()?;
+        open.client.node().map_err(raise)
     }
 
     #[doc = doc!("Client.at")]
     fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
-        let client = without_gil(py, || self.client.at(node))?;
-        let pools = self.places.pools(node, &client);
-        Ok(Client { client, pools, places: Arc::clone(&self.places) })
+        let open = self.open()?;
+        let client = without_gil(py, || open.client.at(node))?;
+        let pools = open.places.pools(node, &client);
+        Ok(Client::new(OpenClient { client, pools, places: Arc::clone(&open.places) }))
     }
 
     #[doc = doc!("Client.nodes")]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        nodes::infos(py, &self.client)
+        let open = self.open()?;
+        nodes::infos(py, &open.client)
     }
 
     #[doc = doc!("Client.forget_node")]
     fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        without_gil(py, || self.client.forget_node(name))
+        let open = self.open()?;
+        without_gil(py, || open.client.forget_node(name))
     }
 
     #[doc = doc!("Client.create_namespace")]
@@ -136,18 +189,21 @@ impl Client {
         objects: Option<&Bound<'_, PyAny>>,
         writers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let open = self.open()?;
         let limits = NamespaceLimits { nbytes, objects, writers };
-        namespaces::create(py, &self.client, name, limits)
+        namespaces::create(py, &open.client, name, limits)
     }
 
     #[doc = doc!("Client.drop_namespace")]
     fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        without_gil(py, || self.client.drop_namespace(name))
+        let open = self.open()?;
+        without_gil(py, || open.client.drop_namespace(name))
     }
 
     #[doc = doc!("Client.namespaces")]
     fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        namespaces::list(py, &self.client)
+        let open = self.open()?;
+        namespaces::list(py, &open.client)
     }
 
     #[doc = doc!("Client.grant")]
@@ -159,19 +215,22 @@ impl Client {
         rights: &Bound<'_, PyAny>,
         namespace: Option<String>,
     ) -> PyResult<()> {
-        namespaces::grant(py, &self.client, node, rights, namespace)
+        let open = self.open()?;
+        namespaces::grant(py, &open.client, node, rights, namespace)
     }
 
     #[doc = doc!("Client.drop_grant")]
     #[pyo3(signature = (node, *, namespace=None))]
     fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
-        let namespace = namespace.unwrap_or_else(|| self.client.namespace());
-        without_gil(py, || self.client.drop_grant(namespace, node))
+        let open = self.open()?;
+        let namespace = namespace.unwrap_or_else(|| open.client.namespace());
+        without_gil(py, || open.client.drop_grant(namespace, node))
     }
 
     #[doc = doc!("Client.grants")]
     fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        namespaces::grants(py, &self.client)
+        let open = self.open()?;
+        namespaces::grants(py, &open.client)
     }
 
     #[doc = doc!("Client.put")]
@@ -185,6 +244,7 @@ impl Client {
         wait: f64,
         node: Option<&str>,
     ) -> PyResult<ObjectRef> {
+        let open = self.open()?;
         let incoming = Incoming::new(obj)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
@@ -192,8 +252,8 @@ impl Client {
             let options =
                 ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
             let done = match node {
-                Some(node) => self.client.put_on(node, &incoming.value(), &options),
-                None => self.client.put_with(&incoming.value(), &options),
+                Some(node) => open.client.put_on(node, &incoming.value(), &options),
+                None => open.client.put_with(&incoming.value(), &options),
             };
             drop(incoming);
             done
@@ -202,7 +262,7 @@ impl Client {
     }
 
     #[doc = doc!("Client.get")]
-    #[pyo3(signature = (target, *, timeout=0.0, columns=None, rows=None))]
+    #[pyo3(signature = (target, *, timeout=0.0, columns=None, rows=None, as_=None))]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -210,22 +270,25 @@ impl Client {
         timeout: f64,
         columns: Option<&Bound<'py, PyAny>>,
         rows: Option<&Bound<'py, PyAny>>,
+        as_: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
         let target = crate::reference::target(target)?;
         if let Some(part) = part::read(columns, rows)? {
             let timeout = duration(timeout)?;
-            let found = without_gil(py, || self.client.get_part(&target, &part, timeout))?;
-            return outgoing::build_arrow(py, &found);
+            let found = without_gil(py, || open.client.get_part(&target, &part, timeout))?;
+            return outgoing::convert(outgoing::build_arrow(py, &found)?, as_);
         }
         // An object in memory is found by a few loads: releasing the GIL would cost more.
-        let object = match self.client.get_here(&target).map_err(raise)? {
+        let object = match open.client.get_here(&target).map_err(raise)? {
             Some(object) => object,
             None => {
                 let timeout = duration(timeout)?;
-                without_gil(py, || self.client.get(&target, timeout))?
+                without_gil(py, || open.client.get(&target, timeout))
+                    .map_err(|error| Self::explain(error, py, &open))?
             }
         };
-        outgoing::build(py, object)
+        outgoing::convert(outgoing::build(py, object)?, as_)
     }
 
     #[doc = doc!("Client.put_many")]
@@ -237,6 +300,7 @@ impl Client {
         names: Option<Vec<Option<String>>>,
         node: Option<&str>,
     ) -> PyResult<Vec<ObjectRef>> {
+        let open = self.open()?;
         let incoming =
             objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
         let names = names_for(incoming.len(), names)?;
@@ -247,8 +311,8 @@ impl Client {
                 .map(|(one, name)| (one.value(), ObjectOptions::named(name.as_deref())))
                 .collect();
             match node {
-                Some(node) => self.client.put_many_on(node, &values),
-                None => self.client.put_many(&values),
+                Some(node) => open.client.put_many_on(node, &values),
+                None => open.client.put_many(&values),
             }
         });
         Ok(ids?.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
@@ -262,9 +326,10 @@ impl Client {
         targets: &Bound<'py, PyAny>,
         timeout: f64,
     ) -> PyResult<Bound<'py, PyList>> {
+        let open = self.open()?;
         let targets = crate::reference::targets(targets)?;
         let timeout = duration(timeout)?;
-        let found = without_gil(py, || self.client.get_batch(&targets, timeout))?;
+        let found = without_gil(py, || open.client.get_batch(&targets, timeout))?;
         outgoing::build_all(py, found)
     }
 
@@ -279,13 +344,14 @@ impl Client {
         wait: f64,
         node: Option<&str>,
     ) -> PyResult<Writer> {
+        let open = self.open()?;
         let size = size_of(nbytes)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
         let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
         let create = || match node {
-            Some(node) => self.client.create_on(node, size, &options),
-            None => self.client.create_with(size, &options),
+            Some(node) => open.client.create_on(node, size, &options),
+            None => open.client.create_with(size, &options),
         };
         let writer = without_gil(py, create)?;
         Ok(Writer::new(writer, name))
@@ -300,6 +366,7 @@ impl Client {
         names: Option<Vec<Option<String>>>,
         node: Option<&str>,
     ) -> PyResult<Vec<Writer>> {
+        let open = self.open()?;
         let sizes =
             sizes.try_iter()?.map(|size| size_of(&size?)).collect::<PyResult<Vec<u64>>>()?;
         let names = names_for(sizes.len(), names)?;
@@ -308,7 +375,7 @@ impl Client {
             .zip(&names)
             .map(|(size, name)| (size, ObjectOptions::named(name.as_deref())))
             .collect();
-        let create = || at(&self.client, node)?.create_many(&objects);
+        let create = || at(&open.client, node)?.create_many(&objects);
         let writers = without_gil(py, create)?;
         let writers = writers.into_iter().zip(names.iter().cloned());
         Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
@@ -320,25 +387,29 @@ impl Client {
         py: Python<'py>,
         target: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        let open = self.open()?;
         let target = crate::reference::target(target)?;
-        labels::dict(py, &self.client.metadata(&target).map_err(raise)?)
+        labels::dict(py, &open.client.metadata(&target).map_err(raise)?)
     }
 
     #[doc = doc!("Client.contains")]
     fn contains(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.client.contains(&crate::reference::target(target)?).map_err(raise)
+        let open = self.open()?;
+        open.client.contains(&crate::reference::target(target)?).map_err(raise)
     }
 
     #[doc = doc!("Client.delete")]
     fn delete(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let open = self.open()?;
         let targets = one_or_more(target)?;
-        without_gil(py, || self.client.delete(&targets))
+        without_gil(py, || open.client.delete(&targets))
     }
 
     #[doc = doc!("Client.delete_many")]
     fn delete_many(&self, py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<()> {
+        let open = self.open()?;
         let targets = crate::reference::targets(targets)?;
-        without_gil(py, || self.client.delete(&targets))
+        without_gil(py, || open.client.delete(&targets))
     }
 
     #[doc = doc!("Client.wait")]
@@ -350,6 +421,7 @@ impl Client {
         num: Option<usize>,
         timeout: f64,
     ) -> PyResult<Vec<bool>> {
+        let open = self.open()?;
         let targets = crate::reference::targets(targets)?;
         let num = num.unwrap_or(targets.len());
         if num > targets.len() {
@@ -357,39 +429,44 @@ impl Client {
             return Err(invalid_argument(format!("to wait for {num} of {have} objects")));
         }
         let timeout = duration(timeout)?;
-        without_gil(py, || self.client.wait(&targets, num, timeout))
+        without_gil(py, || open.client.wait(&targets, num, timeout))
     }
 
     #[doc = doc!("Client.barrier")]
     #[pyo3(signature = (name, parties, *, timeout=60.0))]
     fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
+        let open = self.open()?;
         let timeout = duration(timeout)?;
-        without_gil(py, || self.client.barrier(name, parties, timeout))
+        without_gil(py, || open.client.barrier(name, parties, timeout))
     }
 
     #[doc = doc!("Client.set_flags")]
     #[pyo3(signature = (name, bits, *, clear=0))]
     fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
-        without_gil(py, || self.client.set_flags(name, bits, clear))
+        let open = self.open()?;
+        without_gil(py, || open.client.set_flags(name, bits, clear))
     }
 
     #[doc = doc!("Client.wait_flags")]
     #[pyo3(signature = (name, bits, *, timeout=60.0))]
     fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
+        let open = self.open()?;
         let timeout = duration(timeout)?;
-        without_gil(py, || self.client.wait_flags(name, bits, timeout))
+        without_gil(py, || open.client.wait_flags(name, bits, timeout))
     }
 
     #[doc = doc!("Client.pin")]
     fn pin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let open = self.open()?;
         let targets = one_or_more(target)?;
-        without_gil(py, || self.client.pin(&targets))
+        without_gil(py, || open.client.pin(&targets))
     }
 
     #[doc = doc!("Client.unpin")]
     fn unpin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let open = self.open()?;
         let targets = one_or_more(target)?;
-        without_gil(py, || self.client.unpin(&targets))
+        without_gil(py, || open.client.unpin(&targets))
     }
 
     #[doc = doc!("Client.evict")]
@@ -400,9 +477,10 @@ impl Client {
         nbytes: &Bound<'py, PyAny>,
         node: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
         let bytes: u64 =
             nbytes.extract().map_err(|_| invalid_argument(format!("to evict {nbytes} bytes")))?;
-        let report = without_gil(py, || at(&self.client, node)?.evict(bytes))?;
+        let report = without_gil(py, || at(&open.client, node)?.evict(bytes))?;
         plain::to_python(py, &report)
     }
 
@@ -416,18 +494,19 @@ impl Client {
         node: Option<&str>,
         all_nodes: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
         let filter = labels::read(r#where)?.unwrap_or_default();
         if !all_nodes {
             let list = || match node {
-                Some(node) => self.client.list_on(node, prefix, &filter),
-                None => self.client.list_where(prefix, &filter),
+                Some(node) => open.client.list_on(node, prefix, &filter),
+                None => open.client.list_where(prefix, &filter),
             };
             return listing::table(py, &without_gil(py, list)?);
         }
         if node.is_some() {
             return Err(invalid_argument("both a node and all_nodes"));
         }
-        let found = without_gil(py, || self.client.list_all(prefix, &filter))?;
+        let found = without_gil(py, || open.client.list_all(prefix, &filter))?;
         listing::table_of_nodes(py, found)
     }
 
@@ -439,7 +518,8 @@ impl Client {
         name: &str,
         schema: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<huge::HugeTable> {
-        huge::open(py, &self.client, name, schema)
+        let open = self.open()?;
+        huge::open(py, &open.client, name, schema)
     }
 
     #[doc = doc!("Client.subscribe")]
@@ -453,6 +533,7 @@ impl Client {
         timeout: Option<f64>,
         node: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
         static SUBSCRIPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let is_from_oldest = match start {
             "now" => false,
@@ -461,7 +542,7 @@ impl Client {
                 return Err(invalid_argument(format!("start is {other:?}, not now or oldest")));
             }
         };
-        let client = without_gil(py, || at(&self.client, node))?;
+        let client = without_gil(py, || at(&open.client, node))?;
         let stream = EventStream::new(&client, prefix.to_owned(), kinds, is_from_oldest)?;
         let class = SUBSCRIPTION.get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
@@ -472,13 +553,21 @@ impl Client {
     #[doc = doc!("Client.stats")]
     #[pyo3(signature = (*, node=None))]
     fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = without_gil(py, || at(&self.client, node)?.stats())?;
+        let open = self.open()?;
+        let stats = without_gil(py, || at(&open.client, node)?.stats())?;
         plain::to_python(py, &stats)
+    }
+
+    #[doc = doc!("Client._shut_down_node")]
+    fn _shut_down_node(&self, py: Python<'_>) -> PyResult<()> {
+        let open = self.open()?;
+        without_gil(py, || open.client.shut_down_node())
     }
 
     #[doc = doc!("Client._overview")]
     fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
-        let overview = without_gil(py, || self.client.overview(cells))?;
+        let open = self.open()?;
+        let overview = without_gil(py, || open.client.overview(cells))?;
         plain::to_python(py, &overview)
     }
 
@@ -491,15 +580,16 @@ impl Client {
         node: Option<&str>,
         expect: Option<pool::Expect>,
     ) -> PyResult<Py<PyAny>> {
+        let open = self.open()?;
         if let Some(node) = node {
             return self.at(py, node)?.memory_pool(py, strict, None, expect);
         }
         if let Some(expect) = expect {
-            return pool::expecting(py, self.client.pool(), strict, &expect);
+            return pool::expecting(py, open.client.pool(), strict, &expect);
         }
-        let [spilling, strict_one] = &*self.pools;
+        let [spilling, strict_one] = &*open.pools;
         let place = if strict { strict_one } else { spilling };
-        let pool = place.get_or_try_init(py, || pool::new(py, self.client.pool(), strict))?;
+        let pool = place.get_or_try_init(py, || pool::new(py, open.client.pool(), strict))?;
         Ok(pool.clone_ref(py))
     }
 
@@ -518,12 +608,55 @@ impl Client {
 
     #[doc = doc!("Client._offset")]
     fn _offset(&self, address: usize, size: usize) -> Option<u64> {
-        self.client.locate(address as *const u8, size).map(|offset| offset.0)
+        let open = self.open().ok()?;
+        open.client.locate(address as *const u8, size).map(|offset| offset.0)
+    }
+
+    #[doc = doc!("Client.close")]
+    fn close(&self, py: Python<'_>) {
+        let open = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
+        // The end of a session waits for the node's answer.
+        py.detach(|| drop(open));
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
+        false
+    }
+
+    fn __contains__(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.contains(target)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let open = self.open()?;
+        let of = open.client.namespace();
+        let all = without_gil(py, || open.client.namespaces())?;
+        let own = all.iter().find(|one| one.name == of);
+        Ok(own.map_or(0, |one| usize::try_from(one.objects).unwrap_or(usize::MAX)))
+    }
+
+    /// A client is true also while its node has no objects.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn _repr_html_<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = this.py();
+        py.import("farrow._html")?.getattr("client_page")?.call1((this,))
     }
 
     fn __repr__(&self) -> String {
-        let socket = self.client.socket().display();
-        match self.client.node() {
+        let socket = self.address.display();
+        let Ok(open) = self.open() else {
+            return format!("<farrow.Client of {socket}, closed>");
+        };
+        match open.client.node() {
             Ok(Some(node)) => format!("<farrow.Client of {socket} at {node}>"),
             _ => format!("<farrow.Client of {socket}>"),
         }

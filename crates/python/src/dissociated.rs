@@ -74,7 +74,7 @@ pub fn export(
     client: &Bound<'_, Client>,
     #[pyo3(from_py_with = target)] target: farrow::ObjectKey,
 ) -> PyResult<DissociatedMessages> {
-    let client = client.get().inner();
+    let client = client.get().inner()?;
     let object = client.get(&target, Duration::ZERO).map_err(raise)?;
     let arrow = convert::rebuild(&object).map_err(raise)?;
     let mut locate = |pointer, length| client.locate(pointer, length).map(|offset| offset.0);
@@ -83,7 +83,7 @@ pub fn export(
     let mut held = vec![object];
     let mut base = 0;
     if export.copy_bytes() > 0 {
-        let (offset, copies) = write_copies(client, &export).map_err(raise)?;
+        let (offset, copies) = write_copies(&client, &export).map_err(raise)?;
         base = offset.0;
         held.push(copies);
     }
@@ -151,9 +151,9 @@ pub fn import_table<'py>(
     schema: &[u8],
     batches: Vec<(Vec<Vec<u8>>, Vec<u8>)>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let inner = client.get().inner();
+    let inner = client.get().inner()?;
     let objects = inner.get_many(&refs, Duration::ZERO).map_err(raise)?;
-    let buffers = block_buffers(inner, &objects).map_err(raise)?;
+    let buffers = block_buffers(&inner, &objects).map_err(raise)?;
     let resolve = |offset: u64, length: u64| {
         let wanted = Span { offset: Offset(offset), length: Length(length) };
         let (block, buffer) = buffers.iter().find(|(block, _)| block.contains(wanted))?;

@@ -84,6 +84,11 @@ pub fn invalid_argument(text: impl Into<String>) -> PyErr {
     new(|classes| &classes.invalid_argument, text.into())
 }
 
+/// `NotFound`.
+pub fn not_found(text: impl Into<String>) -> PyErr {
+    new(|classes| &classes.not_found, text.into())
+}
+
 /// `UnsupportedType`.
 pub fn unsupported(text: impl Into<String>) -> PyErr {
     new(|classes| &classes.unsupported_type, text.into())

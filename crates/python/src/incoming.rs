@@ -266,7 +266,8 @@ fn unsupported_object(object: &Bound<'_, PyAny>) -> PyErr {
     let name = name.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
     unsupported(format!(
         "cannot put {name}: it is no pyarrow value, has no __arrow_c_array__ or \
-         __arrow_c_stream__, and is neither a numpy array nor bytes-like"
+         __arrow_c_stream__, and is neither a numpy array nor bytes-like. farrow.put_object stores \
+         any object by pickle"
     ))
 }
 

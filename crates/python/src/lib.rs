@@ -67,6 +67,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lab::LabArena>()?;
     module.add_class::<node::CopyBuffers>()?;
     module.add_class::<reference::ObjectRef>()?;
+    module.add_class::<waiting::CancelToken>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
     module.add_function(wrap_pyfunction!(certs::issue, module)?)?;

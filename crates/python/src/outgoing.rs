@@ -22,6 +22,19 @@ pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
+/// The value for the library that the caller named, if any.
+pub fn convert<'py>(
+    value: Bound<'py, PyAny>,
+    library: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match library {
+        None => Ok(value),
+        Some(library) => {
+            value.py().import("farrow._convert")?.getattr("convert")?.call1((value, library))
+        }
+    }
+}
+
 /// The pyarrow value of an Arrow object.
 pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<'py, PyAny>> {
     let exported = convert::export(arrow).map_err(raise)?;

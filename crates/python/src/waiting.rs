@@ -43,6 +43,28 @@ impl Drop for On<'_> {
     }
 }
 
+#[doc = doc!("CancelToken")]
+#[pyclass(frozen, module = "farrow._native", name = "CancelToken")]
+pub struct CancelToken(farrow::CancelToken);
+
+#[pymethods]
+impl CancelToken {
+    #[new]
+    fn new() -> Self {
+        Self(farrow::CancelToken::new())
+    }
+
+    #[doc = doc!("CancelToken.cancel")]
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    #[doc = doc!("CancelToken.run")]
+    fn run<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.0.run(|| body.call0())
+    }
+}
+
 /// Runs a call of the client without the GIL. While it waits, signal handlers run within a tenth of
 /// a second. If one raises, the call ends with that exception; otherwise it continues to wait for
 /// the rest of its time.

@@ -12,6 +12,8 @@ use farrow_membership::fnv::{BASIS, fnv};
 pub const SOCKET_VARIABLE: &str = "FARROW_SOCKET";
 /// Size of the memory of a private node.
 pub const MEMORY_VARIABLE: &str = "FARROW_MEMORY";
+/// Seconds for which a private node keeps named objects after its last client.
+pub const LINGER_VARIABLE: &str = "FARROW_LINGER";
 /// Directory (a tmpfs) that contains the memory of a node.
 pub const MEMORY_DIR_VARIABLE: &str = "FARROW_MEMORY_DIR";
 

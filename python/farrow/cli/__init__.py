@@ -156,7 +156,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_certs(commands)
 
     stat = commands.add_parser("stat", parents=[common], help="how full the node is")
-    stat.add_argument("--json", action="store_true")
+    depth = stat.add_mutually_exclusive_group()
+    depth.add_argument("--all", action="store_true", help="all statistics")
+    depth.add_argument("--json", action="store_true", help="all statistics as JSON")
+
+    commands.add_parser("stop", parents=[common], help="end the node in good order")
 
     top = commands.add_parser("top", parents=[common], help="watch the node; q quits")
     top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between frames")

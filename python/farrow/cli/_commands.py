@@ -34,7 +34,7 @@ from farrow.cli._write import as_table, format_for, write_object
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["COMMANDS"]
 
@@ -460,52 +460,22 @@ def _grants(client: farrow.Client, *, as_json: bool) -> int:
 
 
 def _stat(options: argparse.Namespace) -> int:
-    client = _connect(options)
-    stats = client.stats()
-    if options.json:
-        print_json(stats)
-        return 0
-    out = console()
-    rows = [(key, _figure(key, value)) for key, value in stats.items() if not _is_nested(value)]
-    out.print(grid(("node", ">"), rows))
-    for key, value in stats.items():
-        if not _is_nested(value):
-            continue
-        for title, counters in _sections(key, value):
-            inner = [(name, _figure(name, figure)) for name, figure in counters.items()]
-            out.print(grid((title, ">"), inner))
+    from farrow.cli._stat import run
+
+    return run(_connect(options), with_all=options.all, as_json=options.json)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    """End the node, and wait until it no longer answers."""
+    with _connect(options) as client:
+        address = client.address
+        client._shut_down_node()
+    end = time.monotonic() + options.timeout
+    while Path(address).exists():
+        if time.monotonic() > end:
+            raise CommandError(f"{address}: the node still ends after {options.timeout:g} s")
+        time.sleep(0.01)
     return 0
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (dict, list))
-
-
-def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Flatten ``{"shm": {...}}`` or ``{...}`` into titled groups of counters."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield f"{key} {index}", item if isinstance(item, dict) else {"": item}
-    elif any(isinstance(item, dict) for item in value.values()):
-        for name, item in value.items():
-            yield f"{key} {name}", item if isinstance(item, dict) else {name: item}
-    else:
-        yield key, value
-
-
-# Keys of stats() that count bytes without a unit in their name.
-_BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
-_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records", "spilled"}
-_BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
-
-
-def _figure(key: str, value: Any) -> str:
-    if key == "base":
-        return f"{value:#x}"
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number and (key in _BYTE_KEYS or key.endswith("bytes")):
-        return human_bytes(value)
-    return f"{value:,}" if is_number else str(value)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -552,6 +522,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "nodes": _nodes,
     "certs": _about_nodes.certs,
     "stat": _stat,
+    "stop": _stop,
     "top": _top,
     "demo": _demo,
     "graph": _graph.graph,

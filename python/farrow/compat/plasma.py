@@ -25,8 +25,6 @@ Differences:
 from __future__ import annotations
 
 import os
-import pickle
-import struct
 import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +33,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import exceptions as _exceptions
+from farrow._objects import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,8 +57,6 @@ _ID_BYTES = 20
 _DATA_BYTES = "plasma-data-bytes"
 # The metadata of objects that ``put`` made.
 _PICKLED = b"farrow-pickle-5"
-# Buffers in an object start at multiples of this, as Arrow advises.
-_ALIGNMENT = 64
 _SOCKET_WAIT_SECONDS = 0.1
 _NOBODY_WAITS = -1
 
@@ -147,47 +144,6 @@ def _about(data_bytes: int, metadata_bytes: int, made: float, state: str) -> dic
         "construct_duration": 0,
         "state": state,
     }
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _pack(value: Any) -> tuple[int, list[tuple[int, memoryview]]]:
-    """Size of an object for a value, and the offsets of its pickle and out-of-band buffers.
-
-    The object starts with the number of buffers and the length of each, 8 bytes each; the pickle is
-    the first buffer.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    views = [memoryview(head), *(buffer.raw() for buffer in buffers)]
-    lengths = [view.nbytes for view in views]
-    table = struct.pack(f"<{len(lengths) + 1}Q", len(lengths), *lengths)
-    places: list[tuple[int, memoryview]] = [(0, memoryview(table))]
-    at = _padded(len(table))
-    for view in views:
-        places.append((at, view))
-        at += _padded(view.nbytes)
-    return at, places
-
-
-def _unpack(data: pa.Buffer) -> Any:
-    view = memoryview(data)
-    damaged = _exceptions.InvalidDescriptor(f"{view.nbytes} bytes that put() did not store")
-    if view.nbytes < 16:
-        raise damaged
-    (count,) = struct.unpack_from("<Q", view)
-    if not 1 <= count <= view.nbytes // 8 - 1:
-        raise damaged
-    at = _padded(8 * (count + 1))
-    parts = []
-    for length in struct.unpack_from(f"<{count}Q", view, 8):
-        if at + length > view.nbytes:
-            raise damaged
-        parts.append(data.slice(at, length))
-        at += _padded(length)
-    return pickle.loads(parts[0], buffers=parts[1:])
 
 
 class PlasmaClient:
@@ -317,11 +273,11 @@ class PlasmaClient:
         """
         _check_context(serialization_context)
         object_id = ObjectID.from_random() if object_id is None else object_id
-        size, places = _pack(value)
+        size, pieces = pack(value)
         buffer = memoryview(self.create(object_id, size, _PICKLED)).cast("B")
         try:
-            for at, view in places:
-                buffer[at : at + view.nbytes] = view.cast("B")
+            for at, piece in pieces:
+                buffer[at : at + len(piece)] = piece
         except BaseException:
             self.abort(object_id)
             raise
@@ -484,7 +440,7 @@ def _check_context(serialization_context: None) -> None:
 def _value(parts: _Parts | None) -> Any:
     if parts is None:
         return ObjectNotAvailable
-    return _unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data
+    return unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data
 
 
 def connect(store_socket_name: str | os.PathLike[str], num_retries: int = -1) -> PlasmaClient:

@@ -212,7 +212,7 @@ impl Node {
         let preparing = options.is_preparing.then(|| {
             prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
         });
-        let is_private = options.is_private;
+        let linger = options.is_private.then_some(options.linger);
         let metrics = options.metrics.as_ref();
         let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
         summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
@@ -241,7 +241,7 @@ impl Node {
             listener,
             wake,
             started,
-            is_private,
+            linger,
             prepared,
             metrics,
             spill,

@@ -85,8 +85,10 @@ pub struct NodeOptions {
     pub quotas: Quotas,
     /// Limit on the daemon's own memory for requests, replies and waits of clients and other nodes.
     pub buffers_max: Length,
-    /// The node ends with its last client.
+    /// The node ends with its last client, or [`Self::linger`] later.
     pub is_private: bool,
+    /// How long a private node keeps named objects after its last client.
+    pub linger: Duration,
     /// Leaves the memory in place at the end, for a later node to adopt.
     pub is_keeping: bool,
     /// Discards the memory of an earlier node instead of adopting it.
@@ -171,6 +173,7 @@ impl NodeOptions {
             quotas: Quotas::default(),
             buffers_max: Length(BUFFERS_BYTES_DEFAULT as u64),
             is_private: false,
+            linger: Duration::ZERO,
             is_keeping: false,
             is_fresh: false,
             is_preparing: true,

@@ -3,6 +3,7 @@
 mod buffers;
 mod by_net;
 mod connection;
+mod desertion;
 mod handover;
 mod process;
 mod remote_sessions;
@@ -30,6 +31,7 @@ use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
 use connection::{ClientConnection, ReadOutcome};
+use desertion::Desertion;
 pub(crate) use handover::Handover;
 
 use process::{watch, watch_by};
@@ -67,7 +69,7 @@ const REQUESTS_PER_CLIENT: usize = 32;
 pub(crate) enum LoopEnd {
     /// Requested by a signal, a message or a handle.
     Asked,
-    /// A private node has lost its last client.
+    /// A private node has lost its last client, and keeps nothing for a later one.
     Deserted,
     /// Another daemon takes over.
     HandingOver(Box<Handover>),
@@ -76,16 +78,14 @@ pub(crate) enum LoopEnd {
 /// A process that could not be watched is tried again after this time.
 const WATCH_AGAIN_MS: u64 = 1_000;
 
-/// A private node that no client has joined ends after this time.
-const DESERTED_FIRST: Duration = Duration::from_secs(30);
-
 /// The parts of a server.
 pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,
     /// Stops the server when it is readable.
     pub(crate) wake: UnixStream,
     pub(crate) started: Instant,
-    pub(crate) is_private: bool,
+    /// For a private node: how long it keeps named objects after its last client.
+    pub(crate) linger: Option<Duration>,
     /// Bytes of the heap whose pages are prepared.
     pub(crate) prepared: Arc<sync::AtomicU64>,
     /// Where scrapers connect.
@@ -123,8 +123,8 @@ pub(crate) struct Server {
     touched: BTreeSet<SessionId>,
     next_session: u64,
     started: Instant,
-    is_private: bool,
-    had_client: bool,
+    /// Of a private node.
+    desertion: Option<Desertion>,
     prepared: Arc<sync::AtomicU64>,
     is_accepting: bool,
     /// The session of the daemon that takes over, and the sequence number of its request.
@@ -169,7 +169,7 @@ impl Server {
             listener,
             wake,
             started,
-            is_private,
+            linger,
             prepared,
             metrics,
             spill,
@@ -216,8 +216,7 @@ impl Server {
             touched: BTreeSet::new(),
             next_session: 0,
             started,
-            is_private,
-            had_client: false,
+            desertion: linger.map(|linger| Desertion::new(linger, started)),
             prepared,
             is_accepting: true,
             handover: None,
@@ -250,7 +249,7 @@ impl Server {
         for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.remote_client.is_none()) {
             self.watch_orphan(slot, &peer);
         }
-        self.had_client = !(self.orphans.is_empty() && self.unwatched.is_empty());
+        self.observe_clients();
     }
 
     fn watch_orphan(&mut self, slot: ClientSlot, peer: &PeerIdentity) {
@@ -362,24 +361,29 @@ impl Server {
         let state_ms = self.state.next_deadline_ms();
         let deadlines = [state_ms, scrape_ms, self.next_starved_ms(), self.watch_again_at_ms];
         let mut at_ms = deadlines.into_iter().flatten().min();
-        if self.is_private && !self.had_client {
-            let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
-            at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
-        }
         let watched = self.remote_sessions.as_ref().and_then(RemoteSessions::next_deadline);
-        let watched = watched.map(|at| {
+        for at in [watched, self.deserted_at()].into_iter().flatten() {
             let left = at.saturating_duration_since(self.started).as_millis() + 1;
-            u64::try_from(left).unwrap_or(u64::MAX)
-        });
-        at_ms = [at_ms, watched].into_iter().flatten().min();
+            let left = u64::try_from(left).unwrap_or(u64::MAX);
+            at_ms = Some(at_ms.map_or(left, |earlier| earlier.min(left)));
+        }
         let wait_ms = at_ms?.saturating_sub(now_ms).min(i32::MAX as u64);
         Timespec::try_from(Duration::from_millis(wait_ms)).ok()
     }
 
-    fn is_deserted(&self) -> bool {
-        self.is_private
-            && self.state.clients() == 0
-            && (self.had_client || self.started.elapsed() >= DESERTED_FIRST)
+    fn observe_clients(&mut self) {
+        if let Some(desertion) = &mut self.desertion {
+            desertion.observe(self.state.clients() > 0);
+        }
+    }
+
+    fn deserted_at(&self) -> Option<Instant> {
+        self.desertion.as_ref()?.deadline(self.state.home().names() > 0)
+    }
+
+    fn is_deserted(&mut self) -> bool {
+        self.observe_clients();
+        self.deserted_at().is_some_and(|at| Instant::now() >= at)
     }
 
     /// Collects the readable sources, then gives each its part of the turn. Other nodes are first,
@@ -608,7 +612,7 @@ impl Server {
             self.state.handle(session, request, now_ms, wall_ns, actions);
             self.latencies.entry(kind).or_default().add(began.elapsed());
         }
-        self.had_client = self.had_client || self.state.clients() > 0;
+        self.observe_clients();
         if let Some(connection) = self.connections.get_mut(&session)
             && !connection.is_introduced
         {

@@ -35,7 +35,7 @@ impl World {
             listener: UnixListener::bind(dir.path().join("n.sock")).unwrap(),
             wake,
             started: Instant::now(),
-            is_private: false,
+            linger: None,
             prepared: Arc::default(),
             metrics: None,
             spill: None,

@@ -265,6 +265,12 @@ impl Home {
         self.objects
     }
 
+    /// Number of names, including reserved ones.
+    #[must_use]
+    pub fn names(&self) -> u64 {
+        self.names.count()
+    }
+
     /// Totals of freed resources since this home was opened. When any of them has grown, a request
     /// that did not fit may fit.
     #[must_use]

@@ -1,0 +1,102 @@
+"""``farrow.aio``: no call blocks the loop, and a cancelled task leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import farrow
+import farrow.aio
+from conftest import LIMIT_SECONDS
+
+if TYPE_CHECKING:
+    from conftest import Node
+
+
+def test_calls_do_not_block_the_loop(node: Node) -> None:
+    """A ``get`` with a timeout in a coroutine stopped every other task for that time."""
+
+    async def main() -> list[int]:
+        async with await farrow.aio.connect(node.socket) as client:
+            waiting = asyncio.create_task(client.get("later", timeout=LIMIT_SECONDS))
+            for _ in range(20):
+                # The loop runs while the call waits.
+                await asyncio.sleep(0.001)
+            assert not waiting.done()
+            reference = await client.put(pa.array([1, 2, 3]), "later")
+            assert reference.name == "later"
+            assert await client.contains("later")
+            assert await client.wait(["later", "never"], num=1) == [True, False]
+            assert (await client.list("la")).num_rows == 1
+            assert (await client.stats())["objects"] == 1
+            references = await client.put_many([b"one", b"two"])
+            values = await client.get_many(references)
+            assert [value.to_pybytes() for value in values] == [b"one", b"two"]
+            await client.delete(references)
+            with pytest.raises(farrow.NotFound):
+                await client.get("never")
+            found: list[int] = (await waiting).to_pylist()
+        with pytest.raises(farrow.Disconnected):
+            client.sync.stats()
+        return found
+
+    assert asyncio.run(main()) == [1, 2, 3]
+
+
+def test_more_tasks_than_threads(node: Node) -> None:
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            tasks = [client.get("later", timeout=LIMIT_SECONDS) for _ in range(20)]
+            gathered = asyncio.gather(*tasks)
+            await client.put(b"hello", "later")
+            assert [value.to_pybytes() for value in await gathered] == [b"hello"] * 20
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_ends_its_call(node: Node) -> None:
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            task = asyncio.create_task(client.get("never", timeout=3600.0))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.barrier("b", 2, timeout=3600.0), 0.1)
+            # The other party is alone: the first one has left.
+            with pytest.raises(farrow.Timeout):
+                await client.barrier("b", 2, timeout=0.3)
+
+    began = time.monotonic()
+    # The threads of the calls have ended, or this would wait for an hour.
+    asyncio.run(main())
+    assert time.monotonic() - began < LIMIT_SECONDS
+
+
+def test_events_are_an_asynchronous_iterator(node: Node) -> None:
+    async def main() -> list[str | None]:
+        async with await farrow.aio.connect(node.socket) as client:
+            events = await client.subscribe("e/", timeout=LIMIT_SECONDS)
+            await client.put(b"1", "e/1")
+            await client.put(b"2", "e/2")
+            names = []
+            async for event in events:
+                names.append(event.name)
+                if len(names) == 2:
+                    break
+            return names
+
+    assert asyncio.run(main()) == ["e/1", "e/2"]
+
+
+def test_a_failed_connect_is_an_error(node: Node) -> None:
+    async def main() -> None:
+        with pytest.raises(farrow.Disconnected):
+            await farrow.aio.connect(node.socket + ".not", timeout=0.2)
+
+    asyncio.run(main())
