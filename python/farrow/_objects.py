@@ -42,7 +42,7 @@ def put_object(
     Args:
         obj: the object.
         name: a name to find it by, as in ``Client.put``; None: no name.
-        client: the client to use; None: ``farrow.connect()``.
+        client: the client to use; None: a connection for this call, by ``farrow.connect``.
         wait: seconds to wait for room.
 
     Returns:
@@ -74,7 +74,7 @@ def get_object(target: Target, *, client: Client | None = None, timeout: float =
 
     Args:
         target: a reference, a name, or an id of 16 bytes.
-        client: the client to use; None: ``farrow.connect()``.
+        client: the client to use; None: a connection for this call, by ``farrow.connect``.
         timeout: seconds to wait for the object to be sealed.
 
     Returns:

@@ -157,11 +157,16 @@ def _threads() -> ThreadPoolExecutor:
 
 
 async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """The result of a call on a thread; a cancelled task cancels the call."""
+    """The result of a call on a thread; a cancelled task cancels it, and waits for its end."""
     token = CancelToken()
+    loop = asyncio.get_running_loop()
+    running: asyncio.Future[T] = loop.run_in_executor(threads, token.run, call)
     try:
-        result: T = await asyncio.get_running_loop().run_in_executor(threads, token.run, call)
-        return result
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         token.cancel()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            # Read, so that the loop does not report it: nobody waits for it any more.
+            running.exception()
         raise

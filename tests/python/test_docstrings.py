@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STUB = Path(farrow.__file__).parent / "_native.pyi"
 CLASSES = [farrow.Client, farrow.HugeTable, farrow.ObjectRef, farrow.Writer, events.Subscription]
 # They use what is in memory of their own process only.
-CANNOT_FAIL = {"ObjectRef.hex", "Subscription.close"}
+CANNOT_FAIL = {"Client.close", "ObjectRef.hex", "Subscription.close"}
 SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises|Examples):$", re.M)
 
 

@@ -93,7 +93,7 @@ def test_values_for_other_libraries(node: Node) -> None:
     assert client.get("t", as_="polars").equals(pl.from_arrow(table))
     columns = client.get("t", columns=["n"], rows=slice(0, 10), as_="numpy")
     assert columns["n"].tolist() == list(range(10))
-    assert client.get("t", as_="duckdb").sum("n").fetchone() == (499_500,)
+    assert client.get("t", as_="duckdb").sum("n").fetchall() == [(499_500,)]
     client.put(pa.array([1.5, 2.5]), "a")
     array = client.get("a", as_="numpy")
     assert client.locate(array)[0]["in_region"], "in place"

@@ -130,8 +130,8 @@ impl Client {
         let text = error.value(py).to_string();
         crate::errors::not_found(format!(
             "{text}: no node served at {}, so this program started an empty one. A private node \
-             ends with its objects {} s after its last client (FARROW_LINGER); \"farrow node\" runs \
-             until it is stopped",
+             ends some time after its last client (FARROW_LINGER in seconds, {} by default); \
+             \"farrow node\" runs until it is stopped",
             open.client.socket().display(),
             farrow::LINGER.as_secs(),
         ))

@@ -237,17 +237,8 @@ impl Node {
         let handles = handles_of(&lock, &listener, found.held)?;
         // Before any other node learns where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
-        let parts = ServerParts {
-            listener,
-            wake,
-            started,
-            linger,
-            prepared,
-            metrics,
-            spill,
-            peers,
-            net,
-        };
+        let parts =
+            ServerParts { listener, wake, started, linger, prepared, metrics, spill, peers, net };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;

@@ -165,17 +165,8 @@ impl Server {
         state: NodeState,
         first: Vec<Action>,
     ) -> io::Result<Self> {
-        let ServerParts {
-            listener,
-            wake,
-            started,
-            linger,
-            prepared,
-            metrics,
-            spill,
-            peers,
-            net,
-        } = parts;
+        let ServerParts { listener, wake, started, linger, prepared, metrics, spill, peers, net } =
+            parts;
         let remote_sessions = peers.map(RemoteSessions::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
