@@ -84,6 +84,49 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "e.csv.gz")
 
 
+def test_json_lines_are_a_table(tmp_path: Path) -> None:
+    """A file of JSON lines was read as delimited text of one column."""
+    lines = '{"a": 1, "b": "x"}\n{"a": 2}\n\n{"a": 3, "b": null}\n'
+    for name, data in {
+        "a.jsonl": lines.encode(),
+        "a.json": lines.encode(),
+        "a.dat": lines.encode(),
+        "a.ndjson.gz": gzip.compress(lines.encode()),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        assert kind_of(tmp_path / name) is FileKind.JSON
+        assert read_table(tmp_path / name).to_pydict() == {"a": [1, 2, 3], "b": ["x", None, None]}
+    (tmp_path / "b.json").write_text('[{"a": 1}]')
+    with pytest.raises(ValueError, match=r"b\.json is one JSON array: write one object a line"):
+        read_table(tmp_path / "b.json")
+    (tmp_path / "c.json").write_text('{"a": 1}\n{"a": "text"}\n')
+    with pytest.raises(pa.ArrowInvalid, match=r"c\.json: JSON parse error: Column\(/a\) changed"):
+        read_table(tmp_path / "c.json")
+    # Delimited text may begin with a brace.
+    (tmp_path / "d.csv").write_text("{a},b\n1,2\n")
+    assert read_table(tmp_path / "d.csv").column_names == ["{a}", "b"]
+
+
+def test_json_objects_longer_than_a_block_are_read(tmp_path: Path) -> None:
+    long = "x" * (9 << 20)
+    (tmp_path / "a.jsonl").write_text(f'{{"a": "{long}"}}\n' * 3)
+    assert read_table(tmp_path / "a.jsonl").num_rows == 3
+
+
+def test_a_spreadsheet_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(ValueError, match=r"a\.xlsx is a spreadsheet .* save the sheet as CSV"):
+        kind_of(tmp_path / "a.xlsx")
+
+
+def test_an_error_in_text_names_file_and_row(tmp_path: Path) -> None:
+    """ "Expected 3 columns, got 2" did not say in which of a million rows."""
+    path = tmp_path / "a.csv"
+    path.write_text("# remark\n\na,b,c\n1,2,3\n4,5,6\n7,8\n9,10,11\n")
+    with pytest.raises(pa.ArrowInvalid, match=r"a\.csv: .*Row #6: Expected 3 columns, got 2: 7,8"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(
     ("text", "delimiter", "columns"),
     [
@@ -234,6 +277,31 @@ def test_put_ls_get_rm(run, tmp_path: Path, table: pa.Table) -> None:
 
     assert run("rm", "transfers") == (0, "", "")
     assert json.loads(run("ls", "--json")[1]) == []
+
+
+def test_put_of_several_files(run, tmp_path: Path) -> None:
+    """``farrow put *.csv`` was an error of usage."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.csv").write_text("a,b\n1,2\n")
+    paths = [str(tmp_path / "one.csv"), str(tmp_path / "two.csv")]
+    assert run("put", *paths, "-q")[0] == 0
+    assert run("ls")[1].count("1") >= 2
+    assert run("get", "two", "--format", "csv")[0] == 0
+    code, _, err = run("put", *paths, "--name", "n")
+    assert code == 1
+    assert "one name for 2 files" in err
+    code, _, err = run("put", "https://example.org/a.csv")
+    assert code == 1
+    assert "download it first" in err
+
+
+def test_put_of_standard_input(run, node, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "farrow", "put", "-", "--socket", node.socket]
+    done = subprocess.run(command, input=b"a,b\n1,2\n", capture_output=True)
+    assert (done.returncode, b"say --name" in done.stderr) == (1, True)
+    done = subprocess.run([*command, "--name", "n"], input=b"a,b\n1,2\n", capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert farrow.connect(node.socket).get("n").to_pydict() == {"a": [1], "b": [2]}
 
 
 def test_put_builds_in_place(run, tmp_path: Path) -> None:

@@ -90,8 +90,13 @@ def _parser() -> argparse.ArgumentParser:
         "--namespace", default="", metavar="NAME", help="namespace to be in (default: the node's)"
     )
 
-    put = commands.add_parser("put", parents=[common], help="load a file into shared memory")
-    put.add_argument("file", help="Parquet, CSV (also .gz), Arrow IPC file or stream")
+    put = commands.add_parser("put", parents=[common], help="load files into shared memory")
+    put.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="Parquet, CSV or JSON lines (also .gz), Arrow IPC file or stream; - is standard input",
+    )
     put.add_argument("--name", help="name of the object (default: the file's, without endings)")
     put.add_argument("--delimiter", help="of a text file (default: guessed)")
     header = put.add_mutually_exclusive_group()

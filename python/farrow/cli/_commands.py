@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,13 +36,26 @@ from farrow.cli._write import as_table, format_for, write_object
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["COMMANDS"]
 
 # Endings removed from a file's name to name its object.
 _PACKED = (".gz", ".bz2", ".zst")
-_TABLES = (".csv", ".txt", ".tsv", ".parquet", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
+_TABLES = (
+    ".csv",
+    ".txt",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".pq",
+    ".arrow",
+    ".arrows",
+    ".feather",
+    ".ipc",
+)
 _PREVIEW_ROWS = 10
 _PREVIEW_COLUMNS = 8
 _PIECE_BYTES = 16 << 20
@@ -82,9 +97,36 @@ def object_name(path: Path) -> str:
 
 
 def _put(options: argparse.Namespace) -> int:
-    path = Path(options.file)
-    if not path.is_file():
-        raise CommandError(f"{options.file}: {'not a file' if path.exists() else 'no such file'}")
+    """Put each file as an object of its own."""
+    if len(options.files) > 1 and options.name is not None:
+        raise CommandError(f"--name {options.name}: one name for {len(options.files)} files")
+    for file in options.files:
+        with _path_of(file, options.name) as path:
+            _put_file(path, options)
+    return 0
+
+
+@contextlib.contextmanager
+def _path_of(file: str, name: str | None) -> Iterator[Path]:
+    """The path of a file to put; of a temporary file if it is standard input."""
+    if "://" in file:
+        raise CommandError(f"{file}: download it first (curl -o FILE URL), then put the file")
+    if file != "-":
+        path = Path(file)
+        if not path.is_file():
+            raise CommandError(f"{file}: {'not a file' if path.exists() else 'no such file'}")
+        yield path
+        return
+    if name is None:
+        raise CommandError("standard input has no name: say --name NAME")
+    # The kind is detected from the first bytes, and Parquet is read from its end.
+    with tempfile.NamedTemporaryFile(prefix="farrow-stdin-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy, _PIECE_BYTES)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _put_file(path: Path, options: argparse.Namespace) -> int:
     name = object_name(path) if options.name is None else options.name
     client = _connect(options)
     if client.contains(name) and not options.replace:

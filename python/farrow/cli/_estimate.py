@@ -59,6 +59,8 @@ def estimate(
         return _of_parquet(path)
     if kind is FileKind.TEXT:
         return _of_text(path, delimiter, has_header)
+    if kind is FileKind.JSON:
+        return _of_json(path)
     return _of_ipc(path, kind)
 
 
@@ -197,6 +199,12 @@ def _of_text(path: Path, delimiter: str | None, has_header: bool | None) -> Esti
         return Estimate(0, 0)
     likely = int(size * table.nbytes / max(len(whole), 1))
     return Estimate(0 if compression else int(likely * _TEXT_SHARE), likely)
+
+
+def _of_json(path: Path) -> Estimate:
+    """Names of columns are repeated in each line, so the table is smaller than the text."""
+    size = path.stat().st_size
+    return Estimate(0, size * (_PACKED_SHARE if compression_of(path) else 1))
 
 
 def _private_bytes() -> int:

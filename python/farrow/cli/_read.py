@@ -1,8 +1,9 @@
 """Read a table file straight into a memory pool, reporting progress in bytes.
 
 Each format is read by the public pyarrow call that accepts a pool:  CSV by ``read_csv``,
-Parquet row group by row group through its dataset fragment (``parquet.read_table`` accepts no
-pool), uncompressed Arrow IPC through an ``OSFile`` with the pool.
+JSON lines by ``read_json``, Parquet row group by row group through its dataset fragment
+(``parquet.read_table`` accepts no pool), uncompressed Arrow IPC through an ``OSFile`` with the
+pool.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
+import pyarrow.json as pajson
 
 from farrow.cli._sniff import FileKind, TextShape, compression_of, kind_of, text_shape
 
@@ -43,7 +45,7 @@ def read_table(
     delimiter: str | None = None,
     has_header: bool | None = None,
 ) -> pa.Table:
-    """Read a Parquet, Arrow IPC (file or stream) or delimited text file into a table.
+    """Read a Parquet, Arrow IPC (file or stream), delimited text or JSON lines file into a table.
 
     Args:
         path: the file; text may be compressed (gzip, bzip2, zstd).
@@ -68,6 +70,8 @@ def read_table(
         return _read_ipc_file(path, pool, report)
     if kind is FileKind.IPC_STREAM:
         return _read_ipc_stream(path, pool, report)
+    if kind is FileKind.JSON:
+        return _read_json(path, pool, report)
     shape = text_shape(path, delimiter=delimiter, has_header=has_header)
     return _read_text(path, shape, pool, report)
 
@@ -123,8 +127,7 @@ def _read_text(
     float64 if it was an integer, else as text.
     """
     types: dict[str, pa.DataType] = {name: pa.string() for name in shape.text_columns}
-    wanted = path.stat().st_size // _BLOCKS_WANTED
-    block_bytes = min(max(wanted, _BLOCK_BYTES_MIN), _BLOCK_BYTES_MAX)
+    block_bytes = _block_bytes(path)
     while True:
         try:
             return _read_text_once(path, shape, types, block_bytes, pool, report)
@@ -140,7 +143,31 @@ def _read_text(
             elif "straddling object" in message and block_bytes < _ROW_BYTES_MAX:
                 block_bytes *= 4
             else:
-                raise
+                raise pa.ArrowInvalid(f"{path.name}: {_with_row(path, shape, error)}") from error
+
+
+def _block_bytes(path: Path) -> int:
+    wanted = path.stat().st_size // _BLOCKS_WANTED
+    return min(max(wanted, _BLOCK_BYTES_MIN), _BLOCK_BYTES_MAX)
+
+
+def _with_row(path: Path, shape: TextShape, error: pa.ArrowInvalid) -> str:
+    """The message of a parser, with the number of the row, which only a serial read knows."""
+    if "parse error" not in str(error):
+        return str(error)
+    read = pacsv.ReadOptions(
+        use_threads=False, column_names=list(shape.columns), skip_rows=shape.skip_lines
+    )
+    parse = pacsv.ParseOptions(delimiter=shape.delimiter)
+    # Nothing is converted: another error could come first.
+    convert = pacsv.ConvertOptions(include_columns=[])
+    try:
+        with pa.input_stream(path, compression=compression_of(path)) as stream:
+            for _ in pacsv.open_csv(stream, read, parse, convert):
+                pass
+    except pa.ArrowInvalid as again:
+        return str(again)
+    return str(error)
 
 
 def _read_text_once(
@@ -166,6 +193,21 @@ def _read_text_once(
             convert_options=convert,
             memory_pool=pool,
         )
+
+
+def _read_json(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
+    compression = compression_of(path)
+    block_bytes = _block_bytes(path)
+    while True:
+        try:
+            with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):
+                stream = pa.CompressedInputStream(file, compression) if compression else file
+                options = pajson.ReadOptions(block_size=block_bytes)
+                return pajson.read_json(stream, read_options=options, memory_pool=pool)
+        except pa.ArrowInvalid as error:
+            if "straddling object" not in str(error) or block_bytes >= _ROW_BYTES_MAX:
+                raise pa.ArrowInvalid(f"{path.name}: {error}") from error
+            block_bytes *= 4
 
 
 class _Watch:

@@ -41,6 +41,7 @@ class FileKind(enum.Enum):
     IPC_FILE = "Arrow IPC file"
     IPC_STREAM = "Arrow IPC stream"
     TEXT = "CSV"
+    JSON = "JSON lines"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,11 @@ def kind_of(path: Path) -> FileKind:
         kind = FileKind.IPC_FILE
     elif start.startswith(b"\xff\xff\xff\xff") and len(start) >= 8:
         kind = FileKind.IPC_STREAM
+    elif start.startswith(b"PK\x03\x04"):
+        raise ValueError(
+            f"{path.name} is a spreadsheet or another ZIP archive: save the sheet as CSV or Parquet"
+            " (--bytes stores the file as it is)"
+        )
     elif b"\0" in start:
         raise ValueError(
             f"{path.name} is no Parquet, Arrow IPC or delimited text file"
@@ -93,11 +99,32 @@ def kind_of(path: Path) -> FileKind:
         )
     elif path.suffix.lower() in (".parquet", ".pq", ".arrow", ".arrows", ".feather", ".ipc"):
         raise ValueError(f"{path.name} is not the {path.suffix} file its name promises")
+    elif _is_json(path, start):
+        kind = FileKind.JSON
     else:
         kind = FileKind.TEXT
-    if compression is not None and kind is not FileKind.TEXT:
+    if compression is not None and kind not in (FileKind.TEXT, FileKind.JSON):
         raise ValueError(f"{path.name} is a compressed {kind.value}: unpack it first")
     return kind
+
+
+def _is_json(path: Path, start: bytes) -> bool:
+    """Whether text is JSON, one object a line.
+
+    Raises:
+        ValueError: it is JSON, but one array of all rows.
+    """
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    name = path.name.lower()
+    for packed in _COMPRESSIONS:
+        name = name.removesuffix(packed)
+    is_named = name.endswith((".json", ".jsonl", ".ndjson"))
+    if is_named and text.startswith(b"["):
+        raise ValueError(
+            f"{path.name} is one JSON array: write one object a line (jq -c '.[]' does so)"
+        )
+    # A line of delimited text may begin with a brace, but not with a brace and a key in quotes.
+    return text.startswith(b"{") and (is_named or re.match(rb'\{\s*("|\})', text) is not None)
 
 
 def text_shape(
