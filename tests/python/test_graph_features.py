@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from farrow.graph import GraphFeatures, data, generate
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ALL = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "gather-scatter")
 
@@ -454,3 +457,59 @@ def test_rates_count_the_rows_that_were_added():
     one.fit(rows_of(40))
     assert one.stats()["rates"]["rows"] == 40
     assert pickle.loads(pickle.dumps(one)).stats()["rates"]["rows"] == 0
+
+
+def test_columns_are_found_as_the_command_finds_them() -> None:
+    """A frame with the columns of SNAP or PaySim copies had to be renamed for GraphFeatures,
+    although ``farrow graph features`` read it as it is."""
+    times = [0, 60, 120]
+    named = pa.table(
+        {"source": ["a", "b", "a"], "target": ["b", "c", "c"], "timestamp": times, "x": [1.0] * 3}
+    )
+    expected = GraphFeatures().transform(named)
+    for names in (
+        ["sender", "receiver", "time", "x"],
+        ["src", "dst", "Timestamp", "x"],
+        ["from_account", "to_account", "timestamp", "x"],
+    ):
+        found = GraphFeatures().transform(named.rename_columns(names))
+        assert found.column_names[:4] == names
+        assert found.select(range(4, found.num_columns)).equals(
+            expected.select(range(4, expected.num_columns))
+        )
+    # A role that is said counts for itself.
+    other = named.rename_columns(["payer", "receiver", "time", "x"])
+    with pytest.raises(ValueError, match="no column 'source' for the source"):
+        GraphFeatures().transform(other)
+    GraphFeatures(columns={"source": "payer", "target": "receiver", "timestamp": "time"}).transform(
+        other
+    )
+
+
+def test_rows_that_must_be_converted_first_are_refused() -> None:
+    """The accounts of an IBM file are numbered by bank: the account alone names several."""
+    names = ["From Bank", "Account", "To Bank", "Account.1", "timestamp"]
+    table = pa.table([["1"], ["a"], ["2"], ["b"], [0]], names)
+    with pytest.raises(ValueError, match=r"several banks: pass farrow\.graph\.data\.from_table"):
+        GraphFeatures().transform(table)
+    steps = pa.table([[0], ["a"], ["b"]], ["step", "nameOrig", "nameDest"])
+    with pytest.raises(ValueError, match="times that are no seconds"):
+        GraphFeatures().transform(steps)
+
+
+def test_what_data_read_returns_is_accepted(tmp_path: Path) -> None:
+    """``GraphFeatures().transform(data.read(path))`` was a TypeError."""
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "From Bank,Account,To Bank,Account,timestamp,amount\n1,a,2,a,60,1.5\n2,a,1,b,0,2\n"
+    )
+    transactions = data.read(path)
+    result = GraphFeatures().transform(transactions)
+    assert result.equals(GraphFeatures().transform(transactions.table))
+    assert result["timestamp"].to_pylist() == [0, 60]
+
+
+def test_a_null_is_named_with_its_row() -> None:
+    table = pa.table({"source": ["a", None, None], "target": ["b"] * 3, "timestamp": [0, 1, 2]})
+    with pytest.raises(ValueError, match=r"'source' \(source\) has 2 nulls, the first in row 1"):
+        GraphFeatures().transform(table)

@@ -10,6 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from farrow.graph._columns import layout_of
+from farrow.graph.data import Transactions
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -70,8 +73,8 @@ class Layout:
         for role in given:
             if role not in _ROLES:
                 raise ValueError(f"columns has {role!r}, which is none of {', '.join(_ROLES)}")
-        self.names = {role: given.get(role, name) for role, name in _DEFAULTS.items()}
         present = table.column_names
+        self.names = _names(present, given)
         self.is_numbered = "id" not in given and self.names["id"] not in present
         for role, name in self.names.items():
             if present.count(name) != 1 and not (role == "id" and self.is_numbered):
@@ -124,11 +127,44 @@ class Layout:
         return layout
 
 
+def _names(present: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The column of each role: the given one, else the one of the role's name, else the one that
+    known files have for the role.
+
+    Raises:
+        ValueError: the roles were found in a file whose rows must be converted first.
+    """
+    names = {role: given.get(role, name) for role, name in _DEFAULTS.items()}
+    needed = [role for role in _DEFAULTS if role != "id" and role not in given]
+    if all(names[role] in present for role in needed):
+        return names
+    try:
+        known = layout_of(list(present))
+    except ValueError:
+        # The check of the names reports what is missing.
+        return names
+    if known.source_bank is not None or known.time_unit != 1:
+        what = "accounts of several banks" if known.source_bank else "times that are no seconds"
+        raise ValueError(
+            f"the table has {what}: pass farrow.graph.data.from_table(table) instead of it, or say"
+            " columns="
+        )
+    found = {"source": known.source, "target": known.target, "timestamp": known.timestamp}
+    if known.edge_id is not None:
+        found["id"] = known.edge_id
+    return {**names, **found, **given}
+
+
+def _check_no_nulls(column: pa.ChunkedArray, what: str) -> None:
+    if column.null_count:
+        row = pc.index(column.is_null(), True).as_py()
+        raise ValueError(f"{what} has {column.null_count} nulls, the first in row {row}")
+
+
 def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
     """A column of integers, without a copy if it is one chunk of int64."""
     column = table.column(name)
-    if column.null_count:
-        raise ValueError(f"column {name!r} ({role}) has {column.null_count} nulls")
+    _check_no_nulls(column, f"column {name!r} ({role})")
     kind = column.type
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
@@ -204,8 +240,7 @@ class Rows:
         column = table.column(name)
         if not _is_text(column.type):
             return self._positive(table, name, role)
-        if column.null_count:
-            raise ValueError(f"column {name!r} ({role}) has {column.null_count} nulls")
+        _check_no_nulls(column, f"column {name!r} ({role})")
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         return accounts.encode(column)
@@ -215,8 +250,7 @@ def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
     if table.column_names.count(name) != 1:
         raise ValueError(f"the table has no column {name!r}, or more than one, to measure")
     column = table.column(name)
-    if column.null_count:
-        raise ValueError(f"column {name!r} has {column.null_count} nulls: it cannot be measured")
+    _check_no_nulls(column, f"column {name!r}")
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     try:
@@ -247,6 +281,8 @@ def table_of(rows: Any) -> tuple[pa.Table, str] | None:
         return rows.to_arrow(), "polars"
     if kind == "pandas" and hasattr(rows, "columns"):
         return pa.Table.from_pandas(rows, preserve_index=False), "pandas"
+    if isinstance(rows, Transactions):
+        return rows.table, "arrow"
     return None
 
 

@@ -44,8 +44,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Definitions: ``docs/graph.md``.
 
     Rows are an array of float64, ``[edge id, source, target, timestamp, ...]``, or a table with
-    named columns (pyarrow, polars, pandas), whose accounts may be strings.  The result is of the
-    same kind.
+    named columns (pyarrow, polars, pandas), whose accounts may be strings, or the result of
+    ``farrow.graph.data.read``.  The result is of the same kind; for the last one a pyarrow table.
 
     Args:
         patterns: the patterns to compute, of "fan", "degree", "scatter-gather", "temp-cycle",
@@ -60,8 +60,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         statistics_columns: the columns of these: numbers for arrays, names for tables; None: the
             amounts of a table, every further column of an array.
         columns: names of a table's columns, by "id", "source", "target", "timestamp" and
-            "amounts" (a list; default: all of floating type).  Rows without an id column are
-            numbered.
+            "amounts" (a list; default: all of floating type).  By default the columns of these
+            names, else those that known files use, as ``farrow graph`` finds them.  Rows without
+            an id column are numbered.
         mode: "causal" (a pattern counts for the row that completes it; the division into calls
             does not matter) or "batch" (a call's rows see each other, and a pattern counts for
             each of its rows).
