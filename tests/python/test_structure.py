@@ -22,7 +22,6 @@ LARGER_CIRCLES = {
     "cluster": 33,
     "farrow": 26,
     "membership": 4,
-    "memory": 24,
     "net": 6,
     "store": 16,
     "testkit": 4,

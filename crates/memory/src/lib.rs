@@ -30,7 +30,6 @@
 compile_error!("Farrow regions need Linux, 64-bit addresses and little-endian words");
 
 pub mod cache;
-mod cgroup;
 pub mod copy;
 mod error;
 mod fabric;
@@ -38,7 +37,6 @@ pub mod family;
 mod file_map;
 pub mod fork;
 mod inherited;
-pub mod lab;
 mod locks;
 mod mapping;
 mod maps;
@@ -49,7 +47,10 @@ mod shared_words;
 mod signals;
 pub mod survey;
 pub mod sync;
+mod system;
+pub mod timing;
 mod units;
+mod write_way;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
 pub use fabric::fd_passing::{PassedFabric, PassedParts};

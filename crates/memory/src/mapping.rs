@@ -6,9 +6,12 @@ use std::ptr::{self, NonNull};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
+use crate::error::MapError;
 use crate::fork;
 use crate::process::process_number;
-use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
+use crate::sync::{AtomicU8, Ordering};
+use crate::system::kernel;
+use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Span, page_bytes};
 
 /// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU. rustix defines it only
 /// in its back end with direct system calls.
@@ -297,9 +300,32 @@ pub(crate) unsafe fn touch_for_writing(start: *mut u8, length: Length) {
     while at < length.0 {
         // SAFETY: inside the range, which the caller keeps mapped writable. An atomic addition of
         // zero changes nothing and loses no concurrent store.
-        unsafe { crate::region::words::touch(start.add(Length(at).as_usize())) };
+        unsafe { touch(start.add(Length(at).as_usize())) };
         at += page;
     }
+}
+
+/// Atomically stores a byte's current value back.
+///
+/// # Safety
+/// `at` is mapped writable.
+pub(crate) unsafe fn touch(at: *mut u8) {
+    // Hidden from the compiler, which would turn an operation without effect into a load. A load
+    // would map the shared zero page and allocate nothing.
+    let nothing = std::hint::black_box(0);
+    // SAFETY: by the contract above.
+    unsafe { &*at.cast::<AtomicU8>() }.fetch_add(nothing, Ordering::Relaxed);
+}
+
+/// The error for a failed mapping call.
+pub(crate) fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
+    let source = std::io::Error::from(errno);
+    if errno == Errno::NOMEM {
+        let limit_as = kernel::address_space_limit();
+        let maps_max = kernel::maps_max();
+        return MapError::NoRoom { asked: span.length, limit_as, maps_max, source };
+    }
+    MapError::System { call, offset: span.offset, length: span.length, source }
 }
 
 #[cfg(test)]
@@ -307,7 +333,7 @@ mod tests {
     use super::*;
 
     /// Regression: in optimised builds the touch became a load, so the kernel mapped the shared
-    /// zero page. The benchmarks in `lab` then measured the page faults of the first stores.
+    /// zero page. The measurements then measured the page faults of the first stores.
     // x86-64 only: an emulator of another instruction set shows the page table of its own process.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]

@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::MapError;
-use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::system::kernel;
 
 /// Maps reserved for the rest of the process: stacks and arenas of some threads, libraries that are
 /// loaded late, and our own short-lived maps.
@@ -73,7 +73,7 @@ fn look() -> Result<(), MapError> {
     let mut full = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     let ranges = RANGES.load(Ordering::Relaxed);
     // Without a readable limit there is nothing to check against.
-    let Some(limit) = survey::maps_max() else {
+    let Some(limit) = kernel::maps_max() else {
         LOOK_AT.store(u64::MAX, Ordering::Relaxed);
         return Ok(());
     };

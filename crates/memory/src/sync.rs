@@ -117,7 +117,9 @@ macro_rules! arithmetic {
 wrap!(AtomicU64, inner::AtomicU64, u64, "A `u64` shared between threads.");
 wrap!(AtomicU32, inner::AtomicU32, u32, "A `u32` shared between threads.");
 wrap!(AtomicUsize, inner::AtomicUsize, usize, "A `usize` shared between threads.");
+wrap!(AtomicU8, inner::AtomicU8, u8, "A `u8` shared between threads.");
 wrap!(AtomicBool, inner::AtomicBool, bool, "A flag shared between threads.");
+arithmetic!(AtomicU8, u8);
 arithmetic!(AtomicU64, u64);
 arithmetic!(AtomicU32, u32);
 arithmetic!(AtomicUsize, usize);

@@ -1,17 +1,19 @@
 //! `farrow lab`: memory for measurements, the timed loops, and the profile of the machine.
 //!
-//! `farrow_memory::lab` has the measurements; `python/farrow/lab` evaluates them.
+//! `farrow_memory::timing` and `farrow_lab` have the measurements; `python/farrow/lab` evaluates
+//! them.
 
 use crate::errors::{farrow_error, invalid_argument};
 use crate::plain;
+use farrow_lab::LabError;
 use farrow_memory::cache::{self, Method};
 use farrow_memory::copy::{self, StreamMethod};
-use farrow_memory::lab::{self, AccessPattern, Job, LabBuffer, LabError, LineState, Pages, Work};
 use farrow_memory::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
 use farrow_memory::profile::{Origin, PUBLISH_AGAIN_BYTES_MAX, Profile, Upkeep, WriteWay, file};
-use farrow_memory::shm::ShmFabric;
-use farrow_memory::sync::{AtomicUsize, Ordering};
-use farrow_memory::{Access, Address, FabricError, Geometry, Length, Region, Section, page_bytes};
+use farrow_memory::timing::{
+    self, AccessPattern, Job, LineState, Pages, TimedBuffer, TimingError, Work,
+};
+use farrow_memory::{Address, FabricError, Length};
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -24,26 +26,33 @@ use std::time::Duration;
 /// waits for.
 const PROFILE_BUDGET: Duration = Duration::from_millis(200);
 
-fn raise(error: LabError) -> PyErr {
+fn raise(error: TimingError) -> PyErr {
     match error {
-        LabError::NoRoom { .. } => PyMemoryError::new_err(error.to_string()),
-        LabError::Map(_) | LabError::Access(_) => farrow_error(error.to_string()),
+        TimingError::NoRoom { .. } => PyMemoryError::new_err(error.to_string()),
+        TimingError::Map(_) => farrow_error(error.to_string()),
         error => invalid_argument(error.to_string()),
+    }
+}
+
+fn raise_region(error: LabError) -> PyErr {
+    match error {
+        LabError::Fabric(FabricError::NoSpace { .. }) => PyMemoryError::new_err(error.to_string()),
+        error => farrow_error(error.to_string()),
     }
 }
 
 #[doc = doc!("LabArena")]
 #[pyclass(frozen, module = "farrow._native", name = "LabArena")]
 pub struct LabArena {
-    arena: Mutex<LabBuffer>,
+    arena: Mutex<TimedBuffer>,
 }
 
 impl LabArena {
-    fn of(arena: LabBuffer) -> Self {
+    fn of(arena: TimedBuffer) -> Self {
         Self { arena: Mutex::new(arena) }
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut LabBuffer) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut TimedBuffer) -> T) -> T {
         use_it(&mut self.arena.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -55,31 +64,15 @@ impl LabArena {
     #[pyo3(signature = (nbytes, *, huge))]
     fn private(py: Python<'_>, nbytes: u64, huge: bool) -> PyResult<Self> {
         let pages = if huge { Pages::Huge } else { Pages::Small };
-        py.detach(|| LabBuffer::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
+        py.detach(|| TimedBuffer::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
     }
 
     #[doc = doc!("LabArena.region")]
     #[staticmethod]
     fn region(py: Python<'_>, nbytes: u64, directory: PathBuf) -> PyResult<Self> {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farrow-lab-{}-{number}", std::process::id());
-        py.detach(|| {
-            let data = Length(nbytes.next_multiple_of(page_bytes()));
-            let geometry = Geometry { control: Length(page_bytes()), data }.for_huge_pages();
-            let fabric = ShmFabric::create(&directory, &name, geometry);
-            let fabric = fabric.map_err(|error| match error {
-                FabricError::NoSpace { .. } => PyMemoryError::new_err(error.to_string()),
-                error => farrow_error(error.to_string()),
-            })?;
-            let unlinked = ShmFabric::unlink(&directory, &name);
-            unlinked.map_err(|error| farrow_error(error.to_string()))?;
-            let region = Region::map(Arc::new(fabric), Access::Home, None);
-            let region = Arc::new(region.map_err(|error| farrow_error(error.to_string()))?);
-            let alias = region.alias(geometry.span_of(Section::Data));
-            let alias = alias.map_err(|error| farrow_error(error.to_string()))?;
-            LabBuffer::region(Arc::new(alias)).map(Self::of).map_err(raise)
-        })
+        py.detach(|| farrow_lab::region_buffer(&directory, Length(nbytes)))
+            .map(Self::of)
+            .map_err(raise_region)
     }
 
     #[doc = doc!("LabArena.over")]
@@ -95,7 +88,7 @@ impl LabArena {
         let (start, length) = (Address(start), Length::from(nbytes));
         // SAFETY: pyarrow's buffer keeps the bytes in place, and writable, while it is held; the
         // docstring forbids the caller to use them meanwhile.
-        Ok(Self::of(unsafe { LabBuffer::over(start, length, Box::new(buffer.unbind())) }))
+        Ok(Self::of(unsafe { TimedBuffer::over(start, length, Box::new(buffer.unbind())) }))
     }
 
     #[doc = doc!("LabArena.nbytes")]
@@ -167,9 +160,9 @@ pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let copy: Vec<&str> = copy::methods_available().into_iter().map(StreamMethod::key).collect();
     let facts = json!({
         "line_bytes": cache::line_bytes(),
-        "clock_ns": lab::clock_ns(),
+        "clock_ns": timing::clock_ns(),
         "publish_again_bytes_max": PUBLISH_AGAIN_BYTES_MAX.0,
-        "source_bytes": lab::SOURCE_BYTES_USUAL.0,
+        "source_bytes": timing::SOURCE_BYTES_USUAL.0,
         "publish": names(all),
         "refresh": names(refresh),
         "write": write,
@@ -181,7 +174,7 @@ pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 #[doc = doc!("lab_fit")]
 #[pyfunction]
 pub fn lab_fit(points: Vec<(f64, f64)>) -> Option<(f64, f64, f64)> {
-    lab::fit(&points).map(|model| (model.fixed_ns, model.line_ns, model.error))
+    farrow_lab::fit(&points).map(|model| (model.fixed_ns, model.line_ns, model.error))
 }
 
 #[doc = doc!("lab_profile")]

@@ -17,7 +17,7 @@ use super::files::{self, Contents, FileShape, PageSource, system};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::mapping::Mapping;
-use crate::survey;
+use crate::system::huge_pages;
 use crate::units::{Geometry, Length, Section};
 
 /// A region in a file or device.
@@ -66,9 +66,9 @@ impl DeviceFabric {
                 let room = PageSource::of(path, writer.as_fd());
                 let total = geometry.total();
                 files::commit_pages(writer.as_fd(), file_offset, total, &room, Contents::Retained)?;
-                survey::tmpfs_huge_page_bytes(path)
+                huge_pages::tmpfs_huge_page_bytes(path)
             }
-            FileShape::Device { rdev } => survey::device_huge_page_bytes(rdev),
+            FileShape::Device { rdev } => huge_pages::device_huge_page_bytes(rdev),
         };
         let reader = files::reopen_read_only(writer.as_fd(), path)?;
         let fabric = Self {

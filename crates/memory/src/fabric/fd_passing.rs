@@ -11,7 +11,7 @@ use rustix::fs::SealFlags;
 use super::files::{self, FileShape};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
-use crate::survey;
+use crate::system::huge_pages;
 use crate::units::{Geometry, Length, Section};
 
 /// The descriptors and the information sent with them.
@@ -67,8 +67,8 @@ impl PassedFabric {
             )?;
         }
         let huge_page = match rdev {
-            Some(rdev) => survey::device_huge_page_bytes(rdev),
-            None => survey::huge_page_bytes_of(parts.data_read.as_fd()),
+            Some(rdev) => huge_pages::device_huge_page_bytes(rdev),
+            None => huge_pages::huge_page_bytes_of(parts.data_read.as_fd()),
         };
         Ok(Self { parts, huge_page })
     }

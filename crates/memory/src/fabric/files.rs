@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::FabricError;
 use crate::locks;
-use crate::survey;
+use crate::system::free_memory;
 use crate::units::{Geometry, Length, Section, page_bytes};
 
 /// Pages are committed in pieces, so that a signal interrupts one piece and not the whole, and a
@@ -105,7 +105,7 @@ pub(super) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), Fabri
         return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
     }
     if at.is_memory
-        && let Some((free, whose)) = survey::memory_room().filter(|(free, _)| *free < asked)
+        && let Some((free, whose)) = free_memory::memory_room().filter(|(free, _)| *free < asked)
     {
         return Err(FabricError::NoSpace { asked, free, path: PathBuf::from(whose) });
     }
@@ -149,7 +149,7 @@ impl<'a> PageSource<'a> {
         let (free, path) = match self.free_on_disk() {
             Some(free) => (free, self.path.to_owned()),
             None => {
-                let (free, whose) = survey::memory_room().unwrap_or_default();
+                let (free, whose) = free_memory::memory_room().unwrap_or_default();
                 (free, PathBuf::from(whose))
             }
         };

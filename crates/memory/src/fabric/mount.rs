@@ -16,11 +16,9 @@ use rustix::thread::CapabilitySet;
 
 use super::files::system;
 use crate::error::FabricError;
-use crate::survey;
+use crate::system::huge_pages;
+use crate::system::mounts::{self, MOUNT_SOURCE};
 use crate::units::{Geometry, Length};
-
-/// Source name of our mounts, by which they are recognised.
-pub(crate) const MOUNT_SOURCE: &str = "farrow";
 
 /// Space in addition to the sections: pages of the file system itself, and partial pages at the
 /// ends of files.
@@ -35,13 +33,13 @@ const INODES: u32 = 16;
 pub fn can_mount_huge() -> bool {
     let may_mount = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
-    may_mount && survey::tmpfs_can_have_huge_pages()
+    may_mount && huge_pages::tmpfs_can_have_huge_pages()
 }
 
 /// The huge page size of the files in `dir`, if it is on a tmpfs with huge pages.
 #[must_use]
 pub fn huge_page_bytes_in(dir: &Path) -> Option<Length> {
-    survey::tmpfs_huge_page_bytes(dir)
+    huge_pages::tmpfs_huge_page_bytes(dir)
 }
 
 /// Creates `dir` and mounts a tmpfs with huge pages there. It is large enough for a region of this
@@ -99,7 +97,7 @@ pub fn is_own_mount(dir: &Path) -> bool {
         found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
     let above = dir.parent().and_then(|parent| fs::metadata(parent).ok());
     let is_root = above.is_some_and(|above| above.dev() != found.dev());
-    found.is_dir() && is_private && is_root && survey::is_mount_of_ours(found.dev())
+    found.is_dir() && is_private && is_root && mounts::is_mount_of_ours(found.dev())
 }
 
 /// Unmounts the tmpfs and removes `dir`. The memory is freed when no process has a file of it open

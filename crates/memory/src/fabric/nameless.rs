@@ -15,6 +15,7 @@ use super::files::{self, Contents, PageSource, system};
 use super::mount;
 use super::shm::{SectionFile, ShmFabric};
 use crate::error::FabricError;
+use crate::system::mounts::MOUNT_SOURCE;
 use crate::units::{Geometry, Length};
 
 impl ShmFabric {
@@ -94,7 +95,7 @@ fn open_detached(geometry: Geometry) -> Result<OwnedFd, FabricError> {
     let at = |call| move |errno| system(call, Path::new("tmpfs"), errno);
     let context =
         rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(at("fsopen"))?;
-    rustix::mount::fsconfig_set_string(&context, "source", mount::MOUNT_SOURCE)
+    rustix::mount::fsconfig_set_string(&context, "source", MOUNT_SOURCE)
         .map_err(at("name the source of"))?;
     for (key, value) in mount::options(geometry) {
         rustix::mount::fsconfig_set_string(&context, key, value.as_str())

@@ -15,7 +15,7 @@ use super::files::{self, Contents, FileShape, PageSource, system};
 use super::held::HeldMemory;
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
-use crate::survey;
+use crate::system::huge_pages;
 use crate::units::{Geometry, Length, Section, page_bytes};
 
 /// One section: the same file opened for both roles.
@@ -198,7 +198,7 @@ impl ShmFabric {
         geometry: Geometry,
         place: String,
     ) -> Self {
-        let huge_page = survey::huge_page_bytes_of(data.reader.as_fd());
+        let huge_page = huge_pages::huge_page_bytes_of(data.reader.as_fd());
         Self { control, data, geometry, place, huge_page }
     }
 
@@ -231,7 +231,7 @@ impl ShmFabric {
         dir: &Path,
         name: &str,
     ) -> Result<Self, FabricError> {
-        let huge_page = survey::tmpfs_huge_page_bytes(dir);
+        let huge_page = huge_pages::tmpfs_huge_page_bytes(dir);
         let place = dir.join(name).display().to_string();
         Ok(Self { control, data, geometry, place, huge_page })
     }

@@ -3,10 +3,12 @@
 //! Measurements of several processes are merged by the minimum for each method, so one process that
 //! measured on a busy machine does not decide permanently.
 
-use super::{Origin, Profile, ProfileStep, STEPS, WriteWay, step_bytes, step_of};
+use super::methods::{Origin, Profile, ProfileStep};
+use super::steps::{STEPS, step_bytes, step_of};
 use crate::cache::{self, Method};
 use crate::copy::{self, StreamMethod};
 use crate::units::Length;
+use crate::write_way::WriteWay;
 
 /// Larger ranges are measured only once or twice: each sample is a mean over thousands of lines,
 /// and takes as long as all smaller ranges together.

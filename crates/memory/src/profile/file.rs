@@ -11,8 +11,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::Findings;
-use crate::{cache, survey};
+use super::costs::Findings;
+use crate::cache;
+use crate::system::kernel;
 
 /// Increased with every change to the format, the sizes or the measurement.
 const VERSION: u32 = 4;
@@ -49,10 +50,10 @@ pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let line = cache::line_bytes();
-    let kernel = survey::kernel_release().unwrap_or_default();
+    let kernel = kernel::kernel_release().unwrap_or_default();
     let arch = std::env::consts::ARCH;
     let text =
-        format!("{arch} {} line {line} cores {cores} linux {kernel} {build}", survey::cpu_model());
+        format!("{arch} {} line {line} cores {cores} linux {kernel} {build}", kernel::cpu_model());
     text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').filter(|c| *c != '"').collect()
 }
 
@@ -157,14 +158,14 @@ mod tests {
     use std::time::Duration;
 
     #[cfg(target_arch = "x86_64")]
-    use super::super::WriteWay;
-    #[cfg(target_arch = "x86_64")]
     use super::super::costs::Costs;
     use super::super::{Origin, Profile};
     use super::*;
     use crate::cache::Method;
     #[cfg(target_arch = "x86_64")]
     use crate::copy::StreamMethod;
+    #[cfg(target_arch = "x86_64")]
+    use crate::write_way::WriteWay;
 
     fn read(text: &str, machine: &str) -> Option<Findings> {
         decode(text, machine, Findings::none())

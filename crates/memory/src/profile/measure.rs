@@ -14,9 +14,9 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use super::costs::{COPY_BYTES, Costs, Findings, PUBLISH_AGAIN_BYTES_MAX, REPEATED_BYTES_MAX};
-use super::{STEPS, step_bytes, step_of};
+use super::steps::{STEPS, step_bytes, step_of};
 use crate::cache::Method;
-use crate::lab::{Job, LabBuffer, LabError, LineState, Pages, SOURCE_BYTES_USUAL, Work};
+use crate::timing::{Job, LineState, Pages, SOURCE_BYTES_USUAL, TimedBuffer, TimingError, Work};
 use crate::units::Length;
 
 /// Time after which no further round starts. Each size gets its first rounds in any case.
@@ -31,10 +31,10 @@ const SAMPLES_BYTES: u64 = 32 << 10;
 const SAMPLES_MAX: u64 = 32;
 
 /// Measures this machine.
-pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
+pub(super) fn measure(budget: Duration) -> Result<Findings, TimingError> {
     let begin = Instant::now();
     let largest = step_bytes(STEPS - 1);
-    let mut arena = LabBuffer::private(largest, Pages::Huge)?;
+    let mut arena = TimedBuffer::private(largest, Pages::Huge)?;
     let mut found = Findings::none();
     for round in 0..ROUNDS_MAX {
         if round >= ROUNDS_MIN && begin.elapsed() >= budget {
@@ -63,11 +63,11 @@ pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
 /// Measures all methods once at one size.
 fn turn<T: Copy + PartialEq>(
     costs: &mut Costs<T>,
-    arena: &mut LabBuffer,
+    arena: &mut TimedBuffer,
     step: usize,
     state: LineState,
     work: impl Fn(T) -> Work,
-) -> Result<(), LabError> {
+) -> Result<(), TimingError> {
     for (index, way) in costs.candidates(step) {
         let ns = once(arena, step_bytes(step), state, work(way))?;
         costs.took(index, step, ns);
@@ -76,11 +76,11 @@ fn turn<T: Copy + PartialEq>(
 }
 
 fn once(
-    arena: &mut LabBuffer,
+    arena: &mut TimedBuffer,
     range: Length,
     state: LineState,
     work: Work,
-) -> Result<f64, LabError> {
+) -> Result<f64, TimingError> {
     // With one sample, the first method at a large size would also pay for loading the source into
     // the caches.
     let samples_min = if matches!(work, Work::Write(_) | Work::Copy(_)) { 2 } else { 1 };

@@ -8,16 +8,18 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 
+use super::ranges::check_held;
 use super::words::{WORD_BYTES, WordsMut};
 use super::writable::{TAKE_DOWN_PIECE_BYTES, TAKE_DOWN_PIECE_BYTES_HUGE, take_down};
-use super::{Populate, Region, failure, words};
+use super::{Populate, Region, words};
 use crate::copy::helpers::Helper;
 use crate::copy::parallel::{PART_BYTES, Parts, share};
 use crate::copy::{self, CopyPlan, CopyReport};
 use crate::error::{AccessError, MapError};
-use crate::mapping::{self, Mapping};
+use crate::mapping::{self, Mapping, failure};
 use crate::sync::Ordering;
-use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
+use crate::timing::TimedBuffer;
+use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
 /// [`Region::prepare`] maps and populates this many bytes at a time, so that it holds the kernel's
 /// lock on the address space for at most about 200 ms, even if each page is new.
@@ -257,6 +259,18 @@ impl Alias {
         self.populate_part(self.span)
     }
 
+    /// The whole alias as memory for measurements, populated.
+    ///
+    /// # Errors
+    /// As [`Alias::populate`].
+    pub fn into_timed(self) -> Result<TimedBuffer, MapError> {
+        self.populate()?;
+        let start = Address(self.pointer_to(self.span.offset).expose_provenance());
+        // SAFETY: mapped writable while the alias lives, which the buffer owns. Only one client
+        // writes and uses a range until it is sealed, and the alias was its way to do so.
+        Ok(unsafe { TimedBuffer::over(start, self.span.length, Box::new(self)) })
+    }
+
     /// As [`Alias::populate`], for the pages of a part. Anything outside the alias is ignored.
     ///
     /// # Errors
@@ -288,17 +302,4 @@ impl Drop for Alias {
         take_down(&self.mapping, self.at_once().0);
         self.region.counters.alias_bytes.fetch_sub(self.mapped.length.0, Ordering::Relaxed);
     }
-}
-
-/// Checks that `span` is inside `held`.
-pub(super) fn check_held(held: Span, span: Span) -> Result<(), AccessError> {
-    if held.contains(span) {
-        return Ok(());
-    }
-    Err(AccessError::OutsideHeld {
-        offset: span.offset,
-        length: span.length,
-        held_offset: held.offset,
-        held_length: held.length,
-    })
 }

@@ -12,11 +12,10 @@ use crate::cache::{self, Method};
 use crate::copy;
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
-use crate::mapping::{self, Mapping};
+use crate::mapping::{self, Mapping, failure};
 use crate::process::process_number;
 use crate::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
 use crate::profile::{Profile, Upkeep};
-use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes};
 
@@ -712,15 +711,4 @@ fn longest(spans: &[Span]) -> Length {
 fn is_possible(wish: Address, length: Length) -> bool {
     let is_page = (wish.0 as u64).is_multiple_of(page_bytes());
     wish.0 != 0 && is_page && wish.0.checked_add(length.as_usize()).is_some()
-}
-
-/// The error for a failed mapping call.
-pub(crate) fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
-    let source = std::io::Error::from(errno);
-    if errno == Errno::NOMEM {
-        let limit_as = survey::address_space_limit();
-        let maps_max = survey::maps_max();
-        return MapError::NoRoom { asked: span.length, limit_as, maps_max, source };
-    }
-    MapError::System { call, offset: span.offset, length: span.length, source }
 }

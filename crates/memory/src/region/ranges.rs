@@ -1,7 +1,9 @@
 //! The ranges of a region that are writable in the window, and their active writers.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
+use crate::error::AccessError;
 use crate::maps;
 use crate::units::{Length, Offset, Span};
 
@@ -138,6 +140,32 @@ impl Drop for WritableRanges {
 fn ends(span: Span) -> Option<(u64, u64)> {
     let end = span.end()?;
     (!span.is_empty()).then_some((span.offset.0, end.0))
+}
+
+/// Keeps a range writable while it lives.
+#[derive(Debug)]
+pub(crate) struct Pin<'a> {
+    pub(super) ranges: &'a Mutex<WritableRanges>,
+    pub(super) pin: u64,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner).unpin(self.pin);
+    }
+}
+
+/// Checks that `span` is inside `held`.
+pub(super) fn check_held(held: Span, span: Span) -> Result<(), AccessError> {
+    if held.contains(span) {
+        return Ok(());
+    }
+    Err(AccessError::OutsideHeld {
+        offset: span.offset,
+        length: span.length,
+        held_offset: held.offset,
+        held_length: held.length,
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-use super::writable::Pin;
+use super::ranges::Pin;
 use crate::units::{Offset, Span};
 
 /// Bytes of a word.
@@ -221,21 +221,10 @@ pub(super) unsafe fn store_bytes(into: *mut u8, from: &[u8]) {
     }
 }
 
-/// Atomically stores a byte's current value back.
-///
-/// # Safety
-/// `at` is mapped writable.
-pub(crate) unsafe fn touch(at: *mut u8) {
-    // Hidden from the compiler, which would turn an operation without effect into a load. A load
-    // would map the shared zero page and allocate nothing.
-    let nothing = std::hint::black_box(0);
-    // SAFETY: by the contract above.
-    unsafe { &*at.cast::<AtomicU8>() }.fetch_or(nothing, Ordering::Relaxed);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::touch;
 
     #[test]
     fn bytes_survive_every_phase_and_length() {

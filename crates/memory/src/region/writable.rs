@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use super::{Region, alias, failure};
+use super::Region;
+use super::ranges::{Pin, WritableRanges, check_held};
 use crate::copy;
 use crate::error::{AccessError, MapError};
-use crate::mapping::{self, Mapping};
+use crate::mapping::{self, Mapping, failure};
 use crate::maps;
 use crate::units::{Length, Offset, Span};
 
@@ -111,7 +112,7 @@ impl Region {
         }
         let (offset, length) = (span.offset, span.length);
         let pin = self.writable().pin(span).ok_or(AccessError::ReadOnly { offset, length })?;
-        Ok(Some(Pin { region: self, pin }))
+        Ok(Some(Pin { ranges: &self.writable, pin }))
     }
 
     fn put_reader(&self, piece: Span) -> Result<(), MapError> {
@@ -124,7 +125,7 @@ impl Region {
     }
 }
 
-fn refuse_pinned(writable: &super::ranges::WritableRanges, span: Span) -> Result<(), MapError> {
+fn refuse_pinned(writable: &WritableRanges, span: Span) -> Result<(), MapError> {
     match writable.pins_over(span) {
         0 => Ok(()),
         writers => Err(MapError::InUse { offset: span.offset, length: span.length, writers }),
@@ -135,19 +136,6 @@ fn refuse_pinned(writable: &super::ranges::WritableRanges, span: Span) -> Result
 /// them.
 pub(super) const TAKE_DOWN_PIECE_BYTES: u64 = 16 << 20;
 pub(super) const TAKE_DOWN_PIECE_BYTES_HUGE: u64 = 512 << 20;
-
-/// Keeps a range writable while it lives.
-#[derive(Debug)]
-pub(crate) struct Pin<'a> {
-    region: &'a Region,
-    pin: u64,
-}
-
-impl Drop for Pin<'_> {
-    fn drop(&mut self) {
-        self.region.writable().unpin(self.pin);
-    }
-}
 
 /// Old page tables of a range that is already read-only in the window. Drop it soon, where time
 /// does not matter: until then the pages count as mapped twice.
@@ -243,7 +231,7 @@ impl WritableBytes {
     /// [`AccessError::OutsideHeld`] if the bytes are not all inside this range.
     pub fn write_at(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         let length = Length::from(from.len());
-        alias::check_held(self.span, Span::new(offset, length))?;
+        check_held(self.span, Span::new(offset, length))?;
         // SAFETY: inside the pinned range. Only one client writes a range before it is sealed.
         unsafe {
             let plan = self.region.profile().copy_plan();

@@ -1,12 +1,12 @@
 //! Tests of the effects of jobs on memory, and of invalid jobs. No test asserts a time.
 
+use std::num::NonZeroUsize;
+
 use super::*;
-use crate::cache;
-use crate::copy;
-use crate::fabric::shm::ShmFabric;
-use crate::region::{Access, Region};
-use crate::units::{Address, Geometry, Section, page_bytes};
-use std::sync::Arc;
+use crate::cache::{self, Method};
+use crate::copy::{self, StreamMethod};
+use crate::units::{Address, Length};
+use crate::write_way::WriteWay;
 
 const ARENA: Length = Length(2 << 20);
 
@@ -22,11 +22,11 @@ fn job(work: Work, state: LineState, range: u64) -> Job {
     }
 }
 
-fn arena() -> LabBuffer {
+fn arena() -> TimedBuffer {
     let mut bytes: Vec<u64> = (0..ARENA.0 / 8).map(|index| index * 0x9e37_79b9).collect();
     let start = Address::from(bytes.as_mut_ptr().cast_const());
     // SAFETY: the vector's buffer does not move while the box owns it, and no other code uses it.
-    unsafe { LabBuffer::over(start, ARENA, Box::new(bytes)) }
+    unsafe { TimedBuffer::over(start, ARENA, Box::new(bytes)) }
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn maintenance_by_every_method_leaves_the_bytes() {
 
 #[test]
 fn every_way_writes_its_source() {
-    let mut arena = LabBuffer::private(ARENA, Pages::Small).unwrap();
+    let mut arena = TimedBuffer::private(ARENA, Pages::Small).unwrap();
     let copies = copy::methods_available().into_iter().map(Work::Copy);
     for work in WriteWay::all().into_iter().map(Work::Write).chain(copies) {
         let clear = Work::Store(AccessPattern { width: 8, stride: 8 });
@@ -118,21 +118,6 @@ fn threads_work_on_parts_of_their_own() {
 }
 
 #[test]
-fn an_arena_may_be_part_of_a_region() {
-    let page = page_bytes();
-    let geometry = Geometry { control: Length(page), data: Length(16 * page) };
-    let fabric = Arc::new(ShmFabric::memfd("lab", geometry).unwrap());
-    let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
-    let alias = Arc::new(region.alias(geometry.span_of(Section::Data)).unwrap());
-    let mut arena = LabBuffer::region(alias).unwrap();
-    assert_eq!(arena.length(), geometry.data);
-    arena.run(&job(Work::Copy(copy::StreamMethod::Memcpy), LineState::Uncached, page)).unwrap();
-    let mut back = [0; 8];
-    region.copy_out(geometry.span_of(Section::Data).offset, &mut back).unwrap();
-    assert_eq!(back, [0, 31, 62, 93, 124, 155, 186, 217]);
-}
-
-#[test]
 fn what_cannot_be_run_is_refused_with_the_numbers() {
     let mut arena = arena();
     let publish = Work::Publish(cache::publish_method());
@@ -166,17 +151,17 @@ fn what_cannot_be_run_is_refused_with_the_numbers() {
         Work::Write(WriteWay::Stream(StreamMethod::Memcpy)),
     ] {
         let error = arena.run(&job(work, LineState::Dirty, 64)).unwrap_err();
-        assert!(matches!(error, LabError::NotAvailable { .. }), "{error}");
+        assert!(matches!(error, TimingError::NotAvailable { .. }), "{error}");
     }
-    let error = LabBuffer::private(Length(1 << 50), Pages::Huge).unwrap_err();
-    assert!(matches!(error, LabError::NoRoom { .. }), "{error}");
+    let error = TimedBuffer::private(Length(1 << 50), Pages::Huge).unwrap_err();
+    assert!(matches!(error, TimingError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("available"), "{error}");
 }
 
 #[test]
 fn pages_are_what_the_kernel_says() {
-    let small = LabBuffer::private(Length(4 << 20), Pages::Small).unwrap();
+    let small = TimedBuffer::private(Length(4 << 20), Pages::Small).unwrap();
     assert!(small.huge_bytes().is_none_or(|bytes| bytes == Length(0)));
-    let huge = LabBuffer::private(Length(4 << 20), Pages::Huge).unwrap();
+    let huge = TimedBuffer::private(Length(4 << 20), Pages::Huge).unwrap();
     assert!(huge.huge_bytes().is_none_or(|bytes| bytes <= huge.length()));
 }

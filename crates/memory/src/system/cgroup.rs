@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::survey::Mount;
+use super::mounts::Mount;
 use crate::units::Length;
 
 /// A control group with a memory limit.

@@ -1,10 +1,4 @@
-//! Microbenchmarks of the cost of coherence on this machine, used by `farrow lab coherence` and by
-//! the [profile](crate::profile).
-//!
-//! An [`LabBuffer`] is the memory for a measurement: private, or another node's region as mapped by
-//! this process. A [`Job`] defines the operation to time, the size of the ranges, the initial state
-//! of their cache lines and the number of threads. The timed code is the code that regions use, not
-//! a copy of it. This module only measures: analysis and report are in `python/farrow/lab`.
+//! What a measurement is: the operation, the lines that it meets, and how often.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
@@ -12,20 +6,10 @@ use std::time::Instant;
 
 use crate::cache::Method;
 use crate::copy::StreamMethod;
-use crate::error::{AccessError, MapError};
-use crate::profile::WriteWay;
+use crate::error::MapError;
 use crate::sync::{Ordering, fence};
 use crate::units::Length;
-
-mod arena;
-mod fit;
-mod work;
-
-#[cfg(test)]
-mod tests;
-
-pub use arena::{LabBuffer, Pages};
-pub use fit::{CostModel, fit};
+use crate::write_way::WriteWay;
 
 /// Limit on samples, to catch mistakes: half an hour of the shortest ones, and 8 MB of numbers.
 pub const SAMPLES_MAX: u32 = 1_000_000;
@@ -96,7 +80,7 @@ impl LineState {
 pub struct Job {
     /// The operation to time.
     pub work: Work,
-    /// LineState of the cache lines before it.
+    /// State of the cache lines before it.
     pub state: LineState,
     /// Size of a range.
     pub range: Length,
@@ -111,10 +95,10 @@ pub struct Job {
     pub source: Length,
 }
 
-/// A job or an arena was rejected.
+/// A job or its memory was rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LabError {
+pub enum TimingError {
     /// Not enough memory; nothing was allocated.
     #[error("an arena of {asked} needs memory that is not there: {available} available")]
     NoRoom {
@@ -150,9 +134,6 @@ pub enum LabError {
     /// Mapping failed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A part of a region cannot be used.
-    #[error(transparent)]
-    Access(#[from] AccessError),
 }
 
 /// Nanoseconds between two clock readings with only a fence in between; subtracted from every

@@ -5,13 +5,14 @@ use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::arena::line_bytes;
-use super::{AccessPattern, Job, LabError, LineState, SAMPLES_MAX, THREADS_MAX, Work, clock_ns};
+use super::job::{
+    AccessPattern, Job, LineState, SAMPLES_MAX, THREADS_MAX, TimingError, Work, clock_ns,
+};
 use crate::cache::{self, Method};
 use crate::copy::{self, CopyPlan, CopyReport, StreamMethod};
-use crate::profile::WriteWay;
 use crate::sync::{AtomicUsize, Ordering, fence};
-use crate::units::{Length, Offset, Span};
+use crate::units::{Length, Offset, Span, page_bytes};
+use crate::write_way::WriteWay;
 
 /// Number of times a waiting thread spins before it yields.
 const SPINS_MAX: u32 = 2000;
@@ -19,11 +20,16 @@ const SPINS_MAX: u32 = 2000;
 /// Value that [`Work::Fill`] stores.
 const FILLED_WITH: u8 = 0x5A;
 
+/// Line size in bytes, by which arenas are divided.
+fn line_bytes() -> u64 {
+    u64::from(cache::line_bytes()).min(page_bytes())
+}
+
 /// Checks that the job can be run in an arena of this length.
-pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
+pub(super) fn check(job: &Job, arena: Length) -> Result<(), TimingError> {
     let number = |what, number: u64, max: u64| {
         let is_good = (1..=max).contains(&number);
-        if is_good { Ok(()) } else { Err(LabError::BadNumber { what, number, max }) }
+        if is_good { Ok(()) } else { Err(TimingError::BadNumber { what, number, max }) }
     };
     number("range", job.range.0, arena.0)?;
     number("batch", u64::from(job.batch), u64::from(SAMPLES_MAX))?;
@@ -45,34 +51,34 @@ pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
         }
         Work::Load(pattern) | Work::Store(pattern) => return check_pattern(pattern, job, arena),
     };
-    is_possible.map_err(|method| LabError::NotAvailable { method })?;
+    is_possible.map_err(|method| TimingError::NotAvailable { method })?;
     if matches!(job.work, Work::Write(_) | Work::Copy(_)) {
         number("source", job.source.0, arena.0)?;
     }
     check_room(job, arena)
 }
 
-fn check_pattern(pattern: AccessPattern, job: &Job, arena: Length) -> Result<(), LabError> {
+fn check_pattern(pattern: AccessPattern, job: &Job, arena: Length) -> Result<(), TimingError> {
     if !matches!(pattern.width, 1 | 2 | 4 | 8) {
         let (what, number) = ("width in bytes (1, 2, 4 or 8)", u64::from(pattern.width));
-        return Err(LabError::BadNumber { what, number, max: 8 });
+        return Err(TimingError::BadNumber { what, number, max: 8 });
     }
     let stride = u64::from(pattern.stride);
     if stride < u64::from(pattern.width) || !stride.is_multiple_of(u64::from(pattern.width)) {
         let what = "stride (a multiple of the width)";
-        return Err(LabError::BadNumber { what, number: stride, max: job.range.0 });
+        return Err(TimingError::BadNumber { what, number: stride, max: job.range.0 });
     }
     if job.range.0 < stride {
-        return Err(LabError::BadNumber { what: "stride", number: stride, max: job.range.0 });
+        return Err(TimingError::BadNumber { what: "stride", number: stride, max: job.range.0 });
     }
     check_room(job, arena)
 }
 
-fn check_room(job: &Job, arena: Length) -> Result<(), LabError> {
+fn check_room(job: &Job, arena: Length) -> Result<(), TimingError> {
     let threads = job.threads.get() as u64;
     let asked = step_of(job).saturating_mul(u64::from(job.batch)).saturating_mul(threads);
     if asked > arena.0 {
-        return Err(LabError::TooLarge { asked: Length(asked), arena });
+        return Err(TimingError::TooLarge { asked: Length(asked), arena });
     }
     Ok(())
 }
