@@ -23,7 +23,6 @@ LARGER_CIRCLES = {
     "farrow": 26,
     "membership": 4,
     "net": 6,
-    "store": 16,
     "testkit": 4,
 }
 # A crate on a higher one, or on one beside it, for its tests alone: (crate, the one it uses).

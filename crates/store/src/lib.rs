@@ -39,6 +39,7 @@ pub use coherence::clean;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
 pub use format::entry::{Entry, encode_extra};
+pub use format::full_name::own_name;
 pub use format::header::{FORMAT_VERSION, watched_bit};
 pub use format::ids::{
     Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
@@ -56,7 +57,7 @@ pub use home::{
 };
 pub use tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
 pub use tables::cluster::CLUSTER_BYTES_MAX;
-pub use tables::names::{check_name, full_name, own_name};
+pub use tables::names::{check_name, full_name};
 pub use tables::namespaces::{Namespace, NamespaceOptions};
 
 /// Call the test hook of a named point where a test may kill. Expands to nothing outside of tests.

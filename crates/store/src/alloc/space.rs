@@ -58,7 +58,6 @@ pub struct SpaceAllocator {
 }
 
 impl SpaceAllocator {
-    /// As [`Self::with_occupied`], with all of it free.
     #[cfg(test)]
     pub(crate) fn new(all: Run, grain: u64, unit: u64) -> Result<Self, SpaceError> {
         Self::with_occupied(all, grain, unit, std::iter::empty())
@@ -304,6 +303,27 @@ impl SpaceAllocator {
     }
 }
 
+/// As [`Self::with_occupied`], with all of it free.
+/// The parts of `runs` (disjoint, in order) inside of `within`, cut to it.
+pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
+    let first = runs.partition_point(|run| run.end <= within.start);
+    let from = runs.get(first..).unwrap_or_default();
+    from.iter()
+        .take_while(move |run| run.start < within.end)
+        .map(move |run| Run { start: run.start.max(within.start), end: run.end.min(within.end) })
+}
+
+/// The parts of `within` outside of `runs` (disjoint, in order).
+pub(crate) fn outside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
+    let end = Run { start: within.end, end: within.end };
+    let mut at = within.start;
+    inside(runs, within).chain([end]).filter_map(move |run| {
+        let gap = Run { start: at, end: run.start };
+        at = run.end;
+        (gap.start < gap.end).then_some(gap)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -533,5 +553,21 @@ mod tests {
                 prop_assert_eq!(space.largest(), model.largest());
             }
         }
+    }
+
+    #[test]
+    fn parts_inside_are_cut() {
+        let runs = [run(0, 2), run(4, 6), run(8, 10)];
+        assert_eq!(inside(&runs, run(1, 9)).collect::<Vec<_>>(), [run(1, 2), run(4, 6), run(8, 9)]);
+        assert_eq!(inside(&runs, run(2, 4)).count(), 0);
+    }
+
+    #[test]
+    fn parts_outside_are_what_is_left() {
+        let runs = [run(0, 2), run(4, 6), run(8, 10)];
+        assert_eq!(outside(&runs, run(1, 9)).collect::<Vec<_>>(), [run(2, 4), run(6, 8)]);
+        assert_eq!(outside(&runs, run(3, 12)).last(), Some(run(10, 12)));
+        assert_eq!(outside(&runs, run(4, 6)).count(), 0);
+        assert_eq!(outside(&[], run(4, 6)).collect::<Vec<_>>(), [run(4, 6)]);
     }
 }

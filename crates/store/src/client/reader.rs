@@ -16,6 +16,7 @@ use crate::format::entry::{
     ENTRY_WORDS, Entry, EntryState, NAME_LENGTH_WORD, NAME_WORD, REPLICA_ORIGIN_BYTES, Sequence,
     decode_list, decode_origin,
 };
+use crate::format::full_name::own_name;
 use crate::format::hash::NameHash;
 use crate::format::header::{
     INDEX_TURN, REPLICAS_UNTIL, RegionHeader, SLOTS_USED, WATCHED, watched_bit,
@@ -28,7 +29,7 @@ use crate::seqlock::{self, Copied, RecordReader};
 use crate::tables::cluster;
 use crate::tables::control::word_of;
 use crate::tables::entry_area::{namespace_of_page, split};
-use crate::tables::names::{full_name, own_name, probe};
+use crate::tables::names::{full_name, probe};
 
 mod together;
 

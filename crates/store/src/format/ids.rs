@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tables::names::own_name;
+use crate::format::full_name::own_name;
 
 /// A namespace: 0 is the default one, which always exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod client_entry;
 pub(crate) mod entry;
+pub(crate) mod full_name;
 pub(crate) mod hash;
 pub(crate) mod header;
 pub(crate) mod ids;

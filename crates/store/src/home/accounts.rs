@@ -3,59 +3,11 @@
 //! them: an object belongs to the client in its creator's slot if that is still the creating
 //! process.
 
-use std::collections::BTreeMap;
-
 use farrow_memory::Length;
 
 use super::Home;
-use crate::alloc::blocks::{ClientAccount, Usage};
-use crate::format::entry::Entry;
-use crate::format::ids::NamespaceId;
-use crate::tables::clients::{ClientRecord, ClientSlot};
-
-/// The account of each joined client.
-#[derive(Debug)]
-pub(super) struct ClientAccounts {
-    of_client: BTreeMap<u32, (ClientAccount, u32)>,
-    next: u32,
-}
-
-impl ClientAccounts {
-    /// One account for each client that a former home left.
-    pub(super) fn new<'a>(clients: impl Iterator<Item = &'a ClientRecord>) -> Self {
-        let mut accounts = Self { of_client: BTreeMap::new(), next: 1 };
-        for record in clients {
-            accounts.open(record.client, record.pid, record.namespace);
-        }
-        accounts
-    }
-
-    pub(super) fn open(&mut self, client: ClientSlot, pid: u32, namespace: NamespaceId) {
-        let account = ClientAccount { namespace, client: self.next };
-        self.of_client.insert(client.0, (account, pid));
-        // After 2^32 clients account numbers repeat; 0 is reserved for disconnected clients.
-        self.next = self.next.checked_add(1).unwrap_or(1);
-    }
-
-    pub(super) fn close(&mut self, client: ClientSlot) -> Option<ClientAccount> {
-        self.of_client.remove(&client.0).map(|(account, _)| account)
-    }
-
-    /// The account of a client, if it has joined in this namespace.
-    pub(super) fn of(&self, client: u32, namespace: NamespaceId) -> ClientAccount {
-        let account = self.of_client.get(&client).map(|(account, _)| *account);
-        let same = account.filter(|account| account.namespace == namespace);
-        same.unwrap_or(ClientAccount::gone(namespace))
-    }
-
-    /// The account of the process that created an object, if it is still that client.
-    pub(super) fn of_creator(&self, entry: &Entry) -> ClientAccount {
-        match self.of_client.get(&entry.creator) {
-            Some((_, pid)) if *pid == entry.creator_pid => self.of(entry.creator, entry.namespace),
-            _ => ClientAccount::gone(entry.namespace),
-        }
-    }
-}
+use crate::alloc::blocks::Usage;
+use crate::tables::clients::ClientSlot;
 
 impl Home {
     /// Usage of a client: its grants and the objects it made. Objects that it sealed itself count

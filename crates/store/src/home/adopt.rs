@@ -5,18 +5,20 @@
 //! adoption. Linear in objects except for one sort: a million objects take well under a second.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use farrow_memory::sync::Ordering;
-use farrow_memory::{Length, Populate, Span};
+use farrow_memory::{Length, Populate, Region, Span};
 
-use super::accounts::ClientAccounts;
+use super::Home;
 use super::adopt_local;
 use super::adopt_names::NameCheck;
+use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
+use super::inherit::Unfinished;
 use super::keep::{self, Retained};
-use super::local::Locals;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
-use super::{Home, Unfinished};
+use super::state::{ClientAccounts, Locals};
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
@@ -25,10 +27,10 @@ use crate::failpoint;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
 use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
-use crate::format::ids::{ObjectId, ObjectKind, Slot};
+use crate::format::ids::{ObjectKind, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
-use crate::tables::clients::{ClientRecord, ClientSlot, ClientTable};
+use crate::tables::clients::{ClientSlot, ClientTable};
 use crate::tables::control::Control;
 use crate::tables::directory::Directory;
 use crate::tables::entry_area::EntryArea;
@@ -37,47 +39,6 @@ use crate::tables::holds::HoldArea;
 use crate::tables::names::{Names, name_run};
 use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
-
-/// An object or record that was dropped, with the reason.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Dropped {
-    /// The object, if its id is known.
-    pub id: Option<ObjectId>,
-    /// The slot or record, and the fault.
-    pub reason: String,
-}
-
-/// The result of adopting a region.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct AdoptReport {
-    /// The number of times a home has opened the region, including this one.
-    pub life: u64,
-    /// Sealed objects.
-    pub objects: u32,
-    /// Spilled objects.
-    pub spilled: u32,
-    /// Deleted objects that are still held.
-    pub retiring: u32,
-    /// Entries that a kill left half written: their seal was never confirmed.
-    pub unfinished: u32,
-    /// Damaged objects and records. Empty unless a process wrote to memory it does not own.
-    pub dropped: Vec<Dropped>,
-    /// Objects that stay, but without their names, which were damaged.
-    pub unnamed: Vec<Dropped>,
-    /// Clients that have joined. The daemon watches them, and removes the dead ones.
-    pub clients: Vec<ClientRecord>,
-}
-
-/// The state that decides which entries are valid.
-#[derive(Clone, Copy)]
-pub(super) struct SurveyContext<'a> {
-    /// The header of the region.
-    pub(super) header: &'a RegionHeader,
-    /// The directory.
-    pub(super) directory: &'a Directory,
-    /// The accounts of the clients that have joined.
-    pub(super) accounts: &'a ClientAccounts,
-}
 
 /// All entries of the directory, by state.
 #[derive(Default)]
@@ -103,6 +64,30 @@ struct Staying {
 }
 
 impl Home {
+    /// Open a region that a former home left, however it ended. Sealed objects and the grants of
+    /// clients that may still live stay, retirement continues, and all other memory becomes free.
+    ///
+    /// The region must have no other home; the daemon ensures this with a lock on its file.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] if this is not a region, or not one for this program;
+    /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of a
+    /// home can cause.
+    pub fn adopt(region: Arc<Region>) -> Result<(Self, AdoptReport), StoreError> {
+        Self::open(Control::new(region), false, None)
+    }
+
+    /// Like [`Home::adopt`], with state that the former home handed over besides the region.
+    ///
+    /// # Errors
+    /// As [`Home::adopt`].
+    pub fn adopt_from(
+        region: Arc<Region>,
+        unfinished: &Unfinished,
+    ) -> Result<(Self, AdoptReport), StoreError> {
+        Self::open(Control::new(region), false, Some(unfinished))
+    }
+
     /// Open a region that was newly created or left by a former home.
     pub(super) fn open(
         control: Control,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use farrow_memory::Span;
 
 use super::Home;
-use super::adopt::{Dropped, SurveyContext};
+use super::adopt_report::{Dropped, SurveyContext};
 use super::settle::{Fate, KeepCandidate, settle_blocks};
 use crate::alloc::blocks::{Block, ClientAccount};
 use crate::alloc::space::Run;

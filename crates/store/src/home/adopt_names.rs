@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use farrow_memory::Span;
 
-use super::adopt::Dropped;
+use super::adopt_report::Dropped;
 use super::settle::{Fate, KeepCandidate};
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};

@@ -7,9 +7,9 @@ use super::Home;
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
 use crate::format::entry::{Entry, EntryState};
+use crate::format::full_name::own_name;
 use crate::format::header::WATCHED;
 use crate::format::ids::Slot;
-use crate::tables::names::own_name;
 
 impl Home {
     /// Set the time: nanoseconds since 1970. Events bear the time set last.

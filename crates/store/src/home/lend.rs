@@ -6,11 +6,11 @@ use super::{Home, Reclaimed};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::format::full_name::own_name;
 use crate::format::ids::{NamespaceId, Target};
 use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 use crate::tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer};
 use crate::tables::grants::{run_of, span_of};
-use crate::tables::names::own_name;
 
 impl Home {
     /// Add a client to the default namespace. `start_time` distinguishes its process from a later

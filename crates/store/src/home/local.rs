@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::delete::unknown_block;
+use super::delete::{Deleted, unknown_block};
 use crate::alloc::blocks::{BlockRole, ClientAccount};
-use crate::alloc::space::Run;
+use crate::alloc::space::{Run, outside};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
@@ -20,33 +20,7 @@ use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::tables::clients::ClientSlot;
-use crate::tables::entry_area::EntryArea;
 use crate::tables::grants::{run_of, span_of};
-use crate::{Deleted, home::outside};
-
-/// The home's private state of client entries.
-#[derive(Debug)]
-pub(super) struct Locals {
-    pub(super) area: EntryArea,
-    /// The block of each sealed or retiring object, by slot. None: the entry was invalid, and
-    /// retires until its holds are released.
-    pub(super) blocks: BTreeMap<u32, Option<Run>>,
-    /// The directory slot of each object that the home took over, by its former slot.
-    pub(super) moved: BTreeMap<u32, u32>,
-    /// The inverse of `moved`.
-    pub(super) taken: BTreeMap<u32, u32>,
-}
-
-impl Locals {
-    pub(super) fn new(area: EntryArea) -> Self {
-        let (blocks, moved, taken) = Default::default();
-        Self { area, blocks, moved, taken }
-    }
-
-    fn is_known(&self, slot: Slot) -> bool {
-        self.blocks.contains_key(&slot.0) || self.moved.contains_key(&slot.0)
-    }
-}
 
 /// An entry that is sealed in its open life and not registered.
 struct LocalEntry {

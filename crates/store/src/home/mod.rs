@@ -4,6 +4,7 @@ mod accounts;
 mod adopt;
 mod adopt_local;
 mod adopt_names;
+mod adopt_report;
 mod announce;
 mod check;
 mod delete;
@@ -22,6 +23,7 @@ mod room;
 mod seal;
 mod settle;
 mod spill;
+mod state;
 mod stats;
 mod takeover;
 
@@ -30,17 +32,14 @@ use std::sync::Arc;
 
 use farrow_memory::{FabricKind, Length, Offset, Region};
 
-use accounts::ClientAccounts;
-pub use adopt::{AdoptReport, Dropped};
+pub use adopt_report::{AdoptReport, Dropped};
 pub use delete::{Deleted, Reclaimed};
 pub use inherit::Unfinished;
-pub(crate) use overview::HoldsByClient;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use quarantine::Quarantined;
 pub use replica::{ReplicaSeal, ReplicasFirst};
 pub use room::{Freed, Room};
 pub use seal::SealRequest;
-pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
@@ -66,9 +65,8 @@ use crate::tables::pins::Pins;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Retained;
-use local::Locals;
 use reserved::Reserved;
-use restore::Restoring;
+use state::{ClientAccounts, Locals, Restoring};
 
 /// A region opened by the one process that may change it.
 ///
@@ -182,30 +180,6 @@ impl Home {
         Ok(home)
     }
 
-    /// Open a region that a former home left, however it ended. Sealed objects and the grants of
-    /// clients that may still live stay, retirement continues, and all other memory becomes free.
-    ///
-    /// The region must have no other home; the daemon ensures this with a lock on its file.
-    ///
-    /// # Errors
-    /// [`StoreError::Format`] if this is not a region, or not one for this program;
-    /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of a
-    /// home can cause.
-    pub fn adopt(region: Arc<Region>) -> Result<(Self, AdoptReport), StoreError> {
-        Self::open(Control::new(region), false, None)
-    }
-
-    /// Like [`Home::adopt`], with state that the former home handed over besides the region.
-    ///
-    /// # Errors
-    /// As [`Home::adopt`].
-    pub fn adopt_from(
-        region: Arc<Region>,
-        unfinished: &Unfinished,
-    ) -> Result<(Self, AdoptReport), StoreError> {
-        Self::open(Control::new(region), false, Some(unfinished))
-    }
-
     /// The mapped region.
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
@@ -269,18 +243,6 @@ impl Home {
     #[must_use]
     pub fn names(&self) -> u64 {
         self.names.count()
-    }
-
-    /// Totals of freed resources since this home was opened. When any of them has grown, a request
-    /// that did not fit may fit.
-    #[must_use]
-    pub fn freed(&self) -> Freed {
-        Freed {
-            bytes: self.freed_bytes,
-            slots: self.directory.vacated(),
-            names: self.names.erased(),
-            records: self.grants.freed_records(),
-        }
     }
 
     /// The free bytes, and the longest range that can be granted.

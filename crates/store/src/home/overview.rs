@@ -1,6 +1,6 @@
 //! Clients and heap usage, for monitoring.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 
@@ -130,6 +130,3 @@ impl Picture {
         self.cells
     }
 }
-
-/// The slots that each client holds, by client.
-pub(crate) type HoldsByClient = BTreeMap<u32, BTreeSet<u64>>;

@@ -11,18 +11,19 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use super::restore::Restoring;
+use super::state::Restoring;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{Entry, encode_extra, encode_origin};
+use crate::format::full_name::own_name;
 use crate::format::header::REPLICAS_UNTIL;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
 use crate::tables::clients::ClientSlot;
 use crate::tables::grants::span_of;
-use crate::tables::names::{check_full_name, own_name};
+use crate::tables::names::check_full_name;
 
 /// The parts of a replica besides the bytes of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]

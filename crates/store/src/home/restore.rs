@@ -9,6 +9,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
+use super::state::Restoring;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -20,14 +21,6 @@ use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
 use crate::format::spill_file::SpillHead;
 use crate::tables::grants::span_of;
-
-/// Memory for an object that is being restored.
-#[derive(Debug)]
-pub(super) struct Restoring {
-    pub(super) head: SpillHead,
-    /// The primary block first.
-    pub(super) runs: Vec<Run>,
-}
 
 impl Home {
     /// Contiguous bytes that restoring an object needs; `None` on overflow.

@@ -92,6 +92,18 @@ impl Thought {
 }
 
 impl Home {
+    /// Totals of freed resources since this home was opened. When any of them has grown, a request
+    /// that did not fit may fit.
+    #[must_use]
+    pub fn freed(&self) -> Freed {
+        Freed {
+            bytes: self.freed_bytes,
+            slots: self.directory.vacated(),
+            names: self.names.erased(),
+            records: self.grants.freed_records(),
+        }
+    }
+
     /// Check that all requested room is free now.
     ///
     /// # Errors

@@ -9,11 +9,11 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::entry::{Entry, encode_extra};
+use crate::format::full_name::own_name;
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
 use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::directory::Vacancy;
 use crate::tables::grants::{Carving, run_of};
-use crate::tables::names::own_name;
 
 /// A client's description of a finished object. All of it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

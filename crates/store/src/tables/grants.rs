@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::alloc::space::Run;
+use crate::alloc::space::{Run, inside};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::layout::{GRANT_BYTES, Layout};
-use crate::home::inside;
 use crate::tables::control::{Control, word_of};
 
 const OWNER_WORD: u64 = 0;

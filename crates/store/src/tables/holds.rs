@@ -5,7 +5,7 @@
 //! untrusted input: the first word is clamped, and a value that names no retiring object is
 //! ignored. A client that stores wrong values loses its own holds only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::{Length, Offset, Proximity, Span};
 
@@ -13,9 +13,11 @@ use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::Slot;
 use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
-use crate::home::HoldsByClient;
 use crate::tables::client_pages::ClientPages;
 use crate::tables::control::{Control, word_of};
+
+/// The slots that each client holds, by client.
+pub(crate) type HoldsByClient = BTreeMap<u32, BTreeSet<u64>>;
 
 /// The hold-block table and the blocks.
 #[derive(Debug)]

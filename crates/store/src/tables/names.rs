@@ -18,6 +18,7 @@ use farrow_memory::{Length, Offset, Span, Words, WordsMut};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::format::full_name::NAMESPACE_END;
 use crate::format::hash::{HashKey, NameHash};
 use crate::format::header::INDEX_TURN;
 use crate::format::ids::Slot;
@@ -30,9 +31,6 @@ const TOMBSTONE: u64 = 1 << 32;
 
 /// Places in a cache line of 64 B, the shortest one.
 const LINE_PLACES: usize = 8;
-
-/// Separates the name of a namespace from that of an object in it.
-const NAMESPACE_END: char = '\0';
 
 /// Whether `name` may be the name of an object of the default namespace.
 ///
@@ -59,12 +57,6 @@ pub fn full_name<'a>(namespace: &str, name: &'a str) -> Result<Cow<'a, str>, Sto
         return Ok(Cow::Borrowed(name));
     }
     Ok(Cow::Owned(format!("{namespace}{NAMESPACE_END}{name}")))
-}
-
-/// The name of an object in its namespace.
-#[must_use]
-pub fn own_name(full: &str) -> &str {
-    full.split_once(NAMESPACE_END).map_or(full, |(_, own)| own)
 }
 
 /// Whether `full` is the name of an object of this namespace.

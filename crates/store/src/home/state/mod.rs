@@ -1,0 +1,9 @@
+//! Private state of the home that is not in the region. Adoption rebuilds it.
+
+mod accounts;
+mod locals;
+mod restoring;
+
+pub(super) use accounts::ClientAccounts;
+pub(super) use locals::Locals;
+pub(super) use restoring::Restoring;
