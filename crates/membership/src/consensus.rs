@@ -2,33 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::ballots::{Proposal, ROUND_MAX, VoteRequest};
 use super::message::{Ballot, Body, Sender};
-use super::proposal::Proposal;
 use super::state::Membership;
 use super::types::{Epoch, NodeNumber, NodeSet};
 use super::view::View;
-
-/// Highest round of a ballot that a voter follows, so that a higher one always exists.
-const ROUND_MAX: u64 = u64::MAX / 2;
-
-/// What both steps of a proposal ask of a voter.
-#[derive(Debug)]
-pub(super) struct VoteRequest {
-    /// The proposer.
-    pub(super) from: Sender,
-    /// Its epoch.
-    pub(super) epoch: Epoch,
-    pub(super) ballot: Ballot,
-    /// As in [`Body::Prepare`].
-    pub(super) electorate: u64,
-}
-
-impl VoteRequest {
-    /// Whether the proposer may use the ballot.
-    fn is_own(&self) -> bool {
-        self.ballot.name == self.from.name && self.ballot.round <= ROUND_MAX
-    }
-}
 
 impl Membership {
     /// The voters on the next view.

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::ballots::ProposedChange;
 use super::message::{Body, ClashError, Reachability, Refusal, SEEDS_MAX, Sender};
 use super::options::Options;
-use super::proposal::ProposedChange;
 use super::state::{Membership, mix, next_random};
 use super::types::{ClusterId, Epoch, MEMBERS_MAX, NodeNumber, NodeSet};
 use super::view::{JoinCandidate, View};

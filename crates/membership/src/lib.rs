@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ballots;
 mod beats;
 mod consensus;
 pub mod etcd;

@@ -1,35 +1,10 @@
 //! The change that this node would make, and when it proposes it.
 
+use super::ballots::{Proposal, ProposedChange};
 use super::message::{Ballot, Body, Reachability};
 use super::state::Membership;
-use super::types::{Incarnation, NodeName, NodeNumber, NodeSet};
+use super::types::NodeSet;
 use super::view::{JoinCandidate, View};
-
-/// A proposal of this node that is in progress.
-#[derive(Debug)]
-pub(super) struct Proposal {
-    pub(super) ballot: Ballot,
-    /// The view to propose, unless a voter accepted another one.
-    pub(super) value: View,
-    pub(super) is_adopted: bool,
-    pub(super) is_accepting: bool,
-    /// Voters that promised, then voters that accepted.
-    pub(super) votes: NodeSet,
-    /// Identity of each voter, for the time before the first view.
-    pub(super) voters: Vec<(NodeNumber, NodeName, Incarnation)>,
-    /// Voters that refused the proposal.
-    pub(super) refused: NodeSet,
-    pub(super) best: Option<(Ballot, View)>,
-    pub(super) deadline_ms: u64,
-}
-
-/// A change that this node would make.
-pub(super) struct ProposedChange {
-    pub(super) value: View,
-    pub(super) without: NodeSet,
-    /// This node accepted the value already, and does not know whether it was decided.
-    pub(super) is_unfinished: bool,
-}
 
 impl Membership {
     /// Proposes the necessary change if this node is due.

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::consensus::VoteRequest;
+use super::ballots::{Proposal, VoteRequest};
 use super::joining::Joining;
 use super::message::{
     Body, ClashError, Message, Output, PersistentState, Reachability, Refusal, Sender,
 };
 use super::options::{Options, OptionsError};
-use super::proposal::Proposal;
 use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
 use super::view::{JoinCandidate, View};
 

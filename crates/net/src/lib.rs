@@ -41,6 +41,7 @@
 pub mod cache;
 mod error;
 pub mod frame;
+mod member;
 pub mod peer;
 pub mod records;
 pub mod server;

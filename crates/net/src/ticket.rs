@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::source::MemberLife;
+use crate::member::MemberLife;
 
 /// Bytes of a ticket: infeasible to guess.
 pub const TICKET_BYTES: usize = 32;

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod directory;
 pub mod fabric;
 pub mod incoherent;
 pub mod probe;

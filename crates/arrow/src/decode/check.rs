@@ -1,6 +1,5 @@
 //! Checks of one node: its structure (constant time), and its contents (all the data).
 
-use super::rebuild::{alignment_of, element_bytes, inconsistent};
 use crate::error::InvalidDescriptor;
 use crate::foreign;
 use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
@@ -235,4 +234,41 @@ fn check_expansion(data: &ArrayData) -> Result<(), InvalidDescriptor> {
 fn data_bytes(data: &ArrayData) -> usize {
     let own = data.buffers().iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.len()));
     data.child_data().iter().fold(own, |sum, child| sum.saturating_add(data_bytes(child)))
+}
+
+pub(super) fn inconsistent(
+    data_type: &DataType,
+    what: &'static str,
+    needed: usize,
+    found: usize,
+) -> InvalidDescriptor {
+    InvalidDescriptor::Inconsistent {
+        data_type: data_type.to_string(),
+        what,
+        needed: needed as u64,
+        found: found as u64,
+    }
+}
+
+/// Bytes of `count` elements of `bytes` each.
+fn element_bytes(
+    data_type: &DataType,
+    what: &'static str,
+    count: Option<usize>,
+    bytes: usize,
+) -> Result<usize, InvalidDescriptor> {
+    let total = count.and_then(|count| count.checked_mul(bytes));
+    total.ok_or_else(|| inconsistent(data_type, what, usize::MAX, 0))
+}
+
+/// Alignment that a buffer needs.
+fn alignment_of(layout: ArrayLayout, index: usize) -> usize {
+    match layout {
+        ArrayLayout::Fixed { alignment, .. } => alignment,
+        ArrayLayout::Binary(width) | ArrayLayout::List(width) if index == 0 => width.bytes(),
+        ArrayLayout::ListView(width) => width.bytes(),
+        ArrayLayout::View if index == 0 => VIEW_BYTES,
+        ArrayLayout::DenseUnion if index == 1 => OffsetWidth::Four.bytes(),
+        _ => 1,
+    }
 }

@@ -1,13 +1,13 @@
 //! From nodes to arrays over memory. The bytes that a view covers are checked here, before the
 //! view exists.
 
+use super::check::{Checked, inconsistent};
 use super::{ArrayNode, Range, Resolve, Tree};
 use crate::BatchData;
-use crate::decode::check;
 use crate::error::InvalidDescriptor;
 use crate::foreign;
 use crate::kind::Kind;
-use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES, child_count, child_type};
+use crate::layout::{ArrayLayout, child_count, child_type};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -67,20 +67,6 @@ fn to_usize(value: u64, what: &'static str) -> Result<usize, InvalidDescriptor> 
     usize::try_from(value).map_err(|_| InvalidDescriptor::BadValue { what, at: 0, value })
 }
 
-pub(super) fn inconsistent(
-    data_type: &DataType,
-    what: &'static str,
-    needed: usize,
-    found: usize,
-) -> InvalidDescriptor {
-    InvalidDescriptor::Inconsistent {
-        data_type: data_type.to_string(),
-        what,
-        needed: needed as u64,
-        found: found as u64,
-    }
-}
-
 struct Rebuilder<'a> {
     tree: &'a Tree,
     resolve: Resolve<'a>,
@@ -105,7 +91,7 @@ impl Rebuilder<'_> {
         let nulls = self.nulls(node, data_type, length)?;
         let mut buffers = self.buffers(node)?;
         let children = self.children(node, data_type, layout)?;
-        let checked = check::Checked { data_type, layout, length, offset };
+        let checked = Checked { data_type, layout, length, offset };
         checked.alignment(&buffers)?;
         checked.sizes(&mut buffers)?;
         checked.children(&buffers, &children)?;
@@ -191,28 +177,5 @@ impl Rebuilder<'_> {
             self.completed += 1;
         }
         Ok(children)
-    }
-}
-
-/// Bytes of `count` elements of `bytes` each.
-pub(super) fn element_bytes(
-    data_type: &DataType,
-    what: &'static str,
-    count: Option<usize>,
-    bytes: usize,
-) -> Result<usize, InvalidDescriptor> {
-    let total = count.and_then(|count| count.checked_mul(bytes));
-    total.ok_or_else(|| inconsistent(data_type, what, usize::MAX, 0))
-}
-
-/// Alignment that a buffer needs.
-pub(super) fn alignment_of(layout: ArrayLayout, index: usize) -> usize {
-    match layout {
-        ArrayLayout::Fixed { alignment, .. } => alignment,
-        ArrayLayout::Binary(width) | ArrayLayout::List(width) if index == 0 => width.bytes(),
-        ArrayLayout::ListView(width) => width.bytes(),
-        ArrayLayout::View if index == 0 => VIEW_BYTES,
-        ArrayLayout::DenseUnion if index == 1 => OffsetWidth::Four.bytes(),
-        _ => 1,
     }
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod copies;
+mod in_place;
 mod nodes;
 mod place;
 mod sink;
@@ -11,6 +12,7 @@ mod trim;
 pub(crate) use copies::CopyItem;
 pub use copies::{CopyOut, CopySource, Rewritten};
 pub(crate) use nodes::Walker;
+pub use place::Locate;
 pub(crate) use place::{Placer, Reference};
 pub(crate) use sink::{
     DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN, NodeHead,
@@ -27,10 +29,6 @@ use crate::wire::{
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-
-/// Returns the region offset of `[pointer, pointer + length)` if the object may refer to these
-/// bytes in place; `None` if they must be copied. The length is never zero.
-pub type Locate<'a> = &'a mut dyn FnMut(*const u8, usize) -> Option<u64>;
 
 /// One batch of columns. A batch without columns still has rows.
 #[derive(Debug, Clone, Default)]

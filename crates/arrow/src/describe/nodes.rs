@@ -5,6 +5,7 @@
 //! all buffers of a node share one offset below eight, as the C Data Interface requires.
 
 use super::access::{Window, buffer, check_range, child, element_range, malformed, overflow};
+use super::in_place::all_in_place;
 use super::place::{Placer, Reference};
 use super::sink::{NodeHead, Sink};
 use super::trim::{self, Rewrite};
@@ -282,7 +283,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         let (first, last) = trim::offset_span(data, width, window, values.len())?;
         let rebase = first > 0
             && !(self.offsets_in_place(data, width, window)?
-                && trim::all_in_place(values, &mut self.placer, depth + 1)?);
+                && all_in_place(values, &mut self.placer, depth + 1)?);
         let start = if rebase { first } else { 0 };
         self.offsets(data, width, window, start)?;
         self.node(values, start, last - start, depth + 1)
@@ -328,7 +329,7 @@ impl<'l, S: Sink> Walker<'l, S> {
     ) -> Result<(), DescribeError> {
         let bytes = width.bytes();
         let values = child(data, 0)?;
-        let used = if trim::all_in_place(values, &mut self.placer, depth + 1)? {
+        let used = if all_in_place(values, &mut self.placer, depth + 1)? {
             0..values.len()
         } else {
             trim::list_view_span(data, width, window, values.len())?
@@ -383,7 +384,7 @@ impl<'l, S: Sink> Walker<'l, S> {
         self.elements(data, 0, window, 1, 1)?;
         let mut in_place = true;
         for child in data.child_data() {
-            in_place = in_place && trim::all_in_place(child, &mut self.placer, depth + 1)?;
+            in_place = in_place && all_in_place(child, &mut self.placer, depth + 1)?;
         }
         let spans = if in_place {
             trim::UnionSpans::everything(data)

@@ -1,6 +1,5 @@
 //! Placement of buffers: each one stays in place, or is assigned an offset in the copied area.
 
-use super::Locate;
 use super::copies::CopyItem;
 use super::trim::Rewrite;
 use crate::COPY_ALIGNMENT;
@@ -9,6 +8,10 @@ use crate::wire::DescriptorWriter;
 use arrow_buffer::Buffer;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+
+/// Returns the region offset of `[pointer, pointer + length)` if the object may refer to these
+/// bytes in place; `None` if they must be copied. The length is never zero.
+pub type Locate<'a> = &'a mut dyn FnMut(*const u8, usize) -> Option<u64>;
 
 /// A range of bytes, as stored in the descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,8 @@
 //! match copies of only these parts.
 
 use super::access::{Window, buffer, child, element_range, malformed, overflow};
-use super::place::Placer;
 use crate::error::DescribeError;
-use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
-use crate::schema::DEPTH_MAX;
+use crate::layout::{OffsetWidth, VIEW_BYTES};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -127,44 +125,6 @@ pub(super) fn offset_span(
         return Err(malformed(data, "the last offset lies beyond the values", last, values));
     }
     Ok((first, last))
-}
-
-/// Whether no buffer that a window of an array can use needs a copy.
-pub(super) fn all_in_place(
-    data: &ArrayData,
-    placer: &mut Placer<'_>,
-    depth: usize,
-) -> Result<bool, DescribeError> {
-    if depth >= DEPTH_MAX {
-        return Err(DescribeError::TooDeep { max: DEPTH_MAX });
-    }
-    let alignment = |index: usize| match ArrayLayout::of(data.data_type()) {
-        Some(ArrayLayout::Fixed { alignment, .. }) => alignment,
-        Some(ArrayLayout::Binary(width)) if index == 0 => width.bytes(),
-        Some(ArrayLayout::List(width) | ArrayLayout::ListView(width)) => width.bytes(),
-        Some(ArrayLayout::View) if index == 0 => VIEW_BYTES,
-        Some(ArrayLayout::DenseUnion) if index == 1 => 4,
-        _ => 1,
-    };
-    if data.is_empty() {
-        return Ok(true);
-    }
-    if let Some(nulls) = data.nulls()
-        && !placer.is_in_place(nulls.buffer(), 1)
-    {
-        return Ok(false);
-    }
-    for (index, buffer) in data.buffers().iter().enumerate() {
-        if !placer.is_in_place(buffer, alignment(index)) {
-            return Ok(false);
-        }
-    }
-    for child in data.child_data() {
-        if !all_in_place(child, placer, depth + 1)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Values that the list views of a window use.

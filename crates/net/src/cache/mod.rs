@@ -29,27 +29,11 @@ pub use mirror::{Mirror, MirrorHold, RemoveOutcome};
 
 use crate::CHUNK_BYTES;
 use crate::error::CacheError;
+pub use state::CacheStats;
 use state::{CacheState, EvictedParts};
 
 /// Maximum requests that wait for room. Each blocks a thread of the daemon.
 const WAITERS_MAX: usize = 1024;
-
-/// Statistics of a cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Capacity in bytes.
-    pub limit: u64,
-    /// Bytes charged: complete, arriving, or being freed.
-    pub used: u64,
-    /// Objects in all mirrors.
-    pub objects: u64,
-    /// Objects without holds.
-    pub idle_objects: u64,
-    /// Requests that wait for room.
-    pub waiters: u64,
-    /// Objects evicted to make room, in total.
-    pub evicted_objects: u64,
-}
 
 /// The capacity and tables of all mirrors of a node.
 #[derive(Debug)]

@@ -5,9 +5,25 @@ use std::sync::Arc;
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 
-use super::CacheStats;
 use super::chunks::{MirrorBlock, PartState, join};
 use crate::error::CacheError;
+
+/// Statistics of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Capacity in bytes.
+    pub limit: u64,
+    /// Bytes charged: complete, arriving, or being freed.
+    pub used: u64,
+    /// Objects in all mirrors.
+    pub objects: u64,
+    /// Objects without holds.
+    pub idle_objects: u64,
+    /// Requests that wait for room.
+    pub waiters: u64,
+    /// Objects evicted to make room, in total.
+    pub evicted_objects: u64,
+}
 
 /// Number of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

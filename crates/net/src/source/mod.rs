@@ -2,27 +2,12 @@
 
 pub mod table;
 
-use std::fmt;
 use std::sync::Arc;
 
 use farrow_memory::{FileMap, Span};
 
 use crate::frame::{ErrorCode, Opened};
-
-/// One incarnation of a node as a member.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemberLife {
-    /// Name of the node.
-    pub name: String,
-    /// Its incarnation.
-    pub incarnation: u64,
-}
-
-impl fmt::Display for MemberLife {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (incarnation {})", self.name, self.incarnation)
-    }
-}
+pub use crate::member::MemberLife;
 
 /// A hold of a member on an object. The member chooses the number, so it can end a hold even if the
 /// answer to Open is lost.

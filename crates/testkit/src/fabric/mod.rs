@@ -14,6 +14,7 @@ use farrow_memory::{
 };
 use tempfile::TempDir;
 
+pub use crate::directory::shared_dir;
 use crate::incoherent::{Cluster, NodeFabric, Settings};
 
 pub mod access;
@@ -78,16 +79,6 @@ impl Made {
         let path = dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default();
         Self { home: fabric, client, other, dir: path, keep: Box::new(dir) }
     }
-}
-
-/// A directory on tmpfs if there is one, else in the directory for temporary files.
-///
-/// # Panics
-/// If neither is writable.
-#[must_use]
-pub fn shared_dir() -> TempDir {
-    let shm = Path::new("/dev/shm");
-    tempfile::tempdir_in(shm).or_else(|_| tempfile::tempdir()).expect("a directory to write")
 }
 
 /// The fabric of a client that received a daemon's file descriptors.

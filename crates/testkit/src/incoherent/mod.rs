@@ -156,7 +156,7 @@ impl Cluster {
     /// If there is not enough space.
     #[must_use]
     pub fn new(geometry: Geometry, nodes: u32, settings: Settings) -> Self {
-        let dir = crate::fabric::shared_dir();
+        let dir = crate::directory::shared_dir();
         NodeFabric::create_memory(dir.path(), geometry).expect("make memory");
         let open = |node| NodeFabric::open(dir.path(), node, geometry, settings);
         let nodes = (0..nodes).map(|node| open(node).expect("open a node")).collect();
