@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,12 +147,20 @@ def test_what_is_created_is_listed_as_such(store: plasma.PlasmaClient) -> None:
     np.frombuffer(store.create(object_id, 800, b"of numbers"), np.float64)[:] = 7
     told = store.list()[object_id]
     assert (told["state"], told["data_size"], told["metadata_size"]) == ("created", 800, 10)
+    assert (told["ref_count"], told["construct_duration"]) == (1, -1)
     store.seal(object_id)
-    assert store.list()[object_id] == {
+    sealed = store.list()[object_id]
+    assert sealed["construct_duration"] >= 0
+    assert sealed == {
         **told,
         "state": "sealed",
-        "create_time": pytest.approx(told["create_time"], abs=LIMIT_SECONDS),
+        "ref_count": 0,
+        "construct_duration": sealed["construct_duration"],
     }
+    [data] = store.get_buffers([object_id])
+    assert store.list()[object_id]["ref_count"] == 1
+    del data
+    assert store.list()[object_id]["ref_count"] == 0
     store.create(object_id2 := plasma.ObjectID.from_random(), 8)
     store.abort(object_id2)
     assert object_id2 not in store.list()
@@ -171,7 +183,7 @@ def test_list_delete_evict(store: plasma.PlasmaClient) -> None:
     store.delete([three, plasma.ObjectID.from_random()])
     assert sorted(map(repr, store.list())) == sorted(map(repr, [one, two]))
     [held] = store.get_buffers([two])
-    assert store.evict(1) >= 1
+    assert store.evict(1) == 1000, "the bytes of the object, not of its cache lines"
     store.evict(1 << 40)
     assert list(store.list()) == [two], "what is held stays"
     assert held.to_pybytes() == b"y" * 2000
@@ -214,8 +226,75 @@ print(client.contains(plasma.ObjectID(bytes(20))))
     assert told == [(object_id, n * 10, n) for n, object_id in enumerate(ids)]
     store.delete(ids[:1])
     assert store.get_next_notification() == (ids[0], -1, -1)
-    with pytest.raises(NotImplementedError):
-        store.get_notification_socket()
+    # From here on the socket has the notifications.
+    channel = store.get_notification_socket()
+    with pytest.raises(farrow.InvalidArgument):
+        store.get_next_notification()
+    store.create_and_seal(ids[0], b"data", b"m")
+    (length,) = struct.unpack("L", channel.recv(8))
+    assert store.decode_notifications(channel.recv(length)) == ([ids[0]], [4], [1])
+    store.delete(ids[:1])
+    (length,) = struct.unpack("L", channel.recv(8))
+    assert store.decode_notifications(channel.recv(length)) == ([ids[0]], [-1], [-1])
+    with pytest.raises(farrow.InvalidArgument, match="3 bytes are no notification"):
+        store.decode_notifications(b"abc")
+    store.disconnect()
+    assert channel.recv(8) == b""
+
+
+def test_errors_are_those_of_pyarrow(store: plasma.PlasmaClient) -> None:
+    """Programs for Plasma catch pyarrow's ``ArrowException``."""
+    object_id = store.put(1)
+    with pytest.raises(pa.lib.ArrowException):
+        store.create(object_id, 1)
+    with pytest.raises(pa.lib.ArrowException):
+        store.hash(plasma.ObjectID.from_random())
+    with pytest.raises(pa.lib.ArrowException) as caught:
+        store.create(plasma.ObjectID.from_random(), 1 << 40)
+    assert caught.value.asked >= 1 << 40  # type: ignore[attr-defined]
+
+
+def test_a_store_for_the_time_of_a_block() -> None:
+    with plasma.start_plasma_store(plasma_store_memory=10**7) as (name, process):
+        for earlier in ((), (0,), ("", 0, 5)):
+            assert plasma.connect(name, *earlier).put(1) is not None
+        client = plasma.connect(name)
+        assert 10**7 <= client.store_capacity() < 10**7 + 4096
+    assert process.returncode == 0
+    assert not Path(name).parent.exists()
+
+
+def test_evicted_objects_of_an_external_store_come_back() -> None:
+    data = b"x" * (100 << 10)
+    with plasma.start_plasma_store(1 << 20, external_store="hashtable://test") as (name, _):
+        client = plasma.connect(name)
+        ids = [client.put_raw_buffer(data) for _ in range(20)]
+        for object_id in ids:
+            [found] = client.get_buffers([object_id])
+            assert found.to_pybytes() == data
+
+
+def test_the_command_of_a_store(tmp_path: Path) -> None:
+    name = tmp_path / "plasma.sock"
+    command = [
+        sys.executable,
+        "-m",
+        "farrow.compat._plasma_store",
+        "-s",
+        str(name),
+        "-m",
+        "1000000",
+    ]
+    process = subprocess.Popen(command)
+    try:
+        wait_until(name.exists, "the store to serve")
+        client = plasma.connect(str(name))
+        assert client.get(client.put([1, 2])) == [1, 2]
+        client.disconnect()
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT_SECONDS) == 0
+    assert subprocess.run([*command[:-1], "0"], stderr=subprocess.PIPE).returncode == 2
 
 
 def test_disconnect(node: Any, store: plasma.PlasmaClient) -> None:

@@ -18,25 +18,32 @@ Differences:
 * ``evict`` evicts the least recently used objects of the default namespace, also those of other
   programs.
 * ``delete`` does not wait for readers; they can still read the object.
-* ``get_notification_socket`` and ``decode_notifications`` are not supported: notifications are no
-  messages here.  ``get_next_notification`` waits for the next one.
+* ``list`` knows of the readers in its own client only: ``ref_count`` is 1 or 0.
+* The capacity of a store is a multiple of the page size, and 1 MiB at least.
+* Nothing here is deprecated, so nothing warns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import struct
+import threading
 import time
+import weakref
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 import farrow
 from farrow import exceptions as _exceptions
 from farrow._objects import pack, unpack
+from farrow.compat._plasma_store import start_plasma_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from farrow.events import Subscription
 
@@ -49,6 +56,7 @@ __all__ = [
     "PlasmaObjectNotFound",
     "PlasmaStoreFull",
     "connect",
+    "start_plasma_store",
 ]
 
 _PREFIX = "plasma/"
@@ -57,14 +65,42 @@ _ID_BYTES = 20
 _DATA_BYTES = "plasma-data-bytes"
 # The metadata of objects that ``put`` made.
 _PICKLED = b"farrow-pickle-5"
+# The label with the time of ``create``, in seconds since 1970.
+_CREATED_AT = "plasma-created-at"
 _SOCKET_WAIT_SECONDS = 0.1
 _NOBODY_WAITS = -1
-
-PlasmaObjectNotFound = _exceptions.NotFound
-PlasmaObjectExists = _exceptions.AlreadyExists
-PlasmaStoreFull = _exceptions.OutOfMemory
+# A message of the notification socket: its length, then the id and the sizes.
+_LENGTH = struct.Struct("=L" if struct.calcsize("L") == 4 else "=Q")
+_NOTIFICATION = struct.Struct(f"={_ID_BYTES}sqq")
 
 PlasmaBuffer = pa.Buffer
+# Not in the class, where `list` is a method.
+_Decoded: TypeAlias = tuple[list["ObjectID"], list[int], list[int]]
+
+
+class PlasmaObjectNotFound(_exceptions.NotFound, pa.lib.ArrowException):  # type: ignore[misc]
+    """The object does not exist, or is not in creation here."""
+
+
+class PlasmaObjectExists(_exceptions.AlreadyExists, pa.lib.ArrowException):  # type: ignore[misc]
+    """An object with this id exists, sealed or not."""
+
+
+class PlasmaStoreFull(_exceptions.OutOfMemory, pa.lib.ArrowException):  # type: ignore[misc]
+    """There is no room for the object."""
+
+
+@contextlib.contextmanager
+def _plasma_errors() -> Iterator[None]:
+    """Farrow's errors as those of Plasma, which are also pyarrow's."""
+    try:
+        yield
+    except _exceptions.AlreadyExists as error:
+        raise PlasmaObjectExists(str(error)) from error
+    except _exceptions.OutOfMemory as error:
+        full = PlasmaStoreFull(str(error))
+        full.__dict__.update(error.__dict__)
+        raise full from error
 
 
 class ObjectNotAvailable:
@@ -131,19 +167,18 @@ class _Creation(NamedTuple):
     writer: farrow.Writer
     data_bytes: int
     metadata_bytes: int
-    made: float
+    created_at: float
 
-
-def _about(data_bytes: int, metadata_bytes: int, made: float, state: str) -> dict[str, Any]:
-    """The entry of an object in ``list``."""
-    return {
-        "data_size": data_bytes,
-        "metadata_size": metadata_bytes,
-        "ref_count": 0,
-        "create_time": made,
-        "construct_duration": 0,
-        "state": state,
-    }
+    def entry(self) -> dict[str, Any]:
+        """The entry of the object in ``list``."""
+        return {
+            "data_size": self.data_bytes,
+            "metadata_size": self.metadata_bytes,
+            "ref_count": 1,
+            "create_time": self.created_at,
+            "construct_duration": -1,
+            "state": "created",
+        }
 
 
 class PlasmaClient:
@@ -154,6 +189,13 @@ class PlasmaClient:
         self._address = client.address
         self._writers: dict[ObjectID, _Creation] = {}
         self._subscription: Subscription | None = None
+        self._notifications: _Notifications | None = None
+        # Evictions, whose events have the exact sizes.
+        self._evictions: Subscription | None = None
+        # Data of objects that this client read and that is still in use.
+        self._in_use: weakref.WeakValueDictionary[ObjectID, pa.Buffer] = (
+            weakref.WeakValueDictionary()
+        )
 
     @property
     def _store(self) -> farrow.Client:
@@ -178,12 +220,16 @@ class PlasmaClient:
             PlasmaStoreFull: there is no room.
         """
         metadata = bytes(metadata)
-        labels = {_DATA_BYTES: str(data_size)} if metadata else None
+        created_at = time.time()
+        labels = {_CREATED_AT: repr(created_at)}
+        if metadata:
+            labels[_DATA_BYTES] = str(data_size)
         size = data_size + len(metadata)
-        writer = self._store.create(size, _name(object_id), metadata=labels)
+        with _plasma_errors():
+            writer = self._store.create(size, _name(object_id), metadata=labels)
         view = writer.buffer
         view[data_size:] = metadata
-        self._writers[object_id] = _Creation(writer, data_size, len(metadata), time.time())
+        self._writers[object_id] = _Creation(writer, data_size, len(metadata), created_at)
         return pa.py_buffer(view[:data_size])
 
     def seal(self, object_id: ObjectID) -> None:
@@ -254,7 +300,9 @@ class PlasmaClient:
         except (_exceptions.NotFound, _exceptions.Timeout):
             return None
         data_bytes = int(labels.get(_DATA_BYTES, whole.size))
-        return _Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
+        parts = _Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
+        self._in_use[object_id] = parts.data
+        return parts
 
     def put(
         self,
@@ -334,16 +382,23 @@ class PlasmaClient:
     def list(self) -> dict[ObjectID, dict[str, Any]]:
         """Sealed objects, and those that this client is creating: for each its sizes, its state,
         and its time of creation in seconds since 1970."""
-        objects = {}
-        for created, (_, data_bytes, metadata_bytes, made) in self._writers.items():
-            objects[created] = _about(data_bytes, metadata_bytes, made, "created")
+        objects = {created: one.entry() for created, one in self._writers.items()}
         for row in self._store.list(_PREFIX).to_pylist():
             object_id = _id_of(row["name"])
-            if object_id is not None:
-                whole = row["bytes"]
-                data_bytes = int(dict(row["metadata"] or []).get(_DATA_BYTES, whole))
-                made = row["sealed_at"].timestamp()
-                objects[object_id] = _about(data_bytes, whole - data_bytes, made, "sealed")
+            if object_id is None:
+                continue
+            labels = dict(row["metadata"] or [])
+            data_bytes = int(labels.get(_DATA_BYTES, row["bytes"]))
+            sealed_at = row["sealed_at"].timestamp()
+            created_at = float(labels.get(_CREATED_AT, sealed_at))
+            objects[object_id] = {
+                "data_size": data_bytes,
+                "metadata_size": row["bytes"] - data_bytes,
+                "ref_count": int(object_id in self._in_use),
+                "create_time": created_at,
+                "construct_duration": max(sealed_at - created_at, 0.0),
+                "state": "sealed",
+            }
         return objects
 
     def evict(self, num_bytes: int) -> int:
@@ -353,9 +408,19 @@ class PlasmaClient:
         evicted too.
 
         Returns:
-            The number of bytes freed; less than ``num_bytes`` if nothing more can be evicted.
+            The data and metadata bytes of the evicted objects; less than ``num_bytes`` if nothing
+            more can be evicted.
         """
-        return self._store.evict(num_bytes)["bytes"]
+        if self._evictions is None:
+            self._evictions = self._store.subscribe(kinds=("evicted",), timeout=0.0)
+        # Evictions for want of room since the last call are no part of this one.
+        for _ in self._evictions:
+            pass
+        evicted = 0
+        # The node counts in whole cache lines: it may stop a few bytes early.
+        while evicted < num_bytes and self._store.evict(num_bytes - evicted)["objects"]:
+            evicted += sum(getattr(event, "nbytes", 0) for event in self._evictions)
+        return evicted
 
     def delete(self, object_ids: Iterable[ObjectID]) -> None:
         """Delete objects.  Missing ones are ignored."""
@@ -382,13 +447,21 @@ class PlasmaClient:
         Both lengths are -1 for a deleted object.  Waits until there is a notification.
 
         Raises:
-            InvalidArgument: ``subscribe`` was not called.
+            InvalidArgument: ``subscribe`` was not called, or the socket has the notifications.
             LimitReached: notifications were missed, because the last call was too long ago.
         """
+        if self._notifications is not None:
+            raise _exceptions.InvalidArgument("get_notification_socket() has the notifications")
+        return self._next(self._subscribed())
+
+    def _subscribed(self) -> Subscription:
         if self._subscription is None:
             raise _exceptions.InvalidArgument("subscribe() comes first")
+        return self._subscription
+
+    def _next(self, subscription: Subscription) -> tuple[ObjectID, int, int]:
         while True:
-            event = self._subscription.next()
+            event = subscription.next()
             if isinstance(event, farrow.events.Gap):
                 raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
             object_id = _id_of(event.name)
@@ -406,9 +479,28 @@ class PlasmaClient:
         except _exceptions.NotFound:
             return nbytes
 
-    def get_notification_socket(self) -> Any:
-        """Not supported: notifications are no messages in Farrow."""
-        raise NotImplementedError("use get_next_notification(), or Client.subscribe of farrow")
+    def get_notification_socket(self) -> socket.socket:
+        """A socket with the notifications: for each one 8 bytes of length, then what
+        ``decode_notifications`` takes.  It ends where ``get_next_notification`` would raise.
+
+        Raises:
+            InvalidArgument: ``subscribe`` was not called.
+        """
+        if self._notifications is None:
+            subscription = self._subscribed()
+            self._notifications = _Notifications(lambda: self._next(subscription))
+        return self._notifications.socket
+
+    def decode_notifications(self, buf: bytes) -> _Decoded:
+        """Ids, data sizes and metadata sizes in a message of the notification socket."""
+        if len(buf) % _NOTIFICATION.size:
+            raise _exceptions.InvalidArgument(f"{len(buf)} bytes are no notification")
+        found = list(_NOTIFICATION.iter_unpack(buf))
+        return (
+            [ObjectID(object_id) for object_id, _, _ in found],
+            [data_bytes for _, data_bytes, _ in found],
+            [metadata_bytes for _, _, metadata_bytes in found],
+        )
 
     def store_capacity(self) -> int:
         """Bytes of the node's memory."""
@@ -423,9 +515,15 @@ class PlasmaClient:
         for creation in self._writers.values():
             creation.writer.abort()
         self._writers.clear()
-        if self._subscription is not None:
-            self._subscription.close()
-        self._subscription = self._client = None
+        for subscription in (self._subscription, self._evictions):
+            if subscription is not None:
+                subscription.close()
+        if self._notifications is not None:
+            self._notifications.close()
+        client, self._client = self._client, None
+        self._subscription = self._evictions = self._notifications = None
+        if client is not None:
+            client.close()
 
     def to_capsule(self) -> Any:
         """Not supported: there is no C++ client of Plasma."""
@@ -443,16 +541,49 @@ def _value(parts: _Parts | None) -> Any:
     return unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data
 
 
-def connect(store_socket_name: str | os.PathLike[str], num_retries: int = -1) -> PlasmaClient:
+class _Notifications:
+    """A thread that writes notifications to a socket."""
+
+    def __init__(self, following: Callable[[], tuple[ObjectID, int, int]]) -> None:
+        self.socket, self._writer = socket.socketpair()
+        self._following = following
+        self._thread = threading.Thread(target=self._run, name="farrow-plasma", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._writer, contextlib.suppress(_exceptions.FarrowError, OSError):
+            while True:
+                object_id, data_bytes, metadata_bytes = self._following()
+                message = _NOTIFICATION.pack(object_id.binary(), data_bytes, metadata_bytes)
+                self._writer.sendall(_LENGTH.pack(len(message)) + message)
+
+    def close(self) -> None:
+        """End the thread; its subscription was closed before."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_SOCKET_WAIT_SECONDS)
+
+
+def connect(
+    store_socket_name: str | os.PathLike[str], *earlier: Any, num_retries: int = -1
+) -> PlasmaClient:
     """Connect to the node at a socket.
 
     Args:
         store_socket_name: path of the socket.
+        earlier: arguments by position of earlier releases: the number of retries; or the socket of
+            the manager and the release delay, which are ignored, and then the retries.
         num_retries: number of retries, a tenth of a second apart; -1: 50.
 
     Raises:
         Disconnected: no node answers.
     """
+    if len(earlier) == 1 and isinstance(earlier[0], int):
+        num_retries = earlier[0]
+    elif len(earlier) == 3:
+        num_retries = int(earlier[2])
+    elif len(earlier) > 3:
+        raise TypeError(f"connect() takes 4 arguments by position, not {len(earlier) + 1}")
     tries = (50 if num_retries < 0 else num_retries) + 1
     for left in range(tries - 1, -1, -1):
         try:
