@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import struct
 import threading
@@ -45,7 +46,7 @@ from farrow.compat._plasma_store import start_plasma_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from farrow.events import Subscription
+    from farrow.events import Event, Subscription
 
 __all__ = [
     "ObjectID",
@@ -71,11 +72,15 @@ _SOCKET_WAIT_SECONDS = 0.1
 _NOBODY_WAITS = -1
 # A message of the notification socket: its length, then the id and the sizes.
 _LENGTH = struct.Struct("=L" if struct.calcsize("L") == 4 else "=Q")
+# Notifications that wait to be read.
+_COLLECTED_MAX = 1_000_000
 _NOTIFICATION = struct.Struct(f"={_ID_BYTES}sqq")
 
 PlasmaBuffer = pa.Buffer
 # Not in the class, where `list` is a method.
 _Decoded: TypeAlias = tuple[list["ObjectID"], list[int], list[int]]
+# Id, data bytes, metadata bytes.
+_Notification: TypeAlias = tuple["ObjectID", int, int]
 
 
 class PlasmaObjectNotFound(_exceptions.NotFound, pa.lib.ArrowException):  # type: ignore[misc]
@@ -188,7 +193,6 @@ class PlasmaClient:
         self._client: farrow.Client | None = client
         self._address = client.address
         self._writers: dict[ObjectID, _Creation] = {}
-        self._subscription: Subscription | None = None
         self._notifications: _Notifications | None = None
         # Evictions, whose events have the exact sizes.
         self._evictions: Subscription | None = None
@@ -436,41 +440,37 @@ class PlasmaClient:
 
     def subscribe(self) -> None:
         """Start to collect notifications for ``get_next_notification``."""
-        if self._subscription is None:
-            self._subscription = self._store.subscribe(
-                _PREFIX, kinds=("sealed", "deleted", "evicted")
-            )
+        if self._notifications is None:
+            subscription = self._store.subscribe(_PREFIX, kinds=("sealed", "deleted", "evicted"))
+            self._notifications = _Notifications(subscription, self._notification)
 
-    def get_next_notification(self) -> tuple[ObjectID, int, int]:
+    def get_next_notification(self) -> _Notification:
         """The next object that was sealed or deleted: id, bytes of data, bytes of metadata.
 
         Both lengths are -1 for a deleted object.  Waits until there is a notification.
 
         Raises:
             InvalidArgument: ``subscribe`` was not called, or the socket has the notifications.
-            LimitReached: notifications were missed, because the last call was too long ago.
+            LimitReached: notifications were missed, because too many were not read.
         """
-        if self._notifications is not None:
-            raise _exceptions.InvalidArgument("get_notification_socket() has the notifications")
-        return self._next(self._subscribed())
+        return self._subscribed().next()
 
-    def _subscribed(self) -> Subscription:
-        if self._subscription is None:
+    def _subscribed(self) -> _Notifications:
+        if self._notifications is None:
             raise _exceptions.InvalidArgument("subscribe() comes first")
-        return self._subscription
+        return self._notifications
 
-    def _next(self, subscription: Subscription) -> tuple[ObjectID, int, int]:
-        while True:
-            event = subscription.next()
-            if isinstance(event, farrow.events.Gap):
-                raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
-            object_id = _id_of(event.name)
-            if object_id is None:
-                continue
-            if isinstance(event, farrow.events.Deleted):
-                return object_id, -1, -1
-            data_bytes = self._data_bytes(event.id, event.nbytes)
-            return object_id, data_bytes, event.nbytes - data_bytes
+    def _notification(self, event: Event) -> _Notification | None:
+        """The notification of an event; None for an object that is no Plasma object."""
+        if isinstance(event, farrow.events.Gap):
+            raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
+        object_id = _id_of(event.name)
+        if object_id is None:
+            return None
+        if isinstance(event, farrow.events.Deleted):
+            return object_id, -1, -1
+        data_bytes = self._data_bytes(event.id, event.nbytes)
+        return object_id, data_bytes, event.nbytes - data_bytes
 
     def _data_bytes(self, target: bytes, nbytes: int) -> int:
         """The number of data bytes of an object: all, if it was deleted since."""
@@ -486,10 +486,7 @@ class PlasmaClient:
         Raises:
             InvalidArgument: ``subscribe`` was not called.
         """
-        if self._notifications is None:
-            subscription = self._subscribed()
-            self._notifications = _Notifications(lambda: self._next(subscription))
-        return self._notifications.socket
+        return self._subscribed().to_socket()
 
     def decode_notifications(self, buf: bytes) -> _Decoded:
         """Ids, data sizes and metadata sizes in a message of the notification socket."""
@@ -515,13 +512,11 @@ class PlasmaClient:
         for creation in self._writers.values():
             creation.writer.abort()
         self._writers.clear()
-        for subscription in (self._subscription, self._evictions):
-            if subscription is not None:
-                subscription.close()
-        if self._notifications is not None:
-            self._notifications.close()
+        for stream in (self._notifications, self._evictions):
+            if stream is not None:
+                stream.close()
         client, self._client = self._client, None
-        self._subscription = self._evictions = self._notifications = None
+        self._evictions = self._notifications = None
         if client is not None:
             client.close()
 
@@ -542,26 +537,74 @@ def _value(parts: _Parts | None) -> Any:
 
 
 class _Notifications:
-    """A thread that writes notifications to a socket."""
+    """Notifications, collected by a thread: the node keeps only the last few thousand events."""
 
-    def __init__(self, following: Callable[[], tuple[ObjectID, int, int]]) -> None:
-        self.socket, self._writer = socket.socketpair()
-        self._following = following
-        self._thread = threading.Thread(target=self._run, name="farrow-plasma", daemon=True)
-        self._thread.start()
+    def __init__(
+        self, subscription: Subscription, convert: Callable[[Event], _Notification | None]
+    ) -> None:
+        self._subscription = subscription
+        self._convert = convert
+        self._collected: queue.Queue[_Notification | Exception] = queue.Queue(_COLLECTED_MAX)
+        self._channel: tuple[socket.socket, socket.socket] | None = None
+        self._start(self._collect)
 
-    def _run(self) -> None:
-        with self._writer, contextlib.suppress(_exceptions.FarrowError, OSError):
+    def _start(self, body: Callable[[], None]) -> None:
+        threading.Thread(target=body, name="farrow-plasma", daemon=True).start()
+
+    def _collect(self) -> None:
+        try:
+            for event in self._subscription:
+                notification = self._convert(event)
+                if notification is not None:
+                    self._collected.put_nowait(notification)
+            self._end(_exceptions.Disconnected("this client was disconnected"))
+        except queue.Full:
+            self._end(_exceptions.LimitReached(f"{_COLLECTED_MAX} notifications were not read"))
+        except _exceptions.FarrowError as error:
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """The error of the next call that finds no notification."""
+        self._subscription.close()
+        while True:
+            try:
+                return self._collected.put_nowait(error)
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    self._collected.get_nowait()
+
+    def next(self) -> _Notification:
+        if self._channel is not None:
+            raise _exceptions.InvalidArgument("get_notification_socket() has the notifications")
+        return self._next()
+
+    def _next(self) -> _Notification:
+        found = self._collected.get()
+        if isinstance(found, Exception):
+            self._collected.put(found)
+            raise found
+        return found
+
+    def to_socket(self) -> socket.socket:
+        if self._channel is None:
+            self._channel = socket.socketpair()
+            self._start(self._write)
+        return self._channel[0]
+
+    def _write(self) -> None:
+        assert self._channel is not None
+        with self._channel[1] as writer, contextlib.suppress(_exceptions.FarrowError, OSError):
             while True:
-                object_id, data_bytes, metadata_bytes = self._following()
+                object_id, data_bytes, metadata_bytes = self._next()
                 message = _NOTIFICATION.pack(object_id.binary(), data_bytes, metadata_bytes)
-                self._writer.sendall(_LENGTH.pack(len(message)) + message)
+                writer.sendall(_LENGTH.pack(len(message)) + message)
 
     def close(self) -> None:
-        """End the thread; its subscription was closed before."""
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(_SOCKET_WAIT_SECONDS)
+        """End the threads."""
+        self._subscription.close()
+        if self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel[0].shutdown(socket.SHUT_RD)
 
 
 def connect(

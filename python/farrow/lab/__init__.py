@@ -1,7 +1,7 @@
 """The coherence laboratory: costs of publish and refresh on this machine, and Farrow's choices.
 
-``farrow lab coherence`` runs it.  The timed loops are Rust (``crates/memory/src/timing``) and call the
-code that regions use.  This package plans the series (``_plan``), runs them (``_measure``),
+``farrow lab coherence`` runs it.  The timed loops are Rust (``crates/memory/src/timing``) and call
+the code that regions use.  This package plans the series (``_plan``), runs them (``_measure``),
 computes figures (``_analyse``) and writes raw samples, pictures and one page of HTML (``_files``,
 ``_plots``, ``_report``).
 """
