@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrow_wire::{MemberInfo, Reach};
 
-use super::text::{escaped, head, line};
+use super::lines::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
 
 /// Limit on nodes with traffic counts: the members of a view, and as many former ones.

@@ -5,6 +5,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod http;
+mod lines;
 pub(crate) mod text;
 
 use std::collections::BTreeMap;

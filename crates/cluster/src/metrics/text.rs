@@ -1,11 +1,10 @@
 //! The text exposition format of Prometheus, version 0.0.4.
 
-use std::fmt::Write;
-
 use farrow_wire::NodeStats;
 
 use super::Latencies;
 use super::cluster::{self, Traffic};
+use super::lines::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
 
 /// A family of one sample without labels: name, type, help, value.
@@ -157,20 +156,6 @@ fn info(out: &mut String, stats: &NodeStats) {
     let labels: Vec<String> =
         labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     line(out, "farrow_node_info", &format!("{{{}}}", labels.join(",")), 1.0);
-}
-
-pub(super) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-pub(super) fn line(out: &mut String, name: &str, labels: &str, value: f64) {
-    let _ = writeln!(out, "{name}{labels} {value}");
-}
-
-/// The value of a label, escaped: a path may contain any character.
-pub(super) fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

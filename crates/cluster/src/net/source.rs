@@ -23,7 +23,7 @@ use farrow_store::{
 
 use super::query::{Brought, NetQuery};
 use super::{NetEvent, Teller, listing};
-use crate::protocol::cluster::node_key;
+use crate::protocol::node_key;
 use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights};
 

@@ -10,8 +10,8 @@ use prost::bytes::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::PeerEvent;
 use super::address::{AskedToken, RemoteSessionId};
+use super::event::PeerEvent;
 use super::limits::Permit;
 use super::outbox::Outbox;
 

@@ -10,14 +10,14 @@ use tonic::{Request, Status, Streaming};
 use super::address::RemoteSessionId;
 use super::backlog::{EventQueue, Left};
 use super::error::{PeerError, shorten};
+use super::event::{PeerAnswer, PeerEvent, RemoteProcess};
 use super::failures::{FailureLog, cause_of_call};
+use super::generated::pb::{Frame, Message, Open, Question};
 use super::limits::{PeerLimits, PeerTimes, Permit, VERSION};
 use super::link::{Lane, LiveConnection, PeerLink};
 use super::outbox::{Frames, Outbox};
-use super::pb::{Frame, Message, Open, Question};
 use super::remote_session::{self, RemoteSessionRoom};
 use super::tls::Tls;
-use super::{PeerAnswer, PeerEvent, RemoteProcess};
 use crate::certs::NodeName;
 
 /// Time limit for opening a remote session. The other node answers once it has read one frame.

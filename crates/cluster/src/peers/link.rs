@@ -18,8 +18,8 @@ use super::address::PeerAddress;
 use super::calls::PeerClient;
 use super::error::{PeerError, shorten};
 use super::failures::{Delivery, LinkEnd, cause_of};
+use super::generated::pb::node_client::NodeClient;
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::pb::node_client::NodeClient;
 use super::tls::Wire;
 use crate::certs::NodeName;
 

@@ -10,11 +10,11 @@ use futures_util::Stream;
 use prost::bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::PeerEvent;
 use super::address::RemoteSessionId;
 use super::backlog::{EventQueue, Left};
+use super::event::PeerEvent;
+use super::generated::pb::{End, Frame, Open, frame::Kind};
 use super::limits::{Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::pb::{End, Frame, Open, frame::Kind};
 
 #[derive(Debug, Default)]
 struct OutboxState {

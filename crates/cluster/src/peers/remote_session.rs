@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost::bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tonic::{Status, Streaming};
 
-use super::PeerEvent;
 use super::address::RemoteSessionId;
 use super::backlog::{EventQueue, Left};
 use super::error::shorten;
-use super::limits::{BytesRoom, Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
+use super::event::{PeerEvent, RemoteSessionBytes};
+use super::generated::pb::{Frame, frame::Kind};
+use super::limits::{BytesRoom, REMOTE_SESSION_FRAME_BYTES_MAX};
 use super::outbox::Outbox;
-use super::pb::{Frame, frame::Kind};
 
 /// Minimum cost of a frame in bytes of its remote session, so that many empty frames are limited
 /// too.
@@ -21,15 +20,6 @@ const FRAME_COST_MIN: usize = 256;
 
 /// Time that the other side has to read the end of a remote session before its stream is cut.
 const END_GRACE: Duration = Duration::from_secs(1);
-
-/// Bytes of a remote session. They count as not taken until this is dropped, so keeping them stops
-/// the peer.
-#[derive(Debug)]
-pub(crate) struct RemoteSessionBytes {
-    pub(crate) bytes: Bytes,
-    _room: OwnedSemaphorePermit,
-    _of_peer: Option<[Permit; 2]>,
-}
 
 /// Limits on bytes of a remote session that were read but not taken.
 #[derive(Debug)]

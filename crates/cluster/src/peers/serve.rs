@@ -20,12 +20,12 @@ use tower_service::Service as _;
 
 use super::backlog::EventQueue;
 use super::failures::{FailureLog, cause_of};
+use super::generated::pb::node_server::NodeServer;
 use super::limits::{
     AROUND_BYTES_MAX, Caller, MESSAGE_BYTES_MAX, PeerAccount, PeerLimits, PeerTimes, Permit,
     REMOTE_SESSION_FRAME_BYTES_MAX,
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
-use super::pb::node_server::NodeServer;
 use super::service::Service;
 use super::tls::{Tls, Wire};
 use crate::certs::NodeName;

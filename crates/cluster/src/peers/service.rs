@@ -12,12 +12,12 @@ use tonic::{Extensions, Request, Response, Status, Streaming};
 use super::address::{AskedToken, RemoteSessionId};
 use super::backlog::{EventQueue, Left};
 use super::error::shorten;
+use super::event::{PeerEvent, RemoteProcess};
 use super::failures::FailureLog;
+use super::generated::pb::{Answer, Frame, Message, Question, Receipt, frame::Kind, node_server};
 use super::limits::{ASK_BYTES_MAX, Caller, MESSAGE_BYTES_MAX, PeerLimits, Permit};
 use super::outbox::{Frames, Outbox};
-use super::pb::{Answer, Frame, Message, Question, Receipt, frame::Kind, node_server};
 use super::remote_session::{self, RemoteSessionRoom};
-use super::{PeerEvent, RemoteProcess};
 
 /// Limit on the deadline of a request.
 const ASK_MAX: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use farrow_net::records::{Credentials, TlsIdentity};
@@ -19,25 +19,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
-use super::PeersOptions;
 use super::address::PeerAddress;
 use super::error::{PeerError, StartError};
 use super::failures::cause_of;
+use super::options::{PeerTls, PeersOptions};
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2). Both sides require it.
 pub(super) const ALPN: &[u8] = b"h2";
-
-/// Files with the identity of this node, as [`crate::certs::issue`] writes them.
-#[derive(Debug, Clone)]
-pub struct PeerTls {
-    /// The certificate of the cluster's authority, exactly one.
-    pub ca: PathBuf,
-    /// This node's certificate, and intermediate certificates if there are any.
-    pub certificate: PathBuf,
-    /// Its key. A mode that gives other users outside its group any access is refused.
-    pub key: PathBuf,
-}
 
 /// The credentials of this node on data connections, the same as on all others.
 pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, String> {

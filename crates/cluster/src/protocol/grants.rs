@@ -6,8 +6,8 @@ use farrow_wire::rights::{Rights, Rule, RuleError};
 use farrow_wire::{ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
-use super::cluster::node_key;
 use super::convert::store_error;
+use super::identity::node_key;
 use super::node::NodeState;
 use super::rights::RightsTable;
 use super::sync::right_for;

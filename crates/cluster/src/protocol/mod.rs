@@ -14,6 +14,7 @@ mod fanout;
 mod grants;
 mod handover;
 mod hello;
+mod identity;
 mod namespaces;
 mod node;
 mod overview;
@@ -32,6 +33,9 @@ mod watches;
 pub use buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
-pub use node::{Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId};
+pub(crate) use identity::node_key;
+
+pub use identity::{PeerIdentity, SessionId};
+pub use node::{Action, AdoptedState, DaemonInfo, NodeState};
 pub use quota::Quotas;
 pub use spill::{SpillDone, SpillJob, WriteFault};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientRecord, ClientSlot, Home, NamespaceId, ObjectId, RemoteClient};
+use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
 use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, WireError};
 
 use super::admission::{Admission, Asker, answer, answer_to};
@@ -12,6 +12,7 @@ use super::convert::store_error;
 use super::evict::Eviction;
 use super::families::Families;
 use super::fanout::FanOut;
+use super::identity::{PeerIdentity, SessionId};
 use super::quota::Quotas;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, Replicas, wish_of};
 use super::requests::{RequestContext, answer_wait};
@@ -34,30 +35,6 @@ const DOUBTS_MS: u64 = 200;
 const RECLAIM_MS_MIN: u64 = 5;
 /// Longest such pause; it doubles with each check.
 const RECLAIM_MS_MAX: u64 = 200;
-
-/// Identifies a connection; never used twice by one daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-/// Process at the other end, as reported by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerIdentity {
-    /// Process id; 0 if its namespace is not visible here.
-    pub pid: u32,
-    /// Start time of the process in clock ticks since boot; 0 when unknown.
-    pub start_time: u64,
-    /// User id.
-    pub uid: u32,
-    /// The node of the process, if it is another one: that node then reports all fields.
-    pub remote_client: Option<RemoteClient>,
-}
-
-impl From<&ClientRecord> for PeerIdentity {
-    fn from(record: &ClientRecord) -> Self {
-        let ClientRecord { pid, start_time, uid, remote_client, .. } = *record;
-        Self { pid, start_time, uid, remote_client }
-    }
-}
 
 /// Work for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::node_key;
+use super::identity::node_key;
 
 /// Limit of rules. With the longest names they take 17 KiB of the 192 KiB of a node's cluster
 /// state, beside two views of 64 members of the largest size.

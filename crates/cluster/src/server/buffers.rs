@@ -5,6 +5,7 @@ use farrow_wire::{Reply, WireError};
 
 use super::Server;
 use super::connection::OUT_BYTES_MAX;
+use super::output::flush;
 use crate::protocol::SessionId;
 
 /// A request without room is refused after this time, which is shorter than a client waits for a
@@ -85,7 +86,7 @@ impl Server {
         }
         self.touched.insert(session);
         let reply = Reply { seq, body: Err(error) };
-        connection.queue(&reply, false).is_ok() && super::flush(connection, &self.fabric).is_ok()
+        connection.queue(&reply, false).is_ok() && flush(connection, &self.fabric).is_ok()
     }
 
     fn feed_starved(&mut self) {

@@ -12,7 +12,7 @@ use farrow_wire::{
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::remote_sessions::Carried;
+use super::carried::Carried;
 use crate::protocol::PeerIdentity;
 
 /// Bytes of one read. Most requests are short, and zeroing a larger buffer costs as much as the

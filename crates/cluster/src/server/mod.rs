@@ -1,40 +1,51 @@
 //! The event loop of the daemon: one thread, one epoll instance, no blocking calls.
 
+mod accept;
 mod buffers;
 mod by_net;
+mod carried;
+mod carry;
 mod connection;
 mod desertion;
+mod drain;
 mod handover;
+mod leaving;
+mod orphans;
+mod output;
+mod peer_events;
 mod process;
+mod remote_clients;
 mod remote_sessions;
+mod requests;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use farrow_memory::{Fabric, Section, family, sync};
+use farrow_memory::{Fabric, sync};
 use farrow_store::ClientSlot;
-use farrow_wire::{Reply, ReplyBody, Request, SPIN, WireError};
+use farrow_wire::SPIN;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::metrics::{self, Latencies};
+use crate::metrics::Latencies;
 use crate::net::Net;
 use crate::peer_memory::Devices;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
-use connection::{ClientConnection, ReadOutcome};
+use connection::ClientConnection;
 use desertion::Desertion;
 pub(crate) use handover::Handover;
 
-use process::{watch, watch_by};
+use output::{flush, open_for_client};
 use remote_sessions::{RemoteSessions, WATCHED};
 pub(crate) use scrape::ScrapeListener;
 use scrape::{SCRAPERS, Scrapers};
@@ -52,10 +63,6 @@ const ORPHANS: u64 = 1 << 63;
 
 /// A connection that has not drained its last replies within this time is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-
-/// Connections accepted in one turn. Each takes about as long as a short request, so connected and
-/// connecting clients get equal parts of a turn.
-const ACCEPTS_PER_TURN: usize = 8;
 
 /// Requests of all clients together that one turn serves: half a millisecond of short ones. Each
 /// connection with requests has at least one served.
@@ -75,8 +82,8 @@ pub(crate) enum LoopEnd {
     HandingOver(Box<Handover>),
 }
 
-/// A process that could not be watched is tried again after this time.
-const WATCH_AGAIN_MS: u64 = 1_000;
+/// A private node that no client has joined ends after this time.
+const DESERTED_FIRST: Duration = Duration::from_secs(30);
 
 /// The parts of a server.
 pub(crate) struct ServerParts {
@@ -232,46 +239,6 @@ impl Server {
         server.watch_orphans();
         server.perform(first);
         Ok(server)
-    }
-
-    fn watch_orphans(&mut self) {
-        let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
-        // The state watches those of other nodes.
-        for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.remote_client.is_none()) {
-            self.watch_orphan(slot, &peer);
-        }
-        self.observe_clients();
-    }
-
-    fn watch_orphan(&mut self, slot: ClientSlot, peer: &PeerIdentity) {
-        match watch_by(self.poll.as_fd(), peer, ORPHANS | u64::from(slot.0)) {
-            Ok(Some(fd)) => drop(self.orphans.insert(slot, (*peer, fd))),
-            Err(error) => self.watch_later(slot, &error),
-            // The client ended while no daemon was running.
-            Ok(None) => self.state.orphan_died(slot, self.now_ms()),
-        }
-    }
-
-    /// The client may still read the objects that it holds, so its slot is retained.
-    fn watch_later(&mut self, slot: ClientSlot, error: &io::Error) {
-        tracing::error!(slot = slot.0, %error, "a client is not watched");
-        // A watch of an earlier client in this slot does not apply to this one.
-        self.orphans.remove(&slot);
-        self.unwatched.insert(slot);
-        self.watch_again_at_ms = Some(self.now_ms().saturating_add(WATCH_AGAIN_MS));
-    }
-
-    fn watch_again(&mut self) {
-        if self.watch_again_at_ms.is_none_or(|at_ms| at_ms > self.now_ms()) {
-            return;
-        }
-        self.watch_again_at_ms = None;
-        let unwatched = std::mem::take(&mut self.unwatched);
-        let orphans = self.state.orphans().filter(|(slot, _)| unwatched.contains(slot));
-        let orphans = orphans.filter(|(_, peer)| peer.remote_client.is_none());
-        for (slot, peer) in orphans.collect::<Vec<_>>() {
-            self.watch_orphan(slot, &peer);
-        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -457,184 +424,6 @@ impl Server {
         self.has_spilled = has_more;
     }
 
-    /// Accepts some of the waiting connections. The rest follow in the next turn.
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Most likely descriptors have run out.
-                Err(error) => return self.cannot_accept(&error),
-            };
-            if let Err(error) = self.admit(stream) {
-                return self.cannot_accept(&error);
-            }
-        }
-    }
-
-    /// Closes the connection that has been silent for the longest time, to reuse its descriptors.
-    /// If there is none, new connections wait in the socket's queue until a connection is closed.
-    fn cannot_accept(&mut self, error: &io::Error) {
-        let connections = self.connections.len();
-        match self.state.first_silent() {
-            Some(session) => {
-                tracing::debug!(%error, connections, "a silent connection makes way");
-                self.drop_connection(session);
-            }
-            None => {
-                tracing::warn!(%error, connections, "a connection could not be taken");
-                self.set_accepting(false);
-            }
-        }
-    }
-
-    fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
-        let credentials = process::credentials_of(&stream)?;
-        if !self.state.has_room_for(&credentials) {
-            return Ok(());
-        }
-        stream.set_nonblocking(true)?;
-        // A stranger is refused and gets no slot, so its process need not be watched.
-        let (peer, process) = match self.state.may_connect(&credentials) {
-            false => (credentials, None),
-            true => {
-                let peer = process::with_start_time(credentials)?;
-                (peer, watch(&peer)?)
-            }
-        };
-        let session = SessionId(self.next_session);
-        let token = SESSIONS + session.0 * 2;
-        epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;
-        if let Some(process) = &process {
-            epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
-        }
-        self.next_session += 1;
-        self.connections.insert(session, ClientConnection::new(stream, process, peer));
-        self.state.opened(session, peer, self.now_ms());
-        Ok(())
-    }
-
-    fn set_accepting(&mut self, is_accepting: bool) {
-        if self.is_accepting == is_accepting {
-            return;
-        }
-        let flags = if is_accepting { EventFlags::IN } else { EventFlags::empty() };
-        let token = EventData::new_u64(LISTENER);
-        if epoll::modify(&self.poll, &self.listener, token, flags).is_ok() {
-            self.is_accepting = is_accepting;
-        }
-    }
-
-    fn ready(&mut self, session: SessionId, flags: EventFlags, ready: &mut BTreeSet<SessionId>) {
-        let Some(connection) = self.connections.get_mut(&session) else {
-            return;
-        };
-        if flags.intersects(EventFlags::OUT) && flush(connection, &self.fabric).is_err() {
-            {
-                self.drop_connection(session);
-                return;
-            }
-        }
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-            let is_over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
-            if !self.has_room_to_read(session) {
-                match is_over {
-                    true => self.drop_connection(session),
-                    false => drop(ready.insert(session)),
-                }
-                return;
-            }
-            let Some(connection) = self.connections.get_mut(&session) else {
-                return;
-            };
-            match connection.fill() {
-                Ok(ReadOutcome::Open) => {}
-                Ok(ReadOutcome::Ended) | Err(_) => {
-                    self.drop_connection(session);
-                    return;
-                }
-            }
-        }
-        ready.insert(session);
-    }
-
-    /// Serves the requests of a client, at most `requests_max`.
-    fn serve(&mut self, session: SessionId, requests_max: usize, actions: &mut Vec<Action>) {
-        let Some(connection) = self.connections.get_mut(&session) else {
-            return self.serve_remote_client(session, requests_max, actions);
-        };
-        if connection.is_closing {
-            return;
-        }
-        if connection.carried.is_some() {
-            return self.carry_on(session, requests_max);
-        }
-        let requests = match connection.requests(requests_max) {
-            Ok(requests) => requests,
-            Err(error) => {
-                match connection.is_introduced {
-                    true => tracing::warn!(session = session.0, %error, "a client sent nonsense"),
-                    // Any process can connect, and could fill the log.
-                    false => tracing::debug!(session = session.0, %error, "no first message"),
-                }
-                self.drop_connection(session);
-                return;
-            }
-        };
-        if connection.has_request() && !connection.is_stuffed() {
-            self.pending.insert(session);
-        }
-        self.handle_all(session, requests, actions);
-    }
-
-    fn handle_all(
-        &mut self,
-        session: SessionId,
-        requests: Vec<Request>,
-        actions: &mut Vec<Action>,
-    ) {
-        let wall_ns = wall_clock_ns();
-        let now_ms = self.now_ms();
-        for request in requests {
-            let kind = request.body.kind();
-            let _span = tracing::debug_span!("request", session = session.0, kind).entered();
-            let began = Instant::now();
-            self.state.handle(session, request, now_ms, wall_ns, actions);
-            self.latencies.entry(kind).or_default().add(began.elapsed());
-        }
-        self.observe_clients();
-        if let Some(connection) = self.connections.get_mut(&session)
-            && !connection.is_introduced
-        {
-            connection.is_introduced = self.state.is_introduced(session);
-        }
-    }
-
-    fn scrape(&mut self, token: u64) {
-        let now_ms = self.now_ms();
-        let Self { scrapers: Some(scrapers), state, latencies, poll, remote_sessions, .. } = self
-        else {
-            return;
-        };
-        let readiness = state.readiness(now_ms);
-        scrapers.ready(poll.as_fd(), token, now_ms, readiness, || {
-            let _span = tracing::debug_span!("scrape").entered();
-            match state.current_stats(now_ms) {
-                Ok(stats) => {
-                    let numbers = state.cluster_numbers(now_ms);
-                    let traffic =
-                        remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
-                    metrics::text::write(&stats, latencies, numbers.as_ref().zip(traffic))
-                }
-                Err(error) => {
-                    tracing::error!(%error, "no numbers");
-                    String::new()
-                }
-            }
-        });
-    }
-
     /// Performs actions. Returns true if the node is to stop.
     fn perform(&mut self, actions: Vec<Action>) -> bool {
         let mut is_stopped = false;
@@ -722,15 +511,6 @@ impl Server {
         }
     }
 
-    fn process_died(&mut self, session: SessionId) {
-        if let Some(process) =
-            self.connections.get_mut(&session).and_then(|connection| connection.process.take())
-        {
-            let _ = epoll::delete(&self.poll, &process);
-        }
-        self.drop_connection(session);
-    }
-
     fn drop_connection(&mut self, session: SessionId) {
         let Some(mut connection) = self.connections.remove(&session) else {
             return;
@@ -773,48 +553,4 @@ impl Server {
             let _ = flush(connection, &self.fabric);
         }
     }
-}
-
-/// Writes as many bytes as the client accepts, with the descriptors of its memory.
-fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result<()> {
-    if !connection.has_output() {
-        return Ok(());
-    }
-    let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
-    // Put back below if it was not sent.
-    let data_read = connection.data_read.take();
-    let data = data_read.as_ref().map(AsFd::as_fd);
-    let flushed = connection.flush(&descriptors(fabric.as_ref(), data));
-    if connection.has_descriptors() {
-        connection.data_read = data_read;
-    }
-    flushed
-}
-
-/// Attaches a descriptor to a welcome that shows for how long the slot's client reads.
-fn open_for_client(connection: &mut ClientConnection, own: &Arc<dyn Fabric>, reply: &mut Reply) {
-    let Ok(ReplyBody::Welcome(welcome)) = &reply.body else {
-        return;
-    };
-    let fabric = connection.fabric.as_ref().unwrap_or(own);
-    match family::open_for_client(fabric.as_ref(), welcome.slot) {
-        Ok(opened) => connection.data_read = Some(opened),
-        Err(error) => {
-            let what = format!("the region cannot be opened for place {}: {error}", welcome.slot);
-            tracing::error!(%what);
-            reply.body = Err(WireError::Damaged(what));
-        }
-    }
-}
-
-fn descriptors<'a>(fabric: &'a dyn Fabric, data: Option<BorrowedFd<'a>>) -> Vec<BorrowedFd<'a>> {
-    let control = fabric.read_fd(Section::Control).0;
-    let data = data.unwrap_or(fabric.read_fd(Section::Data).0);
-    let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
-    [Some(control), Some(data), writable].into_iter().flatten().collect()
-}
-
-fn wall_clock_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

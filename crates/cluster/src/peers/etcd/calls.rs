@@ -8,12 +8,12 @@ use tonic::Status;
 
 use super::channel::OpenChannel;
 use super::keys::Keys;
-use crate::peers::etcd_pb::compare::TargetUnion;
-use crate::peers::etcd_pb::kv_client::KvClient;
-use crate::peers::etcd_pb::lease_client::LeaseClient;
-use crate::peers::etcd_pb::request_op::Request as Op;
-use crate::peers::etcd_pb::response_op::Response as Done;
-use crate::peers::etcd_pb::{
+use crate::peers::generated::etcd_pb::compare::TargetUnion;
+use crate::peers::generated::etcd_pb::kv_client::KvClient;
+use crate::peers::generated::etcd_pb::lease_client::LeaseClient;
+use crate::peers::generated::etcd_pb::request_op::Request as Op;
+use crate::peers::generated::etcd_pb::response_op::Response as Done;
+use crate::peers::generated::etcd_pb::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest,
     RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };

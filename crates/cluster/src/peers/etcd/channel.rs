@@ -17,11 +17,11 @@ use tokio_rustls::TlsConnector;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
-use super::{EtcdConfig, EtcdTls, EtcdUser};
+use super::config::{EtcdConfig, EtcdTls, EtcdUser};
 use crate::peers::address::PeerAddress;
 use crate::peers::error::{StartError, shorten};
-use crate::peers::etcd_pb::AuthenticateRequest;
-use crate::peers::etcd_pb::auth_client::AuthClient;
+use crate::peers::generated::etcd_pb::AuthenticateRequest;
+use crate::peers::generated::etcd_pb::auth_client::AuthClient;
 use crate::peers::limits::PeerTimes;
 use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
 use crate::peers::tls::{ALPN, Wire, check_key_is_private, unusable};

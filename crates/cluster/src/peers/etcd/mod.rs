@@ -7,10 +7,10 @@
 
 mod calls;
 mod channel;
+mod config;
 mod keys;
 mod place;
 
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,18 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use super::PeerEvent;
 use super::backlog::{EventQueue, Left};
 use super::error::{StartError, shorten};
-use super::etcd_pb::watch_client::WatchClient;
-use super::etcd_pb::watch_request::RequestUnion;
-use super::etcd_pb::{WatchCreateRequest, WatchRequest};
+use super::event::PeerEvent;
+use super::generated::etcd_pb::watch_client::WatchClient;
+use super::generated::etcd_pb::watch_request::RequestUnion;
+use super::generated::etcd_pb::{WatchCreateRequest, WatchRequest};
 use super::limits::{PeerTimes, Permit};
 use super::link::{REST_MAX, REST_MIN};
 use channel::{EtcdChannel, EtcdFailure};
 use keys::Keys;
 
+pub use config::{EtcdConfig, EtcdTls, EtcdUser};
 pub use place::EtcdPlace;
 
 /// Time limit on the probe of etcd at start: longer than an election of etcd's leader.
@@ -38,37 +39,6 @@ const PROBE_MAX: Duration = Duration::from_secs(5);
 
 /// A watch that ended sooner is restarted with a longer pause.
 const WATCH_LONG: Duration = Duration::from_secs(1);
-
-/// Where etcd stores the membership, and the credentials of this node.
-#[derive(Debug, Clone)]
-pub struct EtcdConfig {
-    /// The endpoints and the prefix.
-    pub place: EtcdPlace,
-    /// The files for `etcds://`.
-    pub tls: Option<EtcdTls>,
-    /// The user, if etcd requires one.
-    pub user: Option<EtcdUser>,
-    /// Whether plain text is allowed with an etcd on another machine.
-    pub is_plaintext_allowed: bool,
-}
-
-/// Files for TLS with etcd, in PEM.
-#[derive(Debug, Clone)]
-pub struct EtcdTls {
-    /// Certificates of the authorities that may have issued etcd's certificate.
-    pub ca: PathBuf,
-    /// This node's certificate and key, if etcd requires them.
-    pub identity: Option<(PathBuf, PathBuf)>,
-}
-
-/// A user of etcd.
-#[derive(Debug, Clone)]
-pub struct EtcdUser {
-    /// Its name.
-    pub name: String,
-    /// A file that contains only the password and optionally a line end.
-    pub password: PathBuf,
-}
 
 /// The client of etcd on the transport's thread.
 #[derive(Debug)]

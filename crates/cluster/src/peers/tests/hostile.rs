@@ -9,8 +9,8 @@ use futures_util::stream;
 use tonic::{Code, Request, Status};
 
 use super::*;
+use crate::peers::generated::pb::{End, Frame, Message, Open, Question, frame::Kind};
 use crate::peers::limits::{REMOTE_SESSION_FRAME_BYTES_MAX, VERSION};
-use crate::peers::pb::{End, Frame, Message, Open, Question, frame::Kind};
 
 fn message(version: u32, from: &str, bytes: usize) -> Message {
     Message { version, from: from.into(), incarnation: 1, body: vec![0; bytes].into() }

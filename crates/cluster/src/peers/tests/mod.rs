@@ -17,9 +17,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backlog::EventQueue;
 use super::calls::PeerClient;
+use super::event::PeerAnswer;
+use super::generated::pb::node_client::NodeClient;
 use super::link::{Lane, LiveConnection, PeerLink};
-use super::pb::node_client::NodeClient;
 use super::*;
+use crate::certs::NodeName;
 
 /// Time limit of a test's wait.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -7,8 +7,8 @@ use tonic::Code;
 
 use super::*;
 use crate::certs;
+use crate::peers::generated::pb::Message;
 use crate::peers::limits::VERSION;
-use crate::peers::pb::Message;
 use crate::peers::tls::{Tls, choose};
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -17,8 +17,6 @@ mod stats;
 mod tests;
 mod waits;
 
-pub(crate) use remote_clients::node_key;
-
 use std::collections::BTreeMap;
 
 use farrow_membership::naming::{self, Naming};

@@ -8,9 +8,10 @@ use farrow_store::{ClientSlot, ObjectId, own_name};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
 use super::peers::{is_name_known, unread};
-use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
+use super::{ASK_LEASES_MAX, Cluster, NodeState};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
+use crate::protocol::identity::node_key;
 use crate::protocol::requests::RequestContext;
 use crate::protocol::{Action, SessionId};
 

@@ -1,13 +1,13 @@
 //! Clients of other nodes that lost their connection. They may still read what they hold, so their
 //! slots remain until their processes have certainly ended.
 
-use farrow_membership::fnv::{BASIS, fnv};
 use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
 use farrow_wire::{ReplyBody, WireError};
 
 use super::{NodeState, PeerAction, PendingQuestion, Question};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
+use crate::protocol::identity::node_key;
 
 /// Pause before a client whose node gave no answer is asked about again.
 pub(super) const AGAIN_MS: u64 = 500;
@@ -44,11 +44,6 @@ impl Dirty {
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.ask_at_ms
     }
-}
-
-/// Key of a node in the table of clients: 64 bits of FNV-1a of its name.
-pub(crate) fn node_key(name: &str) -> u64 {
-    fnv(BASIS, name.as_bytes())
 }
 
 impl NodeState {

@@ -18,7 +18,7 @@ use farrow_wire::{
 
 use super::remote_clients::AGAIN_MS;
 use super::*;
-use crate::protocol::{AdoptedState, DaemonInfo, span};
+use crate::protocol::{AdoptedState, DaemonInfo, node_key, span};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];

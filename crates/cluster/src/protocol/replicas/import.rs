@@ -11,9 +11,9 @@ use farrow_wire::{Extent, ReplyBody, WireError};
 use super::FetchKey;
 use super::fetch::Opening;
 use crate::net::query::NetQuery;
-use crate::protocol::cluster::node_key;
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::node::NodeState;
+use crate::protocol::node_key;
 use crate::protocol::{Action, SessionId};
 
 /// Objects that are imported at a time.

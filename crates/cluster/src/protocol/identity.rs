@@ -1,0 +1,33 @@
+//! Who is at the other end: connections, processes and nodes.
+
+use farrow_membership::fnv::{BASIS, fnv};
+use farrow_store::{ClientRecord, RemoteClient};
+
+/// Identifies a connection; never used twice by one daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Process at the other end, as reported by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// Process id; 0 if its namespace is not visible here.
+    pub pid: u32,
+    /// Start time of the process in clock ticks since boot; 0 when unknown.
+    pub start_time: u64,
+    /// User id.
+    pub uid: u32,
+    /// The node of the process, if it is another one: that node then reports all fields.
+    pub remote_client: Option<RemoteClient>,
+}
+
+impl From<&ClientRecord> for PeerIdentity {
+    fn from(record: &ClientRecord) -> Self {
+        let ClientRecord { pid, start_time, uid, remote_client, .. } = *record;
+        Self { pid, start_time, uid, remote_client }
+    }
+}
+
+/// Key of a node in the table of clients: 64 bits of FNV-1a of its name.
+pub(crate) fn node_key(name: &str) -> u64 {
+    fnv(BASIS, name.as_bytes())
+}

@@ -1,0 +1,53 @@
+//! Replies to clients, with the descriptors of the memory that they map.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use farrow_memory::{Fabric, Section, family};
+use farrow_wire::{Reply, ReplyBody, WireError};
+
+use super::connection::ClientConnection;
+
+/// Writes as many bytes as the client accepts, with the descriptors of its memory.
+pub(super) fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result<()> {
+    if !connection.has_output() {
+        return Ok(());
+    }
+    let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
+    // Put back below if it was not sent.
+    let data_read = connection.data_read.take();
+    let data = data_read.as_ref().map(AsFd::as_fd);
+    let flushed = connection.flush(&descriptors(fabric.as_ref(), data));
+    if connection.has_descriptors() {
+        connection.data_read = data_read;
+    }
+    flushed
+}
+
+/// Attaches a descriptor to a welcome that shows for how long the slot's client reads.
+pub(super) fn open_for_client(
+    connection: &mut ClientConnection,
+    own: &Arc<dyn Fabric>,
+    reply: &mut Reply,
+) {
+    let Ok(ReplyBody::Welcome(welcome)) = &reply.body else {
+        return;
+    };
+    let fabric = connection.fabric.as_ref().unwrap_or(own);
+    match family::open_for_client(fabric.as_ref(), welcome.slot) {
+        Ok(opened) => connection.data_read = Some(opened),
+        Err(error) => {
+            let what = format!("the region cannot be opened for place {}: {error}", welcome.slot);
+            tracing::error!(%what);
+            reply.body = Err(WireError::Damaged(what));
+        }
+    }
+}
+
+fn descriptors<'a>(fabric: &'a dyn Fabric, data: Option<BorrowedFd<'a>>) -> Vec<BorrowedFd<'a>> {
+    let control = fabric.read_fd(Section::Control).0;
+    let data = data.unwrap_or(fabric.read_fd(Section::Data).0);
+    let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
+    [Some(control), Some(data), writable].into_iter().flatten().collect()
+}

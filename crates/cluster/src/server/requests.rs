@@ -1,0 +1,147 @@
+//! Requests of clients and scrapers.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use farrow_wire::Request;
+use rustix::event::epoll::{self, EventFlags};
+
+use super::Server;
+use super::connection::ReadOutcome;
+use super::output::flush;
+use crate::metrics;
+use crate::protocol::{Action, SessionId};
+
+impl Server {
+    pub(super) fn ready(
+        &mut self,
+        session: SessionId,
+        flags: EventFlags,
+        ready: &mut BTreeSet<SessionId>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        if flags.intersects(EventFlags::OUT) && flush(connection, &self.fabric).is_err() {
+            self.drop_connection(session);
+            return;
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            let is_over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            if !self.has_room_to_read(session) {
+                match is_over {
+                    true => self.drop_connection(session),
+                    false => drop(ready.insert(session)),
+                }
+                return;
+            }
+            let Some(connection) = self.connections.get_mut(&session) else {
+                return;
+            };
+            match connection.fill() {
+                Ok(ReadOutcome::Open) => {}
+                Ok(ReadOutcome::Ended) | Err(_) => {
+                    self.drop_connection(session);
+                    return;
+                }
+            }
+        }
+        ready.insert(session);
+    }
+
+    /// Serves the requests of a client, at most `requests_max`.
+    pub(super) fn serve(
+        &mut self,
+        session: SessionId,
+        requests_max: usize,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return self.serve_remote_client(session, requests_max, actions);
+        };
+        if connection.is_closing {
+            return;
+        }
+        if connection.carried.is_some() {
+            return self.carry_on(session, requests_max);
+        }
+        let requests = match connection.requests(requests_max) {
+            Ok(requests) => requests,
+            Err(error) => {
+                match connection.is_introduced {
+                    true => tracing::warn!(session = session.0, %error, "a client sent nonsense"),
+                    // Any process can connect, and could fill the log.
+                    false => tracing::debug!(session = session.0, %error, "no first message"),
+                }
+                self.drop_connection(session);
+                return;
+            }
+        };
+        if connection.has_request() && !connection.is_stuffed() {
+            self.pending.insert(session);
+        }
+        self.handle_all(session, requests, actions);
+    }
+
+    pub(super) fn handle_all(
+        &mut self,
+        session: SessionId,
+        requests: Vec<Request>,
+        actions: &mut Vec<Action>,
+    ) {
+        let wall_ns = wall_clock_ns();
+        let now_ms = self.now_ms();
+        for request in requests {
+            let kind = request.body.kind();
+            let _span = tracing::debug_span!("request", session = session.0, kind).entered();
+            let began = Instant::now();
+            self.state.handle(session, request, now_ms, wall_ns, actions);
+            self.latencies.entry(kind).or_default().add(began.elapsed());
+        }
+        self.observe_clients();
+        if let Some(connection) = self.connections.get_mut(&session)
+            && !connection.is_introduced
+        {
+            connection.is_introduced = self.state.is_introduced(session);
+        }
+    }
+
+    pub(super) fn scrape(&mut self, token: u64) {
+        let now_ms = self.now_ms();
+        let Self { scrapers: Some(scrapers), state, latencies, poll, remote_sessions, .. } = self
+        else {
+            return;
+        };
+        let readiness = state.readiness(now_ms);
+        scrapers.ready(poll.as_fd(), token, now_ms, readiness, || {
+            let _span = tracing::debug_span!("scrape").entered();
+            match state.current_stats(now_ms) {
+                Ok(stats) => {
+                    let numbers = state.cluster_numbers(now_ms);
+                    let traffic =
+                        remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
+                    metrics::text::write(&stats, latencies, numbers.as_ref().zip(traffic))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "no numbers");
+                    String::new()
+                }
+            }
+        });
+    }
+
+    pub(super) fn process_died(&mut self, session: SessionId) {
+        if let Some(process) =
+            self.connections.get_mut(&session).and_then(|connection| connection.process.take())
+        {
+            let _ = epoll::delete(&self.poll, &process);
+        }
+        self.drop_connection(session);
+    }
+}
+
+fn wall_clock_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
