@@ -7,166 +7,20 @@
 //! overtakes by the same rule; otherwise it is rejected, however much is free. It only waits while
 //! memory is being freed for it.
 
-use std::collections::VecDeque;
-
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, Freed, NAME_BYTES_MAX, Room};
+use farrow_store::{ClientSlot, NAME_BYTES_MAX, Room};
 use farrow_wire::{
-    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, Reply, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
+    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
     WireError,
 };
 
-use super::convert::{limit, store_error, wire_span};
-use super::node::NodeState;
+use super::Action;
+use super::action::answer;
+use super::context::Asker;
+use super::convert::{limit, store_error};
+use super::parts::admission::{RoomRequest, WaitingGrant};
 use super::spill::SPILL_MS_MAX;
-use super::{Action, SessionId};
-
-/// Limit of waiting requests of all clients: a scan of the queue stays within microseconds.
-const WAITING_MAX: usize = 1024;
-
-/// Limit of waiting requests of one client: room for sixteen such clients.
-const WAITING_PER_SESSION_MAX: usize = 64;
-
-/// Limit of names of all waiting requests: half a megabyte.
-const NAMES_WAITING_MAX: usize = 65_536;
-
-/// Identifies a request and its client.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Asker {
-    pub(super) session: SessionId,
-    pub(super) seq: u64,
-    pub(super) slot: ClientSlot,
-}
-
-/// Requested room, its purpose and its longest wait.
-#[derive(Debug, Clone)]
-struct RoomRequest {
-    room: Room,
-    /// Number of objects to be sealed.
-    objects: u32,
-    want: u64,
-    wait_ms: u64,
-    /// Whether objects may be evicted for it.
-    may_evict: bool,
-    /// Whether the answer is one range instead of a list.
-    is_single: bool,
-}
-
-impl RoomRequest {
-    /// Bytes of all ranges.
-    fn bytes(&self) -> u64 {
-        self.room.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
-    }
-
-    fn answer(&self, granted: &[Span]) -> ReplyBody {
-        match granted {
-            [one] if self.is_single => ReplyBody::Granted(wire_span(*one)),
-            all => ReplyBody::Room(all.iter().copied().map(wire_span).collect()),
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-struct WaitingGrant {
-    asker: Asker,
-    ask: RoomRequest,
-    since_ms: u64,
-    deadline_ms: u64,
-    /// Waits only while memory is being freed.
-    is_for_spills: bool,
-}
-
-/// Requests that wait for memory, in order of arrival.
-#[derive(Debug, Default)]
-pub(super) struct Admission {
-    queue: VecDeque<WaitingGrant>,
-    /// Bytes granted to others since the first of the queue became the first.
-    passed_bytes: u64,
-    /// The store's freed amount when the queue was last served; `None`: the queue must be served.
-    seen: Option<Freed>,
-}
-
-impl Admission {
-    /// Number of waiting requests.
-    pub(super) fn waiting(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Bytes of the waiting requests.
-    pub(super) fn waiting_bytes(&self) -> u64 {
-        self.queue.iter().fold(0, |sum, waiting| sum.saturating_add(waiting.ask.bytes()))
-    }
-
-    /// Forgets the requests of an ended session.
-    pub(super) fn forget(&mut self, session: SessionId) {
-        let first = self.queue.front().map(|waiting| waiting.asker.session);
-        self.queue.retain(|waiting| waiting.asker.session != session);
-        if first == Some(session) {
-            self.passed_bytes = 0;
-            self.seen = None;
-        }
-    }
-
-    /// Forgets one request and returns whether there was one. The requests behind it are
-    /// reconsidered.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let of =
-            |waiting: &WaitingGrant| (waiting.asker.session, waiting.asker.seq) == (session, seq);
-        let Some(place) = self.queue.iter().position(of) else {
-            return false;
-        };
-        self.remove(place, 0);
-        self.seen = None;
-        true
-    }
-
-    /// Takes out all requests at shutdown.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
-        self.passed_bytes = 0;
-        self.queue.drain(..).map(|waiting| waiting.asker)
-    }
-
-    /// When the queue must be served: at once if memory became free, otherwise at its next
-    /// deadline.
-    pub(super) fn next_deadline_ms(&self, freed: Freed) -> Option<u64> {
-        if !self.queue.is_empty() && self.seen != Some(freed) {
-            return Some(0);
-        }
-        self.queue.iter().map(|waiting| waiting.deadline_ms).min()
-    }
-
-    /// Has the queue served again after a change other than freed memory.
-    pub(super) fn look_again(&mut self) {
-        self.seen = None;
-    }
-
-    /// Whether a request that is not the first of the queue may take `bytes`.
-    fn may_pass(&self, bytes: u64) -> bool {
-        let first = self.queue.front();
-        first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.ask.bytes())
-    }
-
-    fn push(&mut self, waiting: WaitingGrant) -> Result<(), WireError> {
-        let session = waiting.asker.session;
-        let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
-        limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
-        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
-        let names = |waiting: &WaitingGrant| waiting.ask.room.names.len();
-        let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
-        limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
-        if self.queue.is_empty() {
-            self.passed_bytes = 0;
-        }
-        self.queue.push_back(waiting);
-        Ok(())
-    }
-
-    /// Takes out a request that received `bytes`, or an error.
-    fn remove(&mut self, place: usize, bytes: u64) {
-        self.queue.remove(place);
-        self.passed_bytes = if place == 0 { 0 } else { self.passed_bytes.saturating_add(bytes) };
-    }
-}
+use super::state::NodeState;
 
 impl NodeState {
     /// Handles a request for memory. `None`: the answer follows later.
@@ -365,18 +219,4 @@ fn is_want_of_room(error: &WireError) -> bool {
         WireError::TooMany { what, .. } => what == "objects" || what == "grants",
         _ => false,
     }
-}
-
-/// The answer to a request that waited.
-pub(super) fn answer(asker: Asker, body: Result<ReplyBody, WireError>) -> Action {
-    answer_to(asker.session, asker.seq, body)
-}
-
-/// As [`answer`], by session and sequence number.
-pub(in crate::protocol) fn answer_to(
-    session: SessionId,
-    seq: u64,
-    body: Result<ReplyBody, WireError>,
-) -> Action {
-    Action::Send { session, reply: Reply { seq, body }, has_descriptors: false }
 }

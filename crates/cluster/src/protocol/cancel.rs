@@ -2,8 +2,8 @@
 
 use farrow_wire::WireError;
 
-use super::admission::answer_to;
-use super::node::NodeState;
+use super::action::answer_to;
+use super::state::NodeState;
 use super::{Action, SessionId};
 
 impl NodeState {

@@ -2,14 +2,14 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ReplicasFirst, Room, StoreError, Within,
+    ClientSlot, Evicted, EvictionPolicy, Need, ReplicasFirst, Room, StoreError, Within,
 };
 use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
 
-use super::admission::Asker;
+use super::context::Asker;
 use super::convert::{limit, store_error, store_target};
-use super::node::NodeState;
 use super::replicas::WithoutReplicated;
+use super::state::NodeState;
 
 /// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
 /// for the least that the client needs.
@@ -20,20 +20,6 @@ const SLOTS_AHEAD_PART: u32 = 64;
 
 /// Limit of names for which room is made at a time.
 const NAMES_AHEAD_MAX: u32 = 64;
-
-/// Eviction policy, and the evictions since the start.
-#[derive(Debug)]
-pub(super) struct Eviction {
-    pub(super) policy: Box<dyn EvictionPolicy>,
-    pub(super) objects: u64,
-    pub(super) bytes: u64,
-}
-
-impl Default for Eviction {
-    fn default() -> Self {
-        Self { policy: Box::new(ByHand), objects: 0, bytes: 0 }
-    }
-}
 
 impl NodeState {
     /// Sets the eviction policy. Without this call objects are evicted by request only.

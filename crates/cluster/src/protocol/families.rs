@@ -4,61 +4,19 @@
 //! The kernel tracks the mappings and this node checks them ([`farrow_memory::family`]). For a
 //! client on another machine the node there checks.
 
-use std::collections::BTreeMap;
-
 use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
 use farrow_store::{ClientSlot, RemoteClient};
 
 use super::cluster::Question;
-use super::node::NodeState;
+use super::parts::families::{Family, LOOK_MS_MAX};
+use super::state::NodeState;
 use super::{Action, PeerIdentity};
 
 /// First pause between checks: after a goodbye the region is unmapped except for operations in
 /// progress.
 const LOOK_MS_MIN: u64 = 1;
-/// Longest pause between checks: a child may stay for days, and its end is noticed this late at
-/// most.
-const LOOK_MS_MAX: u64 = 100;
-
 /// Pause before a node that did not answer is asked again.
 const ASK_MS: u64 = 500;
-
-/// Slots to give up once no process reads through them.
-#[derive(Debug, Default)]
-pub(super) struct Families {
-    places: BTreeMap<ClientSlot, Family>,
-}
-
-#[derive(Debug)]
-struct Family {
-    peer: PeerIdentity,
-    /// Time of the next check; `None`: its node is being asked.
-    look_at_ms: Option<u64>,
-    wait_ms: u64,
-}
-
-impl Families {
-    pub(super) fn count(&self) -> usize {
-        self.places.len()
-    }
-
-    pub(super) fn has(&self, slot: ClientSlot) -> bool {
-        self.places.contains_key(&slot)
-    }
-
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        self.places.values().filter_map(|family| family.look_at_ms).min()
-    }
-
-    /// Slots of the clients of a node.
-    pub(super) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
-        let is_of_it = |remote_client: Option<RemoteClient>| {
-            remote_client.is_some_and(|remote_client| remote_client.node == key)
-        };
-        let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.remote_client));
-        places.map(|(slot, _)| *slot).collect()
-    }
-}
 
 impl NodeState {
     /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads

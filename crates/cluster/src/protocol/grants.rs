@@ -1,15 +1,17 @@
 //! Access checks for remote clients and for other nodes: the rules of [`super::rights`] applied to
 //! each message. The region stores the rules beside the node's membership state.
 
-use farrow_store::{NamespaceId, RemoteClient, StoreError, own_name};
+use farrow_store::{NamespaceId, RemoteClient, StoreError};
 use farrow_wire::rights::{Rights, Rule, RuleError};
 use farrow_wire::{ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::convert::store_error;
 use super::identity::node_key;
-use super::node::NodeState;
+use super::parts::cluster_record::{decode, encode};
 use super::rights::RightsTable;
+use super::rights::namespace_in;
+use super::state::NodeState;
 use super::sync::right_for;
 
 /// Permission that a request of a remote client needs.
@@ -78,27 +80,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
     }
 }
 
-/// The namespace of a full name.
-pub(super) fn namespace_in(full: &str) -> &str {
-    let rest = full.strip_suffix(own_name(full)).unwrap_or_default();
-    rest.strip_suffix('\0').unwrap_or_default()
-}
-
 impl NodeState {
-    /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
-    pub(super) fn retained_rules(home: &farrow_store::Home) -> RightsTable {
-        let retained = home.retained_for_cluster();
-        let rules = retained.map(|bytes| bytes.map(|bytes| decode(&bytes)));
-        match rules {
-            Ok(None) => RightsTable::default(),
-            Ok(Some(Some((_, rules)))) => rules,
-            Ok(Some(None)) | Err(_) => {
-                tracing::error!("no node is granted anything: its rules cannot be read");
-                RightsTable::closed()
-            }
-        }
-    }
-
     /// Sets rules, such as those of the command line at each start.
     ///
     /// # Errors
@@ -276,81 +258,5 @@ fn rule_error(error: RuleError) -> WireError {
             WireError::TooMany { what: "rules for nodes".to_owned(), max: max as u64 }
         }
         error => WireError::Invalid(error.to_string()),
-    }
-}
-
-fn encode(membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
-    // Serialization of these types into memory cannot fail.
-    postcard::to_allocvec(&(membership, rules)).unwrap_or_default()
-}
-
-/// The membership state, in its own encoding, and the rules.
-fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
-    postcard::from_bytes(bytes).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use farrow_store::CLUSTER_BYTES_MAX;
-
-    use super::super::rights::RULES_MAX;
-    use super::*;
-    use farrow_membership::{
-        ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX,
-        Member, NodeName, NodeNumber, PersistentState, View,
-    };
-    use farrow_wire::rights::ANY;
-
-    #[test]
-    fn a_full_table_fits_beside_the_two_largest_views() {
-        let name = |number: usize| NodeName::new(format!("{number:a>63}")).unwrap();
-        let address = || "x".repeat(ADDRESS_BYTES_MAX);
-        let info = || vec![7; INFO_BYTES_MAX];
-        let incarnation = Incarnation(u64::MAX);
-        let member = |number: NodeNumber| Member {
-            number,
-            name: name(number.get().into()),
-            incarnation,
-            address: address(),
-            info: info(),
-        };
-        let view = View {
-            cluster: ClusterId(u64::MAX),
-            epoch: Epoch(u64::MAX),
-            members: NodeNumber::all().map(member).collect(),
-            former: Vec::new(),
-        };
-        assert_eq!(view.members.len(), MEMBERS_MAX);
-        let ballot = Ballot { round: u64::MAX, name: name(0) };
-        let retained = PersistentState {
-            name: name(0),
-            incarnation,
-            address: address(),
-            info: info(),
-            is_leaving: true,
-            is_over: true,
-            electorate: u64::MAX,
-            view: Some(view.clone()),
-            promised: Some(ballot.clone()),
-            accepted: Some((ballot, view)),
-        };
-        let mut rules = RightsTable::default();
-        for number in 0..RULES_MAX {
-            let (namespace, node) = (format!("{number:n>63}"), name(number).to_string());
-            rules.set(Rule { namespace, node, rights: Rights::ALL }).unwrap();
-        }
-        let retained = postcard::to_allocvec(&retained).unwrap();
-        let bytes = encode(Some(&retained), &rules);
-        assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
-        assert_eq!(decode(&bytes), Some((Some(retained), rules)));
-        assert_eq!(decode(&bytes[1..]), None);
-    }
-
-    #[test]
-    fn the_namespace_of_a_full_name_is_what_stands_before_the_nul() {
-        for (full, namespace) in [("x", ""), ("team\0x", "team"), ("a:b\0a:b", "a:b"), ("", "")] {
-            assert_eq!(namespace_in(full), namespace, "{full:?}");
-        }
-        assert!(ANY.parse::<NodeName>().is_err(), "no node is called like all of them");
     }
 }

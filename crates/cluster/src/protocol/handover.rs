@@ -3,7 +3,7 @@
 use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
 use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
 
-use super::node::NodeState;
+use super::state::NodeState;
 use super::{PeerIdentity, SessionId};
 
 impl NodeState {

@@ -5,7 +5,7 @@ use farrow_store::{ClientSlot, Newcomer, StoreError};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 use super::convert::{store_error, wire_span};
-use super::node::NodeState;
+use super::state::NodeState;
 use super::{PeerIdentity, SessionId};
 
 /// Limit of connections at a time of users that may not connect.

@@ -3,14 +3,16 @@
 //! Events and the time are arguments, actions are results. The server, the tests and the fuzzers
 //! run the same code.
 
+mod action;
 mod admission;
-mod buffers;
+mod answers;
+mod buffered;
 mod cancel;
 pub mod cluster;
+mod context;
 mod convert;
 mod evict;
 mod families;
-mod fanout;
 mod grants;
 mod handover;
 mod hello;
@@ -18,24 +20,26 @@ mod identity;
 mod namespaces;
 mod node;
 mod overview;
+mod parts;
 mod quota;
 mod replicas;
 mod requests;
 mod reservations;
 pub mod rights;
 mod spill;
+mod spill_job;
+mod state;
 mod stats;
 pub mod sync;
-mod waits;
 mod watch;
-mod watches;
 
-pub use buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
+pub use action::Action;
+pub(crate) use action::answer_peer;
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub(crate) use identity::node_key;
-
 pub use identity::{PeerIdentity, SessionId};
-pub use node::{Action, AdoptedState, DaemonInfo, NodeState};
-pub use quota::Quotas;
-pub use spill::{SpillDone, SpillJob, WriteFault};
+pub use parts::buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
+pub use parts::limits::Quotas;
+pub use spill_job::{SpillDone, SpillJob, WriteFault};
+pub use state::{AdoptedState, DaemonInfo, NodeState};

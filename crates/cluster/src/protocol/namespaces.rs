@@ -4,7 +4,7 @@ use farrow_store::{ClientRecord, ClientSlot, Namespace, NamespaceOptions, full_n
 use farrow_wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, WireError, WireTarget};
 
 use super::convert::store_error;
-use super::node::NodeState;
+use super::state::NodeState;
 
 impl NodeState {
     /// The name in the directory of an object of this client.

@@ -1,28 +1,15 @@
 //! State of one node, as its local clients see it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
+use farrow_store::{ClientSlot, NamespaceId, ObjectId};
 use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, WireError};
 
-use super::admission::{Admission, Asker, answer, answer_to};
-use super::buffers::Buffers;
-use super::cluster::{Cluster, PeerAction};
+use super::action::{Action, answer, answer_to, answer_wait};
+use super::context::{Asker, RequestContext};
 use super::convert::store_error;
-use super::evict::Eviction;
-use super::families::Families;
-use super::fanout::FanOut;
 use super::identity::{PeerIdentity, SessionId};
-use super::quota::Quotas;
-use super::replicas::{FetchKey, FetchWaiter, ImportAsk, Replicas, wish_of};
-use super::requests::{RequestContext, answer_wait};
-use super::reservations::Reservations;
-use super::rights::RightsTable;
-use super::spill::{SpillJob, Spills};
-use super::sync::Sync;
-use super::waits::Waits;
-use super::watches::Watches;
-use crate::net::NetAction;
+use super::parts::sessions::ClientSession;
+use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
+use super::state::{NodeState, RECLAIM_MS_MIN};
 
 /// A connection must send `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;
@@ -30,217 +17,10 @@ const HELLO_MS_MAX: u64 = 5_000;
 /// Interval between checks for clients that did not return after a kill.
 const DOUBTS_MS: u64 = 200;
 
-/// First pause before deleted objects that are held are checked again. Clients announce releases;
-/// the timer is for clients that died or failed to.
-const RECLAIM_MS_MIN: u64 = 5;
 /// Longest such pause; it doubles with each check.
 const RECLAIM_MS_MAX: u64 = 200;
 
-/// Work for the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Sends a reply, with the region's file descriptors if `has_descriptors` is set.
-    Send {
-        /// The receiving connection.
-        session: SessionId,
-        /// The reply.
-        reply: Reply,
-        /// Whether to attach the descriptors.
-        has_descriptors: bool,
-    },
-    /// Closes the connection after pending replies.
-    Close {
-        /// The connection.
-        session: SessionId,
-    },
-    /// Works on a file, after all earlier jobs.
-    Spill(SpillJob),
-    /// Exchanges messages with another node.
-    Peer(PeerAction),
-    /// Uses the network fabric.
-    Net(NetAction),
-    /// Ends the daemon.
-    Stop,
-    /// Handles the requests that have arrived and hands the region over to the next daemon.
-    HandOver {
-        /// The connection of the next daemon.
-        session: SessionId,
-        /// The request to answer with [`NodeState::inheritance`].
-        seq: u64,
-    },
-}
-
-#[derive(Debug)]
-pub(super) struct ClientSession {
-    pub(super) peer: PeerIdentity,
-    pub(super) slot: Option<ClientSlot>,
-    pub(super) hello_by_ms: u64,
-    pub(super) has_said_goodbye: bool,
-    /// A further connection of a client, for events only.
-    pub(super) is_listening: bool,
-    /// Its user may not connect.
-    is_stranger: bool,
-    /// Namespace of the client; the default one until there is a client.
-    pub(super) namespace: NamespaceId,
-    /// Rights in the namespace; for a remote client by the rules for its node.
-    pub(super) rights: Rights,
-    /// False: a remote client that sends requests alone. It cannot reconnect.
-    pub(super) maps_memory: bool,
-}
-
-/// Counters since start.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct RequestCounts {
-    pub(super) requests: u64,
-    pub(super) sealed: u64,
-    pub(super) deleted: u64,
-}
-
-/// Offsets of the region's sections in their files, for the welcome.
-#[derive(Debug, Clone)]
-pub(super) struct SectionFiles {
-    pub(super) control_file_offset: u64,
-    pub(super) data_file_offset: u64,
-    pub(super) memory: String,
-}
-
-/// The process that serves a node.
-#[derive(Debug, Clone, Copy)]
-pub struct DaemonInfo {
-    /// The address at which processes should map the region.
-    pub base: u64,
-    /// Its process id.
-    pub pid: u32,
-    /// The user that runs it.
-    pub owner_uid: u32,
-}
-
-/// What a daemon finds in a region that it adopts; nothing in a new one.
-#[derive(Debug, Clone, Default)]
-pub struct AdoptedState {
-    /// The clients that the region still lists.
-    pub orphans: Vec<(ClientSlot, PeerIdentity)>,
-    /// Number of objects.
-    pub objects: u32,
-}
-
-/// State of a node: its store, its clients and their waiting requests.
-#[derive(Debug)]
-pub struct NodeState {
-    pub(super) home: Home,
-    pub(super) place: SectionFiles,
-    pub(super) base: u64,
-    pub(super) pid: u32,
-    pub(super) owner_uid: u32,
-    /// Users that may connect besides the owner.
-    pub(super) users: BTreeSet<u32>,
-    pub(super) sessions: BTreeMap<SessionId, ClientSession>,
-    /// Connections of users that may not connect.
-    pub(super) strangers: usize,
-    /// Connections without a hello, by their deadline for it.
-    pub(super) silent: BTreeSet<(u64, SessionId)>,
-    /// Clients without a connection that may still read what they hold.
-    pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
-    /// Clients that have ended but whose children may still read.
-    pub(super) families: Families,
-    pub(super) waits: Waits,
-    pub(super) fan_out: FanOut,
-    pub(super) buffers: Buffers,
-    pub(super) admission: Admission,
-    pub(super) watches: Watches,
-    pub(super) eviction: Eviction,
-    pub(super) spills: Spills,
-    pub(super) replicas: Replicas,
-    /// Objects of clients that are deleted when these end.
-    pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
-    pub(super) quotas: Quotas,
-    pub(super) reservations: Reservations,
-    /// Rules for other nodes.
-    pub(super) rules: RightsTable,
-    pub(super) reclaim_at_ms: Option<u64>,
-    pub(super) reclaim_wait_ms: u64,
-    /// Time of the next check for clients that did not return after a kill; `None`: there are none.
-    doubts_at_ms: Option<u64>,
-    pub(super) counts: RequestCounts,
-    pub(super) adopted: u64,
-    pub(super) prepared: u64,
-    pub(super) turns: u64,
-    pub(super) started_ms: u64,
-    pub(super) is_stopping: bool,
-    /// Error that ended the node, unless it was stopped.
-    pub(super) failure: Option<String>,
-    pub(super) sync: Sync,
-    /// The other nodes, if there are any.
-    pub(super) cluster: Option<Box<Cluster>>,
-}
-
 impl NodeState {
-    /// A node over `home`.
-    pub fn new(home: Home, daemon: DaemonInfo, adopted: AdoptedState, now_ms: u64) -> Self {
-        let DaemonInfo { base, pid, owner_uid } = daemon;
-        let fabric = home.region().fabric();
-        let place = SectionFiles {
-            control_file_offset: fabric.read_fd(farrow_memory::Section::Control).1,
-            data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
-            memory: fabric.describe(),
-        };
-        let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
-        let rules = Self::retained_rules(&home);
-        Self {
-            home,
-            place,
-            base,
-            pid,
-            owner_uid,
-            users: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            strangers: 0,
-            silent: BTreeSet::new(),
-            orphans: adopted.orphans.into_iter().collect(),
-            families: Families::default(),
-            waits: Waits::default(),
-            fan_out: FanOut::default(),
-            buffers: Buffers::default(),
-            admission: Admission::default(),
-            watches,
-            eviction: Eviction::default(),
-            spills: Spills::default(),
-            replicas: Replicas::default(),
-            staged: BTreeMap::new(),
-            quotas: Quotas::default(),
-            reservations: Reservations::default(),
-            rules,
-            reclaim_at_ms: Some(now_ms),
-            reclaim_wait_ms: RECLAIM_MS_MIN,
-            doubts_at_ms: Some(now_ms),
-            counts: RequestCounts::default(),
-            adopted: adopted.objects.into(),
-            prepared: 0,
-            turns: 0,
-            started_ms: now_ms,
-            is_stopping: false,
-            failure: None,
-            sync: Sync::default(),
-            cluster: None,
-        }
-    }
-
-    /// The store, for tests and for the server's checks.
-    pub fn home(&self) -> &Home {
-        &self.home
-    }
-
-    /// The error that ended the node.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
-    /// Number of clients that are connected, expected back, or survived by children that read.
-    pub fn clients(&self) -> usize {
-        let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
-        connected + self.orphans.len() + self.families.count()
-    }
-
     /// Notes an accepted connection.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);

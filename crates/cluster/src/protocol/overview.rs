@@ -3,7 +3,7 @@
 use farrow_store::{ClientShare, ClientSlot, HeapCell, StoreError};
 use farrow_wire::{CellOverview, ClientOverview, Overview};
 
-use super::node::NodeState;
+use super::state::NodeState;
 
 impl NodeState {
     /// All clients, and the heap in `cells` parts.

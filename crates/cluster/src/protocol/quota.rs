@@ -10,31 +10,8 @@ use farrow_store::{ClientSlot, Namespace, NamespaceId};
 use farrow_wire::WireError;
 
 use super::convert::{store_error, too_many};
-use super::node::NodeState;
-
-/// Limits for each client; `None`: no limit but the region's own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Quotas {
-    /// Bytes of grants and objects.
-    pub client_bytes_max: Option<u64>,
-    /// Sealed objects.
-    pub client_objects_max: Option<u32>,
-}
-
-/// Client or namespace that a limit applies to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    Client(ClientSlot),
-    Namespace(NamespaceId),
-}
-
-/// Used amount and maximum.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limit {
-    pub(super) scope: Scope,
-    pub(super) used: u64,
-    pub(super) max: u64,
-}
+use super::parts::limits::{Limit, Quotas, Scope};
+use super::state::NodeState;
 
 impl NodeState {
     /// Sets the limits. A client beyond them keeps what it has and gets no more.

@@ -5,25 +5,16 @@ use std::collections::BTreeSet;
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError, Target};
 use farrow_wire::{
-    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
-    WireError, WireTarget,
+    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX, WireError,
+    WireTarget,
 };
 
-use super::admission::answer_to;
+use super::Action;
+use super::action::answer_to;
+use super::context::RequestContext;
 use super::convert::{limit, span, store_error, store_target, wire_span};
-use super::node::NodeState;
-use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
-use super::{Action, SessionId};
-
-/// A request of a client that has joined, and the time.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RequestContext {
-    pub(super) session: SessionId,
-    pub(super) slot: ClientSlot,
-    /// Number of the request in its session.
-    pub(super) seq: u64,
-    pub(super) now_ms: u64,
-}
+use super::parts::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
+use super::state::NodeState;
 
 impl NodeState {
     /// Serves a request that waits for no name, and answers it. The answer to a delete may follow
@@ -363,9 +354,4 @@ impl NodeState {
     fn is_there(&self, target: &WireTarget) -> bool {
         matches!(self.home.has(store_target(target)), Ok(true)) || self.is_elsewhere(target)
     }
-}
-
-pub(in crate::protocol) fn answer_wait(wait: Wait) -> Action {
-    let reply = Reply { seq: wait.seq, body: Ok(ReplyBody::Ready(wait.ready)) };
-    Action::Send { session: wait.session, reply, has_descriptors: false }
 }

@@ -9,113 +9,15 @@
 //! after a kill, from the clients that reconnect. A client without room then gets the error at the
 //! seal.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
 use farrow_store::ClientSlot;
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
 
-use super::admission::{Asker, answer};
+use super::Action;
+use super::action::answer;
+use super::context::Asker;
 use super::convert::limit;
-use super::node::NodeState;
-use super::quota::Scope;
-use super::{Action, SessionId};
-
-/// Limits of waiting requests, of all clients and of one: as for memory.
-const WAITING_MAX: usize = 1024;
-const WAITING_PER_SESSION_MAX: usize = 64;
-
-#[derive(Debug, Clone, Copy)]
-struct WaitingReservation {
-    asker: Asker,
-    objects: u32,
-    since_ms: u64,
-    deadline_ms: u64,
-}
-
-/// Reservations, and the requests that wait for them.
-#[derive(Debug, Default)]
-pub(super) struct Reservations {
-    of_client: BTreeMap<ClientSlot, u32>,
-    queue: VecDeque<WaitingReservation>,
-    /// Quotas for which a request waits.
-    blocked: BTreeSet<Scope>,
-    /// Number of changes to reservations so far.
-    changes: u64,
-    /// State when the queue was last served; `None`: the queue must be served.
-    seen: Option<FreedMark>,
-}
-
-/// Numbers of objects, seals and changes of reservations. While they are unchanged, no quota has
-/// gained room.
-type FreedMark = (u32, u64, u64);
-
-impl Reservations {
-    pub(super) fn of(&self, slot: ClientSlot) -> u32 {
-        self.of_client.get(&slot).copied().unwrap_or_default()
-    }
-
-    fn set(&mut self, slot: ClientSlot, objects: u32) {
-        self.changes += 1;
-        match objects {
-            0 => self.of_client.remove(&slot),
-            _ => self.of_client.insert(slot, objects),
-        };
-    }
-
-    /// Gives up at most `objects` reservations; returns whether the client had any.
-    pub(super) fn take_back(&mut self, slot: ClientSlot, objects: u32) -> bool {
-        let had = self.of(slot);
-        if had > 0 && objects > 0 {
-            self.set(slot, had.saturating_sub(objects));
-        }
-        had > 0
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = (ClientSlot, u32)> + '_ {
-        self.of_client.iter().map(|(slot, objects)| (*slot, *objects))
-    }
-
-    /// Forgets the requests of an ended session.
-    pub(super) fn forget(&mut self, session: SessionId) {
-        self.queue.retain(|waiting| waiting.asker.session != session);
-        self.seen = None;
-    }
-
-    /// Forgets one request and returns whether there was one. The requests behind it are
-    /// reconsidered.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let before = self.queue.len();
-        self.queue.retain(|one| (one.asker.session, one.asker.seq) != (session, seq));
-        let is_found = self.queue.len() < before;
-        if is_found {
-            self.seen = None;
-        }
-        is_found
-    }
-
-    /// Takes out all requests at shutdown.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
-        self.queue.drain(..).map(|waiting| waiting.asker)
-    }
-
-    pub(super) fn is_blocked(&self, scope: Scope) -> bool {
-        !self.queue.is_empty() && self.blocked.contains(&scope)
-    }
-
-    /// Clients of the waiting requests, in order.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = ClientSlot> + '_ {
-        self.queue.iter().map(|waiting| waiting.asker.slot)
-    }
-
-    fn push(&mut self, waiting: WaitingReservation) -> Result<(), WireError> {
-        let session = waiting.asker.session;
-        let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
-        limit("requests that wait for room for objects", self.queue.len() + 1, WAITING_MAX)?;
-        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
-        self.queue.push_back(waiting);
-        Ok(())
-    }
-}
+use super::parts::reservations::{FreedMark, WaitingReservation};
+use super::state::NodeState;
 
 impl NodeState {
     /// Reserves room for `objects` objects. Returns `None` if the answer follows later.

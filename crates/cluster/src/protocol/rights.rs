@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use farrow_store::own_name;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +71,12 @@ impl RightsTable {
     }
 }
 
+/// The namespace of a full name.
+pub(in crate::protocol) fn namespace_in(full: &str) -> &str {
+    let rest = full.strip_suffix(own_name(full)).unwrap_or_default();
+    rest.strip_suffix('\0').unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +116,16 @@ mod tests {
         table.set(more).unwrap();
         let bytes = postcard::to_allocvec(&table).unwrap();
         assert_eq!(postcard::from_bytes(&bytes), Ok(table));
+    }
+
+    #[test]
+    fn the_namespace_of_a_full_name_is_what_stands_before_the_nul() {
+        for (full, namespace) in [("x", ""), ("team\0x", "team"), ("a:b\0a:b", "a:b"), ("", "")] {
+            assert_eq!(namespace_in(full), namespace, "{full:?}");
+        }
+        assert!(
+            ANY.parse::<farrow_membership::NodeName>().is_err(),
+            "no node is called like all of them"
+        );
     }
 }

@@ -1,18 +1,21 @@
 //! Spilling: objects move from memory to files and back. Another thread works on the files: jobs
 //! are actions, their results are events.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use farrow_memory::{Length, Span};
+use farrow_memory::Length;
 use farrow_store::{
-    Evicted, EvictionCandidate, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room,
-    SpillHead, SpillPlan, StoreError, Target, Within,
+    Evicted, Home, NamespaceId, Need, ObjectId, Room, SpillPlan, StoreError, Target, Within,
 };
 use farrow_wire::{ReplyBody, WireError};
 
-use super::admission::answer_to;
+use super::action::answer_to;
 use super::convert::{limit, store_error};
-use super::node::NodeState;
+use super::parts::spills::{
+    CopiedOrder, ManualEviction, PendingRestore, SpillWaiter, Spills, Stage,
+};
+use super::spill_job::{SpillDone, SpillJob, WriteFault};
+use super::state::NodeState;
 use super::{Action, SessionId};
 
 /// Limit of objects being written at a time; the worker writes one, the others are its supply.
@@ -33,284 +36,6 @@ const RESTORE_MS_MAX: u64 = 60_000;
 
 /// Longest wait for objects being spilled, of a request that may not wait for memory.
 pub(super) const SPILL_MS_MAX: u64 = 8_000;
-
-/// Pause of all spilling after a failed write.
-const PAUSE_MS: u64 = 1_000;
-
-/// Work on files, in the order of the jobs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SpillJob {
-    /// Write an object.
-    Write {
-        /// The first bytes of the file.
-        head: SpillHead,
-        /// Positions of the parts that follow.
-        parts: Vec<Span>,
-        /// Space to leave free in the folder. A restore needs it: another object may have to leave
-        /// memory first.
-        spare_bytes: u64,
-    },
-    /// Read the head of a file.
-    Look {
-        /// The object.
-        id: ObjectId,
-    },
-    /// Read an object.
-    Load {
-        /// The head of its file.
-        head: SpillHead,
-        /// Destination of its blocks.
-        blocks: Vec<Span>,
-    },
-    /// Remove a file.
-    Forget {
-        /// The object of the file.
-        id: ObjectId,
-    },
-}
-
-/// Failure to write a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteFault {
-    /// No space was left for the file.
-    pub is_full: bool,
-    /// Error message of the system.
-    pub reason: String,
-}
-
-/// Result of a job; an error is a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SpillDone {
-    /// An object is in its file.
-    Written {
-        /// The object.
-        id: ObjectId,
-        /// Success, or the failure.
-        result: Result<(), WriteFault>,
-    },
-    /// The head of a file was read.
-    Looked {
-        /// The object.
-        id: ObjectId,
-        /// The head, or the error.
-        result: Result<SpillHead, String>,
-    },
-    /// An object is in its blocks.
-    Loaded {
-        /// The object.
-        id: ObjectId,
-        /// Its descriptor and its metadata, or the error.
-        result: Result<(Vec<u8>, Vec<u8>), String>,
-    },
-}
-
-/// A request that waits for an object.
-#[derive(Debug)]
-struct SpillWaiter {
-    session: SessionId,
-    seq: u64,
-    deadline_ms: u64,
-}
-
-/// Progress of a restore.
-#[derive(Debug)]
-enum Stage {
-    /// The head of its file is being read.
-    Looking,
-    /// It waits for room.
-    Waiting(SpillHead),
-    /// Its bytes are being read.
-    Loading,
-}
-
-#[derive(Debug)]
-struct PendingRestore {
-    stage: Stage,
-    waiters: Vec<SpillWaiter>,
-}
-
-/// A manual eviction in progress.
-#[derive(Debug)]
-struct ManualEviction {
-    session: SessionId,
-    seq: u64,
-    left: BTreeSet<ObjectId>,
-    evicted: Evicted,
-    /// Whether a file for it could not be written.
-    has_failed: bool,
-}
-
-/// The last failure to write a file, until a write succeeds.
-#[derive(Debug)]
-struct SpillFailure {
-    fault: WriteFault,
-    bytes: u64,
-    /// The file would have used the space to leave free.
-    is_of_spare: bool,
-}
-
-/// Spills and restores in progress.
-#[derive(Debug, Default)]
-pub(super) struct Spills {
-    /// Prefix of the names of files; `None`: nothing is spilled.
-    label: Option<String>,
-    now_ms: u64,
-    /// Objects chosen to leave memory.
-    queue: VecDeque<ObjectId>,
-    /// Objects being written: their bytes, and the space to leave free.
-    writing: BTreeMap<ObjectId, (u64, u64)>,
-    /// Objects in memory with an up-to-date file: they leave memory without a write.
-    copied: BTreeSet<ObjectId>,
-    restores: BTreeMap<ObjectId, PendingRestore>,
-    evictions: Vec<ManualEviction>,
-    jobs: Vec<SpillJob>,
-    paused_until_ms: u64,
-    failure: Option<SpillFailure>,
-    /// Objects could leave memory if their files could be written.
-    is_blocked: bool,
-    /// The store's freed amount when restores last looked for room.
-    seen_freed: Freed,
-    pub(super) spilled_total: u64,
-    pub(super) restored_total: u64,
-    pub(super) failures_total: u64,
-}
-
-impl Spills {
-    pub(super) fn is_on(&self) -> bool {
-        self.label.is_some()
-    }
-
-    pub(super) fn set_now(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
-    }
-
-    /// Whether memory will become free without further requests.
-    pub(super) fn is_making_room(&self) -> bool {
-        !self.queue.is_empty() || !self.writing.is_empty()
-    }
-
-    /// Whether an object is being read back.
-    fn is_loading(&self) -> bool {
-        self.restores.values().any(|restore| matches!(restore.stage, Stage::Loading))
-    }
-
-    pub(super) fn file_of(&self, id: ObjectId) -> String {
-        format!("{}/{id}", self.label.as_deref().unwrap_or_default())
-    }
-
-    /// Handles the delete of an object: removes its file, if it has one.
-    pub(super) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
-        if self.copied.remove(&id) || was_spilled {
-            self.forget_file(id);
-        }
-    }
-
-    /// The error for a lack of memory, if failed writes are its cause.
-    pub(super) fn failure(
-        &self,
-        asked: u64,
-        (free, largest): (u64, u64),
-        waited_ms: u64,
-    ) -> Option<WireError> {
-        let SpillFailure { fault, bytes, .. } =
-            self.failure.as_ref().filter(|_| self.is_blocked)?;
-        let folder = self.label.clone().unwrap_or_default();
-        let (bytes, reason) = (*bytes, fault.reason.clone());
-        Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
-    }
-
-    fn forget_file(&mut self, id: ObjectId) {
-        if self.is_on() {
-            self.jobs.push(SpillJob::Forget { id });
-        }
-        if self.failure.as_ref().is_some_and(|failure| failure.fault.is_full) {
-            // There may be space again.
-            self.paused_until_ms = 0;
-        }
-    }
-
-    /// Forgets the requests of an ended session.
-    pub(super) fn forget(&mut self, session: SessionId) {
-        for restore in self.restores.values_mut() {
-            restore.waiters.retain(|waiter| waiter.session != session);
-        }
-        self.evictions.retain(|eviction| eviction.session != session);
-    }
-
-    /// Forgets one request and returns whether there was one. Work begun for it continues: other
-    /// requests may need it.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let before = self.waiting();
-        for restore in self.restores.values_mut() {
-            restore.waiters.retain(|waiter| (waiter.session, waiter.seq) != (session, seq));
-        }
-        self.evictions.retain(|one| (one.session, one.seq) != (session, seq));
-        self.waiting() < before
-    }
-
-    fn waiting(&self) -> usize {
-        let restores = self.restores.values().map(|restore| restore.waiters.len());
-        restores.sum::<usize>() + self.evictions.len()
-    }
-
-    /// Takes out all waiting requests at shutdown.
-    pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
-        let waiters = self.restores.values_mut().flat_map(|one| one.waiters.drain(..));
-        let mut all: Vec<_> = waiters.map(|waiter| (waiter.session, waiter.seq)).collect();
-        all.extend(self.evictions.drain(..).map(|one| (one.session, one.seq)));
-        all
-    }
-
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        let waiters = self.restores.values().flat_map(|restore| &restore.waiters);
-        waiters.map(|waiter| waiter.deadline_ms).min()
-    }
-
-    fn renamed(&mut self, id: ObjectId, new: ObjectId) {
-        for eviction in &mut self.evictions {
-            if eviction.left.remove(&id) {
-                eviction.left.insert(new);
-            }
-        }
-    }
-
-    /// Whether any object waits for room to be restored.
-    fn is_restoring(&self) -> bool {
-        self.restores.values().any(|restore| matches!(restore.stage, Stage::Waiting(_)))
-    }
-
-    /// Whether spilling is paused. Restores may use the space that was left free for them.
-    fn is_paused(&self) -> bool {
-        let has_spare = self.failure.as_ref().is_some_and(|failure| failure.is_of_spare);
-        self.now_ms < self.paused_until_ms && !(has_spare && self.is_restoring())
-    }
-
-    /// Handles a failed write: spilling pauses for a while.
-    fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
-        let given_up = std::mem::take(&mut self.queue);
-        for eviction in &mut self.evictions {
-            let mut all = given_up.iter().chain([&id]);
-            eviction.has_failed |= all.any(|id| eviction.left.contains(id));
-        }
-        self.failures_total += 1;
-        self.paused_until_ms = self.now_ms.saturating_add(PAUSE_MS);
-        let is_of_spare = fault.is_full && spare > 0;
-        self.failure = Some(SpillFailure { fault, bytes, is_of_spare });
-        self.is_blocked = true;
-        for id in given_up {
-            self.settled(id, None);
-        }
-    }
-
-    /// Notes that an object has left memory, or stays; `freed` is the memory that became free.
-    fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
-        for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
-            eviction.left.remove(&id);
-            eviction.evicted.objects += u32::from(freed.is_some());
-            eviction.evicted.bytes.0 += freed.unwrap_or_default().0;
-        }
-    }
-}
 
 impl NodeState {
     /// Enables spilling to files named `label/ID`.
@@ -642,26 +367,5 @@ impl NodeState {
 
     fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
         WireError::NotRestored { what: id.to_string(), file: self.spills.file_of(id), reason }
-    }
-}
-
-/// Order of another policy, of the objects that already have a file.
-#[derive(Debug)]
-struct CopiedOrder<'a> {
-    policy: &'a dyn EvictionPolicy,
-    ids: &'a BTreeSet<ObjectId>,
-}
-
-impl EvictionPolicy for CopiedOrder<'_> {
-    fn name(&self) -> &'static str {
-        self.policy.name()
-    }
-
-    fn is_automatic(&self) -> bool {
-        self.policy.is_automatic()
-    }
-
-    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        if self.ids.contains(&candidate.id) { self.policy.rank(candidate) } else { None }
     }
 }

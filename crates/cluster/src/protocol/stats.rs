@@ -3,7 +3,7 @@
 use farrow_store::{StoreError, StoreStats};
 use farrow_wire::NodeStats;
 
-use super::node::NodeState;
+use super::state::NodeState;
 
 impl NodeState {
     /// Sets the server's progress: bytes of prepared pages, and number of wake-ups.

@@ -5,8 +5,8 @@ use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, Sto
 use farrow_wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
 use super::convert::{limit, store_error};
-use super::node::NodeState;
-use super::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
+use super::parts::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
+use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};
 
 /// Limit of events searched for one request. A client that is further behind searches by itself.

@@ -4,8 +4,8 @@ use farrow_net::source::MemberLife;
 
 use super::Server;
 use crate::net::NetAction;
-use crate::protocol::Action;
-use crate::protocol::cluster::{Answer, answer_peer};
+use crate::protocol::cluster::Answer;
+use crate::protocol::{Action, answer_peer};
 
 const NS_IN_MS: u64 = 1_000_000;
 const NS_IN_SECOND: u64 = 1_000_000_000;

@@ -82,9 +82,6 @@ pub(crate) enum LoopEnd {
     HandingOver(Box<Handover>),
 }
 
-/// A private node that no client has joined ends after this time.
-const DESERTED_FIRST: Duration = Duration::from_secs(30);
-
 /// The parts of a server.
 pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,

@@ -10,7 +10,7 @@ use super::{ORPHANS, Server};
 use crate::protocol::PeerIdentity;
 
 /// A process that could not be watched is tried again after this time.
-const WATCH_AGAIN_MS: u64 = 1_000;
+pub(super) const WATCH_AGAIN_MS: u64 = 1_000;
 
 impl Server {
     pub(super) fn watch_orphans(&mut self) {

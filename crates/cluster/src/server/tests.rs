@@ -6,8 +6,9 @@ use std::process::{Child, Command};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
-use farrow_wire::{Hello, PROTOCOL_VERSION, RequestBody, Welcome};
+use farrow_wire::{Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome};
 
+use super::orphans::WATCH_AGAIN_MS;
 use super::*;
 use crate::protocol::{AdoptedState, DaemonInfo};
 

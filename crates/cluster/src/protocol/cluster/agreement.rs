@@ -6,19 +6,8 @@ use farrow_membership::{
     Incarnation, Membership, Message, Options, Output, PersistentState, Sender, View,
 };
 
-use super::{Cluster, JoinError, PeerAction};
-use crate::protocol::Action;
-use crate::protocol::node::NodeState;
-
-/// How the nodes of a cluster agree on their members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AgreementKind {
-    /// Consensus by a majority of the nodes.
-    #[default]
-    Embedded,
-    /// Through the contents of an etcd.
-    Etcd,
-}
+use super::action::PeerAction;
+use super::options::{AgreementKind, JoinError};
 
 /// The membership back end of a node.
 #[derive(Debug)]
@@ -161,41 +150,5 @@ impl Agreement {
             EtcdOutput::Told(told) => Outcome::Told(told),
         };
         out.into_iter().map(outcome).collect()
-    }
-}
-
-impl NodeState {
-    /// Handles a reply of etcd; [`PeerAction::AskEtcd`] gave the number.
-    pub fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<Action>) {
-        self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
-    }
-
-    /// Handles a possible change in etcd.
-    pub fn etcd_changed(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.with_membership(now_ms, out, |membership| membership.etcd_changed(now_ms));
-    }
-
-    fn with_membership(
-        &mut self,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-        what: impl FnOnce(&mut Agreement) -> Vec<Outcome>,
-    ) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let outcomes = what(&mut cluster.membership);
-        self.perform_membership(outcomes, now_ms, out);
-        self.tell_members();
-    }
-
-    /// Notices the end of the lease before any action that depends on it: a stopped process may
-    /// continue after the lease has ended.
-    pub(in crate::protocol) fn heed_lease(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let is_over =
-            |cluster: &Cluster| cluster.has_lease && !cluster.membership.has_lease(now_ms);
-        if self.cluster.as_deref().is_some_and(is_over) {
-            self.with_membership(now_ms, out, |membership| membership.tick(now_ms));
-        }
     }
 }

@@ -6,11 +6,13 @@ use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 use farrow_wire::{Rights, WireError, WireTarget};
 
-use super::lookups::because;
-use super::peers::PeerNode;
-use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
+use super::peer::{PeerNode, because};
+use super::pending::PendingQuestion;
+use super::questions::{Answer, Question};
+use super::state::ASK_LEASES_MAX;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
+use crate::protocol::state::NodeState;
 
 /// Limit of the time for a ticket: a connection waits for it.
 const TICKET_MS_MAX: u64 = 2_500;
@@ -271,7 +273,7 @@ impl NodeState {
         if self.may(node, right, full) {
             return Ok(());
         }
-        let namespace = crate::protocol::grants::namespace_in(full).to_owned();
+        let namespace = crate::protocol::rights::namespace_in(full).to_owned();
         let (node, right) = (node.to_owned(), right.to_string());
         Err(WireError::NotGranted { node, namespace, right })
     }

@@ -1,12 +1,15 @@
 //! Lookups of names in memory that this node cannot map: its home is asked.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use farrow_wire::{ReplyBody, WireError};
 
+use super::peer::because;
+use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
-use super::{ASK_LEASES_MAX, Answer, NodeState, PendingQuestion, Question};
-use crate::protocol::admission::answer_to;
+use super::questions::{Answer, Question};
+use super::state::ASK_LEASES_MAX;
+use super::waiting::NameLookup;
+use crate::protocol::action::answer_to;
+use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
 /// Limit of lookups at a time.
@@ -14,33 +17,6 @@ const LOOKUPS_MAX: usize = 4096;
 
 /// Limit of the time for an answer about a name: less than a client's timeout of 10 s.
 const LOOKUP_MS_MAX: u64 = 3_000;
-
-/// A client's wait for a lookup of a name.
-#[derive(Debug)]
-struct NameLookup {
-    session: SessionId,
-    seq: u64,
-    /// Nodes that have not answered.
-    waiting: BTreeSet<String>,
-    /// The error of a node that did not answer about the name.
-    silent: Option<WireError>,
-}
-
-/// Lookups in progress.
-#[derive(Debug, Default)]
-pub(super) struct Lookups {
-    next: u64,
-    all: BTreeMap<u64, NameLookup>,
-}
-
-impl Lookups {
-    /// Forgets one. False: there is none.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let before = self.all.len();
-        self.all.retain(|_, one| (one.session, one.seq) != (session, seq));
-        self.all.len() < before
-    }
-}
 
 impl NodeState {
     /// The other node with an object of this full name that a client could not find. `None`: nodes
@@ -155,17 +131,5 @@ impl NodeState {
             None => self.found_lost(None),
         };
         out.push(answer_to(session, seq, body));
-    }
-}
-
-/// The same error, for a node that did not report its names either.
-pub(super) fn because(error: &WireError, why: &str) -> WireError {
-    match error {
-        WireError::NodeUnreachable { node, address, reason } => WireError::NodeUnreachable {
-            node: node.clone(),
-            address: address.clone(),
-            reason: format!("{reason}; it did not say which names it has: {why}"),
-        },
-        other => other.clone(),
     }
 }

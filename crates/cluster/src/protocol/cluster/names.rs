@@ -7,104 +7,18 @@ use farrow_membership::naming::{self, NameRefusal, NameRequest};
 use farrow_store::{ClientSlot, ObjectId, own_name};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
-use super::peers::{is_name_known, unread};
-use super::{ASK_LEASES_MAX, Cluster, NodeState};
-use crate::protocol::admission::answer_to;
-use crate::protocol::grants::namespace_in;
+use super::peer::{is_name_known, unread};
+use super::state::{ASK_LEASES_MAX, Cluster};
+use super::waiting::{PendingNameRelease, Then, WaitingForNames};
+use crate::protocol::action::answer_to;
+use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
-use crate::protocol::requests::RequestContext;
+use crate::protocol::rights::namespace_in;
+use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
 /// Limit of requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
-
-/// Cost of a requested name beside its copies: the future object, and entries of tables.
-const NAME_COST_BYTES: usize = 512;
-
-/// A request that waits for its names.
-#[derive(Debug)]
-struct WaitingForNames {
-    session: SessionId,
-    slot: ClientSlot,
-    seq: u64,
-    body: RequestBody,
-    /// Full names.
-    names: Vec<String>,
-    deadline_ms: u64,
-    /// The request was answered. Names that are still granted for it are given back.
-    is_cancelled: bool,
-}
-
-/// A request that waits until authorities know that names are no longer in flight. Otherwise they
-/// would report the names as taken after they are free again.
-#[derive(Debug)]
-struct PendingNameRelease {
-    session: SessionId,
-    slot: ClientSlot,
-    seq: u64,
-    /// Full names.
-    names: Vec<String>,
-    deadline_ms: u64,
-    then: Then,
-}
-
-#[derive(Debug)]
-enum Then {
-    /// Serves a delete of objects that have the names.
-    Serve(RequestBody),
-    /// Answers a request that was granted the names and did not use them.
-    Answer(Result<ReplyBody, WireError>),
-}
-
-/// Requests that wait for names, and granted names that are not settled.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    next_ticket: u64,
-    waiting: BTreeMap<u64, WaitingForNames>,
-    /// Not requested yet: this node has no lease.
-    asleep: Vec<WaitingForNames>,
-    indebted: Vec<PendingNameRelease>,
-    /// Reserved by clients of this node's memory.
-    reserved: Vec<String>,
-    /// Whether some of them may not be reserved any more.
-    has_changed: bool,
-}
-
-impl Parked {
-    /// `reserved` are the names from the previous daemon.
-    pub(super) fn new(reserved: Vec<String>) -> Self {
-        Self { reserved, ..Self::default() }
-    }
-
-    fn count(&self) -> usize {
-        self.waiting.len() + self.asleep.len() + self.indebted.len()
-    }
-
-    /// Memory of a session's requests, with the requested names.
-    fn bytes_of(&self, session: SessionId) -> usize {
-        let waiting = self.waiting.values().chain(&self.asleep);
-        let names = waiting.filter(|one| one.session == session).flat_map(|one| &one.names);
-        names.map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
-    }
-
-    /// Ends the wait of one request. False: it does not wait, or was served and its answer waits.
-    fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let is_it = |one: &WaitingForNames| (one.session, one.seq) == (session, seq);
-        let before = self.count();
-        self.asleep.retain(|one| !is_it(one));
-        self.indebted.retain(|one| {
-            (one.session, one.seq) != (session, seq) || matches!(one.then, Then::Answer(_))
-        });
-        let mut waiting = self.waiting.values_mut().filter(|one| is_it(one) && !one.is_cancelled);
-        let is_found = waiting.next().map(|one| one.is_cancelled = true).is_some();
-        is_found || self.count() < before
-    }
-
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        let asleep = self.asleep.iter().map(|one| one.deadline_ms);
-        asleep.chain(self.indebted.iter().map(|one| one.deadline_ms)).min()
-    }
-}
 
 impl NodeState {
     /// Memory of the requests of a session that wait for names.

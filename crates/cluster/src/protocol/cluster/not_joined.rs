@@ -2,122 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use farrow_membership::{Body, ClashError, Message};
-use farrow_wire::{MemberInfo, Reach};
-
-use super::offer::lease_ms_in;
-use super::{NodeState, Outcome};
-use crate::protocol::Action;
-
 /// Pause before the same message is logged again.
-const AGAIN_MS: u64 = 60_000;
+pub(in crate::protocol) const AGAIN_MS: u64 = 60_000;
 
 /// Limit of remembered addresses, and of messages.
-const REMEMBERED_MAX: usize = 128;
+pub(in crate::protocol) const REMEMBERED_MAX: usize = 128;
 
 /// The reasons, by address, and the logged messages.
 #[derive(Debug, Default)]
-pub(super) struct NotJoined {
+pub(in crate::protocol) struct NotJoined {
     /// Reasons why nodes at these addresses are not reached or did not join.
-    why_not: BTreeMap<String, String>,
+    pub(in crate::protocol) why_not: BTreeMap<String, String>,
     /// Logged messages, with their times.
-    said: BTreeMap<String, u64>,
+    pub(in crate::protocol) said: BTreeMap<String, u64>,
 }
 
 impl NotJoined {
-    fn note(&mut self, address: &str, why: String) {
+    pub(in crate::protocol) fn note(&mut self, address: &str, why: String) {
         if self.why_not.len() < REMEMBERED_MAX || self.why_not.contains_key(address) {
             self.why_not.insert(address.to_owned(), why);
         }
     }
 
     /// Whether a message is to be logged now.
-    fn is_due(&mut self, words: &str, now_ms: u64) -> bool {
+    pub(in crate::protocol) fn is_due(&mut self, words: &str, now_ms: u64) -> bool {
         self.said.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < AGAIN_MS);
         let is_due = !self.said.contains_key(words) && self.said.len() < REMEMBERED_MAX;
         if is_due {
             self.said.insert(words.to_owned(), now_ms);
         }
         is_due
-    }
-}
-
-impl NodeState {
-    /// Notes that messages to an address arrive, or why they do not.
-    pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        match why_not {
-            Some(why) => cluster.not_joined.note(&address, why),
-            None => drop(cluster.not_joined.why_not.remove(&address)),
-        }
-    }
-
-    /// Handles a clash that only the operator of the nodes can resolve.
-    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let words = clash.to_string();
-        if let Some(address) = clash.address() {
-            cluster.not_joined.note(address, words.clone());
-        }
-        let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
-        if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
-            let own = &cluster.options.address;
-            self.failure = Some(format!(
-                "the name {name} is in use: by the node at {address}, and by this one at {own}; \
-                 start this one with another --name"
-            ));
-            out.push(Action::Stop);
-        } else if cluster.not_joined.is_due(&words, now_ms) {
-            tracing::error!(%clash, "cluster");
-        }
-    }
-
-    /// Rejects a node with another lease: each node relies on the lease of all others.
-    pub(super) fn refuse_lease(&mut self, message: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
-        let Body::Ask { info, .. } = &message.body else {
-            return None;
-        };
-        let cluster = self.cluster.as_mut()?;
-        let (own_ms, theirs_ms) = (cluster.options.lease_ms, lease_ms_in(info)?);
-        if own_ms == theirs_ms {
-            return None;
-        }
-        let (name, address) = (&message.from.name, &message.from.address);
-        let words = format!(
-            "node {name} at {address} is not let in: its lease is {theirs_ms} ms, that of this \
-             node {own_ms} ms (--lease-ms)"
-        );
-        if cluster.not_joined.is_due(&words, now_ms) {
-            tracing::error!("{words}");
-        }
-        cluster.not_joined.note(address, words);
-        Some(cluster.membership.refuse_lease(&message.from))
-    }
-
-    /// Nodes that this one is to join and that are no members, each with the reason.
-    pub(super) fn not_joined(&self) -> Vec<MemberInfo> {
-        let Some(cluster) = &self.cluster else {
-            return Vec::new();
-        };
-        let is_known = |address: &String| {
-            *address == cluster.options.address
-                || cluster.peers.values().any(|one| one.member.address == *address)
-        };
-        let absent = cluster.options.seeds.iter().filter(|address| !is_known(address));
-        let absent =
-            absent.filter_map(|address| Some((address, cluster.not_joined.why_not.get(address)?)));
-        absent
-            .map(|(address, why)| MemberInfo {
-                address: address.clone(),
-                reach: Reach::NotJoined,
-                why_not: why.clone(),
-                ..MemberInfo::default()
-            })
-            .collect()
     }
 }
 

@@ -1,151 +1,17 @@
 //! The other nodes: their membership and their mapped memory.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use farrow_membership::{Member, NodeNumber, Reachability as Heard, View};
+use farrow_store::{ObjectId, Target, Whereabouts};
+use farrow_wire::{Reach, WireError, WireTarget};
 
-use farrow_membership::naming::Unread;
-use farrow_membership::{Member, NodeName, NodeNumber, Reachability as Heard, View};
-use farrow_memory::Fabric;
-use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
-use farrow_wire::{MemberInfo, Reach, WireError, WireTarget};
-
-use super::offer::{MemoryRoute, Offer};
-use super::{NodeState, PeerAction};
+use super::action::PeerAction;
+use super::offer::MemoryRoute;
+use super::peer::{MappablePeer, PeerMemory, PeerNode, unknown_names};
 use crate::protocol::Action;
+use crate::protocol::state::NodeState;
 
 /// Limit of lost nodes that are remembered.
 const LOST_MAX: usize = 64;
-
-/// The memory of another node, mapped by this one to look up names.
-#[derive(Debug, Clone)]
-pub struct MappablePeer {
-    /// The fabric, for clients that map it.
-    pub fabric: Arc<dyn Fabric>,
-    /// Reads its directory.
-    pub reader: Reader,
-}
-
-#[derive(Debug)]
-enum PeerMemory {
-    /// Not mapped, for this reason.
-    Missing(String),
-    Mapped(Box<MappablePeer>),
-}
-
-#[derive(Debug)]
-pub(super) struct PeerNode {
-    pub(super) member: Member,
-    pub(super) offer: Option<Offer>,
-    reach: Reach,
-    /// It left in order, so no node waits for its objects.
-    has_left: bool,
-    memory: PeerMemory,
-    /// Fabric by which its objects are fetched: `net` or `net+TLS`.
-    pub(super) by_net: Option<&'static str>,
-    /// Time of the next question for the address of its data server.
-    pub(super) ask_net_at_ms: Option<u64>,
-}
-
-impl PeerNode {
-    fn new(member: Member) -> Self {
-        let offer = Offer::decode(&member.info);
-        let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
-        let memory = PeerMemory::Missing(why.to_owned());
-        let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
-        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms }
-    }
-
-    pub(super) fn set_reach(&mut self, state: Heard) {
-        let reach = match state {
-            Heard::Live => Reach::Live,
-            Heard::Suspect => Reach::Suspect,
-            Heard::Lost => Reach::Lost,
-        };
-        if self.reach != reach {
-            let node = self.member.name.as_str();
-            tracing::info!(node, from = self.reach.as_str(), to = reach.as_str(), "reach");
-        }
-        self.reach = reach;
-    }
-
-    pub(super) fn ask_by_net_at_ms(&self) -> Option<u64> {
-        self.ask_net_at_ms.filter(|_| !self.is_lost())
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.reach == Reach::Lost
-    }
-
-    pub(super) fn mapped(&self) -> Option<&MappablePeer> {
-        match &self.memory {
-            PeerMemory::Mapped(memory) => Some(memory),
-            PeerMemory::Missing(_) => None,
-        }
-    }
-
-    fn has_name(&self, full: &str) -> bool {
-        self.mapped().is_some_and(|memory| has_name(&memory.reader, full))
-    }
-
-    /// An error if the node is lost.
-    pub(super) fn check_live(&self) -> Result<(), WireError> {
-        if !self.is_lost() {
-            return Ok(());
-        }
-        let node = self.member.name.to_string();
-        let reason = format!("nothing is heard from {}", self.member.address);
-        Err(WireError::NodeLost { node, reason })
-    }
-
-    /// An error that says why objects in its memory cannot be used.
-    pub(super) fn check_usable(&self) -> Result<(), WireError> {
-        self.check_live()?;
-        match self.mapped() {
-            Some(_) => Ok(()),
-            None => Err(self.unreachable()),
-        }
-    }
-
-    /// The error for an object in its memory, which is not mapped here.
-    fn unreachable(&self) -> WireError {
-        let reason = match &self.memory {
-            PeerMemory::Missing(why) => why.clone(),
-            PeerMemory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
-        };
-        let Member { name, address, .. } = &self.member;
-        WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
-    }
-
-    /// Whether it is lost and may return with objects whose names are unknown here.
-    fn is_lost_unread(&self) -> bool {
-        self.is_lost() && !self.has_left && self.mapped().is_none()
-    }
-
-    pub(super) fn report(&self) -> MemberInfo {
-        let Member { number, name, incarnation, address, .. } = &self.member;
-        let mut report = MemberInfo {
-            number: number.get(),
-            name: name.to_string(),
-            address: address.clone(),
-            incarnation: incarnation.0,
-            reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
-            region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
-            capacity: self.offer.as_ref().map_or(0, |offer| offer.capacity),
-            ..MemberInfo::default()
-        };
-        match &self.memory {
-            PeerMemory::Missing(why) => {
-                report.why_not.clone_from(why);
-                self.by_net.unwrap_or_default().clone_into(&mut report.fabric);
-            }
-            PeerMemory::Mapped(memory) => {
-                report.fabric = memory.fabric.kind().as_str().to_owned();
-                report.coherence = memory.fabric.coherence_class().as_str().to_owned();
-            }
-        }
-        report
-    }
-}
 
 impl NodeState {
     /// Handles a new view.
@@ -342,47 +208,4 @@ impl NodeState {
         let is_it = peer.member.incarnation.0 == incarnation && !peer.is_lost();
         is_it.then(|| peer.member.clone())
     }
-}
-
-/// Whether an object with this full name is in the memory of a node, this one included. Names of a
-/// lost node stay taken: it may return with its objects.
-pub(super) fn is_name_known(home: &Home, peers: &BTreeMap<String, PeerNode>, full: &str) -> bool {
-    #[cfg(feature = "failpoints")]
-    if farrow_store::failpoints::is_faulty("names.blind") {
-        return false;
-    }
-    // An unreadable name might exist.
-    home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full))
-}
-
-fn unknown_names(name: &NodeName, address: &str) -> WireError {
-    let reason = format!(
-        "nothing is heard from {address}, and which names its objects have is not known; if it will \
-         not come back, tell each other node: `farrow nodes forget {name}`"
-    );
-    WireError::NodeLost { node: name.to_string(), reason }
-}
-
-/// The nodes whose names cannot be read here. If members were lost before this daemon started, all
-/// others are asked: they may know the names of those.
-pub(super) fn unread(peers: &BTreeMap<String, PeerNode>, view: Option<&View>) -> Unread {
-    let mut former = view.into_iter().flat_map(|view| &view.former);
-    let asks_all = former.any(|one| !one.has_left && !peers.contains_key(one.name.as_str()));
-    let members = peers.values().filter(|one| !one.is_lost());
-    let members = members.filter(|one| asks_all || one.mapped().is_none());
-    let lost = peers.values().filter(|one| one.is_lost_unread());
-    Unread {
-        members: members.map(|one| one.member.number).collect(),
-        lost: lost.map(|one| one.member.number).min(),
-    }
-}
-
-fn has_name(reader: &Reader, full: &str) -> bool {
-    let own = own_name(full);
-    let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("");
-    // The number of the namespace does not matter for the lookup of a name.
-    let (number, _) = reader.namespace();
-    let reader = reader.clone().in_namespace(number, namespace);
-    // An unreadable name might exist.
-    !matches!(reader.whereabouts(Target::Name(own)), Ok(Whereabouts::Nowhere))
 }

@@ -4,47 +4,17 @@
 use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
 use farrow_wire::{ReplyBody, WireError};
 
-use super::{NodeState, PeerAction, PendingQuestion, Question};
+use super::action::PeerAction;
+use super::pending::PendingQuestion;
+use super::questions::Question;
+use super::watched::{Dirty, Watched};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
 use crate::protocol::identity::node_key;
+use crate::protocol::state::NodeState;
 
 /// Pause before a client whose node gave no answer is asked about again.
 pub(super) const AGAIN_MS: u64 = 500;
-
-/// State of the watch of a remote client without a connection.
-#[derive(Debug)]
-pub(super) enum Watched {
-    /// Its process is visible from here.
-    Here,
-    /// Its node is being asked.
-    Asking,
-    /// At this time it is checked, or its node is asked, again.
-    AskAt(u64),
-}
-
-impl Watched {
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        match self {
-            Self::AskAt(at_ms) => Some(*at_ms),
-            Self::Here | Self::Asking => None,
-        }
-    }
-}
-
-/// An ended client whose writable memory is in quarantine.
-#[derive(Debug)]
-pub(super) struct Dirty {
-    remote_client: RemoteClient,
-    /// Time at which its node is asked to clean; `None`: it is being asked.
-    ask_at_ms: Option<u64>,
-}
-
-impl Dirty {
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        self.ask_at_ms
-    }
-}
 
 impl NodeState {
     /// Watches remote clients that lost their connections: by their processes if those are visible,

@@ -1,26 +1,17 @@
 //! Waiting for names that are sealed in the memory of other nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use farrow_wire::Rights;
 
+use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
-use super::{Answer, NodeState, PendingQuestion, Question};
+use super::questions::{Answer, Question};
 use crate::protocol::Action;
-use crate::protocol::admission::answer_to;
-use crate::protocol::waits::Wait;
+use crate::protocol::action::answer_to;
+use crate::protocol::parts::waits::Wait;
+use crate::protocol::state::NodeState;
 
 /// Limit of names that one other node may wait for.
 const AWAITED_MAX: usize = 65_536;
-
-/// Names that clients wait for.
-#[derive(Debug, Default)]
-pub(super) struct Awaited {
-    /// Names that clients of other nodes wait for, and the nodes to notify.
-    by_others: BTreeMap<String, BTreeSet<String>>,
-    /// Names that clients of this node wait for.
-    by_own: BTreeSet<String>,
-}
 
 impl NodeState {
     /// Notes full names that clients of this node began to wait for.

@@ -3,33 +3,15 @@
 use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 
-use super::DeleteWaiter;
-use super::invalidate::{DeleteOrigin, Withdrawal};
+use super::transfers::DeleteWaiter;
+use super::withdrawals::{DeleteOrigin, Forwarded, PendingDelete, Withdrawal};
 use crate::protocol::Action;
-use crate::protocol::admission::answer_to;
-use crate::protocol::cluster::{Answer, Question, answer_peer};
+use crate::protocol::action::answer_peer;
+use crate::protocol::action::answer_to;
+use crate::protocol::cluster::{Answer, Question};
+use crate::protocol::context::RequestContext;
 use crate::protocol::convert::{store_error, store_target};
-use crate::protocol::node::NodeState;
-use crate::protocol::requests::RequestContext;
-
-/// A delete that other nodes perform or allow in part.
-#[derive(Debug)]
-pub(super) struct Forwarded {
-    pub(super) waiter: DeleteWaiter,
-    targets: Vec<WireTarget>,
-    results: Vec<Result<(), WireError>>,
-    /// Number of parts that are not done.
-    left: usize,
-}
-
-/// A delete for another node, waiting until the name authority knows that the name is taken.
-#[derive(Debug)]
-pub(super) struct PendingDelete {
-    token: u64,
-    from: String,
-    target: WireTarget,
-    pub(super) until_ms: u64,
-}
+use crate::protocol::state::NodeState;
 
 impl NodeState {
     /// Deletes objects for a client. Returns `None` if the answer follows later.

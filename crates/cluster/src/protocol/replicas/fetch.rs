@@ -1,6 +1,6 @@
 //! Objects of other nodes: search and transfer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use farrow_memory::{Length, Span};
 use farrow_net::frame::Opened;
@@ -8,25 +8,22 @@ use farrow_store::{
     Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
     Target, own_name,
 };
-use farrow_wire::{Extent, PartSpec, ReplyBody, WireError, WireTarget};
+use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
-use super::import::ImportTarget;
-use super::{FetchKey, FetchWaiter, Replica, Replicas};
+use super::state::{Replica, Replicas};
+use super::transfers::{FetchKey, FetchWaiter, Fetching, Opening, ROOM_MS_MAX};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
-use crate::protocol::admission::answer_to;
+use crate::protocol::action::answer_to;
 use crate::protocol::convert::{limit, store_error};
-use crate::protocol::node::NodeState;
+use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
 const FETCHES_MAX: usize = 1024;
 
 /// Limit of clients that wait for them.
 const WAITERS_MAX: usize = 16_384;
-
-/// Limit of the wait of an object for room, or for its home to restore it to memory.
-pub(super) const ROOM_MS_MAX: u64 = 60_000;
 
 /// Fewest remembered replicas at which evicted ones are forgotten.
 const REMEMBERED_MIN: usize = 1024;
@@ -36,86 +33,6 @@ const CALLED_IN_PAUSE_MS: u64 = 5;
 
 /// Pause before a busy home is asked again.
 const BUSY_PAUSE_MS: u64 = 50;
-
-/// An object that is searched for.
-#[derive(Debug)]
-pub(super) struct Opening {
-    pub(super) key: FetchKey,
-    pub(super) waiters: Vec<FetchWaiter>,
-    /// Later clients: an earlier answer that a node lacks the object may be too old for them.
-    pub(super) late: Vec<FetchWaiter>,
-    /// Nodes that have not answered yet.
-    pub(super) left: BTreeSet<String>,
-    /// Nodes to ask again, and when.
-    pub(super) again: BTreeMap<String, u64>,
-    /// The error of a node that may have the object.
-    pub(super) fault: Option<WireError>,
-    /// Objects recalled meanwhile: a node may have answered before the recall.
-    pub(super) gone: BTreeSet<ObjectId>,
-    pub(super) deadline_ms: u64,
-    /// Until this time a node that cannot be reached may be restarting.
-    pub(super) lost_ms: u64,
-    /// It becomes an object of this node.
-    pub(super) import: Option<ImportTarget>,
-}
-
-impl Opening {
-    /// An object that these nodes may have.
-    pub(super) fn new(
-        key: FetchKey,
-        waiters: Vec<FetchWaiter>,
-        nodes: impl IntoIterator<Item = String>,
-        now_ms: u64,
-        lost_ms: u64,
-    ) -> Self {
-        Self {
-            key,
-            waiters,
-            late: Vec::new(),
-            left: nodes.into_iter().collect(),
-            again: BTreeMap::new(),
-            fault: None,
-            gone: BTreeSet::new(),
-            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
-            lost_ms,
-            import: None,
-        }
-    }
-}
-
-/// An object that is being fetched.
-#[derive(Debug)]
-pub(super) struct Fetching {
-    pub(super) node: String,
-    pub(super) hold: u64,
-    pub(super) head: SpillHead,
-    pub(super) brought: Brought,
-    pub(super) opened: Opened,
-    /// The part to fetch; `None`: the whole object.
-    pub(super) part: Option<PartSpec>,
-    /// The full name by which the part was found.
-    pub(super) part_of: Option<String>,
-    /// Full name of the replica, if it gets one.
-    pub(super) name: Option<String>,
-    pub(super) namespace: NamespaceId,
-    pub(super) waiters: Vec<FetchWaiter>,
-    /// Clients that need another part of the object. One part is fetched at a time.
-    pub(super) later: Vec<FetchWaiter>,
-    /// Whether the bytes are in transfer. Otherwise the object waits for room.
-    pub(super) is_on_its_way: bool,
-    /// Whether the object was recalled meanwhile.
-    pub(super) is_gone: bool,
-    pub(super) lost_ms: u64,
-    pub(super) deadline_ms: u64,
-    pub(super) import: Option<ImportTarget>,
-}
-
-pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
-    match target {
-        WireTarget::Name(full) => NetQuery::Name(full.clone()),
-        WireTarget::Id(hi, lo) => NetQuery::Id(*hi, *lo),
-    }
-}
 
 /// An object of this node that replicates one of another node.
 #[derive(Debug, Clone, Copy)]

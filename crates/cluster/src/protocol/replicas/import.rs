@@ -8,36 +8,15 @@ use farrow_memory::Span;
 use farrow_store::{ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, SpillHead};
 use farrow_wire::{Extent, ReplyBody, WireError};
 
-use super::FetchKey;
-use super::fetch::Opening;
+use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportTarget, Opening};
 use crate::net::query::NetQuery;
+use crate::protocol::Action;
 use crate::protocol::convert::{limit, store_error};
-use crate::protocol::node::NodeState;
 use crate::protocol::node_key;
-use crate::protocol::{Action, SessionId};
+use crate::protocol::state::NodeState;
 
 /// Objects that are imported at a time.
 const IMPORTS_MAX: usize = 256;
-
-/// For whom an object is brought, and under which name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ImportTarget {
-    pub(super) session: SessionId,
-    pub(super) slot: ClientSlot,
-    /// In full; reserved by the client.
-    pub(super) name: Option<String>,
-}
-
-/// A request to import an object.
-#[derive(Debug)]
-pub(in crate::protocol) struct ImportAsk {
-    pub(in crate::protocol) session: SessionId,
-    pub(in crate::protocol) slot: ClientSlot,
-    pub(in crate::protocol) seq: u64,
-    pub(in crate::protocol) origin: ObjectId,
-    pub(in crate::protocol) name: Option<String>,
-    pub(in crate::protocol) until_ms: u64,
-}
 
 impl NodeState {
     /// Brings an object of another node and makes it one of this node. `None`: the answer comes later.
@@ -63,7 +42,7 @@ impl NodeState {
         let import = ImportTarget { session, slot, name };
         let query = NetQuery::Id(origin.hi, origin.lo);
         let key = FetchKey::new(query, Extent::Whole)?;
-        let waiter = super::FetchWaiter { key: key.clone(), session, seq, until_ms };
+        let waiter = FetchWaiter { key: key.clone(), session, seq, until_ms };
         // The client asks again while the object is on its way.
         let openings = self.replicas.openings.values_mut();
         let mut same = openings.filter(|one| one.key == key);

@@ -3,57 +3,26 @@
 //! The object is deleted last. If it disappeared while another node still finds its replica, a
 //! reader there would see the object after a reader here did not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use farrow_net::source::MemberLife;
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
-use super::{Replicas, Replicated, WithoutReplicated};
+use super::state::{Replicas, Replicated, WithoutReplicated};
+use super::withdrawals::{DeleteOrigin, EVERYTHING, Withdrawal};
 use crate::protocol::Action;
-use crate::protocol::cluster::{Answer, answer_peer};
+use crate::protocol::action::answer_peer;
+use crate::protocol::cluster::Answer;
 use crate::protocol::convert::store_target;
-use crate::protocol::node::NodeState;
+use crate::protocol::state::NodeState;
 
 /// Pause before a member that was not reached is notified again.
 const TELL_AGAIN_MS: u64 = 100;
 
-/// Stands for all objects of an earlier incarnation of this node: which of them have replicas
-/// elsewhere is unknown.
-pub(super) const EVERYTHING: ObjectId = ObjectId { hi: 0, lo: u64::MAX };
-
 /// Limit of objects whose replicas are recalled at a time when memory is short.
 const RECALLS_MAX: usize = 64;
-
-/// Origin of a delete.
-#[derive(Debug)]
-pub(super) enum DeleteOrigin {
-    /// The number of the delete, and the index of the object in it.
-    Client(u64, usize),
-    Node(u64),
-}
-
-/// A delete of an object of this node, waiting until no other node finds the object.
-#[derive(Debug)]
-pub(super) struct Withdrawal {
-    asker: DeleteOrigin,
-    pub(super) target: WireTarget,
-    /// Ids of the object; other nodes cannot open them.
-    pub(super) ids: BTreeSet<ObjectId>,
-    /// Ids of which members still have replicas.
-    left: BTreeSet<ObjectId>,
-}
-
-impl Withdrawal {
-    pub(super) fn new(asker: DeleteOrigin, target: WireTarget) -> Self {
-        Self { asker, target, ids: BTreeSet::new(), left: BTreeSet::new() }
-    }
-}
-
-/// Members that still have replicas of an object. A member that was not reached has the time of the
-/// next notification.
-pub(super) type Leaving = BTreeMap<MemberLife, Option<u64>>;
 
 impl NodeState {
     /// Handles the invalidation of objects by their home, which finds them until no other node

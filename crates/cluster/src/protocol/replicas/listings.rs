@@ -4,12 +4,12 @@ use farrow_net::frame::Opened;
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError};
 
-use super::DeleteWaiter;
+use super::transfers::DeleteWaiter;
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault, listing};
-use crate::protocol::admission::answer_to;
+use crate::protocol::action::answer_to;
 use crate::protocol::convert::{limit, store_error};
-use crate::protocol::node::NodeState;
+use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
 /// Limit of pages requested at a time.

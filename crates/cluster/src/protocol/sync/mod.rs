@@ -6,27 +6,29 @@
 //! a name to another node, flags and members of barriers move before the new owner answers for the
 //! name (see `moves`). The waiters then ask the new owner.
 
+mod message;
 mod moves;
+mod moving;
+mod state;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-use farrow_membership::Epoch;
 use farrow_store::{NAME_BYTES_MAX, own_name};
-use farrow_wire::{ReplyBody, Rights, SyncAsk, WireError};
-use serde::{Deserialize, Serialize};
+use farrow_wire::{ReplyBody, SyncAsk, WireError};
 
-use moves::Moves;
-use table::{Arrival, Outcomes, SyncTable};
+pub use message::SyncQuestion;
+pub(in crate::protocol) use message::right_for;
+pub(in crate::protocol) use state::Sync;
+use state::{SyncOrigin, SyncWait};
+use table::{Arrival, Outcomes};
 pub use table::{NameState, PARTIES_MAX, Party, WaitOutcome, Waiter};
 
-use super::admission::answer_to;
+use super::action::answer_to;
+use super::context::RequestContext;
 use super::convert::limit;
-use super::grants::namespace_in;
-use super::node::NodeState;
-use super::requests::RequestContext;
+use super::rights::namespace_in;
+use super::state::NodeState;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 
@@ -41,136 +43,6 @@ const AGAIN_MS: u64 = 100;
 
 /// Limit of remembered ended clients of other nodes: more than end while a barrier moves.
 const ENDED_MAX: usize = 4096;
-
-/// The right that a client of a node other than the owner needs.
-pub(super) fn right_for(ask: &SyncAsk) -> Rights {
-    match ask {
-        SyncAsk::Arrive { .. } | SyncAsk::SetFlags { .. } => Rights::WRITE,
-        SyncAsk::WaitFlags { .. } => Rights::READ,
-    }
-}
-
-/// Messages between the node of a client and the owner of a name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SyncQuestion {
-    /// A request of a client of the asking node.
-    Ask {
-        /// The full name.
-        name: String,
-        /// The request.
-        ask: SyncAsk,
-        /// Number of the request at the asking node.
-        number: u64,
-        /// Number of the client there.
-        client: u64,
-        /// Its process id.
-        pid: u32,
-    },
-    /// The outcome of a request of the receiving node.
-    Told {
-        /// Number of the request there.
-        number: u64,
-        /// The outcome.
-        told: WaitOutcome,
-    },
-    /// A client of the asking node ended.
-    Left {
-        /// Number of the client there.
-        client: u64,
-    },
-    /// The asking node no longer waits for the outcome of a request.
-    GivenUp {
-        /// Number of the request there.
-        number: u64,
-    },
-    /// State of a name from its owner, which leaves. The receiver owns the name by the view without
-    /// it.
-    Retained {
-        /// Number of the message; repetitions have the same one.
-        number: u64,
-        /// The full name.
-        name: String,
-        /// The state.
-        retained: NameState,
-        /// Epoch of the sender's view; in another epoch the message is rejected.
-        epoch: Epoch,
-    },
-    /// A client of the asking node cancelled a request. The request is undone; it does not break a
-    /// barrier.
-    Withdrawn {
-        /// Number of the request there.
-        number: u64,
-    },
-    /// Asks for the retained state of names that the asking node owns by the view of this epoch.
-    HandOver {
-        /// Epoch of the asking node's view; in another epoch there is no answer.
-        epoch: Epoch,
-        /// The last name received; the answer has the names after it.
-        after: Option<String>,
-    },
-}
-
-#[derive(Debug)]
-struct SyncWait {
-    session: SessionId,
-    seq: u64,
-    name: String,
-    ask: SyncAsk,
-    pid: u32,
-    /// The owner of the name.
-    owner: String,
-    deadline_ms: u64,
-    /// The owner did not answer, and is asked again at this time.
-    again_at_ms: Option<u64>,
-    /// The owner's refusal of this request: nothing is lost if the owner is, and another node may
-    /// be asked.
-    refusal: Option<String>,
-}
-
-/// The client of a request, with the numbers that its node uses.
-#[derive(Debug, Clone, Copy)]
-struct SyncOrigin<'a> {
-    /// The node of the client.
-    node: &'a str,
-    /// Number of the request there.
-    number: u64,
-    /// Number of the client there.
-    client: u64,
-    /// Its process id there.
-    pid: u32,
-}
-
-/// The barriers and flags that a node owns, and the waits of its own clients.
-#[derive(Debug, Default)]
-pub(super) struct Sync {
-    table: SyncTable,
-    waits: BTreeMap<u64, SyncWait>,
-    next_number: u64,
-    /// Clients that arrived at a barrier, on any node.
-    parties: BTreeSet<SessionId>,
-    /// Those of them that ended since the last tick.
-    ended: Vec<SessionId>,
-    /// Clients of other nodes that ended recently: a barrier that moves may still have them as
-    /// members.
-    ended_elsewhere: VecDeque<(String, u64)>,
-    moves: Moves,
-    /// Whether this node leaves and has handed over everything.
-    is_leaving: bool,
-}
-
-impl Sync {
-    fn fresh_number(&mut self) -> u64 {
-        let number = self.next_number;
-        self.next_number += 1;
-        number
-    }
-
-    fn add(&mut self, wait: SyncWait) -> u64 {
-        let number = self.fresh_number();
-        self.waits.insert(number, wait);
-        number
-    }
-}
 
 impl NodeState {
     /// Handles a client's request for a barrier or flags.

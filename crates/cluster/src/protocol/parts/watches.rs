@@ -4,29 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{Event, NamespaceId, watched_bit};
 
-use super::SessionId;
+use crate::protocol::identity::SessionId;
 
 /// Limit of such requests of one connection at a time.
-pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
+pub(in crate::protocol) const WATCHES_PER_SESSION_MAX: usize = 16;
 
 /// Memory of one request: two copies of the longest prefix, and entries of the tables.
-pub(super) const WATCHER_BYTES_MAX: usize = 1 << 10;
+pub(in crate::protocol) const WATCHER_BYTES_MAX: usize = 1 << 10;
 
 /// One waiting request.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    pub(super) session: SessionId,
-    pub(super) seq: u64,
+pub(in crate::protocol) struct Watcher {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
     /// The request ignores events of other namespaces.
-    pub(super) namespace: NamespaceId,
-    pub(super) prefix: String,
-    pub(super) kinds: u8,
-    pub(super) deadline_ms: u64,
+    pub(in crate::protocol) namespace: NamespaceId,
+    pub(in crate::protocol) prefix: String,
+    pub(in crate::protocol) kinds: u8,
+    pub(in crate::protocol) deadline_ms: u64,
 }
 
 /// All waiting requests, by prefix and by deadline.
 #[derive(Debug)]
-pub(super) struct Watches {
+pub(in crate::protocol) struct Watches {
     next: u64,
     /// Events before this one have been delivered to all.
     told: u64,
@@ -45,7 +45,7 @@ pub(super) struct Watches {
 impl Watches {
     /// No request waits. `head` events were published; `expected` are the namespaces that were
     /// watched.
-    pub(super) fn new(head: u64, expected: u64) -> Self {
+    pub(in crate::protocol) fn new(head: u64, expected: u64) -> Self {
         Self {
             next: 0,
             told: head,
@@ -60,39 +60,39 @@ impl Watches {
     }
 
     /// Notifies a session of all objects of a namespace, from now to the end of the session.
-    pub(super) fn want_all(&mut self, session: SessionId, namespace: NamespaceId) {
+    pub(in crate::protocol) fn want_all(&mut self, session: SessionId, namespace: NamespaceId) {
         self.of_all.insert(session, namespace);
     }
 
     /// Bits of the namespaces with sessions to notify of every object.
-    pub(super) fn of_all(&self) -> u64 {
+    pub(in crate::protocol) fn of_all(&self) -> u64 {
         self.of_all.values().fold(self.expected, |bits, namespace| bits | watched_bit(*namespace))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::protocol) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Events before this one have been delivered to all.
-    pub(super) fn told(&self) -> u64 {
+    pub(in crate::protocol) fn told(&self) -> u64 {
         self.told
     }
 
-    pub(super) fn set_told(&mut self, head: u64) {
+    pub(in crate::protocol) fn set_told(&mut self, head: u64) {
         self.told = head;
     }
 
     /// Number of waiting requests of a session.
-    pub(super) fn count_of(&self, session: SessionId) -> usize {
+    pub(in crate::protocol) fn count_of(&self, session: SessionId) -> usize {
         self.by_session.get(&session).map_or(0, BTreeSet::len)
     }
 
     /// Upper bound of the memory of a session's waiting requests.
-    pub(super) fn bytes_of(&self, session: SessionId) -> usize {
+    pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
         self.count_of(session) * WATCHER_BYTES_MAX
     }
 
-    pub(super) fn add(&mut self, watcher: Watcher) {
+    pub(in crate::protocol) fn add(&mut self, watcher: Watcher) {
         let id = self.next;
         self.next += 1;
         let ids = self.by_prefix.entry(watcher.prefix.clone()).or_default();
@@ -107,7 +107,7 @@ impl Watches {
 
     /// Takes out the requests that match an event. One lookup for each distinct prefix length, for
     /// any number of requests.
-    pub(super) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
+    pub(in crate::protocol) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
         let prefixes = self.lengths.keys().filter_map(|length| event.name.get(..*length));
         let ids: Vec<u64> = prefixes
             .filter_map(|prefix| self.by_prefix.get(prefix))
@@ -124,14 +124,18 @@ impl Watches {
     }
 
     /// Takes out at most `watchers_max` expired requests.
-    pub(super) fn expired(&mut self, now_ms: u64, watchers_max: usize) -> Vec<Watcher> {
+    pub(in crate::protocol) fn expired(
+        &mut self,
+        now_ms: u64,
+        watchers_max: usize,
+    ) -> Vec<Watcher> {
         let over = self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id);
         let over: Vec<u64> = over.take(watchers_max).collect();
         over.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Forgets the requests of an ended session.
-    pub(super) fn forget(&mut self, session: SessionId) {
+    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
         self.of_all.remove(&session);
         let gone = self.by_session.get(&session).cloned();
         for id in gone.into_iter().flatten() {
@@ -140,12 +144,12 @@ impl Watches {
     }
 
     /// Stops expecting sessions of an earlier node; returns whether any was expected.
-    pub(super) fn expect_nobody(&mut self) -> bool {
+    pub(in crate::protocol) fn expect_nobody(&mut self) -> bool {
         std::mem::take(&mut self.expected) != 0
     }
 
     /// Takes out all requests.
-    pub(super) fn drain(&mut self) -> Vec<Watcher> {
+    pub(in crate::protocol) fn drain(&mut self) -> Vec<Watcher> {
         self.by_prefix.clear();
         self.lengths.clear();
         self.by_deadline.clear();
@@ -154,7 +158,7 @@ impl Watches {
     }
 
     /// Deadline of the request that expires first.
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::SessionId;
+use crate::protocol::identity::SessionId;
 
 /// Limit of waits of one client at a time.
-pub(super) const WAITS_PER_SESSION_MAX: usize = 1024;
+pub(in crate::protocol) const WAITS_PER_SESSION_MAX: usize = 1024;
 
 /// Cost of a wait beside its names: entries of the tables.
 const WAIT_COST_BYTES: usize = 256;
@@ -14,21 +14,21 @@ const NAME_COST_BYTES: usize = 128;
 
 /// One waiting request.
 #[derive(Debug)]
-pub(super) struct Wait {
-    pub(super) session: SessionId,
-    pub(super) seq: u64,
+pub(in crate::protocol) struct Wait {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
     /// Whether each target is sealed.
-    pub(super) ready: Vec<bool>,
+    pub(in crate::protocol) ready: Vec<bool>,
     /// Number of sealed targets that ends the wait.
-    pub(super) count: usize,
-    pub(super) deadline_ms: u64,
+    pub(in crate::protocol) count: usize,
+    pub(in crate::protocol) deadline_ms: u64,
     /// The targets that may still appear, with their indexes in `ready`.
-    pub(super) names: Vec<(String, usize)>,
+    pub(in crate::protocol) names: Vec<(String, usize)>,
 }
 
 /// All waiting requests, by name and by deadline.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(in crate::protocol) struct Waits {
     next: u64,
     all: BTreeMap<u64, Wait>,
     by_name: BTreeMap<String, BTreeSet<u64>>,
@@ -53,29 +53,29 @@ impl Wait {
 }
 
 /// Memory of a wait for these targets and names.
-pub(super) fn wait_bytes(ready: &[bool], names: &[(String, usize)]) -> usize {
+pub(in crate::protocol) fn wait_bytes(ready: &[bool], names: &[(String, usize)]) -> usize {
     let names = names.iter().map(|(name, _)| 2 * name.len() + NAME_COST_BYTES);
     WAIT_COST_BYTES + ready.len() + names.sum::<usize>()
 }
 
 impl Waits {
     /// Number of waits of a session.
-    pub(super) fn count_of(&self, session: SessionId) -> usize {
+    pub(in crate::protocol) fn count_of(&self, session: SessionId) -> usize {
         self.by_session.get(&session).map_or(0, |one| one.ids.len())
     }
 
     /// Memory of the waits of a session.
-    pub(super) fn bytes_of(&self, session: SessionId) -> usize {
+    pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
         self.by_session.get(&session).map_or(0, |one| one.bytes)
     }
 
     /// Whether a request waits for this name.
-    pub(super) fn is_awaited(&self, name: &str) -> bool {
+    pub(in crate::protocol) fn is_awaited(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
     /// Adds a wait.
-    pub(super) fn add(&mut self, wait: Wait) {
+    pub(in crate::protocol) fn add(&mut self, wait: Wait) {
         let id = self.next;
         self.next += 1;
         for (name, _) in &wait.names {
@@ -89,19 +89,19 @@ impl Waits {
     }
 
     /// Notes that a name is sealed; [`Self::ready`] then returns the waits that are complete.
-    pub(super) fn sealed(&mut self, name: &str) {
+    pub(in crate::protocol) fn sealed(&mut self, name: &str) {
         if let Some((name, ids)) = self.by_name.remove_entry(name) {
             self.sealed.push_back((name, ids));
         }
     }
 
     /// Whether any wait for a sealed name is not checked yet.
-    pub(super) fn has_ready(&self) -> bool {
+    pub(in crate::protocol) fn has_ready(&self) -> bool {
         !self.sealed.is_empty()
     }
 
     /// Checks at most `looks_max` waits for sealed names; returns the complete ones.
-    pub(super) fn ready(&mut self, looks_max: usize) -> Vec<Wait> {
+    pub(in crate::protocol) fn ready(&mut self, looks_max: usize) -> Vec<Wait> {
         let mut done = Vec::new();
         for _ in 0..looks_max {
             let Some((name, ids)) = self.sealed.front_mut() else {
@@ -139,13 +139,13 @@ impl Waits {
     }
 
     /// Takes out the waits for a name that cannot appear here.
-    pub(super) fn failed(&mut self, name: &str) -> Vec<Wait> {
+    pub(in crate::protocol) fn failed(&mut self, name: &str) -> Vec<Wait> {
         let ids = self.by_name.remove(name).unwrap_or_default();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Takes out at most `waits_max` expired waits.
-    pub(super) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
+    pub(in crate::protocol) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
         let mut over = Vec::new();
         while over.len() < waits_max
             && let Some(&(deadline_ms, id)) = self.by_deadline.first()
@@ -160,7 +160,7 @@ impl Waits {
     }
 
     /// Forgets the waits of an ended session.
-    pub(super) fn forget(&mut self, session: SessionId) {
+    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
         let gone = self.by_session.get(&session).map(|one| one.ids.clone());
         for id in gone.into_iter().flatten() {
             self.remove(id);
@@ -168,7 +168,7 @@ impl Waits {
     }
 
     /// Forgets one wait and returns whether there was one.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+    pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let mut all = self.all.iter();
         let found = all.find(|(_, wait)| wait.session == session && wait.seq == seq);
         let found = found.map(|(id, _)| *id);
@@ -176,7 +176,7 @@ impl Waits {
     }
 
     /// Takes out all waits at shutdown.
-    pub(super) fn drain(&mut self) -> Vec<Wait> {
+    pub(in crate::protocol) fn drain(&mut self) -> Vec<Wait> {
         self.by_name.clear();
         self.by_deadline.clear();
         self.by_session.clear();
@@ -185,7 +185,7 @@ impl Waits {
     }
 
     /// Deadline of the wait that expires first.
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 

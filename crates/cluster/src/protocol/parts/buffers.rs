@@ -8,11 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::ClientSlot;
-use farrow_wire::{RequestBody, WireError};
+use farrow_wire::WireError;
 
-use super::SessionId;
-use super::node::NodeState;
+use crate::protocol::identity::SessionId;
 
 /// Bytes that a session may always hold: the buffer of one read, and short replies and waits. 1,024
 /// clients then hold 16 MiB at most.
@@ -24,36 +22,33 @@ pub const BUFFERS_BYTES_DEFAULT: usize = 128 << 20;
 /// The least total: four requests of the maximum length.
 pub const BUFFERS_BYTES_MIN: u64 = 16 << 20;
 
-/// Cost of a reserved name beside its bytes.
-const NAME_COST_BYTES: usize = 64;
-
 /// Bytes that one session occupies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct SessionBuffers {
+pub(in crate::protocol) struct SessionBuffers {
     /// Requests and replies on its connection: these can be dropped.
-    buffered: usize,
+    pub(in crate::protocol) buffered: usize,
     /// Waiting requests and names: these stay until they are answered or given back.
-    waiting: usize,
+    pub(in crate::protocol) waiting: usize,
 }
 
 impl SessionBuffers {
-    fn all(self) -> usize {
+    pub(in crate::protocol) fn all(self) -> usize {
         self.buffered.saturating_add(self.waiting)
     }
 }
 
 /// Bytes of all sessions.
 #[derive(Debug)]
-pub(super) struct Buffers {
-    max: usize,
+pub(in crate::protocol) struct Buffers {
+    pub(in crate::protocol) max: usize,
     /// Bytes of unprocessed messages of other nodes, and their limit.
-    of_peers: (usize, usize),
-    total: usize,
-    waiting: usize,
+    pub(in crate::protocol) of_peers: (usize, usize),
+    pub(in crate::protocol) total: usize,
+    pub(in crate::protocol) waiting: usize,
     /// Sessions that hold any bytes.
-    of: BTreeMap<SessionId, SessionBuffers>,
+    pub(in crate::protocol) of: BTreeMap<SessionId, SessionBuffers>,
     /// Sessions above `HELD_BYTES_FREE`, ordered by the bytes that can be dropped.
-    large: BTreeSet<(usize, SessionId)>,
+    pub(in crate::protocol) large: BTreeSet<(usize, SessionId)>,
 }
 
 impl Default for Buffers {
@@ -64,11 +59,11 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    fn held(&self, session: SessionId) -> SessionBuffers {
+    pub(in crate::protocol) fn held(&self, session: SessionId) -> SessionBuffers {
         self.of.get(&session).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, session: SessionId, now: SessionBuffers) {
+    pub(in crate::protocol) fn set(&mut self, session: SessionId, now: SessionBuffers) {
         let before = self.held(session);
         if before == now {
             return;
@@ -86,12 +81,12 @@ impl Buffers {
     }
 
     /// Share of each session above `HELD_BYTES_FREE` when all of them use theirs.
-    fn share(&self) -> usize {
+    pub(in crate::protocol) fn share(&self) -> usize {
         (self.max / self.large.len().max(1)).max(HELD_BYTES_FREE)
     }
 
     /// Whether a session may buffer `more` bytes more.
-    fn may_buffer(&self, session: SessionId, more: usize) -> bool {
+    pub(in crate::protocol) fn may_buffer(&self, session: SessionId, more: usize) -> bool {
         let all = self.held(session).all().saturating_add(more);
         let fits = self.total.saturating_add(more) <= self.max;
         all <= HELD_BYTES_FREE || fits || all <= self.share()
@@ -99,19 +94,19 @@ impl Buffers {
 
     /// Whether `more` bytes more may wait. They cannot be displaced, so all of them take at most
     /// half of the total, and each session its share of that half.
-    fn may_wait(&self, session: SessionId, more: usize) -> bool {
+    pub(in crate::protocol) fn may_wait(&self, session: SessionId, more: usize) -> bool {
         let waiting = self.held(session).waiting.saturating_add(more);
         let fits = self.waiting.saturating_add(more) <= self.max / 2;
         waiting <= HELD_BYTES_FREE || (fits && waiting <= (self.share() / 2).max(HELD_BYTES_FREE))
     }
 
     /// The session to displace while the total is exceeded.
-    fn over(&self) -> Option<SessionId> {
+    pub(in crate::protocol) fn over(&self) -> Option<SessionId> {
         let (buffered, session) = self.large.last()?;
         (self.total > self.max && *buffered > HELD_BYTES_FREE).then_some(*session)
     }
 
-    fn refused(&self, session: SessionId, more: usize) -> WireError {
+    pub(in crate::protocol) fn refused(&self, session: SessionId, more: usize) -> WireError {
         WireError::QuotaExceeded {
             whose: format!("this client in the node's buffers of {} B", self.max),
             what: "bytes".to_owned(),
@@ -121,95 +116,6 @@ impl Buffers {
             waiting: 0,
             waited_ms: 0,
         }
-    }
-}
-
-impl NodeState {
-    /// Sets the memory that all clients and other nodes together may occupy.
-    pub fn set_buffers_max(&mut self, bytes: u64) {
-        let bytes = bytes.max(BUFFERS_BYTES_MIN);
-        self.buffers.max = usize::try_from(bytes).unwrap_or(usize::MAX);
-    }
-
-    /// Bytes held now, and their limit.
-    pub fn buffers(&self) -> (u64, u64) {
-        let (of_peers, of_peers_max) = self.buffers.of_peers;
-        ((self.buffers.total + of_peers) as u64, (self.buffers.max + of_peers_max) as u64)
-    }
-
-    /// Notes the bytes of unprocessed messages of other nodes, and their limit.
-    pub fn note_peers_buffered(&mut self, of_peers: (usize, usize)) {
-        self.buffers.of_peers = of_peers;
-    }
-
-    /// Notes the bytes of requests and replies that a session buffers now.
-    pub fn note_buffered(&mut self, session: SessionId, buffered: usize) {
-        let waiting = self.waiting_bytes(session);
-        self.buffers.set(session, SessionBuffers { buffered, waiting });
-    }
-
-    /// Whether a session may buffer `more` bytes more.
-    pub fn may_buffer(&self, session: SessionId, more: usize) -> bool {
-        self.buffers.may_buffer(session, more)
-    }
-
-    /// Bytes of unread replies above which a session is no longer served.
-    pub fn replies_max(&self, max: usize) -> usize {
-        let is_scarce = self.buffers.total > self.buffers.max / 2;
-        if is_scarce { max.min(self.buffers.share() / 2) } else { max }
-    }
-
-    /// While the total is exceeded: the session to displace, and the error for it.
-    pub fn to_displace(&self) -> Option<(SessionId, WireError)> {
-        let session = self.buffers.over()?;
-        Some((session, self.buffers.refused(session, 0)))
-    }
-
-    /// The error for a session whose request got no room in time.
-    pub fn no_room_to_buffer(&self, session: SessionId, more: usize) -> WireError {
-        self.buffers.refused(session, more)
-    }
-
-    /// Bytes that wait for a session: requests, and the names of its client.
-    fn waiting_bytes(&self, session: SessionId) -> usize {
-        let slot = self.sessions.get(&session).and_then(|one| one.slot);
-        let names = slot.map_or(0, |slot: ClientSlot| self.home.reserved_bytes(slot));
-        let parked = self.parked_bytes(session);
-        names + parked + self.waits.bytes_of(session) + self.watches.bytes_of(session)
-    }
-
-    /// Rejects a request if its names exceed the limit of its client.
-    pub(super) fn check_names(
-        &mut self,
-        session: SessionId,
-        body: &RequestBody,
-    ) -> Result<(), WireError> {
-        match body {
-            RequestBody::Reserve { names } | RequestBody::Renew { names, .. } => {
-                let bytes = names.iter().map(|name| name.len() + NAME_COST_BYTES).sum();
-                self.check_waiting(session, bytes)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Rejects a request that would exceed the waiting bytes of the session.
-    pub(super) fn check_waiting(
-        &mut self,
-        session: SessionId,
-        more: usize,
-    ) -> Result<(), WireError> {
-        let buffered = self.buffers.held(session).buffered;
-        self.note_buffered(session, buffered);
-        match self.buffers.may_wait(session, more) {
-            true => Ok(()),
-            false => Err(self.buffers.refused(session, more)),
-        }
-    }
-
-    /// Forgets the buffers of an ended session.
-    pub(super) fn forget_buffers(&mut self, session: SessionId) {
-        self.buffers.set(session, SessionBuffers::default());
     }
 }
 

@@ -1,0 +1,94 @@
+//! Questions of other nodes, and the answers of this one.
+
+use super::action::PeerAction;
+use super::questions::{Answer, NAMES_MAX, Question};
+use crate::net::NetAction;
+use crate::protocol::action::{Action, answer_peer};
+use crate::protocol::state::NodeState;
+
+impl NodeState {
+    /// Handles a question of another node. `from` is taken from its certificate.
+    pub fn asked(
+        &mut self,
+        token: u64,
+        from: (&str, u64),
+        body: &[u8],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        self.heed_lease(now_ms, out);
+        let answer = match postcard::from_bytes::<Question>(body) {
+            Ok(question) => self.answer_question(token, from, question, now_ms, out),
+            Err(error) => Some(Answer::No(format!("{} B: {error}", body.len()))),
+        };
+        if let Some(answer) = answer {
+            out.push(answer_peer(token, &answer));
+        }
+    }
+
+    /// Returns `None` if the answer follows later.
+    pub(super) fn answer_question(
+        &mut self,
+        token: u64,
+        (from, incarnation): (&str, u64),
+        question: Question,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Answer> {
+        let Some(member) = self.peer_in_life(from, incarnation) else {
+            return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
+        };
+        match question {
+            Question::Naming(message) => {
+                self.handle_naming(&member, message, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Sync(question) => Some(match self.sync_asked(from, question, now_ms, out) {
+                Ok(answer) => answer,
+                Err(reason) => Answer::No(reason),
+            }),
+            Question::Watch { pid, start_time } => {
+                out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
+                None
+            }
+            Question::Clean { region_uid, spans } => {
+                if self.region_of(from) != Some(region_uid) {
+                    return Some(Answer::No(format!("region {region_uid:#x} is not mapped")));
+                }
+                let node = from.to_owned();
+                out.push(Action::Peer(PeerAction::Clean { token, node, spans }));
+                None
+            }
+            Question::Family { region_uid, place } => Some(match self.memory_of(from) {
+                Some(memory) if memory.reader.uid().0 == region_uid => Answer::IsThere(
+                    farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place),
+                ),
+                // Not mapped again yet, but its clients' children may map it.
+                _ => Answer::No(format!("region {region_uid:#x} is not mapped")),
+            }),
+            Question::Await { names } => Some(self.await_for(from, names)),
+            Question::Sealed { names } => {
+                self.sealed_elsewhere(from, &names, out);
+                Some(Answer::Done)
+            }
+            Question::Has { names } => Some(self.has_names(&names)),
+            Question::DataAddress => {
+                let net = self.cluster.as_ref().and_then(|cluster| cluster.options.net.clone());
+                Some(Answer::DataAddress(net))
+            }
+            Question::Ticket { life } => {
+                let node = from.to_owned();
+                out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation, life }));
+                None
+            }
+            Question::Gone { objects } if objects.len() > NAMES_MAX => {
+                Some(Answer::No(format!("{} objects, {NAMES_MAX} are taken", objects.len())))
+            }
+            Question::Gone { objects } => {
+                self.objects_gone(from, &objects, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
+        }
+    }
+}

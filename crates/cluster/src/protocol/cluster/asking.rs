@@ -1,0 +1,262 @@
+//! Questions and notifications of this node to others.
+
+use farrow_membership::NodeNumber;
+use farrow_membership::naming;
+
+use super::action::PeerAction;
+use super::peer::because;
+use super::pending::{PendingQuestion, Untold};
+use super::questions::{Answer, Question};
+use super::state::{ASK_LEASES_MAX, Cluster};
+use crate::net::NetAction;
+use crate::protocol::action::Action;
+use crate::protocol::state::NodeState;
+use crate::protocol::sync::SyncQuestion;
+
+/// A notification is retried for this long: longer than any transient link failure.
+const TELL_MS_MAX: u64 = 30_000;
+
+/// Pause between attempts to deliver a notification.
+const TELL_AGAIN_MS: u64 = 100;
+
+/// Limit of notifications that are not delivered.
+const UNTOLD_MAX: usize = 65_536;
+
+/// Notes a notification to repeat, unless its node is lost.
+fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u64), now_ms: u64) {
+    let Some(cluster) = cluster else {
+        return;
+    };
+    let is_there = cluster.peers.get(&what.0).is_some_and(|node| !node.is_lost());
+    if is_there && cluster.untold.len() < UNTOLD_MAX {
+        cluster.untold.push(Untold { at_ms: now_ms + TELL_AGAIN_MS, what });
+    }
+}
+
+impl NodeState {
+    /// Whether all state that was handed over has been received.
+    pub fn has_handed_over(&self) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return true;
+        };
+        let asked = cluster.asked.values().filter_map(|about| match about {
+            PendingQuestion::Told { question, .. } => Some(question),
+            _ => None,
+        });
+        let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
+        let is_under_way = under_way.any(|question| {
+            matches!(
+                question,
+                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Told { .. })
+            )
+        });
+        !is_under_way && self.has_nothing_set_aside()
+    }
+
+    pub(super) fn perform_naming(
+        &mut self,
+        outputs: Vec<naming::NameOutput>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        for output in outputs {
+            match output {
+                naming::NameOutput::Send { to, message } => {
+                    if let Some(to) = self.name_of(to) {
+                        self.ask_node(
+                            &to,
+                            &Question::Naming(message),
+                            PendingQuestion::Naming,
+                            out,
+                        );
+                    }
+                }
+                naming::NameOutput::Answer { ticket, results } => {
+                    self.names_granted(ticket, &results, now_ms, out);
+                }
+            }
+        }
+    }
+
+    pub(super) fn name_of(&self, number: NodeNumber) -> Option<String> {
+        let view = self.cluster.as_ref()?.membership.view()?;
+        view.member(number).map(|member| member.name.to_string())
+    }
+
+    /// Asks a mapped peer; `false` if it is not known.
+    pub(in crate::protocol) fn ask_node(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
+        self.ask_node_within(node, question, about, timeout_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with one lease as the limit for the answer.
+    pub(in crate::protocol) fn ask_within_lease(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        self.ask_node_within(node, question, about, lease_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with a limit for the answer.
+    pub(super) fn ask_node_within(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        timeout_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(cluster) = &mut self.cluster else {
+            return false;
+        };
+        let Some(peer) = cluster.peers.get(node) else {
+            return false;
+        };
+        let Ok(body) = postcard::to_allocvec(question) else {
+            return false;
+        };
+        let token = cluster.next_token;
+        cluster.next_token += 1;
+        cluster.asked.insert(token, about);
+        out.push(Action::Peer(PeerAction::Ask {
+            token,
+            node: node.to_owned(),
+            address: peer.member.address.clone(),
+            incarnation: cluster.incarnation,
+            body,
+            timeout_ms,
+        }));
+        true
+    }
+
+    /// Handles the answer to a question of this node, or the reason why there is none.
+    pub fn answered(
+        &mut self,
+        token: u64,
+        answer: Result<Vec<u8>, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(about) = cluster.asked.remove(&token) else {
+            return;
+        };
+        let answer = answer.and_then(|bytes| {
+            postcard::from_bytes::<Answer>(&bytes).map_err(|error| error.to_string())
+        });
+        if let Err(reason) = &answer {
+            tracing::debug!(?about, %reason, "no answer");
+        }
+        match (about, answer) {
+            // By now another client may have that slot.
+            (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
+                if self.orphans.get(&slot) == Some(&peer) =>
+            {
+                self.remote_client_gone(slot, now_ms);
+            }
+            (PendingQuestion::Watch(slot, _), _) => self.watch_later(slot, now_ms),
+            (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
+                self.family_answered(slot, Some(is_there), now_ms);
+            }
+            (PendingQuestion::Family(slot), _) => self.family_answered(slot, None, now_ms),
+            (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
+            (PendingQuestion::Clean(slot), _) => self.clean_later(slot, now_ms),
+            (PendingQuestion::Await(node), Ok(Answer::Sealed(names))) => {
+                self.sealed_elsewhere(&node, &names, out);
+            }
+            (PendingQuestion::Has { lookup, node }, answer) => {
+                self.lookup_answered(lookup, &node, answer, out);
+            }
+            (PendingQuestion::DataAddress { node, incarnation }, answer) => {
+                self.data_address_answered((&node, incarnation), answer, now_ms, out);
+            }
+            (PendingQuestion::Ticket { node, number }, answer) => {
+                let result = match answer {
+                    Ok(Answer::Ticket(ticket)) => Ok(ticket),
+                    Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
+                    Ok(_) => Err(format!("{node} answered something else")),
+                };
+                out.push(Action::Net(NetAction::Ticket { number, result }));
+            }
+            (PendingQuestion::Gone { member, id }, answer) => {
+                let is_done = matches!(answer, Ok(Answer::Done));
+                self.gone_answered(&member, id, is_done, now_ms, out);
+            }
+            (PendingQuestion::Delete { node, which }, answer) => {
+                let result = match answer {
+                    Ok(Answer::Deleted(result)) => result,
+                    Ok(Answer::No(why)) | Err(why) => Err(because(&self.unreachable(&node), &why)),
+                    Ok(_) => Err(self.unreachable(&node)),
+                };
+                self.delete_answered(which, result, out);
+            }
+            (PendingQuestion::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
+            (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
+                self.sync_refused(number, why, now_ms)
+            }
+            (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
+                self.handed_over((&node, epoch), Some(names), now_ms, out);
+            }
+            (PendingQuestion::HandOver { node, epoch }, _) => {
+                self.handed_over((&node, epoch), None, now_ms, out);
+            }
+            (PendingQuestion::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
+                if now_ms < until_ms && !self.is_of_old_epoch(&question) =>
+            {
+                cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
+            }
+            (
+                PendingQuestion::Naming
+                | PendingQuestion::Told { .. }
+                | PendingQuestion::Await(_)
+                | PendingQuestion::Sync(_),
+                _,
+            ) => {}
+        }
+    }
+
+    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
+    /// name. A repetition is harmless.
+    pub(in crate::protocol) fn tell_node(
+        &mut self,
+        node: &str,
+        question: Question,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let until_ms = now_ms.saturating_add(TELL_MS_MAX);
+        let about =
+            PendingQuestion::Told { node: node.to_owned(), question: question.clone(), until_ms };
+        self.ask_node(node, &question, about, out);
+    }
+
+    pub(super) fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let untold = std::mem::take(&mut cluster.untold);
+        let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
+        cluster.untold = later;
+        for Untold { what: (node, question, until_ms), .. } in due {
+            if self.is_of_old_epoch(&question) {
+                continue;
+            }
+            let about =
+                PendingQuestion::Told { node: node.clone(), question: question.clone(), until_ms };
+            self.ask_node(&node, &question, about, out);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The membership of this node: it joins, keeps its lease and leaves.
+
+use std::collections::BTreeMap;
+
+use farrow_membership::etcd::EtcdReply;
+use farrow_membership::naming::Naming;
+use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Output};
+
+use super::action::PeerAction;
+use super::agreement::{Agreement, Outcome};
+use super::not_joined::NotJoined;
+use super::offer::info_of;
+use super::options::{ClusterOptions, JoinError};
+use super::peer::PeerNode;
+use super::state::Cluster;
+use super::waiting::{Awaited, Lookups, Parked};
+use super::watched::{Dirty, Watched};
+use crate::protocol::action::Action;
+use crate::protocol::state::NodeState;
+
+impl NodeState {
+    /// Makes this node a member of a cluster. The region has the state of an earlier incarnation.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn join_cluster(
+        &mut self,
+        options: ClusterOptions,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), JoinError> {
+        let retained = self.retained_membership()?;
+        let first_number = options.incarnation;
+        let membership = MembershipOptions {
+            name: options.name.clone(),
+            address: options.address.clone(),
+            info: info_of(&options.offer, options.lease_ms),
+            seeds: options.seeds.clone(),
+            lease_ms: options.lease_ms,
+            incarnation: Incarnation(options.incarnation),
+            seed: options.seed,
+        };
+        let reserved: Vec<String> = self.home.reserved_names().map(str::to_owned).collect();
+        let naming = Naming::new(options.name.clone(), options.incarnation, reserved.clone());
+        let membership =
+            Agreement::new(options.agreement, membership, retained.as_deref(), now_ms)?;
+        let incarnation = membership.incarnation().0;
+        let known = membership.view().cloned();
+        self.cluster = Some(Box::new(Cluster {
+            membership,
+            naming,
+            incarnation,
+            has_lease: false,
+            peers: BTreeMap::new(),
+            parked: Parked::new(reserved),
+            awaited: Awaited::default(),
+            lookups: Lookups::default(),
+            not_joined: NotJoined::default(),
+            was_member: false,
+            asked: BTreeMap::new(),
+            next_token: 0,
+            watched: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            untold: Vec::new(),
+            has_news: true,
+            has_left: false,
+            options,
+        }));
+        self.number_syncs_from(first_number);
+        if let Some(view) = known {
+            self.view_installed(view, now_ms, out);
+        }
+        self.tick_cluster(now_ms, out);
+        Ok(())
+    }
+
+    /// Handles a message. `from` is taken from the certificate of the sender.
+    pub fn told(
+        &mut self,
+        (from, incarnation): (&str, u64),
+        body: &[u8],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let Ok(message) = postcard::from_bytes::<Message>(body) else {
+            tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
+            return;
+        };
+        if (message.from.name.as_str(), message.from.incarnation.0) != (from, incarnation) {
+            tracing::warn!(from, name = %message.from.name, "a letter in another's name");
+            return;
+        }
+        let outcomes = match self.refuse_lease(&message, now_ms) {
+            Some(outcomes) => outcomes,
+            None => self
+                .cluster
+                .as_mut()
+                .map_or_else(Vec::new, |cluster| cluster.membership.handle(message, now_ms)),
+        };
+        self.perform_membership(outcomes, now_ms, out);
+        self.tell_members();
+    }
+
+    pub(in crate::protocol) fn next_cluster_deadline_ms(&self) -> Option<u64> {
+        let cluster = self.cluster.as_ref()?;
+        let membership = Some(cluster.membership.next_deadline_ms());
+        let naming = Some(cluster.naming.next_deadline_ms()).filter(|at| *at < u64::MAX);
+        let parked = cluster.parked.next_deadline_ms();
+        let watched = cluster.watched.values().filter_map(Watched::next_deadline_ms).min();
+        let dirty = cluster.dirty.values().filter_map(Dirty::next_deadline_ms).min();
+        let untold = cluster.untold.iter().map(|one| one.at_ms).min();
+        let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
+        let all = [membership, naming, parked, watched, dirty, untold, by_net];
+        all.into_iter().flatten().min()
+    }
+
+    pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let outcomes = cluster.membership.tick(now_ms);
+        self.perform_membership(outcomes, now_ms, out);
+        self.settle_reserved();
+        self.tick_names(now_ms, out);
+        self.watch_remote_clients(now_ms, out);
+        self.tell_again(now_ms, out);
+        self.ask_by_net(now_ms, out);
+        self.tell_members();
+    }
+
+    /// Whether no other node needs to learn that this one leaves.
+    pub fn has_left(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.has_left)
+    }
+
+    /// Announces the leave to the other nodes, so that they need not detect it.
+    pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let outcomes = cluster.membership.leave(now_ms);
+        self.perform_membership(outcomes, now_ms, out);
+    }
+
+    /// Handles a reply of etcd; [`PeerAction::AskEtcd`] gave the number.
+    pub fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<Action>) {
+        self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
+    }
+
+    /// Handles a possible change in etcd.
+    pub fn etcd_changed(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.with_membership(now_ms, out, |membership| membership.etcd_changed(now_ms));
+    }
+
+    pub(super) fn with_membership(
+        &mut self,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+        what: impl FnOnce(&mut Agreement) -> Vec<Outcome>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let outcomes = what(&mut cluster.membership);
+        self.perform_membership(outcomes, now_ms, out);
+        self.tell_members();
+    }
+
+    /// Notices the end of the lease before any action that depends on it: a stopped process may
+    /// continue after the lease has ended.
+    pub(in crate::protocol) fn heed_lease(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_over =
+            |cluster: &Cluster| cluster.has_lease && !cluster.membership.has_lease(now_ms);
+        if self.cluster.as_deref().is_some_and(is_over) {
+            self.with_membership(now_ms, out, |membership| membership.tick(now_ms));
+        }
+    }
+
+    pub(super) fn perform_membership(
+        &mut self,
+        outcomes: Vec<Outcome>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Told(told) => self.perform_told(told, now_ms, out),
+                Outcome::Ask(action) => out.push(Action::Peer(action)),
+                Outcome::Keep(bytes) => self.keep(&bytes),
+            }
+        }
+    }
+
+    pub(super) fn perform_told(&mut self, told: Output, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        // It increases by itself while a node waits to join.
+        cluster.incarnation = cluster.membership.incarnation().0;
+        match told {
+            Output::Send { address, message } => {
+                let Ok(body) = postcard::to_allocvec(&message) else {
+                    return;
+                };
+                let incarnation = cluster.incarnation;
+                out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
+            }
+            // Converted to [`Outcome::Keep`] already.
+            Output::Keep(_) => {}
+            Output::View(view) => self.view_installed(view, now_ms, out),
+            Output::Reach { number, state } => {
+                cluster.has_news = true;
+                let found = cluster.peers.values_mut();
+                for one in found.filter(|one| one.member.number == number) {
+                    one.set_reach(state);
+                }
+            }
+            Output::LeaseFound => self.set_lease(true, now_ms, out),
+            Output::LeaseLost => self.set_lease(false, now_ms, out),
+            Output::Outcast { epoch } => {
+                let next = cluster.incarnation.saturating_add(1);
+                let mut outputs = Vec::new();
+                cluster.naming.outcast(&mut outputs);
+                tracing::warn!(epoch = epoch.0, incarnation = next, "the others went on alone");
+                cluster.incarnation = next;
+                cluster.has_news = true;
+                cluster.membership.rejoin(Incarnation(next), now_ms);
+                // Their homes know of the incarnation that is over, and not of the next one.
+                self.drop_all_replicas(now_ms, out);
+                self.perform_naming(outputs, now_ms, out);
+                self.sync_outcast(now_ms, out);
+            }
+            Output::Left => cluster.has_left = true,
+            Output::Clash(clash) => self.clashed(&clash, now_ms, out),
+        }
+    }
+
+    /// Stores the state that must survive a kill, before any message that depends on it is sent.
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.keep_membership(bytes) {
+            tracing::error!(%error, "what is to be kept for the cluster");
+        }
+    }
+
+    pub(super) fn set_lease(&mut self, has_lease: bool, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        if cluster.has_lease != has_lease {
+            tracing::info!(has_lease, "lease");
+        }
+        let is_over = cluster.has_lease && !has_lease;
+        cluster.has_lease = has_lease;
+        cluster.has_news = true;
+        let mut outputs = Vec::new();
+        cluster.naming.lease(has_lease, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+        if is_over {
+            // The homes of the objects no longer wait for this node.
+            for node in self.net_nodes() {
+                self.drop_replicas_of(&node, now_ms, out);
+            }
+        }
+        if has_lease {
+            self.ask_again(now_ms, out);
+        }
+    }
+}

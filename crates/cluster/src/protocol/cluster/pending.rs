@@ -1,0 +1,83 @@
+//! Questions of this node to others, under way.
+
+use farrow_membership::Epoch;
+use farrow_net::source::MemberLife;
+use farrow_store::{ClientSlot, ObjectId};
+
+use super::questions::Question;
+use crate::protocol::identity::PeerIdentity;
+
+/// Subject of a question under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) enum PendingQuestion {
+    /// A message for names; that protocol repeats by itself.
+    Naming,
+    /// Whether the process of the client in that slot runs.
+    Watch(ClientSlot, PeerIdentity),
+    /// Whether processes read through the slot of a client that has ended.
+    Family(ClientSlot),
+    /// A barrier or flags of a client, by the number of the request.
+    Sync(u64),
+    /// State from a member for names that this node owns by the view of an epoch.
+    HandOver {
+        /// The member.
+        node: String,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// The cache lines that a client of another machine left.
+    Clean(ClientSlot),
+    /// Names that clients wait for.
+    Await(String),
+    /// Whether a node whose memory is not mapped has a name.
+    Has {
+        /// The lookup.
+        lookup: u64,
+        /// The node that is asked.
+        node: String,
+    },
+    /// The address of a node's data server.
+    DataAddress {
+        /// The node.
+        node: String,
+        /// Its incarnation.
+        incarnation: u64,
+    },
+    /// A ticket for a connection.
+    Ticket {
+        /// The node.
+        node: String,
+        /// Identifies the request.
+        number: u64,
+    },
+    /// Whether a member has dropped its replica of an object.
+    Gone {
+        /// The member.
+        member: MemberLife,
+        /// The object.
+        id: ObjectId,
+    },
+    /// A delete that another node performs.
+    Delete {
+        /// The node.
+        node: String,
+        /// The delete, and the index of the object in it.
+        which: (u64, usize),
+    },
+    /// A notification that the other node must receive: repeated for a while.
+    Told {
+        /// The node.
+        node: String,
+        /// The notification.
+        question: Question,
+        /// Time of the last attempt.
+        until_ms: u64,
+    },
+}
+
+/// A notification to repeat, and when.
+#[derive(Debug)]
+pub(in crate::protocol) struct Untold {
+    pub(in crate::protocol) at_ms: u64,
+    pub(in crate::protocol) what: (String, Question, u64),
+}

@@ -1,0 +1,47 @@
+//! State of a node's cluster.
+
+use std::collections::BTreeMap;
+
+use farrow_membership::naming::Naming;
+use farrow_store::ClientSlot;
+
+use super::agreement::Agreement;
+use super::not_joined::NotJoined;
+use super::options::ClusterOptions;
+use super::peer::PeerNode;
+use super::pending::{PendingQuestion, Untold};
+use super::waiting::{Awaited, Lookups, Parked};
+use super::watched::{Dirty, Watched};
+
+/// Limit of the time for a question to another node, in leases: the facts in question do not change
+/// sooner.
+pub(in crate::protocol) const ASK_LEASES_MAX: u64 = 3;
+
+/// State of a node's cluster.
+#[derive(Debug)]
+pub(in crate::protocol) struct Cluster {
+    pub(in crate::protocol) options: ClusterOptions,
+    pub(super) membership: Agreement,
+    pub(in crate::protocol) naming: Naming,
+    pub(in crate::protocol) incarnation: u64,
+    pub(in crate::protocol) has_lease: bool,
+    pub(in crate::protocol) peers: BTreeMap<String, PeerNode>,
+    pub(in crate::protocol) parked: Parked,
+    pub(in crate::protocol) awaited: Awaited,
+    pub(in crate::protocol) lookups: Lookups,
+    pub(in crate::protocol) not_joined: NotJoined,
+    /// Whether this node was in a view since this daemon started.
+    pub(in crate::protocol) was_member: bool,
+    pub(in crate::protocol) asked: BTreeMap<u64, PendingQuestion>,
+    pub(in crate::protocol) next_token: u64,
+    /// Remote clients without a connection, with the state of their watch.
+    pub(in crate::protocol) watched: BTreeMap<ClientSlot, Watched>,
+    /// Ended remote clients whose nodes have not cleaned their caches.
+    pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
+    /// Notifications that other nodes have not received.
+    pub(in crate::protocol) untold: Vec<Untold>,
+    /// Whether clients must be informed of a change.
+    pub(in crate::protocol) has_news: bool,
+    /// Whether the others know that this node leaves.
+    pub(in crate::protocol) has_left: bool,
+}

@@ -1,0 +1,23 @@
+//! A request of a client, and whom its answer goes to.
+
+use farrow_store::ClientSlot;
+
+use super::identity::SessionId;
+
+/// Identifies a request and its client.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct Asker {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
+    pub(in crate::protocol) slot: ClientSlot,
+}
+
+/// A request of a client that has joined, and the time.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct RequestContext {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) slot: ClientSlot,
+    /// Number of the request in its session.
+    pub(in crate::protocol) seq: u64,
+    pub(in crate::protocol) now_ms: u64,
+}

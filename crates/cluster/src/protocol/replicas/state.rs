@@ -1,0 +1,221 @@
+//! State of all replicas.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, RwLock};
+
+use farrow_memory::Length;
+use farrow_store::{EvictionCandidate, EvictionPolicy, ObjectId};
+use farrow_wire::PartSpec;
+
+use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, ImportTarget, Opening};
+use super::withdrawals::{EVERYTHING, Forwarded, Leaving, PendingDelete, Withdrawal};
+use crate::net::{Interests, Rules};
+use crate::protocol::identity::SessionId;
+
+/// Access of the state to the network fabric.
+pub(in crate::protocol) struct Port {
+    pub(in crate::protocol) interests: Arc<dyn Interests>,
+    pub(in crate::protocol) rules: Arc<RwLock<Rules>>,
+    pub(in crate::protocol) kind: &'static str,
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind)
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::protocol) struct Replica {
+    pub(in crate::protocol) local: ObjectId,
+    pub(in crate::protocol) node: String,
+    pub(in crate::protocol) bytes: u64,
+}
+
+/// State of all replicas.
+#[derive(Debug, Default)]
+pub(in crate::protocol) struct Replicas {
+    pub(in crate::protocol) port: Option<Port>,
+    pub(in crate::protocol) next: u64,
+    pub(in crate::protocol) openings: BTreeMap<u64, Opening>,
+    pub(in crate::protocol) loading: BTreeMap<ObjectId, Fetching>,
+    /// Objects that were imported between two requests of their clients.
+    pub(in crate::protocol) imported: BTreeMap<(SessionId, ObjectId), ObjectId>,
+    /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
+    pub(in crate::protocol) by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
+    /// The objects whose parts were found by name.
+    pub(in crate::protocol) named_parts: BTreeMap<FetchKey, ObjectId>,
+    /// Number of replicas at which the next sweep is due.
+    pub(in crate::protocol) sweep_at: usize,
+    /// Limit of the bytes of replicas; `None`: all free memory.
+    pub(in crate::protocol) bytes_max: Option<u64>,
+    /// Bytes of the largest request without room.
+    pub(in crate::protocol) wanted_bytes: u64,
+    /// Members may have replicas from an earlier incarnation of this node, and none was notified
+    /// yet.
+    pub(in crate::protocol) is_new_life: bool,
+    pub(in crate::protocol) leaving: BTreeMap<ObjectId, Leaving>,
+    pub(in crate::protocol) withdrawals: Vec<Withdrawal>,
+    /// Clients that wait for pages of lists.
+    pub(in crate::protocol) listings: BTreeMap<u64, DeleteWaiter>,
+    pub(in crate::protocol) forwarded: BTreeMap<u64, Forwarded>,
+    pub(in crate::protocol) indebted: Vec<PendingDelete>,
+    pub(in crate::protocol) fetched_total: u64,
+    pub(in crate::protocol) fetched_bytes_total: u64,
+}
+
+impl Replicas {
+    /// `"net"` or `"net+TLS"`, if there is such a fabric.
+    pub(in crate::protocol) fn kind(&self) -> Option<&'static str> {
+        self.port.as_ref().map(|port| port.kind)
+    }
+
+    /// Number of objects fetched since the start, and their bytes.
+    pub(in crate::protocol) fn fetched(&self) -> [u64; 2] {
+        [self.fetched_total, self.fetched_bytes_total]
+    }
+
+    /// Whether memory becomes free when other nodes have dropped replicas.
+    pub(in crate::protocol) fn is_recalling(&self) -> bool {
+        self.wanted_bytes > 0 || !self.leaving.is_empty()
+    }
+
+    /// Notes that there is no room for `bytes`.
+    pub(in crate::protocol) fn want_room(&mut self, bytes: Length) {
+        if self.port.is_some() {
+            self.wanted_bytes = self.wanted_bytes.max(bytes.0);
+        }
+    }
+
+    pub(in crate::protocol) fn token(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Forgets the requests of an ended session. Work begun for it continues.
+    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+        self.waiters().for_each(|all| all.retain(|one| one.session != session));
+        self.forwarded.retain(|_, one| one.waiter.session != session);
+        self.listings.retain(|_, one| one.session != session);
+        self.imported.retain(|(of, _), _| *of != session);
+    }
+
+    /// Forgets one request and returns whether there was one.
+    pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.waiting();
+        let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
+        self.waiters().for_each(|all| all.retain(is_another));
+        let listings = self.listings.len();
+        self.listings.retain(|_, one| (one.session, one.seq) != (session, seq));
+        self.cancel_imports(session);
+        self.waiting() < before || self.listings.len() < listings
+    }
+
+    /// Ends the imports of a session for which it does not wait any more.
+    pub(in crate::protocol) fn cancel_imports(&mut self, session: SessionId) {
+        let is_its = |import: &Option<ImportTarget>| {
+            import.as_ref().is_some_and(|import| import.session == session)
+        };
+        self.openings.retain(|_, one| !is_its(&one.import) || !one.waiters.is_empty());
+        for loading in self.loading.values_mut().filter(|one| is_its(&one.import)) {
+            loading.is_gone |= loading.waiters.is_empty();
+        }
+    }
+
+    pub(in crate::protocol) fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {
+        let openings = self.openings.values_mut();
+        let openings = openings.flat_map(|one| [&mut one.waiters, &mut one.late]);
+        let loading = self.loading.values_mut();
+        openings.chain(loading.flat_map(|one| [&mut one.waiters, &mut one.later]))
+    }
+
+    pub(in crate::protocol) fn waiting(&self) -> usize {
+        let openings = self.openings.values().map(|one| one.waiters.len() + one.late.len());
+        let loading = self.loading.values().map(|one| one.waiters.len() + one.later.len());
+        openings.chain(loading).sum()
+    }
+
+    /// Takes out all waiting requests at shutdown.
+    pub(in crate::protocol) fn drain(&mut self) -> Vec<(SessionId, u64)> {
+        let fetches = self.waiters().flat_map(|all| all.drain(..));
+        let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
+        let forwarded = std::mem::take(&mut self.forwarded).into_values();
+        all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
+        let listings = std::mem::take(&mut self.listings).into_values();
+        all.extend(listings.map(|one| (one.session, one.seq)));
+        all
+    }
+
+    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+        let openings = self.openings.values();
+        let openings =
+            openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
+        let loading = self.loading.values().filter(|one| !one.is_on_its_way);
+        let loading = loading.map(|one| one.deadline_ms);
+        let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
+        let waiters = self.openings.values().flat_map(|one| [&one.waiters, &one.late]);
+        let waiters = waiters
+            .chain(self.loading.values().flat_map(|one| [&one.waiters, &one.later]))
+            .flatten();
+        let indebted = self.indebted.iter().map(|one| one.until_ms);
+        let waiting = waiters.map(|one| one.until_ms).chain(indebted);
+        openings.chain(loading).chain(leaving).chain(waiting).min()
+    }
+
+    /// Whether another node may have a replica of an object of this one.
+    pub(in crate::protocol) fn is_elsewhere(&self, id: ObjectId) -> bool {
+        let Some(port) = &self.port else { return false };
+        // What is being recalled may still be there, and after a restart all of it.
+        port.interests.is_any(id)
+            || self.leaving.contains_key(&id)
+            || self.leaving.contains_key(&EVERYTHING)
+    }
+}
+
+/// Another policy's order, without objects of which other nodes have replicas.
+#[derive(Debug)]
+pub(in crate::protocol) struct WithoutReplicated<'a> {
+    pub(in crate::protocol) policy: &'a dyn EvictionPolicy,
+    pub(in crate::protocol) replicas: &'a Replicas,
+}
+
+impl<'a> WithoutReplicated<'a> {
+    pub(in crate::protocol) fn new(policy: &'a dyn EvictionPolicy, replicas: &'a Replicas) -> Self {
+        Self { policy, replicas }
+    }
+}
+
+impl EvictionPolicy for WithoutReplicated<'_> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.policy.is_automatic()
+    }
+
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
+        let is_elsewhere = self.replicas.is_elsewhere(candidate.id);
+        if is_elsewhere { None } else { self.policy.rank(candidate) }
+    }
+}
+
+/// Another policy's order, of objects of which other nodes have replicas.
+#[derive(Debug)]
+pub(in crate::protocol) struct Replicated<'a>(pub(in crate::protocol) WithoutReplicated<'a>);
+
+impl EvictionPolicy for Replicated<'_> {
+    fn name(&self) -> &'static str {
+        self.0.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
+        let is_elsewhere = self.0.replicas.is_elsewhere(candidate.id);
+        if is_elsewhere { self.0.policy.rank(candidate) } else { None }
+    }
+}

@@ -1,0 +1,155 @@
+//! Objects that are searched, fetched and imported, and the clients that wait for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_net::frame::Opened;
+use farrow_store::{ClientSlot, NamespaceId, ObjectId, SpillHead};
+use farrow_wire::{Extent, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget};
+
+use crate::net::NetAction;
+use crate::net::query::{Brought, NetQuery};
+use crate::protocol::action::Action;
+use crate::protocol::convert::limit;
+use crate::protocol::identity::SessionId;
+
+/// An object or part that a client wants. Clients with equal keys share one transfer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::protocol) struct FetchKey {
+    pub(in crate::protocol) wish: NetQuery,
+    pub(in crate::protocol) extent: Extent,
+}
+
+impl FetchKey {
+    pub(in crate::protocol) fn new(wish: NetQuery, extent: Extent) -> Result<Self, WireError> {
+        let columns = extent.part().and_then(|part| part.columns.as_deref()).unwrap_or_default();
+        limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
+        let bytes = columns.iter().map(String::len).sum();
+        limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
+        Ok(Self { wish, extent })
+    }
+
+    pub(in crate::protocol) fn open_at(&self, token: u64, node: String) -> Action {
+        let (want, part) = (self.wish.encode(), self.extent.part().cloned());
+        Action::Net(NetAction::Open { token, node, want, part })
+    }
+}
+
+/// A client that waits for an object.
+#[derive(Debug)]
+pub(in crate::protocol) struct FetchWaiter {
+    pub(in crate::protocol) key: FetchKey,
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
+    /// At this time the client is informed that the object is still being fetched.
+    pub(in crate::protocol) until_ms: u64,
+}
+
+/// A client that waits for a delete.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct DeleteWaiter {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
+}
+
+/// Limit of the wait of an object for room, or for its home to restore it to memory.
+pub(in crate::protocol) const ROOM_MS_MAX: u64 = 60_000;
+
+/// An object that is searched for.
+#[derive(Debug)]
+pub(in crate::protocol) struct Opening {
+    pub(in crate::protocol) key: FetchKey,
+    pub(in crate::protocol) waiters: Vec<FetchWaiter>,
+    /// Later clients: an earlier answer that a node lacks the object may be too old for them.
+    pub(in crate::protocol) late: Vec<FetchWaiter>,
+    /// Nodes that have not answered yet.
+    pub(in crate::protocol) left: BTreeSet<String>,
+    /// Nodes to ask again, and when.
+    pub(in crate::protocol) again: BTreeMap<String, u64>,
+    /// The error of a node that may have the object.
+    pub(in crate::protocol) fault: Option<WireError>,
+    /// Objects recalled meanwhile: a node may have answered before the recall.
+    pub(in crate::protocol) gone: BTreeSet<ObjectId>,
+    pub(in crate::protocol) deadline_ms: u64,
+    /// Until this time a node that cannot be reached may be restarting.
+    pub(in crate::protocol) lost_ms: u64,
+    /// It becomes an object of this node.
+    pub(in crate::protocol) import: Option<ImportTarget>,
+}
+
+impl Opening {
+    /// An object that these nodes may have.
+    pub(in crate::protocol) fn new(
+        key: FetchKey,
+        waiters: Vec<FetchWaiter>,
+        nodes: impl IntoIterator<Item = String>,
+        now_ms: u64,
+        lost_ms: u64,
+    ) -> Self {
+        Self {
+            key,
+            waiters,
+            late: Vec::new(),
+            left: nodes.into_iter().collect(),
+            again: BTreeMap::new(),
+            fault: None,
+            gone: BTreeSet::new(),
+            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            lost_ms,
+            import: None,
+        }
+    }
+}
+
+/// An object that is being fetched.
+#[derive(Debug)]
+pub(in crate::protocol) struct Fetching {
+    pub(in crate::protocol) node: String,
+    pub(in crate::protocol) hold: u64,
+    pub(in crate::protocol) head: SpillHead,
+    pub(in crate::protocol) brought: Brought,
+    pub(in crate::protocol) opened: Opened,
+    /// The part to fetch; `None`: the whole object.
+    pub(in crate::protocol) part: Option<PartSpec>,
+    /// The full name by which the part was found.
+    pub(in crate::protocol) part_of: Option<String>,
+    /// Full name of the replica, if it gets one.
+    pub(in crate::protocol) name: Option<String>,
+    pub(in crate::protocol) namespace: NamespaceId,
+    pub(in crate::protocol) waiters: Vec<FetchWaiter>,
+    /// Clients that need another part of the object. One part is fetched at a time.
+    pub(in crate::protocol) later: Vec<FetchWaiter>,
+    /// Whether the bytes are in transfer. Otherwise the object waits for room.
+    pub(in crate::protocol) is_on_its_way: bool,
+    /// Whether the object was recalled meanwhile.
+    pub(in crate::protocol) is_gone: bool,
+    pub(in crate::protocol) lost_ms: u64,
+    pub(in crate::protocol) deadline_ms: u64,
+    pub(in crate::protocol) import: Option<ImportTarget>,
+}
+
+pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
+    match target {
+        WireTarget::Name(full) => NetQuery::Name(full.clone()),
+        WireTarget::Id(hi, lo) => NetQuery::Id(*hi, *lo),
+    }
+}
+
+/// For whom an object is brought, and under which name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) struct ImportTarget {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) slot: ClientSlot,
+    /// In full; reserved by the client.
+    pub(in crate::protocol) name: Option<String>,
+}
+
+/// A request to import an object.
+#[derive(Debug)]
+pub(in crate::protocol) struct ImportAsk {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) slot: ClientSlot,
+    pub(in crate::protocol) seq: u64,
+    pub(in crate::protocol) origin: ObjectId,
+    pub(in crate::protocol) name: Option<String>,
+    pub(in crate::protocol) until_ms: u64,
+}

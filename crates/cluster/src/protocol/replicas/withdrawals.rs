@@ -1,0 +1,61 @@
+//! Deletes that wait until other nodes have dropped their replicas, or perform them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_net::source::MemberLife;
+use farrow_store::ObjectId;
+use farrow_wire::{WireError, WireTarget};
+
+use super::transfers::DeleteWaiter;
+
+/// A delete that other nodes perform or allow in part.
+#[derive(Debug)]
+pub(in crate::protocol) struct Forwarded {
+    pub(in crate::protocol) waiter: DeleteWaiter,
+    pub(in crate::protocol) targets: Vec<WireTarget>,
+    pub(in crate::protocol) results: Vec<Result<(), WireError>>,
+    /// Number of parts that are not done.
+    pub(in crate::protocol) left: usize,
+}
+
+/// A delete for another node, waiting until the name authority knows that the name is taken.
+#[derive(Debug)]
+pub(in crate::protocol) struct PendingDelete {
+    pub(in crate::protocol) token: u64,
+    pub(in crate::protocol) from: String,
+    pub(in crate::protocol) target: WireTarget,
+    pub(in crate::protocol) until_ms: u64,
+}
+
+/// Stands for all objects of an earlier incarnation of this node: which of them have replicas
+/// elsewhere is unknown.
+pub(in crate::protocol) const EVERYTHING: ObjectId = ObjectId { hi: 0, lo: u64::MAX };
+
+/// Origin of a delete.
+#[derive(Debug)]
+pub(in crate::protocol) enum DeleteOrigin {
+    /// The number of the delete, and the index of the object in it.
+    Client(u64, usize),
+    Node(u64),
+}
+
+/// A delete of an object of this node, waiting until no other node finds the object.
+#[derive(Debug)]
+pub(in crate::protocol) struct Withdrawal {
+    pub(in crate::protocol) asker: DeleteOrigin,
+    pub(in crate::protocol) target: WireTarget,
+    /// Ids of the object; other nodes cannot open them.
+    pub(in crate::protocol) ids: BTreeSet<ObjectId>,
+    /// Ids of which members still have replicas.
+    pub(in crate::protocol) left: BTreeSet<ObjectId>,
+}
+
+impl Withdrawal {
+    pub(in crate::protocol) fn new(asker: DeleteOrigin, target: WireTarget) -> Self {
+        Self { asker, target, ids: BTreeSet::new(), left: BTreeSet::new() }
+    }
+}
+
+/// Members that still have replicas of an object. A member that was not reached has the time of the
+/// next notification.
+pub(in crate::protocol) type Leaving = BTreeMap<MemberLife, Option<u64>>;

@@ -1,0 +1,181 @@
+//! State of one node: its store, its parts, and the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_store::{ClientSlot, Home, ObjectId};
+
+use super::cluster::Cluster;
+use super::identity::{PeerIdentity, SessionId};
+use super::parts::admission::Admission;
+use super::parts::buffers::Buffers;
+use super::parts::cluster_record::retained_rules;
+use super::parts::eviction::Eviction;
+use super::parts::families::Families;
+use super::parts::fanout::FanOut;
+use super::parts::limits::Quotas;
+use super::parts::reservations::Reservations;
+use super::parts::sessions::ClientSession;
+use super::parts::spills::Spills;
+use super::parts::waits::Waits;
+use super::parts::watches::Watches;
+use super::replicas::Replicas;
+use super::rights::RightsTable;
+use super::sync::Sync;
+
+/// First pause before deleted objects that are held are checked again. Clients announce releases;
+/// the timer is for clients that died or failed to.
+pub(super) const RECLAIM_MS_MIN: u64 = 5;
+
+/// Counters since start.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct RequestCounts {
+    pub(super) requests: u64,
+    pub(super) sealed: u64,
+    pub(super) deleted: u64,
+}
+
+/// Offsets of the region's sections in their files, for the welcome.
+#[derive(Debug, Clone)]
+pub(super) struct SectionFiles {
+    pub(super) control_file_offset: u64,
+    pub(super) data_file_offset: u64,
+    pub(super) memory: String,
+}
+
+/// The process that serves a node.
+#[derive(Debug, Clone, Copy)]
+pub struct DaemonInfo {
+    /// The address at which processes should map the region.
+    pub base: u64,
+    /// Its process id.
+    pub pid: u32,
+    /// The user that runs it.
+    pub owner_uid: u32,
+}
+
+/// What a daemon finds in a region that it adopts; nothing in a new one.
+#[derive(Debug, Clone, Default)]
+pub struct AdoptedState {
+    /// The clients that the region still lists.
+    pub orphans: Vec<(ClientSlot, PeerIdentity)>,
+    /// Number of objects.
+    pub objects: u32,
+}
+
+/// State of a node: its store, its clients and their waiting requests.
+#[derive(Debug)]
+pub struct NodeState {
+    pub(super) home: Home,
+    pub(super) place: SectionFiles,
+    pub(super) base: u64,
+    pub(super) pid: u32,
+    pub(super) owner_uid: u32,
+    /// Users that may connect besides the owner.
+    pub(super) users: BTreeSet<u32>,
+    pub(super) sessions: BTreeMap<SessionId, ClientSession>,
+    /// Connections of users that may not connect.
+    pub(super) strangers: usize,
+    /// Connections without a hello, by their deadline for it.
+    pub(super) silent: BTreeSet<(u64, SessionId)>,
+    /// Clients without a connection that may still read what they hold.
+    pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
+    /// Clients that have ended but whose children may still read.
+    pub(super) families: Families,
+    pub(super) waits: Waits,
+    pub(super) fan_out: FanOut,
+    pub(super) buffers: Buffers,
+    pub(super) admission: Admission,
+    pub(super) watches: Watches,
+    pub(super) eviction: Eviction,
+    pub(super) spills: Spills,
+    pub(super) replicas: Replicas,
+    /// Objects of clients that are deleted when these end.
+    pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
+    pub(super) quotas: Quotas,
+    pub(super) reservations: Reservations,
+    /// Rules for other nodes.
+    pub(super) rules: RightsTable,
+    pub(super) reclaim_at_ms: Option<u64>,
+    pub(super) reclaim_wait_ms: u64,
+    /// Time of the next check for clients that did not return after a kill; `None`: there are none.
+    pub(super) doubts_at_ms: Option<u64>,
+    pub(super) counts: RequestCounts,
+    pub(super) adopted: u64,
+    pub(super) prepared: u64,
+    pub(super) turns: u64,
+    pub(super) started_ms: u64,
+    pub(super) is_stopping: bool,
+    /// Error that ended the node, unless it was stopped.
+    pub(super) failure: Option<String>,
+    pub(super) sync: Sync,
+    /// The other nodes, if there are any.
+    pub(super) cluster: Option<Box<Cluster>>,
+}
+
+impl NodeState {
+    /// A node over `home`.
+    pub fn new(home: Home, daemon: DaemonInfo, adopted: AdoptedState, now_ms: u64) -> Self {
+        let DaemonInfo { base, pid, owner_uid } = daemon;
+        let fabric = home.region().fabric();
+        let place = SectionFiles {
+            control_file_offset: fabric.read_fd(farrow_memory::Section::Control).1,
+            data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
+            memory: fabric.describe(),
+        };
+        let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
+        let rules = retained_rules(&home);
+        Self {
+            home,
+            place,
+            base,
+            pid,
+            owner_uid,
+            users: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            strangers: 0,
+            silent: BTreeSet::new(),
+            orphans: adopted.orphans.into_iter().collect(),
+            families: Families::default(),
+            waits: Waits::default(),
+            fan_out: FanOut::default(),
+            buffers: Buffers::default(),
+            admission: Admission::default(),
+            watches,
+            eviction: Eviction::default(),
+            spills: Spills::default(),
+            replicas: Replicas::default(),
+            staged: BTreeMap::new(),
+            quotas: Quotas::default(),
+            reservations: Reservations::default(),
+            rules,
+            reclaim_at_ms: Some(now_ms),
+            reclaim_wait_ms: RECLAIM_MS_MIN,
+            doubts_at_ms: Some(now_ms),
+            counts: RequestCounts::default(),
+            adopted: adopted.objects.into(),
+            prepared: 0,
+            turns: 0,
+            started_ms: now_ms,
+            is_stopping: false,
+            failure: None,
+            sync: Sync::default(),
+            cluster: None,
+        }
+    }
+
+    /// The store, for tests and for the server's checks.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// The error that ended the node.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Number of clients that are connected, expected back, or survived by children that read.
+    pub fn clients(&self) -> usize {
+        let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
+        connected + self.orphans.len() + self.families.count()
+    }
+}
