@@ -5,20 +5,25 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use farrow_membership::naming;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Region};
 use farrow_store::{
-    Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, RemoteClient, StoreError,
-    Target,
+    ClientSlot, Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, RemoteClient,
+    StoreError, Target,
 };
 use farrow_wire::{
-    NodeStats, PROTOCOL_VERSION, Reach, Request, SealItem, Welcome, WireSpan, WireTarget,
+    Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, SealItem, Welcome,
+    WireError, WireSpan, WireTarget,
 };
 
 use super::remote_clients::AGAIN_MS;
 use super::*;
-use crate::protocol::{AdoptedState, DaemonInfo, node_key, span};
+use crate::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, answer_peer, node_key,
+    span,
+};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];

@@ -1,7 +1,7 @@
 //! Flags of up to four nodes while views move them; the test controls clock and network. Messages
 //! are delayed, lost and duplicated; nodes join and leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use farrow_memory::shm::ShmFabric;
@@ -9,7 +9,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
 
-use super::moves::MoveMutant;
+use super::moving::MoveMutant;
 use super::*;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
 use crate::protocol::{AdoptedState, DaemonInfo, PeerIdentity};
