@@ -11,8 +11,9 @@ use farrow_store::BLOCK_BYTES;
 
 use crate::error::Error;
 use crate::interrupt::suspend;
+use crate::lock::lock;
 use crate::room::Demand;
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
 /// 1/16 of them.

@@ -4,14 +4,13 @@
 //! for each 4 KiB page). Taking down the writable entries of a large sealed buffer takes 20 us a
 //! MiB. `get` and `put` leave both to this thread.
 
+use crate::lock::lock;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span, process_id};
 use farrow_store::ObjectId;
-
-use crate::session::lock;
 
 /// The reader faults in a smaller object faster than it can wake a thread.
 const POPULATE_BYTES_MIN: u64 = 1 << 20;

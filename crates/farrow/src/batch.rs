@@ -10,18 +10,19 @@ use farrow_wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 
 use crate::arena::{SMALL_BYTES_MAX, lines};
 use crate::background;
-use crate::client::ObjectKey;
 use crate::error::Error;
+use crate::key::ObjectKey;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::put::{
-    ObjectPlacement, Prepared, Value, WrittenObject, abandon, block_bytes, give_back, settle,
-    write, write_plain,
+    ObjectPlacement, Prepared, WrittenObject, abandon, block_bytes, give_back, settle, write,
+    write_plain,
 };
 use crate::reserved_objects::{ObjectReservation, rest_of};
 use crate::room::{self, Demand, NameClaim};
 use crate::seal::{self, Unsealed};
 use crate::session::Session;
+use crate::value::Value;
 use crate::write_batch::WriteBatch;
 use crate::writer::Writer;
 

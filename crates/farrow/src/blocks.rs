@@ -3,12 +3,11 @@
 //! A put looks up here whether a buffer is already in a sealed block. Then the new object may refer
 //! to the block instead of copying the buffer.
 
+use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use farrow_memory::{Offset, Span};
-
-use crate::session::lock;
 
 #[derive(Debug, Default)]
 pub(crate) struct HeldBlocks {

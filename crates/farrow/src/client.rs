@@ -10,65 +10,22 @@ use farrow_store::{Metadata, ObjectId, ObjectKind};
 use farrow_wire::link::confused;
 use farrow_wire::{
     BATCH_ITEMS_MAX, ListedItem, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX,
-    WireError, WireTarget,
+    WireError,
 };
 use serde::Serialize;
 
 use crate::batch;
+use crate::clock::{deadline_after, millis};
 use crate::error::Error;
+use crate::key::ObjectKey;
 use crate::nodes::Nodes;
 use crate::options::{ConnectOptions, ObjectOptions};
 use crate::pool::{Pool, PoolStats};
-use crate::put::{self, Value};
+use crate::put;
 use crate::session::Session;
 use crate::subscription::{SubscribeOptions, Subscription};
+use crate::value::Value;
 use crate::writer::Writer;
-
-/// The key of an object: its id or its name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ObjectKey {
-    /// By id.
-    Id(ObjectId),
-    /// By name.
-    Name(String),
-}
-
-impl From<ObjectId> for ObjectKey {
-    fn from(id: ObjectId) -> Self {
-        Self::Id(id)
-    }
-}
-
-impl From<&str> for ObjectKey {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
-    }
-}
-
-impl std::fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Id(id) => write!(f, "{id}"),
-            Self::Name(name) => write!(f, "{name:?}"),
-        }
-    }
-}
-
-impl ObjectKey {
-    pub(crate) fn store(&self) -> farrow_store::Target<'_> {
-        match self {
-            Self::Id(id) => farrow_store::Target::Id(*id),
-            Self::Name(name) => farrow_store::Target::Name(name),
-        }
-    }
-
-    pub(crate) fn wire(&self) -> WireTarget {
-        match self {
-            Self::Id(id) => WireTarget::Id(id.hi, id.lo),
-            Self::Name(name) => WireTarget::Name(name.clone()),
-        }
-    }
-}
 
 /// An object in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -540,16 +497,4 @@ pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<()
         }
     }
     first_error.map_or(Ok(()), Err)
-}
-
-/// The deadline after a timeout. A timeout that does not fit counts as a year.
-pub(crate) fn deadline_after(timeout: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
-}
-
-pub(crate) fn millis(duration: Duration) -> u64 {
-    // Rounded up: a wait of half a millisecond must not become none.
-    let millis = duration.as_micros().div_ceil(1000);
-    u64::try_from(millis).unwrap_or(u64::MAX)
 }

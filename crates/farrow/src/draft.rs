@@ -12,10 +12,11 @@ use crate::background;
 use crate::error::Error;
 use crate::options::ObjectOptions;
 use crate::pending_holds::Sealing;
-use crate::put::{self, Value, WrittenObject};
+use crate::put::{self, WrittenObject};
 use crate::reserved_objects::ObjectReservation;
 use crate::seal::{self, Sealed};
 use crate::session::Session;
+use crate::value::Value;
 use crate::write_batch::WriteBatch;
 
 /// A drop without a seal leaves nothing behind.

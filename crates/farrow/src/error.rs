@@ -403,3 +403,11 @@ impl From<StoreError> for Error {
         Self::System { what: "read the region", reason: error.to_string() }
     }
 }
+
+/// Reports an invalid name as the caller's mistake, not the region's.
+pub(crate) fn named(error: StoreError) -> Error {
+    match error {
+        StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
+        error => error.into(),
+    }
+}

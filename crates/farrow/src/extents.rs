@@ -11,8 +11,9 @@ use farrow_store::{Run, SpaceAllocator};
 use farrow_wire::WireSpan;
 
 use crate::error::Error;
+use crate::lock::lock;
 use crate::room::{self, Demand, GROUPS_MAX};
-use crate::session::{FIRST_CONNECTION, Session, lock};
+use crate::session::{FIRST_CONNECTION, Session};
 
 /// The first grant. Later ones double up to the maximum: a client that writes little takes little,
 /// and a client that writes much asks seldom.

@@ -13,14 +13,15 @@ use farrow_wire::{
     BATCH_ITEMS_MAX, Hello, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody, WireTarget,
 };
 
-use crate::client::{Client, deadline_after};
+use crate::client::Client;
+use crate::clock::deadline_after;
 use crate::draft::Draft;
 use crate::error::Error;
 use crate::interrupt;
 use crate::options::ObjectOptions;
-use crate::put::Value;
 use crate::room;
 use crate::session::Session;
+use crate::value::Value;
 use crate::writer::Writer;
 
 /// Pause before a node without room is asked again, while the caller waits.

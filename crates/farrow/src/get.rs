@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use farrow_arrow::ArrowObject;
 use farrow_wire::PartSpec;
 
-use crate::client::{Client, ObjectKey, deadline_after, millis};
+use crate::client::Client;
+use crate::clock::{deadline_after, millis, wall_clock_ns};
 use crate::error::Error;
 use crate::held_bytes::{self, BatchBytes, BatchItem};
 use crate::interrupt;
+use crate::key::ObjectKey;
 use crate::object::Object;
-use crate::session::wall_clock_ns;
 
 impl Client {
     /// Finds and holds a sealed object. Sends no message if the object is in memory here. Otherwise

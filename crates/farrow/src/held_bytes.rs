@@ -8,10 +8,11 @@ use farrow_memory::{Length, Span};
 use farrow_store::HeldBytes;
 
 use crate::arena::SMALL_BYTES_MAX;
-use crate::client::ObjectKey;
 use crate::error::Error;
+use crate::error::named;
+use crate::key::ObjectKey;
 use crate::object::Object;
-use crate::session::{Session, named};
+use crate::session::Session;
 
 /// An object of a batch.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, Weak};
 use farrow_memory::{Offset, Span, fork};
 
 use crate::extents::SealTicket;
-use crate::session::{Session, lock};
+use crate::lock::lock;
+use crate::session::Session;
 
 /// Memory of the pool that is unused in this process.
 #[derive(Debug, Clone, Copy)]

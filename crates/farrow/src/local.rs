@@ -11,8 +11,11 @@ use farrow_store::{EntryTable, Held, HoldTable, ObjectId, ObjectKind, SealReques
 use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem};
 
+use crate::clock::wall_clock_ns;
 use crate::error::Error;
-use crate::session::{Session, lock, span, wall_clock_ns};
+use crate::lock::lock;
+use crate::session::Session;
+use crate::spans::span;
 
 /// Most pages of one request, which starts with one page and doubles: 42 x 64 entries.
 const PAGES_MAX: u32 = 64;

@@ -11,12 +11,14 @@ use farrow_store::{Held, Metadata, MetadataError, ObjectId};
 use farrow_wire::link::confused;
 use farrow_wire::{Extent, Listing, MemberInfo, Members, PartSpec, Reach, ReplyBody, RequestBody};
 
-use crate::client::{Client, ListedObject, ObjectKey};
+use crate::client::{Client, ListedObject};
 use crate::error::Error;
 use crate::far_put::RequestLink;
 use crate::held_bytes::{self, BatchBytes};
+use crate::key::ObjectKey;
+use crate::lock::lock;
 use crate::options::ConnectOptions;
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// The client's sessions: the one at its own node, and those at other nodes.
 #[derive(Debug)]

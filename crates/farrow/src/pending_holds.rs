@@ -8,7 +8,8 @@ use std::sync::Mutex;
 
 use farrow_wire::RequestBody;
 
-use crate::session::{Session, lock};
+use crate::lock::lock;
+use crate::session::Session;
 
 /// Seals between their request and the hold on the sealed object.
 #[derive(Debug, Default)]

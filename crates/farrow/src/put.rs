@@ -7,9 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_buffer::Buffer;
-use arrow_data::ArrayData;
-use farrow_arrow::{BatchData, CopySource, DescriptorStamp, NdArray, Plan, SchemaNode};
+use farrow_arrow::{CopySource, DescriptorStamp, Plan};
 use farrow_memory::{
     Address, Length, Offset, Retired, Span, are_maps_scarce, check_maps, page_bytes,
 };
@@ -18,7 +16,7 @@ use farrow_wire::{EXTRA_BLOCKS_MAX, SealItem};
 
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
-use crate::client::deadline_after;
+use crate::clock::deadline_after;
 use crate::error::Error;
 use crate::extents::SealTicket;
 use crate::local;
@@ -26,51 +24,10 @@ use crate::options::ObjectOptions;
 use crate::reserved_objects::ObjectReservation;
 use crate::room::{self, Demand, NameClaim};
 use crate::seal::{self, Sealed, Unsealed};
-use crate::session::{Session, wire_span};
+use crate::session::Session;
+use crate::spans::wire_span;
+use crate::value::Value;
 use crate::write_batch::WriteBatch;
-
-/// A value that can be put.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum Value<'a> {
-    /// Plain bytes.
-    Bytes(&'a [u8]),
-    /// A contiguous NumPy array.
-    NdArray {
-        /// Type and shape.
-        shape: &'a NdArray,
-        /// Its bytes.
-        data: &'a Buffer,
-    },
-    /// One Arrow array.
-    Array {
-        /// Its type, name and metadata.
-        field: &'a SchemaNode,
-        /// The array.
-        data: &'a ArrayData,
-    },
-    /// Arrow arrays of one type.
-    ChunkedArray {
-        /// Their type, name and metadata.
-        field: &'a SchemaNode,
-        /// The arrays.
-        chunks: &'a [ArrayData],
-    },
-    /// One record batch.
-    RecordBatch {
-        /// A struct of its columns.
-        schema: &'a SchemaNode,
-        /// The batch.
-        batch: &'a BatchData,
-    },
-    /// Record batches of one schema.
-    Table {
-        /// A struct of their columns.
-        schema: &'a SchemaNode,
-        /// The batches.
-        batches: &'a [BatchData],
-    },
-}
 
 /// An object that is written and not yet sealed.
 pub(crate) struct WrittenObject {

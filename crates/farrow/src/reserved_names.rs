@@ -12,7 +12,8 @@ use farrow_wire::link::Link;
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::error::Error;
-use crate::session::{Session, lock};
+use crate::lock::lock;
+use crate::session::Session;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReservedNames {

@@ -11,9 +11,10 @@ use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_wire::link::Link;
 use farrow_wire::{RequestBody, WAIT_MS_MAX};
 
-use crate::client::{deadline_after, millis};
+use crate::clock::{deadline_after, millis};
 use crate::error::Error;
-use crate::session::{Session, lock};
+use crate::lock::lock;
+use crate::session::Session;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReservedObjects {

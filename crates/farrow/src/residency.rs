@@ -7,10 +7,12 @@ use farrow_store::{Held, ObjectId, Whereabouts};
 use farrow_wire::link::confused;
 use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
 
-use crate::client::{Client, ObjectKey};
+use crate::client::Client;
 use crate::error::Error;
+use crate::error::named;
+use crate::key::ObjectKey;
 use crate::object::Object;
-use crate::session::{Session, named};
+use crate::session::Session;
 
 /// Attempts to hold a spilled object: it may leave memory again between its restore and the hold.
 const RETURNS_MAX: u32 = 16;

@@ -11,10 +11,11 @@ use farrow_memory::{Span, page_bytes};
 use farrow_wire::link::confused;
 use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX};
 
-use crate::client::{deadline_after, millis};
+use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 use crate::extents::Granted;
-use crate::session::{Session, span};
+use crate::session::Session;
+use crate::spans::span;
 
 /// The purpose of a request for memory, and how long the node may take.
 #[derive(Debug, Clone, Default)]

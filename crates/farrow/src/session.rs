@@ -1,51 +1,42 @@
 //! A client's session with a node: the mapped region, the connection, the holds.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrow_memory::{
-    Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Proximity, Region, Retired, SharedWords, Span, page_bytes, process_id,
-};
+use farrow_memory::{Length, Offset, Proximity, Region, Retired, Span, page_bytes, process_id};
 use farrow_store::{
-    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, REFRESHED_MARKS, Reader,
-    StoreError, UseStamps,
+    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, Reader, StoreError,
+    UseStamps,
 };
 use farrow_wire::link::{Link, LinkError, confused};
 use farrow_wire::{
-    ALREADY_SERVING_CODE, BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody,
-    Welcome, WireError, WireSpan, paths,
+    BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, paths,
 };
 
 use crate::arena::Arena;
 use crate::background::{self, Populator};
 use crate::blocks::HeldBlocks;
-use crate::client::ObjectKey;
-use crate::error::Error;
+use crate::clock::{monotonic_ns, wall_clock_ns};
+use crate::connect::{Connected, connect};
+use crate::error::{Error, named};
 use crate::extents::{Extents, difference};
 use crate::inherited::Inherited;
 use crate::interrupt::{self, may_interrupt};
+use crate::key::ObjectKey;
 use crate::local::LocalEntries;
+use crate::lock::lock;
+use crate::mapping::{map, shared_marks};
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pending_holds::PendingHolds;
 use crate::pool::PoolCore;
 use crate::reserved_names::ReservedNames;
 use crate::reserved_objects::ReservedObjects;
+use crate::spans::{span, wire_span};
 use crate::turn::Turn;
 
 /// The number of a session's first connection.
 pub(crate) const FIRST_CONNECTION: u64 = 1;
-
-/// The first pause between two attempts to connect.
-const RETRY_FIRST: Duration = Duration::from_millis(1);
-/// The longest pause.
-const RETRY_MAX: Duration = Duration::from_millis(25);
 
 /// How long an ending client waits for a daemon that has just replaced another.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
@@ -56,13 +47,6 @@ const USE_GRAIN_NS: u64 = 1_000_000;
 /// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
 /// it costs a table some 50 us more below this size, and a third less from twice this size on.
 const PROTECT_AT_ONCE_BYTES_MAX: u64 = 2 << 20;
-
-/// Bytes of an ended daemon's log that an error repeats, from the start of the log.
-const LAST_WORDS_MAX: usize = 2048;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The daemon's identification of this client.
 #[derive(Debug, Clone, Copy)]
@@ -557,29 +541,6 @@ impl Drop for Session {
     }
 }
 
-/// Nanoseconds since 1970, read in some 25 ns without a system call. A coarse clock would lag
-/// behind that of the seals, and a recently used object would seem older than one sealed before.
-pub(crate) fn wall_clock_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
-}
-
-/// Nanoseconds of the machine's monotonic clock.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
-}
-
-/// Reports an invalid name as the caller's mistake, not the region's.
-pub(crate) fn named(error: StoreError) -> Error {
-    match error {
-        StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
-        error => error.into(),
-    }
-}
-
 /// Whether a request may be sent twice: a repetition changes nothing, or the next daemon takes back
 /// the grants of the lost answer.
 fn may_repeat(body: &RequestBody) -> bool {
@@ -605,210 +566,4 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }
     )
-}
-
-pub(crate) fn span((offset, length): WireSpan) -> Span {
-    Span { offset: Offset(offset), length: Length(length) }
-}
-
-pub(crate) fn wire_span(span: Span) -> WireSpan {
-    (span.offset.0, span.length.0)
-}
-
-/// A connection to a node.
-struct Connected {
-    link: Link,
-    welcome: Welcome,
-    descriptors: Vec<OwnedFd>,
-    /// A private node was started for it.
-    has_started_node: bool,
-}
-
-/// Connects, and starts a node if none is running and one may be started.
-fn connect(
-    socket: &Path,
-    hello: &Hello,
-    spawn: Option<&SpawnCommand>,
-    deadline: Instant,
-    patience: Duration,
-) -> Result<Connected, Error> {
-    let mut pause = RETRY_FIRST;
-    let mut child: Option<(Child, Option<File>)> = None;
-    let is_return = hello.resume.is_some();
-    loop {
-        let mut was_there = false;
-        let mut silent = None;
-        let failure = match Link::connect(socket, hello.clone(), deadline) {
-            Ok((link, welcome, descriptors)) => {
-                let has_started_node = child.is_some();
-                if let Some((child, _)) = child {
-                    reap_in_background(child);
-                }
-                return Ok(Connected { link, welcome, descriptors, has_started_node });
-            }
-            Err(LinkError::Closed { reason, .. }) => reason,
-            // The socket exists: another daemon may follow at once.
-            Err(LinkError::Unwelcome { reason, .. }) => {
-                was_there = true;
-                reason
-            }
-            // The client's own node received the hello; the other node did not answer it.
-            Err(LinkError::Timeout { waited_ms, .. }) if !hello.node.is_empty() => {
-                let reason = format!("it did not answer within {waited_ms} ms");
-                return Err(Error::NodeLost { node: hello.node.clone(), reason });
-            }
-            Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
-            // The client's own node answers, and will report when the other node is lost. Or the
-            // session's node has not noticed yet that the last connection has ended.
-            Err(LinkError::Refused(WireError::NoRemoteSession { node, reason })) => {
-                was_there = true;
-                silent = (!hello.node.is_empty()).then_some(node);
-                reason
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if spawn.is_none() && !is_return && !was_there {
-            return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
-        }
-        if Instant::now() + pause >= deadline {
-            if let Some(node) = silent {
-                return Err(Error::NodeLost { node, reason: failure });
-            }
-            let waited = format!("{failure} (for {} ms)", patience.as_millis());
-            return Err(Error::Disconnected { socket: socket.to_owned(), reason: waited });
-        }
-        if let Some(command) = spawn {
-            child = start_or_check(command, socket, child)?;
-        }
-        if let Err(error) = interrupt::pause(pause) {
-            child.into_iter().for_each(|(child, _)| reap_in_background(child));
-            return Err(error);
-        }
-        pause = (pause * 2).min(RETRY_MAX);
-    }
-}
-
-/// Starts a private node, or checks that the one started before still runs.
-fn start_or_check(
-    command: &SpawnCommand,
-    socket: &Path,
-    child: Option<(Child, Option<File>)>,
-) -> Result<Option<(Child, Option<File>)>, Error> {
-    let system = |what: &'static str| {
-        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
-    };
-    let Some((mut child, log)) = child else {
-        paths::prepare_socket_dir(socket).map_err(system("the folder of the socket"))?;
-        let log = rustix::fs::memfd_create("farrowd-log", rustix::fs::MemfdFlags::CLOEXEC)
-            .ok()
-            .map(File::from);
-        let stdio = match log.as_ref().map(File::try_clone) {
-            Some(Ok(log)) => Stdio::from(log),
-            _ => Stdio::null(),
-        };
-        let child = command.start(socket, stdio).map_err(system("start a private node"))?;
-        return Ok(Some((child, log)));
-    };
-    match child.try_wait().map_err(system("wait for a private node"))? {
-        None => Ok(Some((child, log))),
-        Some(status) => {
-            // Another process may have started one at the same time: connect to that.
-            if status.code() == Some(ALREADY_SERVING_CODE) {
-                return Ok(None);
-            }
-            let words = log.map(last_words).unwrap_or_default();
-            let words = words.trim();
-            let reason = format!("the private node ended with {status}: {words}");
-            Err(Error::Disconnected { socket: socket.to_owned(), reason })
-        }
-    }
-}
-
-fn last_words(mut log: File) -> String {
-    use std::io::{Seek, SeekFrom};
-    let mut words = Vec::new();
-    let bytes = log.seek(SeekFrom::End(0)).unwrap_or_default();
-    let from = SeekFrom::Start(bytes.saturating_sub(LAST_WORDS_MAX as u64));
-    if log.seek(from).is_ok() {
-        let _ = log.take(LAST_WORDS_MAX as u64).read_to_end(&mut words);
-    }
-    String::from_utf8_lossy(&words).into_owned()
-}
-
-/// The node outlives this call. If it ends before this process, its exit status must be collected.
-fn reap_in_background(mut child: Child) {
-    let _ = std::thread::Builder::new()
-        .name("farrow-reap".into())
-        .stack_size(64 << 10)
-        .spawn(move || child.wait());
-}
-
-/// Shared marks of refreshed lines on a node-local region, for this user's clients of the same
-/// daemon. Without them each process refreshes for itself.
-fn shared_marks(socket: &Path, region: &Region, uid: u64) -> Option<SharedWords> {
-    if !region.is_node_local() || region.fabric().maintenance().is_some() {
-        return None;
-    }
-    let daemon = std::fs::metadata(socket).ok()?.ino();
-    let prefix = format!("farrow-refreshed-{}-", rustix::process::geteuid().as_raw());
-    let name = format!("{prefix}{daemon:x}-{uid:016x}");
-    SharedWords::open(Path::new(paths::SHM_DIR), &prefix, &name, REFRESHED_MARKS)
-        .inspect_err(|error| tracing::debug!(%error, "each process refreshes for itself"))
-        .ok()
-}
-
-/// Maps the region through the file descriptors received with the welcome.
-fn map(
-    welcome: &Welcome,
-    descriptors: Vec<OwnedFd>,
-    proximity: Proximity,
-) -> Result<Region, Error> {
-    if welcome.version != PROTOCOL_VERSION {
-        return Err(WireError::Version { theirs: PROTOCOL_VERSION, ours: welcome.version }.into());
-    }
-    let count = descriptors.len();
-    let Ok([control_read, data_read, data_write]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-        return Err(Error::Protocol(format!("{count} descriptors came, 3 were expected")));
-    };
-    let fabric = PassedFabric::new(PassedParts {
-        kind: if welcome.is_device { FabricKind::Device } else { FabricKind::Shm },
-        coherence: if welcome.is_node_local {
-            CoherenceClass::NodeLocal
-        } else {
-            CoherenceClass::Coherent
-        },
-        geometry: Geometry {
-            control: Length(welcome.control_bytes),
-            data: Length(welcome.data_bytes),
-        },
-        control_read,
-        control_file_offset: welcome.control_file_offset,
-        data_read,
-        data_write: Some(data_write),
-        data_file_offset: welcome.data_file_offset,
-    })?;
-    let wish = usize::try_from(welcome.base).ok().map(Address);
-    Ok(Region::map_from(Arc::new(fabric), Access::Client, wish, proximity)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn log_of(text: &str) -> File {
-        let mut log = tempfile::tempfile().unwrap();
-        log.write_all(text.as_bytes()).unwrap();
-        log
-    }
-
-    #[test]
-    fn the_last_words_of_a_daemon_are_the_end_of_its_log() {
-        assert_eq!(last_words(log_of("no room\n")), "no room\n");
-        assert_eq!(last_words(log_of("")), "");
-        let words = last_words(log_of(&format!("{}no room\n", "it starts\n".repeat(1000))));
-        assert!(words.ends_with("it starts\nno room\n"), "{words}");
-        assert_eq!(words.len(), LAST_WORDS_MAX);
-    }
 }

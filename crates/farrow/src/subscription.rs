@@ -130,7 +130,7 @@ impl Subscription {
         while let Some(listener) = self.listener.as_ref().filter(|one| one.is_watching()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let waited_ms = crate::client::millis(self.session.timeout);
+                let waited_ms = crate::clock::millis(self.session.timeout);
                 let what = "the node to take a subscription".to_owned();
                 return Err(Error::Timeout { what, waited_ms });
             }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WAIT_MS_MAX};
 
-use crate::client::{Client, deadline_after, millis};
+use crate::client::Client;
+use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 
 impl Client {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::interrupt;
-use crate::session::lock;
+use crate::lock::lock;
 
 /// Pause between two attempts to enter: the shortest pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(1);

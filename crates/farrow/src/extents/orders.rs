@@ -149,7 +149,7 @@ impl World {
         self.is_alive = true;
         let ours = self.state.reconcile(self.connection);
         for span in difference(&theirs, &ours) {
-            let first = number(crate::session::span(span));
+            let first = number(crate::spans::span(span));
             (first..first + (span.1 / page_bytes()) as usize).for_each(|n| self.release(page(n)));
         }
     }

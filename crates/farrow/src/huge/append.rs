@@ -9,12 +9,14 @@ use farrow_store::ObjectId;
 use super::labels::{self, ChunkNode, VERSIONS_MAX};
 use super::layout::{Clash, Partition, ROWS_MAX};
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
-use crate::client::{ObjectKey, deadline_after, millis};
+use crate::clock::{deadline_after, millis};
 use crate::draft::{Draft, SealedHold};
 use crate::error::Error;
 use crate::interrupt::suspend;
-use crate::put::Value;
-use crate::session::{Session, lock};
+use crate::key::ObjectKey;
+use crate::lock::lock;
+use crate::session::Session;
+use crate::value::Value;
 
 /// Options of an append.
 #[derive(Debug, Clone, Copy)]

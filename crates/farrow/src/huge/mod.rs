@@ -25,13 +25,16 @@ use farrow_store::{Entry, Metadata, ObjectId, ObjectKind};
 pub use append::AppendOptions;
 pub use layout::Partition;
 
-use crate::client::{Client, ObjectKey, deadline_after, millis};
+use crate::client::Client;
+use crate::clock::{deadline_after, millis};
 use crate::draft::Draft;
 use crate::error::Error;
 use crate::interrupt::suspend;
+use crate::key::ObjectKey;
+use crate::lock::lock;
 use crate::object::Object;
-use crate::put::Value;
-use crate::session::{Session, lock};
+use crate::session::Session;
+use crate::value::Value;
 use labels::ChunkNode;
 use layout::{ChunkList, Clash};
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use super::labels;
 use super::{HugeTable, SeenTable};
-use crate::client::{self, Client, ObjectKey};
+use crate::client::{self, Client};
 use crate::error::Error;
 use crate::interrupt::suspend;
-use crate::session::{Session, lock};
+use crate::key::ObjectKey;
+use crate::lock::lock;
+use crate::session::Session;
 
 impl HugeTable {
     /// Deletes the table on all nodes. Readers keep their objects; later appends fail.

@@ -17,7 +17,8 @@ use farrow_store::Held;
 use crate::error::Error;
 use crate::extents::{Extents, SealTicket};
 use crate::inherited::Unused;
-use crate::session::{Session, lock};
+use crate::lock::lock;
+use crate::session::Session;
 use expected::Expected;
 use slab::Slabs;
 

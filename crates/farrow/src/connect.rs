@@ -1,0 +1,174 @@
+//! Reaching a node: connecting to its daemon, and starting a private one if there is none.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use farrow_wire::link::{Link, LinkError};
+use farrow_wire::{ALREADY_SERVING_CODE, Hello, Welcome, WireError, paths};
+
+use crate::error::Error;
+use crate::interrupt;
+use crate::options::SpawnCommand;
+
+/// The first pause between two attempts to connect.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_millis(25);
+
+/// Bytes of an ended daemon's log that an error repeats, from the start of the log.
+const LAST_WORDS_MAX: usize = 2048;
+
+/// A connection to a node.
+pub(crate) struct Connected {
+    pub(crate) link: Link,
+    pub(crate) welcome: Welcome,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// A private node was started for it.
+    pub(crate) has_started_node: bool,
+}
+
+/// Connects, and starts a node if none is running and one may be started.
+pub(crate) fn connect(
+    socket: &Path,
+    hello: &Hello,
+    spawn: Option<&SpawnCommand>,
+    deadline: Instant,
+    patience: Duration,
+) -> Result<Connected, Error> {
+    let mut pause = RETRY_FIRST;
+    let mut child: Option<(Child, Option<File>)> = None;
+    let is_return = hello.resume.is_some();
+    loop {
+        let mut was_there = false;
+        let mut silent = None;
+        let failure = match Link::connect(socket, hello.clone(), deadline) {
+            Ok((link, welcome, descriptors)) => {
+                let has_started_node = child.is_some();
+                if let Some((child, _)) = child {
+                    reap_in_background(child);
+                }
+                return Ok(Connected { link, welcome, descriptors, has_started_node });
+            }
+            Err(LinkError::Closed { reason, .. }) => reason,
+            // The socket exists: another daemon may follow at once.
+            Err(LinkError::Unwelcome { reason, .. }) => {
+                was_there = true;
+                reason
+            }
+            // The client's own node received the hello; the other node did not answer it.
+            Err(LinkError::Timeout { waited_ms, .. }) if !hello.node.is_empty() => {
+                let reason = format!("it did not answer within {waited_ms} ms");
+                return Err(Error::NodeLost { node: hello.node.clone(), reason });
+            }
+            Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
+            // The client's own node answers, and will report when the other node is lost. Or the
+            // session's node has not noticed yet that the last connection has ended.
+            Err(LinkError::Refused(WireError::NoRemoteSession { node, reason })) => {
+                was_there = true;
+                silent = (!hello.node.is_empty()).then_some(node);
+                reason
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if spawn.is_none() && !is_return && !was_there {
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
+        }
+        if Instant::now() + pause >= deadline {
+            if let Some(node) = silent {
+                return Err(Error::NodeLost { node, reason: failure });
+            }
+            let waited = format!("{failure} (for {} ms)", patience.as_millis());
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: waited });
+        }
+        if let Some(command) = spawn {
+            child = start_or_check(command, socket, child)?;
+        }
+        if let Err(error) = interrupt::pause(pause) {
+            child.into_iter().for_each(|(child, _)| reap_in_background(child));
+            return Err(error);
+        }
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// Starts a private node, or checks that the one started before still runs.
+fn start_or_check(
+    command: &SpawnCommand,
+    socket: &Path,
+    child: Option<(Child, Option<File>)>,
+) -> Result<Option<(Child, Option<File>)>, Error> {
+    let system = |what: &'static str| {
+        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
+    };
+    let Some((mut child, log)) = child else {
+        paths::prepare_socket_dir(socket).map_err(system("the folder of the socket"))?;
+        let log = rustix::fs::memfd_create("farrowd-log", rustix::fs::MemfdFlags::CLOEXEC)
+            .ok()
+            .map(File::from);
+        let stdio = match log.as_ref().map(File::try_clone) {
+            Some(Ok(log)) => Stdio::from(log),
+            _ => Stdio::null(),
+        };
+        let child = command.start(socket, stdio).map_err(system("start a private node"))?;
+        return Ok(Some((child, log)));
+    };
+    match child.try_wait().map_err(system("wait for a private node"))? {
+        None => Ok(Some((child, log))),
+        Some(status) => {
+            // Another process may have started one at the same time: connect to that.
+            if status.code() == Some(ALREADY_SERVING_CODE) {
+                return Ok(None);
+            }
+            let words = log.map(last_words).unwrap_or_default();
+            let words = words.trim();
+            let reason = format!("the private node ended with {status}: {words}");
+            Err(Error::Disconnected { socket: socket.to_owned(), reason })
+        }
+    }
+}
+
+fn last_words(mut log: File) -> String {
+    use std::io::{Seek, SeekFrom};
+    let mut words = Vec::new();
+    let bytes = log.seek(SeekFrom::End(0)).unwrap_or_default();
+    let from = SeekFrom::Start(bytes.saturating_sub(LAST_WORDS_MAX as u64));
+    if log.seek(from).is_ok() {
+        let _ = log.take(LAST_WORDS_MAX as u64).read_to_end(&mut words);
+    }
+    String::from_utf8_lossy(&words).into_owned()
+}
+
+/// The node outlives this call. If it ends before this process, its exit status must be collected.
+fn reap_in_background(mut child: Child) {
+    let _ = std::thread::Builder::new()
+        .name("farrow-reap".into())
+        .stack_size(64 << 10)
+        .spawn(move || child.wait());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn log_of(text: &str) -> File {
+        let mut log = tempfile::tempfile().unwrap();
+        log.write_all(text.as_bytes()).unwrap();
+        log
+    }
+
+    #[test]
+    fn the_last_words_of_a_daemon_are_the_end_of_its_log() {
+        assert_eq!(last_words(log_of("no room\n")), "no room\n");
+        assert_eq!(last_words(log_of("")), "");
+        let words = last_words(log_of(&format!("{}no room\n", "it starts\n".repeat(1000))));
+        assert!(words.ends_with("it starts\nno room\n"), "{words}");
+        assert_eq!(words.len(), LAST_WORDS_MAX);
+    }
+}
