@@ -1030,7 +1030,9 @@ class Client:
 
         Args:
             strict: an allocation that does not fit raises ``pyarrow.ArrowMemoryError`` instead.
-            node: node whose region to use; ``put`` with the same ``node`` then does not copy.
+            node: node whose region to use; ``put`` with the same ``node`` then does not copy.  If
+                that region cannot be mapped, the pool is in the client's own node, and ``put``
+                transfers the buffers from there.
             expect: total bytes of the buffers, or the size of each buffer.  The result is a
                 separate pool with that room reserved.  Unused objects are evicted for it, but only
                 if that suffices.  Memory left over is released when the pool is collected.
@@ -1414,7 +1416,8 @@ class HugeTable:
 
         Args:
             data: a pyarrow RecordBatch or Table, or a value that ``Client.put`` stores as one.
-                Buffers from the memory pool of that node stay in place, others are copied once.
+                Buffers from the memory pool of that node stay in place, others are copied once.  A
+                node whose memory cannot be mapped fetches the rows over the network.
             position: position of the first row; None: after the last row.
             node: name of the node that stores the rows; None: the client's.
             timeout: seconds to wait for room, and to retry after concurrent appends.
@@ -1437,19 +1440,32 @@ class HugeTable:
             >>> trades.append(pa.table({"price": [3.5]}), position=2).version
             2
         """
-    def table(self, version: int | None = None) -> pa.Table:
-        """All rows in order, zero-copy and read-only.
+    def table(
+        self,
+        version: int | None = None,
+        *,
+        columns: Iterable[str] | None = None,
+        rows: slice | None = None,
+    ) -> pa.Table:
+        """Rows in order, zero-copy and read-only.
+
+        Where a node's memory cannot be mapped, only chunks with such rows are transferred, and of
+        them only these columns and rows, once for all processes of the machine.
 
         Args:
             version: the rows as of this version; None: the newest.
+            columns: names of the columns, in this order; None: all.
+            rows: a slice of rows with step 1; None: all.
 
         Returns:
-            A table whose chunks are in the memory of the nodes that store them.
+            A table whose chunks are in the memory of the nodes that store them, or in that of the
+            client's own node if the former cannot be mapped.
 
         Raises:
-            RowsMissing: there is a gap before the last row; the exception has the first gap.
-            InvalidArgument: the version does not exist yet.
+            RowsMissing: there is a gap among these rows; the exception has the first gap.
+            InvalidArgument: the version does not exist yet, or a column is unknown or ambiguous.
             InvalidDescriptor: a chunk is damaged.
+            OutOfMemory: the own node has no room for chunks of nodes that cannot be mapped.
 
         Examples:
             >>> trades = client.huge_table("HugeTable.table", pa.schema({"price": pa.float64()}))
@@ -1457,6 +1473,8 @@ class HugeTable:
             ...     _ = trades.append(pa.table({"price": [price]}))
             >>> trades.table()["price"].to_pylist(), trades.table(1)["price"].to_pylist()
             ([1.5, 2.5], [1.5])
+            >>> trades.table(columns=["price"], rows=slice(1, 2))["price"].to_pylist()
+            [2.5]
         """
     def partitions(self, version: int | None = None) -> builtins.list[Partition]:
         """The rows and node of each chunk, to run work near the data.

@@ -417,16 +417,10 @@ def test_an_object_is_there_for_its_home_until_no_other_node_finds_it(
 
 
 def test_what_needs_the_memory_itself_says_so(two: Cluster) -> None:
-    """Places, pools and huge tables need memory that is mapped."""
+    """A client in the memory of another node needs memory that is mapped."""
     a, b = two.clients()
-    b.huge_table("rows", pa.schema({"x": pa.int64()}))
     b.put(b"there", "there")
-    for call in (
-        lambda: a.at("b"),
-        lambda: a.memory_pool(node="b"),
-        lambda: a.huge_table("rows").table(),
-        lambda: a.stats(node="b"),
-    ):
+    for call in (lambda: a.at("b"), lambda: a.stats(node="b")):
         with pytest.raises(farrow.NodeUnreachable) as caught:
             call()
         assert caught.value.node == "b"
@@ -692,3 +686,39 @@ def test_a_node_that_may_only_read_puts_nothing_elsewhere(two: Cluster) -> None:
     assert b.list().num_rows == 0
     b.grant("a", "read,write")
     assert b.get(a.put(b"x", node="b")).to_pybytes() == b"x"
+
+
+def test_names_are_found_by_their_authorities_and_without(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """Four nodes: the authority of a name is asked first, and all nodes if it does not know."""
+    nodes = make_cluster(4, *ONLY)
+    clients = dict(zip(nodes.names, nodes.clients(), strict=True))
+    names = [f"name {number}" for number in range(12)]
+    for number, name in enumerate(names):
+        clients[nodes.names[number % 4]].put(name.encode(), name)
+    for client in clients.values():
+        for name in names:
+            assert client.contains(name)
+            assert client.get(name).to_pybytes() == name.encode()
+        assert not client.contains("nothing")
+        with pytest.raises(farrow.NotFound):
+            client.get("nothing")
+    # A name that moves is found at its new home, whatever authorities remember.
+    for number, name in enumerate(names):
+        clients["a"].delete(name)
+        clients[nodes.names[(number + 1) % 4]].put(b"new", name)
+        assert all(client.get(name).to_pybytes() == b"new" for client in clients.values())
+    # Authorities that have restarted know nothing, and those of a smaller cluster are others.
+    nodes.nodes["b"].restart()
+    nodes.settle(4)
+    nodes.nodes["d"].stop()
+    for node in "abc":
+        client = nodes.client(node)
+        wait_until(lambda client=client: row(client, "d").reach == "left", "d has left")
+        for number, name in enumerate(names):
+            if nodes.names[(number + 1) % 4] != "d":
+                assert client.contains(name)
+                assert client.get(name).to_pybytes() == b"new"
+            else:
+                assert not client.contains(name)

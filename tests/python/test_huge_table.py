@@ -17,7 +17,7 @@ from conftest import LIMIT_SECONDS, wait_until
 from farrow._ports import free_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from conftest import Node
 
@@ -36,11 +36,13 @@ class Cluster:
 
     NAMES = ("a", "b", "c")
 
-    def __init__(self, make_node: Callable[..., Node]) -> None:
+    def __init__(self, make_node: Callable[..., Node], reach: str = "mapped") -> None:
+        self.is_mapped = reach == "mapped"
         addresses = free_addresses(len(self.NAMES))
         self.nodes = []
         for name, address in zip(self.NAMES, addresses, strict=True):
             flags = ["--plaintext", "--lease-ms", "2000", "--name", name, "--listen", address]
+            flags += [] if self.is_mapped else ["--net=only", "--no-prepare"]
             for other in addresses:
                 flags += [] if other == address else ["--join", other]
             self.nodes.append(make_node("--memory", "64MiB", *flags))
@@ -66,9 +68,10 @@ class Cluster:
         return self.clients[number].huge_table(name, SCHEMA)
 
 
-@pytest.fixture
-def cluster(make_node: Callable[..., Node]) -> Iterator[Cluster]:
-    return Cluster(make_node)
+@pytest.fixture(params=["mapped", "by net"])
+def cluster(make_node: Callable[..., Node], request: pytest.FixtureRequest) -> Cluster:
+    """Nodes that map each other's memory, and nodes that share none."""
+    return Cluster(make_node, request.param)
 
 
 @pytest.fixture
@@ -109,7 +112,8 @@ def test_nothing_is_copied(cluster: Cluster, spread: farrow.HugeTable) -> None:
         again = again.chunk(0) if isinstance(again, pa.ChunkedArray) else again
         assert data.address == again.buffers()[1].address, part
         is_own = client._offset(data.address, data.size) is not None
-        assert is_own == (part.node == "c"), part
+        # What is fetched is in the memory of the client's own node.
+        assert is_own == (part.node == "c" or not cluster.is_mapped), part
 
 
 def test_what_lies_in_the_pool_is_appended_in_place(cluster: Cluster) -> None:
@@ -242,6 +246,34 @@ def test_metadata_of_a_schema_plays_no_part(cluster: Cluster) -> None:
     assert again.schema.metadata == again.table().schema.metadata == {b"unit": b"m"}
 
 
+def test_columns_and_rows(cluster: Cluster, spread: farrow.HugeTable) -> None:
+    whole = spread.table()
+    for wanted in (
+        slice(0, 10), slice(990, 1010), slice(500, 2500), slice(-5, None), slice(3000), slice(7, 7)
+    ):  # fmt: skip
+        first, end, _ = wanted.indices(3000)
+        part = spread.table(rows=wanted)
+        part.validate(full=True)
+        assert part.equals(whole.slice(first, end - first)), wanted
+        kinds = spread.table(columns=["kind"], rows=wanted)
+        assert kinds.equals(whole.select(["kind"]).slice(first, end - first)), wanted
+    swapped = cluster.table(0).table(columns=["kind", "n"])
+    assert swapped.equals(whole.select(["kind", "n"]))
+    assert spread.table(columns=[]).num_rows == 3000
+    assert spread.table(1, columns=["n"])["n"].to_pylist() == list(range(1000))
+    with pytest.raises(farrow.InvalidArgument, match="nothing"):
+        spread.table(columns=["nothing"])
+    empty = cluster.table(1, "empty")
+    assert empty.table(columns=["kind"]).schema == pa.schema([SCHEMA.field("kind")])
+    # Of a table with a gap, the rows before and behind it.
+    spread.append(rows(5000, 10), 5000)
+    assert spread.table(rows=slice(0, 3000)).equals(whole)
+    assert spread.table(rows=slice(5000, None))["n"].to_pylist() == list(range(5000, 5010))
+    with pytest.raises(farrow.RowsMissing) as missing:
+        spread.table(rows=slice(2990, 4000))
+    assert (missing.value.first, missing.value.last) == (3000, 3999)
+
+
 def test_drop(cluster: Cluster, spread: farrow.HugeTable) -> None:
     kept = spread.table()
     cluster.table(1).drop()
@@ -271,8 +303,14 @@ def test_a_lost_node_is_named(cluster: Cluster, spread: farrow.HugeTable) -> Non
     assert 'node "b" is lost' in found[0]
     with pytest.raises(farrow.FarrowError, match='node "b" is lost'):
         spread.append(rows(3000, 1))
-    other.append(rows(10, 10))
-    assert other.table()["n"].to_pylist() == list(range(20))
+    if cluster.is_mapped:
+        other.append(rows(10, 10))
+        assert other.table()["n"].to_pylist() == list(range(20))
+    else:
+        # Which names it had is not known, so none is granted; what is there is readable.
+        with pytest.raises(farrow.NodeLost, match='node "b" is lost'):
+            other.append(rows(10, 10))
+        assert other.table()["n"].to_pylist() == list(range(10))
     cluster.nodes[1].start()
     wait_until(lambda: not is_lost(), "the node is back")
     assert spread.table()["n"].to_pylist() == list(range(3000))

@@ -7,15 +7,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_store::ObjectId;
+use farrow_store::{Metadata, ObjectId};
 use farrow_wire::link::{Link, LinkError, confused};
 use farrow_wire::{
-    BATCH_ITEMS_MAX, Hello, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody, WireTarget,
+    BATCH_ITEMS_MAX, Hello, ImportStep, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody,
+    WireTarget,
 };
 
 use crate::client::Client;
 use crate::clock::deadline_after;
-use crate::draft::Draft;
+use crate::draft::{Draft, SealedHold};
 use crate::error::Error;
 use crate::interrupt;
 use crate::options::ObjectOptions;
@@ -59,7 +60,12 @@ impl RequestLink {
         self.link.is_dead()
     }
 
-    fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
+    fn not_found(&self) -> Error {
+        let reason = "it did not find what it was to bring".to_owned();
+        Error::NodeLost { node: self.node.clone(), reason }
+    }
+
+    pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
         self.own.check_process()?;
         let deadline = Instant::now() + self.own.timeout;
         let answer = self.link.call_unless(interrupt::current().as_ref(), body, deadline);
@@ -115,21 +121,25 @@ impl FarDestination {
         Ok(all)
     }
 
+    /// The object has the name.
+    fn is_used(&mut self) {
+        self.name = None;
+    }
+
     /// Has the node bring a staged object and make it one of its own, and deletes the staged one.
     /// Where there is no room, waits for some until the deadline.
     pub(crate) fn import(mut self, staged: ObjectId, deadline: Instant) -> Result<ObjectId, Error> {
-        let own = &self.link.own;
+        let own = Arc::clone(&self.link.own);
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let imported = loop {
             let origin = (staged.hi, staged.lo);
-            let import = RequestBody::Import { origin, name: self.name.clone(), wait_ms };
+            let (name, metadata) = (self.name.clone(), None);
+            let step = ImportStep::Seal { name, metadata, is_pinned: false };
+            let import = RequestBody::Import { origin, step, wait_ms };
             match self.link.call(import) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
                 Ok(ReplyBody::Fetching) => {}
-                Ok(ReplyBody::Fetched(None)) => {
-                    let reason = "it did not find what it was to bring".to_owned();
-                    break Err(Error::NodeLost { node: self.link.node.clone(), reason });
-                }
+                Ok(ReplyBody::Fetched(None)) => break Err(self.link.not_found()),
                 Ok(other) => break Err(confused(&other).into()),
                 Err(error) if room::is_short(&error) && Instant::now() < deadline => {
                     if let Err(error) = interrupt::pause(ROOM_PAUSE) {
@@ -140,9 +150,9 @@ impl FarDestination {
             }
         };
         if imported.is_ok() {
-            self.name = None;
+            self.is_used();
         }
-        discard(own, staged);
+        discard(&own, staged);
         imported
     }
 }
@@ -157,6 +167,95 @@ impl Drop for FarDestination {
     }
 }
 
+/// An object whose bytes are in the memory of another node, and that has no name yet. So several
+/// names can be tried, and none is reserved while the bytes are on their way.
+pub(crate) struct FarDraft {
+    link: Arc<RequestLink>,
+    /// The original, which is retained until the other node has the object.
+    staged: SealedHold,
+    is_sealed: bool,
+}
+
+impl FarDraft {
+    /// Writes a value to the memory of the client's own node, and has another node bring it.
+    pub(crate) fn new(
+        client: &Client,
+        node: &MemberInfo,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        let link = client.nodes().request_link(node)?;
+        let deadline = deadline_after(options.wait);
+        let staged = Draft::staged(client.nodes().own(), value, options)?.stage()?;
+        let draft = Self { link, staged, is_sealed: false };
+        loop {
+            match draft.step(ImportStep::Bring) {
+                Ok(ReplyBody::Done) => return Ok(draft),
+                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
+                Ok(other) => return Err(confused(&other).into()),
+                Err(error) if room::is_short(&error) && Instant::now() < deadline => {
+                    interrupt::pause(ROOM_PAUSE)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Seals the object under this name, pinned, with metadata as long as before. `None`: the name
+    /// is taken.
+    pub(crate) fn seal(
+        &mut self,
+        name: &str,
+        metadata: &Metadata,
+    ) -> Result<Option<ObjectId>, Error> {
+        let mut reserved = match FarDestination::reserve(&self.link, vec![Some(name)]) {
+            Ok(mut reserved) => reserved.pop(),
+            Err(Error::AlreadyExists { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (name, metadata) = (Some(name.to_owned()), Some(metadata.encode()));
+        let step = ImportStep::Seal { name, metadata, is_pinned: true };
+        loop {
+            match self.step(step.clone())? {
+                ReplyBody::Fetched(Some((hi, lo))) => {
+                    self.is_sealed = true;
+                    reserved.iter_mut().for_each(FarDestination::is_used);
+                    return Ok(Some(ObjectId { hi, lo }));
+                }
+                ReplyBody::Fetching => {}
+                ReplyBody::Fetched(None) => return Err(self.link.not_found()),
+                other => return Err(confused(&other).into()),
+            }
+        }
+    }
+
+    /// Bytes of the object's buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.staged.bytes()
+    }
+
+    fn step(&self, step: ImportStep) -> Result<ReplyBody, Error> {
+        let id = self.staged.id();
+        let wait_ms = u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        self.link.call(RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms })
+    }
+}
+
+impl Drop for FarDraft {
+    fn drop(&mut self) {
+        if !self.link.own.is_own_process() {
+            return;
+        }
+        let id = self.staged.id();
+        if !self.is_sealed {
+            let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
+            self.link.link.tell(RequestBody::Import { origin, step, wait_ms: 0 });
+        }
+        discard(&self.link.own, id);
+    }
+}
+
 /// Deletes a staged object. If that fails the node does it when the client ends.
 fn discard(own: &Session, staged: ObjectId) {
     let _quiet = interrupt::suspend();
@@ -167,6 +266,21 @@ fn discard(own: &Session, staged: ObjectId) {
 }
 
 impl Client {
+    /// The node in whose memory buffers should be that are to be put at `node`: that node, or this
+    /// client's own if the memory of the other one is not mapped here. See [`Self::at`] and
+    /// [`Self::pool`].
+    ///
+    /// # Errors
+    ///
+    /// The membership list is damaged.
+    pub fn pool_node(&self, node: &str) -> Result<String, Error> {
+        let own = self.nodes().own().region_uid();
+        match self.by_net_member(node)? {
+            Some(_) => self.nodes().name_of(own),
+            None => Ok(node.to_owned()),
+        }
+    }
+
     /// As [`Self::put_with`], in the memory of a node of the cluster. A node whose memory cannot be
     /// mapped here brings the object over the network.
     ///

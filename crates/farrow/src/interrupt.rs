@@ -88,6 +88,7 @@ pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
         | RequestBody::ListAt { .. }
+        | RequestBody::FindAt { .. }
         | RequestBody::Import { .. }
         | RequestBody::Evict { .. }
         | RequestBody::Stats

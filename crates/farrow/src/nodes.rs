@@ -5,16 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrow_store::{Held, Metadata, MetadataError, ObjectId};
 use farrow_wire::link::confused;
-use farrow_wire::{Extent, Listing, MemberInfo, Members, PartSpec, Reach, ReplyBody, RequestBody};
+use farrow_wire::{
+    Extent, ListedItem, Listing, MemberInfo, Members, PartSpec, Reach, ReplyBody, RequestBody,
+};
 
 use crate::client::{Client, ListedObject};
 use crate::error::Error;
 use crate::far_put::RequestLink;
 use crate::held_bytes::{self, BatchBytes};
+use crate::interrupt;
 use crate::key::ObjectKey;
 use crate::lock::lock;
 use crate::options::ConnectOptions;
@@ -59,6 +62,15 @@ enum RemoteLookup<T> {
     ByNet(Vec<(String, Error)>),
     /// The object may be on a node that cannot be reached.
     Unknown(Error),
+}
+
+/// How a client reaches the objects of a node.
+#[derive(Debug, Clone)]
+pub(crate) enum NodeReach {
+    /// In mapped memory.
+    Mapped(Arc<Session>),
+    /// Through its own node, which asks the other one.
+    ByNet(Box<MemberInfo>),
 }
 
 impl Nodes {
@@ -201,7 +213,7 @@ impl Nodes {
     }
 
     /// A connection for requests to a node whose memory is not mapped.
-    fn request_link(&self, node: &MemberInfo) -> Result<Arc<RequestLink>, Error> {
+    pub(crate) fn request_link(&self, node: &MemberInfo) -> Result<Arc<RequestLink>, Error> {
         let known = lock(&self.links).get(&node.name).cloned();
         if let Some(link) = known
             && link.incarnation == node.incarnation
@@ -215,24 +227,31 @@ impl Nodes {
         Ok(link)
     }
 
-    /// The place at the node whose memory has this uid; `name` is what that node was called.
-    pub(crate) fn place_of(&self, region: u64, name: &str) -> Result<Arc<Session>, Error> {
+    /// The node whose memory has this uid; `name` is what that node was called.
+    pub(crate) fn reach_of(&self, region: u64, name: &str) -> Result<NodeReach, Error> {
         if region == self.own.region_uid() {
-            return Ok(Arc::clone(&self.own));
+            return Ok(NodeReach::Mapped(Arc::clone(&self.own)));
         }
         let members = self.members()?;
         if let Some(node) = members.nodes.iter().find(|node| node.region_uid == region) {
-            return self.session(node);
+            return self.reach(node);
         }
         let reason = match members.find(name) {
             // An unreachable node has its own error.
-            Some(node) => match self.session(node) {
+            Some(node) => match self.reach(node) {
                 Ok(_) => "it has come back without the memory that it had".to_owned(),
                 Err(error) => return Err(error),
             },
             None => format!("it is none of the cluster's nodes {:?}", members.names()),
         };
         Err(Error::NodeLost { node: name.to_owned(), reason })
+    }
+
+    fn reach(&self, node: &MemberInfo) -> Result<NodeReach, Error> {
+        match node.is_by_net() && !node.is_own {
+            true => Ok(NodeReach::ByNet(Box::new(node.clone()))),
+            false => self.session(node).map(NodeReach::Mapped),
+        }
     }
 
     /// The name of the node whose memory has this uid; empty without a cluster.
@@ -251,17 +270,17 @@ impl Nodes {
         Ok(lost.map(|node| node.name.clone()))
     }
 
-    /// The sessions at all nodes whose memory can be used.
-    pub(crate) fn places(&self) -> Result<Vec<Arc<Session>>, Error> {
-        let mut places = vec![Arc::clone(&self.own)];
+    /// All nodes whose objects can be found from here.
+    pub(crate) fn reaches(&self) -> Result<Vec<NodeReach>, Error> {
+        let mut reaches = vec![NodeReach::Mapped(Arc::clone(&self.own))];
         for node in self.members()?.nodes.iter().filter(|node| !node.is_own) {
-            match self.session(node) {
-                Ok(session) => places.push(session),
+            match self.reach(node) {
+                Ok(reach) => reaches.push(reach),
                 Err(error) if is_of_node(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(places)
+        Ok(reaches)
     }
 
     /// The first of the other nodes where `look` finds something. The result is an error if the
@@ -369,6 +388,22 @@ pub(crate) struct Elsewhere {
     pub(crate) is_part: bool,
 }
 
+/// Maximum bytes of the names in one question to another node, whose requests are short.
+const FIND_BYTES_MAX: usize = 3072;
+
+/// Bytes of a target in such a question, besides its name.
+const TARGET_BYTES: usize = 24;
+
+/// Pause before a node is asked again that restores an object.
+const RESTORE_PAUSE: Duration = Duration::from_millis(5);
+
+fn target_bytes(target: &ObjectKey) -> usize {
+    match target {
+        ObjectKey::Id(_) => TARGET_BYTES,
+        ObjectKey::Name(name) => TARGET_BYTES + name.len(),
+    }
+}
+
 /// Maximum fetches of one object, which may be evicted again before this client holds it.
 const FETCHES_MAX: u32 = 16;
 
@@ -412,12 +447,15 @@ impl Client {
     /// A connection for requests to a node, if its memory is not mapped and its objects travel by
     /// network.
     pub(crate) fn request_link(&self, node: &str) -> Result<Option<Arc<RequestLink>>, Error> {
-        match self.nodes().members()?.find(node) {
-            Some(found) if found.is_by_net() && !found.is_own && found.is_member() => {
-                self.nodes().request_link(found).map(Some)
-            }
-            _ => Ok(None),
-        }
+        let found = self.by_net_member(node)?;
+        found.map(|found| self.nodes().request_link(&found)).transpose()
+    }
+
+    /// The member of this name, if its objects are fetched over the network.
+    pub(crate) fn by_net_member(&self, node: &str) -> Result<Option<MemberInfo>, Error> {
+        let members = self.nodes().members()?;
+        let found = members.find(node).filter(|found| found.is_by_net() && !found.is_own);
+        Ok(found.cloned())
     }
 
     fn at_node(&self, node: &MemberInfo) -> Result<Self, Error> {
@@ -510,7 +548,7 @@ impl Client {
         Ok(all)
     }
 
-    fn list_by_net(
+    pub(crate) fn list_by_net(
         &self,
         node: &MemberInfo,
         prefix: &str,
@@ -533,6 +571,62 @@ impl Client {
             from = next.filter(|next| *next > start);
         }
         Ok(all)
+    }
+
+    /// Those of these objects that a node has whose memory is not mapped here, with their metadata.
+    pub(crate) fn find_at(
+        &self,
+        node: &MemberInfo,
+        targets: &[ObjectKey],
+    ) -> Result<Vec<ListedObject>, Error> {
+        let own = self.nodes().own();
+        let mut found = Vec::with_capacity(targets.len());
+        let deadline = Instant::now() + own.timeout;
+        let mut left = targets;
+        while !left.is_empty() {
+            let mut bytes = 0;
+            let is_short = |target: &&ObjectKey| {
+                bytes += target_bytes(target);
+                bytes <= FIND_BYTES_MAX
+            };
+            let (some, rest) = left.split_at(left.iter().take_while(is_short).count().max(1));
+            let wanted = some.iter().map(ObjectKey::wire).collect();
+            let body = RequestBody::FindAt { node: node.name.clone(), targets: wanted };
+            let items = match own.call(body)? {
+                ReplyBody::Listing(listing) => listing.items,
+                other => return Err(confused(&other).into()),
+            };
+            let is_theirs = |item: &ListedItem| item.id.0 == node.region_uid;
+            if items.len() > some.len() || !items.iter().all(is_theirs) {
+                let text = format!("node {:?} told of other objects than asked for", node.name);
+                return Err(Error::Protocol(text));
+            }
+            if items.iter().any(|item| item.is_spilled) {
+                // Its metadata is out of memory too, and on its way back.
+                if Instant::now() >= deadline {
+                    let what = format!("an object of node {:?} to be restored", node.name);
+                    let waited_ms = u64::try_from(own.timeout.as_millis()).unwrap_or(u64::MAX);
+                    return Err(Error::Timeout { what, waited_ms });
+                }
+                interrupt::pause(RESTORE_PAUSE)?;
+                continue;
+            }
+            for item in items {
+                found.push(ListedObject::of_item(item)?);
+            }
+            left = rest;
+        }
+        Ok(found)
+    }
+
+    /// Has the client's own node begin to fetch an object that is needed soon.
+    pub(crate) fn fetch_ahead(&self, target: &ObjectKey, part: Option<&PartSpec>) {
+        let extent = part.map_or(Extent::Whole, |part| Extent::Part(part.clone()));
+        let fetch = RequestBody::Fetch { target: target.wire(), extent, wait_ms: 0 };
+        if let Err(error) = self.nodes().own().call(fetch) {
+            // The fetch that waits for the object reports it.
+            tracing::debug!(%target, %error, "not fetched ahead");
+        }
     }
 
     /// The nodes of the cluster, as seen by the client's own node; none without a cluster.
@@ -586,25 +680,59 @@ impl Client {
     }
 
     fn ask_by_net(&self, target: &ObjectKey) -> Result<bool, Error> {
-        let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
-        match (self.nodes().first(self.session(), target, look)?, target) {
-            (RemoteLookup::ByNet(unseen), ObjectKey::Name(name)) => {
-                let own = self.nodes().own();
-                match own.call(RequestBody::FindLost { name: name.clone() })? {
-                    ReplyBody::FoundLost(None) => Ok(false),
-                    ReplyBody::FoundLost(Some(node)) => {
-                        let mut unseen = unseen.into_iter();
-                        let wrong = unseen.find(|(of, _)| *of == node);
-                        wrong.map_or(Ok(true), |(_, error)| Err(error))
-                    }
-                    other => Err(confused(&other).into()),
+        match target {
+            ObjectKey::Name(name) => Ok(self.net_home_of_name(target, name)?.is_some()),
+            ObjectKey::Id(_) => {
+                let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
+                match self.nodes().first(self.session(), target, look)? {
+                    RemoteLookup::ByNet(_) => Ok(self.fetch_metadata(target)?.is_some()),
+                    _ => Ok(false),
                 }
             }
-            (RemoteLookup::ByNet(_), ObjectKey::Id(_)) => {
-                Ok(self.fetch_metadata(target)?.is_some())
-            }
-            _ => Ok(false),
         }
+    }
+
+    /// The node whose memory is not mapped that has an object of this name.
+    fn net_home_of_name(&self, target: &ObjectKey, name: &str) -> Result<Option<String>, Error> {
+        let look = |session: &Arc<Session>| Ok(session.has(target)?.then_some(()));
+        let found = self.nodes().first(self.session(), target, look)?;
+        let RemoteLookup::ByNet(unseen) = found else { return Ok(None) };
+        match self.nodes().own().call(RequestBody::FindLost { name: name.to_owned() })? {
+            ReplyBody::FoundLost(None) => Ok(None),
+            ReplyBody::FoundLost(Some(node)) => {
+                let wrong = unseen.into_iter().find(|(of, _)| *of == node);
+                wrong.map_or(Ok(Some(node)), |(_, error)| Err(error))
+            }
+            other => Err(confused(&other).into()),
+        }
+    }
+
+    /// The home of an object, if its memory is not mapped here and its objects are fetched over the
+    /// network. `None` also if there is no such object.
+    pub(crate) fn net_home_of(&self, target: &ObjectKey) -> Result<Option<MemberInfo>, Error> {
+        let members = self.nodes().members()?;
+        let is_far = |node: &&MemberInfo| node.is_by_net() && !node.is_own;
+        if !members.nodes.iter().any(|node| is_far(&node)) {
+            return Ok(None);
+        }
+        let of_region = |region: u64| {
+            let mut far = members.nodes.iter().filter(is_far);
+            far.find(|node| node.region_uid == region).cloned()
+        };
+        let name = match target {
+            ObjectKey::Id(id) => return Ok(of_region(id.region().0)),
+            ObjectKey::Name(name) => name,
+        };
+        let own = self.nodes().own();
+        if let Some(entry) = own.lookup(target)?.filter(|entry| entry.is_replica) {
+            let origin = own.reader.origin(&entry)?;
+            return Ok(origin.and_then(|origin| of_region(origin.region().0)));
+        }
+        if self.session().has(target)? {
+            return Ok(None);
+        }
+        let node = self.net_home_of_name(target, name)?;
+        Ok(node.and_then(|node| members.find(&node).filter(is_far).cloned()))
     }
 
     /// Fetches an object of another node, or a part of it, into the memory of the client's own

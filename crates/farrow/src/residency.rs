@@ -1,11 +1,13 @@
 //! Pins, eviction, and restoring of spilled objects.
 
+use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_store::{Held, ObjectId, Whereabouts};
 use farrow_wire::link::confused;
-use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
+use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -19,6 +21,9 @@ const RETURNS_MAX: u32 = 16;
 
 /// A file may be long and its disk slow. The node itself gives up after a minute.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
+
+/// Objects of a node whose memory is not mapped.
+type FarTargets = (MemberInfo, Vec<ObjectKey>);
 
 impl Client {
     /// Pins objects: they are never evicted until they are unpinned by [`Client::unpin`] or
@@ -58,6 +63,22 @@ impl Client {
 
     fn set_pins(&self, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
         let mut first_error = None;
+        let (mut near, mut far) = (Vec::new(), BTreeMap::<String, FarTargets>::new());
+        for target in targets {
+            match self.net_home_of(target)? {
+                None => near.push(target.clone()),
+                Some(node) => {
+                    let some = far.entry(node.name.clone()).or_insert((node, Vec::new()));
+                    some.1.push(target.clone());
+                }
+            }
+        }
+        for (node, targets) in far.into_values() {
+            if let Err(error) = self.set_far_pins(&node, targets, is_pinned) {
+                first_error.get_or_insert(error);
+            }
+        }
+        let targets = &near;
         for (session, numbers) in self.by_home(targets)? {
             let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
             if let Err(error) = set_pins(&session, &some.collect::<Vec<_>>(), is_pinned) {
@@ -65,6 +86,47 @@ impl Client {
             }
         }
         first_error.map_or(Ok(()), Err)
+    }
+}
+
+impl Client {
+    /// Pins or unpins objects of a node whose memory is not mapped here, at that node.
+    fn set_far_pins(
+        &self,
+        node: &MemberInfo,
+        mut left: Vec<ObjectKey>,
+        is_pinned: bool,
+    ) -> Result<(), Error> {
+        let link = self.nodes().request_link(node)?;
+        let mut first_error: Option<Error> = None;
+        for _ in 0..RETURNS_MAX {
+            let mut again = Vec::new();
+            for batch in left.chunks(BATCH_ITEMS_MAX) {
+                let targets = batch.iter().map(ObjectKey::wire).collect();
+                let results = match link.call(RequestBody::Pin { targets, is_pinned })? {
+                    ReplyBody::Pinned(results) => results,
+                    other => return Err(confused(&other).into()),
+                };
+                for (target, result) in batch.iter().zip(results) {
+                    match result.map_err(Error::from) {
+                        Ok(_) => {}
+                        // Spilled objects are restored by the search, and can be pinned then.
+                        Err(Error::NotFound { .. })
+                            if !self.find_at(node, slice::from_ref(target))?.is_empty() =>
+                        {
+                            again.push(target.clone());
+                        }
+                        Err(error) => drop(first_error.get_or_insert(error)),
+                    }
+                }
+            }
+            if again.is_empty() {
+                return first_error.map_or(Ok(()), Err);
+            }
+            left = again;
+        }
+        let what = format!("objects of node {:?}, which leave memory again and again", node.name);
+        Err(first_error.unwrap_or(Error::Timeout { what, waited_ms: 0 }))
     }
 }
 

@@ -561,6 +561,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
             | RequestBody::ListAt { .. }
+            | RequestBody::FindAt { .. }
             | RequestBody::Import { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }

@@ -582,7 +582,8 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         if let Some(node) = node {
-            return self.at(py, node)?.memory_pool(py, strict, None, expect);
+            let node = without_gil(py, || open.client.pool_node(node))?;
+            return self.at(py, &node)?.memory_pool(py, strict, None, expect);
         }
         if let Some(expect) = expect {
             return pool::expecting(py, open.client.pool(), strict, &expect);

@@ -3,6 +3,7 @@
 use crate::client::duration;
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::incoming::{self, Incoming};
+use crate::part;
 use crate::shim;
 use crate::waiting::without_gil;
 use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, WaitFor};
@@ -111,14 +112,17 @@ impl HugeTable {
     }
 
     #[doc = doc!("HugeTable.table")]
-    #[pyo3(signature = (version=None))]
+    #[pyo3(signature = (version=None, *, columns=None, rows=None))]
     fn table<'py>(
         &self,
         py: Python<'py>,
         version: Option<&Bound<'py, PyAny>>,
+        columns: Option<&Bound<'py, PyAny>>,
+        rows: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let version = version.map(|number| count(number, "version")).transpose()?;
-        let arrow = without_gil(py, || self.table.table(version))?;
+        let part = part::read(columns, rows)?.unwrap_or_default();
+        let arrow = without_gil(py, || self.table.table_part(version, &part))?;
         shim::wrap_table(py, convert::export(&arrow).map_err(raise)?)
     }
 

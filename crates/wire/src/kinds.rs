@@ -48,6 +48,7 @@ impl RequestBody {
             Self::Fetch { .. } => "fetch",
             Self::ListAt { .. } => "list_at",
             Self::Import { .. } => "import",
+            Self::FindAt { .. } => "find_at",
         }
     }
 }

@@ -36,7 +36,7 @@ pub use reply::*;
 pub use request::*;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;

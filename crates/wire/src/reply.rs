@@ -71,7 +71,7 @@ pub enum ReplyBody {
     /// To `Fetch` of a part: the id of an object in the client's own node that contains only this
     /// part.
     FetchedPart((u64, u64)),
-    /// To `ListAt`.
+    /// To `ListAt` and `FindAt`.
     Listing(Listing),
     /// To `Fetch` of metadata: the encoded metadata of an object that has no replica.
     Metadata(Vec<u8>),

@@ -223,11 +223,37 @@ pub enum RequestBody {
     Import {
         /// The two halves of its id.
         origin: (u64, u64),
-        /// The name of the new object, which this client has reserved.
-        name: Option<String>,
+        /// What to do with it.
+        step: ImportStep,
         /// After this time the answer is that the object is still on its way, in milliseconds.
         wait_ms: u64,
     },
+    /// Looks for objects at a node whose memory is not mapped. The reply lists those that exist.
+    FindAt {
+        /// The node.
+        node: String,
+        /// The objects: a few dozen names, since the request to the node is short.
+        targets: Vec<WireTarget>,
+    },
+}
+
+/// A step of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImportStep {
+    /// Bring the bytes. They stay without an object until the next step, or until the client's
+    /// connection ends.
+    Bring,
+    /// Bring the bytes, unless they are there, and make them an object.
+    Seal {
+        /// The name of the object, which this client has reserved.
+        name: Option<String>,
+        /// Encoded metadata instead of that of the original, of the same length.
+        metadata: Option<Vec<u8>>,
+        /// Whether the object is exempt from eviction from the beginning.
+        is_pinned: bool,
+    },
+    /// Free the memory of what was brought.
+    Abandon,
 }
 
 /// The extent of an object that is fetched.
@@ -406,7 +432,7 @@ impl SealItem {
 }
 
 /// An object by id or by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WireTarget {
     /// The two halves of the id.
     Id(u64, u64),

@@ -1,6 +1,6 @@
 //! Pages of the list of this node's objects, for nodes that cannot map its memory.
 
-use farrow_store::{DirectoryItem, Metadata, Reader, StoreError};
+use farrow_store::{DirectoryItem, Metadata, Reader, StoreError, Target, Whereabouts};
 use farrow_wire::{ListedItem, Listing};
 
 /// A page ends after this many bytes of names and metadata, or this many objects.
@@ -12,6 +12,9 @@ const PAGE_STEPS: u64 = 1 << 16;
 
 /// Upper bound on the bytes of an item besides its name and metadata.
 const ITEM_BYTES: usize = 96;
+
+/// Attempts to read an object that moves meanwhile.
+const MOVES_MAX: usize = 64;
 
 /// The page that starts at this position.
 pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, StoreError> {
@@ -53,6 +56,43 @@ fn item(reader: &Reader, listed: &DirectoryItem) -> Result<Option<ListedItem>, S
         is_spilled: listed.is_spilled,
         is_name_damaged: listed.is_name_damaged,
     }))
+}
+
+/// An object of the reader's namespace, as a list has it; `None` if there is none.
+pub(super) fn find(reader: &Reader, target: Target<'_>) -> Result<Option<ListedItem>, StoreError> {
+    for _ in 0..MOVES_MAX {
+        if let Some(entry) = reader.lookup(target)? {
+            if entry.is_replica || entry.namespace != reader.namespace().0 {
+                return Ok(None);
+            }
+            let found = DirectoryItem {
+                name: reader.name_of(&entry)?,
+                entry,
+                is_pinned: false,
+                last_use_ns: entry.sealed_at_ns,
+                is_spilled: false,
+                is_name_damaged: false,
+            };
+            // `None`: the object moved or was removed meanwhile.
+            if let Some(item) = item(reader, &found)? {
+                return Ok(Some(item));
+            }
+            continue;
+        }
+        match reader.whereabouts(target)? {
+            Whereabouts::Nowhere => return Ok(None),
+            Whereabouts::InMemory => {}
+            Whereabouts::Away(id) => {
+                let name = match target {
+                    Target::Name(name) => Some(name.to_owned()),
+                    Target::Id(_) => None,
+                };
+                let id = (id.hi, id.lo);
+                return Ok(Some(ListedItem { id, name, is_spilled: true, ..Default::default() }));
+            }
+        }
+    }
+    Err(StoreError::BadRequest { reason: "the object changes its place again and again" })
 }
 
 /// Decodes a page that another node sent.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, SpillHead};
+use farrow_wire::WireTarget;
 use serde::{Deserialize, Serialize};
 
 /// The object of a request.
@@ -20,6 +21,12 @@ pub(crate) enum NetQuery {
         /// Position at which the page starts.
         from: u64,
     },
+    /// No object: those of these objects that exist, as in a list.
+    Find {
+        namespace: String,
+        /// Names are those in the namespace.
+        targets: Vec<WireTarget>,
+    },
 }
 
 impl fmt::Display for NetQuery {
@@ -28,6 +35,7 @@ impl fmt::Display for NetQuery {
             Self::Name(full) => write!(f, "{:?}", farrow_store::own_name(full)),
             Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
             Self::List { prefix, .. } => write!(f, "{prefix:?}*"),
+            Self::Find { targets, .. } => write!(f, "{} objects", targets.len()),
         }
     }
 }
@@ -50,6 +58,17 @@ impl NetQuery {
             {
                 let bytes = (namespace.len(), prefix.len());
                 Err(format!("a namespace and a prefix of {bytes:?} B, at most {NAME_BYTES_MAX}"))
+            }
+            Self::Find { namespace, targets } => {
+                let names = targets.iter().map(|target| match target {
+                    WireTarget::Name(name) => name.len(),
+                    WireTarget::Id(..) => 0,
+                });
+                let longest = names.chain([namespace.len()]).max().unwrap_or_default();
+                match longest as u64 > NAME_BYTES_MAX || !rest.is_empty() {
+                    true => Err(format!("{longest} B of a name, {} B behind", rest.len())),
+                    false => Ok(wish),
+                }
             }
             _ if !rest.is_empty() => Err(format!("{} B behind a wish", rest.len())),
             _ => Ok(wish),
@@ -125,13 +144,24 @@ mod tests {
     fn wishes_survive_and_others_are_refused() {
         let list =
             |prefix: String| NetQuery::List { namespace: "n".into(), prefix, from: u64::MAX };
-        for wish in [NetQuery::Name("a\0b".into()), NetQuery::Id(1, u64::MAX), list("p".into())] {
+        let find = |name: String| NetQuery::Find {
+            namespace: "n".into(),
+            targets: vec![WireTarget::Name(name), WireTarget::Id(1, 2)],
+        };
+        for wish in [
+            NetQuery::Name("a\0b".into()),
+            NetQuery::Id(1, u64::MAX),
+            list("p".into()),
+            find("f".into()),
+        ] {
             assert_eq!(NetQuery::decode(&wish.encode()), Ok(wish));
         }
         let long = NetQuery::Name("x".repeat(256)).encode();
         let behind = [NetQuery::Id(1, 2).encode(), vec![0]].concat();
         let long_prefix = list("x".repeat(256)).encode();
-        for bytes in [&long[..], &behind, &long_prefix, &[], &[9, 9, 9]] {
+        let long_find = find("x".repeat(256)).encode();
+        let behind_find = [find("f".into()).encode(), vec![0]].concat();
+        for bytes in [&long[..], &behind, &long_prefix, &long_find, &behind_find, &[], &[9, 9, 9]] {
             assert!(NetQuery::decode(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -17,15 +17,15 @@ use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
 use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
 use farrow_store::{
-    BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, Target, Whereabouts,
-    own_name,
+    BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, StoreError, Target,
+    Whereabouts, own_name,
 };
 
 use super::query::{Brought, NetQuery};
 use super::{NetEvent, Teller, listing};
 use crate::protocol::node_key;
 use crate::protocol::rights::RightsTable;
-use farrow_wire::{Listing, Rights};
+use farrow_wire::{Listing, Rights, WireTarget};
 
 /// Time limit on the wait for a spilled object, shorter than a connection may stall.
 const RESTORE_MAX: Duration = Duration::from_millis(1_500);
@@ -200,12 +200,12 @@ impl RegionSource {
         }
     }
 
-    /// A page of the list of a namespace's objects.
+    /// Objects of a namespace, as `look` finds them.
     fn list(
         &self,
         member: &MemberLife,
         namespace: &str,
-        (prefix, from): (&str, u64),
+        look: impl FnOnce(&Reader) -> Result<Listing, StoreError>,
     ) -> Result<Opened, SourceRefusal> {
         self.check_rights(member, namespace)?;
         let other = |text: String| SourceRefusal::new(ErrorCode::Other, text);
@@ -222,11 +222,29 @@ impl RegionSource {
             None => Listing::default(),
             Some(number) => {
                 let reader = self.reader.clone().in_namespace(number, namespace);
-                listing::page(&reader, from, prefix).map_err(|error| other(error.to_string()))?
+                look(&reader).map_err(|error| other(error.to_string()))?
             }
         };
         let entry = listing::encode(&page).map_err(other)?;
         Ok(Opened { blocks: Vec::new(), entry, inline: Vec::new() })
+    }
+
+    /// Those of these objects that exist. Spilled ones are on their way back into memory then.
+    fn find(&self, reader: &Reader, targets: &[WireTarget]) -> Result<Listing, StoreError> {
+        let mut items = Vec::new();
+        for target in targets {
+            let target = match target {
+                WireTarget::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+                WireTarget::Name(name) => Target::Name(name),
+            };
+            let Some(item) = listing::find(reader, target)? else { continue };
+            if item.is_spilled {
+                let (hi, lo) = item.id;
+                self.teller.tell(NetEvent::Restore { id: ObjectId { hi, lo } });
+            }
+            items.push(item);
+        }
+        Ok(Listing { items, next: None })
     }
 
     /// Records the member and holds the requested object.
@@ -246,14 +264,14 @@ impl RegionSource {
                 let (number, _) = self.reader.namespace();
                 self.reader.clone().in_namespace(number, namespace)
             }
-            NetQuery::Id(..) | NetQuery::List { .. } => self.reader.clone(),
+            _ => self.reader.clone(),
         };
         let until = Instant::now() + RESTORE_MAX;
         loop {
             let target = match wish {
                 NetQuery::Name(full) => Target::Name(own_name(full)),
                 NetQuery::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
-                NetQuery::List { .. } => return Err(missing()),
+                NetQuery::List { .. } | NetQuery::Find { .. } => return Err(missing()),
             };
             let Some(entry) = reader.lookup(target).map_err(other)? else {
                 match reader.whereabouts(target).map_err(other)? {
@@ -367,8 +385,14 @@ impl Source for RegionSource {
     ) -> Result<Opened, SourceRefusal> {
         let wish =
             NetQuery::decode(want).map_err(|text| SourceRefusal::new(ErrorCode::Other, text))?;
-        if let NetQuery::List { namespace, prefix, from } = &wish {
-            return self.list(member, namespace, (prefix, *from));
+        match &wish {
+            NetQuery::List { namespace, prefix, from } => {
+                return self.list(member, namespace, |reader| listing::page(reader, *from, prefix));
+            }
+            NetQuery::Find { namespace, targets } => {
+                return self.list(member, namespace, |reader| self.find(reader, targets));
+            }
+            NetQuery::Name(_) | NetQuery::Id(..) => {}
         }
         let of_member = |state: &ServedState| {
             let first = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));

@@ -3,7 +3,7 @@
 
 use farrow_store::{NamespaceId, RemoteClient, StoreError};
 use farrow_wire::rights::{Rights, Rule, RuleError};
-use farrow_wire::{ReplyBody, RequestBody, WireError};
+use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::convert::store_error;
@@ -33,7 +33,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Reserve { .. }
         | RequestBody::ReserveObjects { .. }
         | RequestBody::Seal { .. }
-        | RequestBody::Import { .. }
+        | RequestBody::Import { step: ImportStep::Bring | ImportStep::Seal { .. }, .. }
         | RequestBody::Pin { is_pinned: true, .. } => RemoteNeed::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => RemoteNeed::Right(right_for(ask)),
         // An empty renewal only gives names back.
@@ -48,6 +48,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
         | RequestBody::ListAt { .. }
+        | RequestBody::FindAt { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
         RequestBody::HoldBlock
@@ -76,6 +77,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::ConfirmEarlier
         | RequestBody::Reclaim
         | RequestBody::Cancel { .. }
+        | RequestBody::Import { step: ImportStep::Abandon, .. }
         | RequestBody::Goodbye => RemoteNeed::Nothing,
     }
 }

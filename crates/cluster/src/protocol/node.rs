@@ -358,10 +358,10 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Import { origin: (hi, lo), name, wait_ms }, Some(slot)) => {
+            (RequestBody::Import { origin: (hi, lo), step, wait_ms }, Some(slot)) => {
                 let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 let origin = ObjectId { hi, lo };
-                let ask = ImportAsk { session, slot, seq, origin, name, until_ms };
+                let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
                 match self.import(ask, now_ms, out) {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
@@ -370,6 +370,12 @@ impl NodeState {
             }
             (RequestBody::ListAt { node, prefix, from }, Some(slot)) => {
                 match self.list_at((session, seq), slot, (node, prefix, from), out) {
+                    Ok(()) => return,
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::FindAt { node, targets }, Some(slot)) => {
+                match self.find_at((session, seq), slot, (node, targets), out) {
                     Ok(()) => return,
                     Err(error) => Err(error),
                 }

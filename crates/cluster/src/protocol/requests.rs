@@ -165,6 +165,7 @@ impl NodeState {
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }
             | RequestBody::ListAt { .. }
+            | RequestBody::FindAt { .. }
             | RequestBody::Import { .. }
             | RequestBody::Delete { .. }
             | RequestBody::Sync { .. }

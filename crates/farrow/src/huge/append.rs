@@ -8,14 +8,14 @@ use farrow_store::ObjectId;
 
 use super::labels::{self, ChunkNode, VERSIONS_MAX};
 use super::layout::{Clash, Partition, ROWS_MAX};
+use super::place::{Place, SealedObject};
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
 use crate::clock::{deadline_after, millis};
-use crate::draft::{Draft, SealedHold};
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::key::ObjectKey;
 use crate::lock::lock;
-use crate::session::Session;
+use crate::options::ObjectOptions;
 use crate::value::Value;
 
 /// Options of an append.
@@ -58,20 +58,21 @@ impl HugeTable {
         self.check_schema(schema)?;
         // Check before copying anything.
         self.next(options.position, rows)?;
-        let client = options.node.map(|node| self.client.at(node)).transpose()?;
-        let session = client.as_ref().unwrap_or(&self.client).session();
-        let node = self.join(session, deadline)?;
+        let place = Place::to_append(&self.client, options.node)?;
+        let node = self.join(&place, deadline)?;
         let zero = labels::chunk_metadata(0, rows)?;
-        let mut draft = Draft::new(session, value, &zero, options.timeout)?;
+        let wait = options.timeout;
+        let mut draft =
+            place.draft(value, &ObjectOptions { name: None, metadata: Some(&zero), wait })?;
         let mut races = 0_u64;
         loop {
             let (version, position) = self.next(options.position, rows)?;
-            draft.relabel(&labels::chunk_metadata(position, rows)?)?;
+            let metadata = labels::chunk_metadata(position, rows)?;
             let name = labels::chunk_name(&self.name, self.root, version);
-            if let Some(retained) = draft.seal(&name)? {
+            if let Some(sealed) = draft.seal(&name, &metadata)? {
                 let node = Arc::clone(&node);
-                let (bytes, id) = (retained.bytes(), retained.id());
-                self.keep(session, &retained)?;
+                let (bytes, id) = (sealed.bytes, sealed.id);
+                self.keep(&place, &sealed)?;
                 return Ok(Partition { version, position, rows, node, bytes, id });
             }
             races += 1;
@@ -106,17 +107,21 @@ impl HugeTable {
     }
 
     /// Pins a sealed object, or deletes it if the table was dropped meanwhile.
-    fn keep(&self, session: &Arc<Session>, retained: &SealedHold) -> Result<(), Error> {
-        let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
-        if !home.has(&self.root.into())? {
+    fn keep(&self, place: &Place<'_>, sealed: &SealedObject) -> Result<(), Error> {
+        let home = self.home()?;
+        if !home.has(self.root)? {
             // `drop_table` deletes the root first and then looks for chunks: one of the two sees
             // this object.
-            sweep::all(&[home, Arc::clone(session)], &labels::prefix(&self.name, self.root))?;
+            sweep::all(&[home, place.clone()], &labels::prefix(&self.name, self.root))?;
             let what = format!("huge table {:?}: it was dropped", self.name);
             return Err(Error::NotFound { what });
         }
         let _quiet = suspend();
-        if let Err(error) = self.pin(&mut lock(&self.state), Some(retained.id())) {
+        let mut state = lock(&self.state);
+        if sealed.is_pinned {
+            state.pinned.insert(sealed.id);
+        }
+        if let Err(error) = self.pin(&mut state, Some(sealed.id)) {
             // The object exists; the next append pins it.
             tracing::warn!(%error, table = self.name, "a part is not pinned");
         }
@@ -124,8 +129,8 @@ impl HugeTable {
     }
 
     /// Adds a node to those that may have chunks, and returns its name.
-    fn join(&self, session: &Arc<Session>, deadline: Instant) -> Result<Arc<str>, Error> {
-        let region = session.region_uid();
+    fn join(&self, place: &Place<'_>, deadline: Instant) -> Result<Arc<str>, Error> {
+        let region = place.region();
         loop {
             let quiet = suspend();
             // In a forked child the thread that has the lock may not exist.
@@ -136,7 +141,7 @@ impl HugeTable {
             if let Some(place) = found {
                 let node = state.members.get(place).map_or("", |member| &member.node).into();
                 let entry = labels::member_name(&self.name, self.root, place as u64 + 1);
-                let entry = home.lookup(&entry.as_str().into())?.map(|entry| entry.id);
+                let entry = home.find_one(&entry)?.map(|entry| entry.id);
                 self.pin(&mut state, Some(self.root))?;
                 self.pin(&mut state, entry)?;
                 return Ok(node);
@@ -146,10 +151,11 @@ impl HugeTable {
             let member = ChunkNode { region, node: self.client.nodes().name_of(region)? };
             let name = labels::member_name(&self.name, self.root, number);
             let metadata = labels::member_metadata(&member)?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            let mut draft = Draft::new(&home, &Value::Bytes(b"1"), &metadata, left)?;
-            match draft.seal(&name)? {
-                Some(retained) => self.keep(&home, &retained)?,
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let options = ObjectOptions { name: None, metadata: Some(&metadata), wait };
+            let mut draft = home.draft(&Value::Bytes(b"1"), &options)?;
+            match draft.seal(&name, &metadata)? {
+                Some(sealed) => self.keep(&home, &sealed)?,
                 None if Instant::now() >= deadline => {
                     let what = format!("a place for {:?} in {:?}", member.node, self.name);
                     return Err(Error::Timeout { what, waited_ms: 0 });

@@ -8,9 +8,11 @@
 //! complete.
 
 mod append;
-
+mod discover;
 mod labels;
 mod layout;
+mod place;
+mod read;
 mod schema;
 mod sweep;
 
@@ -19,8 +21,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrow_arrow::{ArrowObject, BatchData, Kind, Rebuilt, SchemaNode};
-use farrow_store::{Entry, Metadata, ObjectId, ObjectKind};
+use farrow_arrow::{ArrowObject, Kind, Rebuilt, SchemaNode};
+use farrow_store::{Entry, Metadata, ObjectId};
 
 pub use append::AppendOptions;
 pub use layout::Partition;
@@ -37,6 +39,7 @@ use crate::session::Session;
 use crate::value::Value;
 use labels::ChunkNode;
 use layout::{ChunkList, Clash};
+use place::Place;
 
 /// A wait is cut into pieces of this length, to notice a lost node or a dropped table.
 const WAIT_PIECE: Duration = Duration::from_secs(1);
@@ -187,7 +190,7 @@ impl HugeTable {
     }
 
     /// The table as it is now, or was in a version. Sends no message, except to open a session at
-    /// each node not searched before.
+    /// each node not searched before, and to nodes whose memory is not mapped.
     ///
     /// # Errors
     ///
@@ -207,26 +210,6 @@ impl HugeTable {
             return Err(Error::InvalidArgument(text));
         }
         Ok(Snapshot::new(version, state.layout.chunks(version)))
-    }
-
-    /// All rows, in place: one or more batches for each chunk, whose buffers hold the chunk.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::snapshot`]; [`Error::RowsMissing`] names the first gap;
-    /// [`Error::InvalidDescriptor`] for a chunk that contradicts its metadata or the schema.
-    pub fn table(&self, version: Option<u64>) -> Result<ArrowObject, Error> {
-        let snapshot = self.snapshot(version)?;
-        if let Some(gap) = &snapshot.missing {
-            let last = gap.end.saturating_sub(1);
-            let (table, rows) = (self.name.clone(), snapshot.rows);
-            return Err(Error::RowsMissing { table, first: gap.start, last, rows });
-        }
-        let mut batches = Vec::with_capacity(snapshot.partitions.len());
-        for chunk in &snapshot.partitions {
-            batches.extend(self.rebuild(chunk)?);
-        }
-        Ok(ArrowObject { kind: Kind::Table, schema: Arc::clone(&self.schema), batches })
     }
 
     /// Waits for rows, or a version.
@@ -261,102 +244,9 @@ impl HugeTable {
         }
     }
 
-    /// Looks for versions added since the last call.
-    fn discover(&self, state: &mut SeenTable) -> Result<(), Error> {
-        self.discover_members(state)?;
-        let members = &state.members;
-        let mut places = Vec::with_capacity(members.len());
-        for member in members {
-            let place = self.client.nodes().place_of(member.region, &member.node)?;
-            places.push((place, Arc::<str>::from(member.node.as_str())));
-        }
-        // Before the search: a chunk sealed meanwhile is no gap.
-        let newest = match state.is_checked {
-            true => 0,
-            false => self.newest(&places)?,
-        };
-        // Most chunks are on the same node as their predecessor.
-        let mut latest = 0;
-        'versions: loop {
-            let version = state.layout.version() + 1;
-            let name = labels::chunk_name(&self.name, self.root, version);
-            for place in (0..places.len()).map(|n| (n + latest) % places.len()) {
-                let Some((session, node)) = places.get(place) else {
-                    continue;
-                };
-                if let Some((entry, metadata)) = find(session, &name)? {
-                    let (position, rows) = labels::read_chunk(&name, &metadata)?;
-                    let (node, bytes) = (Arc::clone(node), entry.size.0);
-                    let chunk = Partition { version, position, rows, node, bytes, id: entry.id };
-                    state.layout.add(chunk).map_err(|clash| self.damaged(version, &clash))?;
-                    latest = place;
-                    continue 'versions;
-                }
-            }
-            break;
-        }
-        let version = state.layout.version();
-        if version < newest {
-            return Err(self.gone(version + 1));
-        }
-        state.is_checked = true;
-        Ok(())
-    }
-
-    /// Reads the nodes that may have chunks from the memory of the root's node.
-    fn discover_members(&self, state: &mut SeenTable) -> Result<Arc<Session>, Error> {
-        let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
-        if !home.has(&self.root.into())? {
-            let what = format!("huge table {:?}: it was dropped", self.name);
-            return Err(Error::NotFound { what });
-        }
-        loop {
-            let number = state.members.len() as u64 + 1;
-            let name = labels::member_name(&self.name, self.root, number);
-            match find(&home, &name)? {
-                Some((_, metadata)) => state.members.push(labels::read_member(&name, &metadata)?),
-                None => return Ok(home),
-            }
-        }
-    }
-
-    /// The highest version that has a chunk, even if earlier ones are missing.
-    fn newest(&self, places: &[(Arc<Session>, Arc<str>)]) -> Result<u64, Error> {
-        let prefix = labels::prefix(&self.name, self.root);
-        let mut newest = 0;
-        for (session, _) in places {
-            let listed = session.reader.list(&prefix)?;
-            let names = listed.iter().filter_map(|one| one.name.as_deref());
-            let versions = names.filter_map(|name| labels::version_of(&prefix, name));
-            newest = versions.fold(newest, u64::max);
-        }
-        Ok(newest)
-    }
-
-    /// The batches of a chunk, checked against the table.
-    fn rebuild(&self, chunk: &Partition) -> Result<Vec<BatchData>, Error> {
-        let session = self.client.nodes().place_of(chunk.id.region().0, &chunk.node)?;
-        let held = session.hold(&chunk.id.into())?;
-        let object = Object::new(&session, held.ok_or_else(|| self.gone(chunk.version))?)?;
-        let wrong = |what: String| {
-            let (version, name) = (chunk.version, &self.name);
-            Error::InvalidDescriptor(format!("version {version} of huge table {name:?}: {what}"))
-        };
-        let kind = object.kind();
-        if !matches!(kind, ObjectKind::Table | ObjectKind::RecordBatch) {
-            return Err(wrong(format!("a {}, no rows", kind.as_str())));
-        }
-        let Rebuilt::Arrow(arrow) = object.rebuild()? else {
-            return Err(wrong("no rows".into()));
-        };
-        if let Some(difference) = schema::difference(&self.schema, &arrow.schema) {
-            return Err(wrong(difference));
-        }
-        let rows = arrow.batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
-        if rows != chunk.rows {
-            return Err(wrong(format!("{rows} rows, not {}", chunk.rows)));
-        }
-        Ok(arrow.batches.into_iter().filter(|batch| batch.rows > 0).collect())
+    /// The node in whose memory the root is.
+    fn home(&self) -> Result<Place<'_>, Error> {
+        Place::new(&self.client, self.root.region().0, &self.root_node)
     }
 
     fn check_schema(&self, schema: &SchemaNode) -> Result<(), Error> {

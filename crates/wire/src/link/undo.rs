@@ -1,6 +1,6 @@
 //! Returns the resources that a late reply brings after its call has ended.
 
-use crate::{ReplyBody, RequestBody, WireTarget};
+use crate::{ImportStep, ReplyBody, RequestBody, WireTarget};
 
 /// The resource to give back.
 #[derive(Debug, Clone)]
@@ -13,8 +13,8 @@ pub(super) enum Undo {
     Reservation(u32),
     /// Reserved names.
     Reserve(Vec<String>),
-    /// An object that the node imported.
-    Import,
+    /// An object of this id that the node imported, or brought.
+    Import((u64, u64)),
 }
 
 impl Undo {
@@ -23,7 +23,7 @@ impl Undo {
             RequestBody::Grant { .. } | RequestBody::Room(_) => Self::Grant,
             RequestBody::ReserveObjects { objects, .. } => Self::Reservation(*objects),
             RequestBody::Reserve { names } => Self::Reserve(names.clone()),
-            RequestBody::Import { .. } => Self::Import,
+            RequestBody::Import { origin, .. } => Self::Import(*origin),
             _ => Self::Nothing,
         }
     }
@@ -45,8 +45,11 @@ impl Undo {
             (Self::Reservation(objects), ReplyBody::Done) => {
                 Some(RequestBody::UnreserveObjects { objects })
             }
-            (Self::Import, ReplyBody::Fetched(Some((hi, lo)))) => {
+            (Self::Import(_), ReplyBody::Fetched(Some((hi, lo)))) => {
                 Some(RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] })
+            }
+            (Self::Import(origin), ReplyBody::Done) => {
+                Some(RequestBody::Import { origin, step: ImportStep::Abandon, wait_ms: 0 })
             }
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),
             _ => None,

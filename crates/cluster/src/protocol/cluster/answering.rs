@@ -72,6 +72,7 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Has { names } => Some(self.has_names(&names)),
+            Question::Where { name } => Some(self.where_is(from, &name)),
             Question::DataAddress => {
                 let net = self.cluster.as_ref().and_then(|cluster| cluster.options.net.clone());
                 Some(Answer::DataAddress(net))

@@ -180,6 +180,9 @@ impl NodeState {
             (PendingQuestion::Has { lookup, node }, answer) => {
                 self.lookup_answered(lookup, &node, answer, out);
             }
+            (PendingQuestion::Where(search), answer) => {
+                self.hint_answered(search, answer, now_ms, out);
+            }
             (PendingQuestion::DataAddress { node, incarnation }, answer) => {
                 self.data_address_answered((&node, incarnation), answer, now_ms, out);
             }

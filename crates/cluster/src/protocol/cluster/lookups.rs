@@ -1,7 +1,12 @@
-//! Lookups of names in memory that this node cannot map: its home is asked.
+//! Lookups of names in memory that this node cannot map: its home is asked, if its authority knows
+//! it, and otherwise each such node.
+
+use std::collections::BTreeSet;
 
 use farrow_wire::{ReplyBody, WireError};
 
+use super::hint_table::HintFor;
+use super::hints::AskFirst;
 use super::peer::because;
 use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
@@ -41,18 +46,41 @@ impl NodeState {
         }
         let lookup = cluster.lookups.next;
         cluster.lookups.next += 1;
+        let rest = unread.iter().cloned().collect();
+        let (waiting, full_name) = (BTreeSet::new(), full.to_owned());
+        let one = NameLookup { session, seq, full: full_name, waiting, rest, silent: None };
+        cluster.lookups.all.insert(lookup, one);
+        match self.ask_first(full, &unread, HintFor::Lookup(lookup), out) {
+            AskFirst::All => self.look_at_hint(lookup, None, out),
+            AskFirst::Node(node) => self.look_at_hint(lookup, Some(node), out),
+            AskFirst::Authority => {}
+        }
+        Ok(None)
+    }
+
+    /// Asks the hinted node for a name, or without a hint all that are left.
+    pub(super) fn look_at_hint(
+        &mut self,
+        lookup: u64,
+        hint: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else { return };
         let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
+        let Some(one) = cluster.lookups.all.get_mut(&lookup) else { return };
+        let nodes = match hint.and_then(|node| one.rest.take(&node)) {
+            Some(node) => BTreeSet::from([node]),
+            None => std::mem::take(&mut one.rest),
+        };
+        one.waiting.extend(nodes.iter().cloned());
+        let question = Question::Has { names: vec![one.full.clone()] };
         let timeout_ms = patience_ms.min(LOOKUP_MS_MAX);
-        let waiting = unread.iter().cloned().collect();
-        cluster.lookups.all.insert(lookup, NameLookup { session, seq, waiting, silent: None });
-        for node in unread {
-            let question = Question::Has { names: vec![full.to_owned()] };
+        for node in nodes {
             let about = PendingQuestion::Has { lookup, node: node.clone() };
             if !self.ask_node_within(&node, &question, about, timeout_ms, out) {
                 self.lookup_answered(lookup, &node, Err("it is no member now".to_owned()), out);
             }
         }
-        Ok(None)
     }
 
     /// Forgets the lookups of an ended session.
@@ -121,6 +149,9 @@ impl NodeState {
         }
         if found.is_none() && !one.waiting.is_empty() {
             return;
+        }
+        if found.is_none() && !one.rest.is_empty() {
+            return self.look_at_hint(lookup, None, out);
         }
         let Some(NameLookup { session, seq, silent, .. }) = cluster.lookups.all.remove(&lookup)
         else {

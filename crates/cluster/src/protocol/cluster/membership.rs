@@ -8,6 +8,7 @@ use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Outp
 
 use super::action::PeerAction;
 use super::agreement::{Agreement, Outcome};
+use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::offer::info_of;
 use super::options::{ClusterOptions, JoinError};
@@ -56,6 +57,7 @@ impl NodeState {
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
             lookups: Lookups::default(),
+            hints: NameHints::default(),
             not_joined: NotJoined::default(),
             was_member: false,
             asked: BTreeMap::new(),

@@ -12,6 +12,8 @@ mod answering;
 mod asking;
 mod by_net;
 mod carry;
+mod hint_table;
+mod hints;
 mod lookups;
 mod members;
 mod membership;
@@ -34,6 +36,8 @@ mod waits;
 mod watched;
 
 pub use action::PeerAction;
+pub(in crate::protocol) use hint_table::HintFor;
+pub(in crate::protocol) use hints::AskFirst;
 pub use offer::{MemoryRoute, Offer};
 pub use options::{AgreementKind, ClusterOptions, JoinError};
 pub use peer::MappablePeer;

@@ -4,6 +4,7 @@ use farrow_membership::Epoch;
 use farrow_net::source::MemberLife;
 use farrow_store::{ClientSlot, ObjectId};
 
+use super::hint_table::HintFor;
 use super::questions::Question;
 use crate::protocol::identity::PeerIdentity;
 
@@ -36,6 +37,8 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The node that is asked.
         node: String,
     },
+    /// Where a name is, as its authority was told.
+    Where(HintFor),
     /// The address of a node's data server.
     DataAddress {
         /// The node.

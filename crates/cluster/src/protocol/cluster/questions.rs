@@ -69,6 +69,11 @@ pub enum Question {
         /// The object: by its full name, or its id.
         target: WireTarget,
     },
+    /// You are the authority of this full name: which node has it, as far as you know?
+    Where {
+        /// The name.
+        name: String,
+    },
 }
 
 /// The answer to a question.
@@ -92,4 +97,6 @@ pub enum Answer {
     Ticket([u8; 32]),
     /// To `Delete`.
     Deleted(Result<(), WireError>),
+    /// To `Where`: a hint, which may be old.
+    Where(Option<String>),
 }

@@ -6,6 +6,7 @@ use farrow_membership::naming::Naming;
 use farrow_store::ClientSlot;
 
 use super::agreement::Agreement;
+use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::options::ClusterOptions;
 use super::peer::PeerNode;
@@ -29,6 +30,7 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) parked: Parked,
     pub(in crate::protocol) awaited: Awaited,
     pub(in crate::protocol) lookups: Lookups,
+    pub(super) hints: NameHints,
     pub(in crate::protocol) not_joined: NotJoined,
     /// Whether this node was in a view since this daemon started.
     pub(in crate::protocol) was_member: bool,

@@ -14,8 +14,8 @@ use farrow_store::{
     StoreError, Target,
 };
 use farrow_wire::{
-    Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, SealItem, Welcome,
-    WireError, WireSpan, WireTarget,
+    Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights, Rule,
+    SealItem, Welcome, WireError, WireSpan, WireTarget,
 };
 
 use super::remote_clients::AGAIN_MS;
@@ -810,4 +810,66 @@ fn a_lookup_on_another_node_that_is_cancelled_is_answered_at_once() {
     assert_eq!(world.ask(world.local, cancel.clone()), Err(WireError::Cancelled));
     world.go_on(SOON_MS);
     assert_eq!(world.ask(world.local, cancel), Ok(ReplyBody::Done), "it waits no more");
+}
+
+/// A name was looked for at every node whose memory is not mapped. Now the authority is asked, which
+/// knows the home from the message with which each home reports that it has used a name.
+#[test]
+fn a_name_is_looked_for_where_its_authority_says() {
+    let mut world = World::new(false);
+    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let name_of = |node: &str| {
+        let is_its = |name: &String| {
+            let authority = naming::authority_of(&view, name);
+            authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == node)
+        };
+        (0..).map(|number| format!("y{number}")).find(is_its).unwrap()
+    };
+    let (of_a, of_b) = (name_of("a"), name_of("b"));
+    let nodes = ["b", "c", "d"].map(str::to_owned);
+    let search = HintFor::Lookup(9);
+    let mut out = Vec::new();
+    let a = &mut world.nodes[0];
+    // Of few nodes all are asked at once.
+    assert_eq!(a.ask_first(&of_b, &nodes[..2], search, &mut out), AskFirst::All);
+    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::All, "nothing is known");
+    assert!(out.is_empty());
+    let settled = naming::NameMessageBody::Settle { names: vec![of_a.clone()] };
+    a.note_hints("c", &settled);
+    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::Node("c".to_owned()));
+    assert_eq!(a.where_is("b", &of_a), Answer::Where(Some("c".to_owned())));
+    // The hinted node is none of those that may have it.
+    a.note_hints("e", &settled);
+    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::All);
+    assert!(out.is_empty());
+    // One question to the authority, instead of one to each node.
+    assert_eq!(a.ask_first(&of_b, &nodes, search, &mut out), AskFirst::Authority);
+    let [Action::Peer(PeerAction::Ask { node, body, .. })] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(node, "b");
+    let question: Question = postcard::from_bytes(body).unwrap();
+    assert_eq!(question, Question::Where { name: of_b });
+    // Nothing is told to a node that may not read.
+    let rule = Rule { namespace: String::new(), node: "b".to_owned(), rights: Rights::NONE };
+    a.set_rules(vec![rule]).unwrap();
+    assert_eq!(a.where_is("b", &of_a), Answer::Where(None));
+}
+
+/// An object of a name was reported by its home, and its authority, itself not the home, knows it.
+#[test]
+fn an_authority_hears_where_a_name_was_used() {
+    let mut world = World::new(false);
+    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let mut names = (0..).map(|number| format!("y{number}"));
+    let name = names.find(|name| {
+        let authority = naming::authority_of(&view, name);
+        authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
+    });
+    let name = name.unwrap();
+    assert_eq!(world.nodes[1].where_is("a", &name), Answer::Where(None));
+    let span = world.grant(world.local, HELD).unwrap();
+    let item = SealItem { name: Some(name.clone()), ..SealItem::bytes(span, HELD) };
+    world.ask(world.local, RequestBody::Seal { items: vec![item] }).unwrap();
+    world.go_on(SOON_MS);
+    assert!(world.nodes[0].home().has_name(&name).unwrap());
+    assert_eq!(world.nodes[1].where_is("a", &name), Answer::Where(Some("a".to_owned())));
 }

@@ -100,6 +100,10 @@ impl Parked {
 pub(in crate::protocol) struct NameLookup {
     pub(in crate::protocol) session: SessionId,
     pub(in crate::protocol) seq: u64,
+    /// The full name.
+    pub(in crate::protocol) full: String,
+    /// Nodes that are asked if the first ones do not have the name.
+    pub(in crate::protocol) rest: BTreeSet<String>,
     /// Nodes that have not answered.
     pub(in crate::protocol) waiting: BTreeSet<String>,
     /// The error of a node that did not answer about the name.

@@ -1,6 +1,6 @@
 //! Objects of other nodes: search and transfer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::{Length, Span};
 use farrow_net::frame::Opened;
@@ -16,6 +16,7 @@ use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
+use crate::protocol::cluster::{AskFirst, HintFor};
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::state::NodeState;
 
@@ -85,13 +86,13 @@ impl NodeState {
         let whole = match &key.wish {
             NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             NetQuery::Name(full) => self.named_replica(full),
-            NetQuery::List { .. } => None,
+            NetQuery::List { .. } | NetQuery::Find { .. } => None,
         };
         let part = || {
             let part = key.extent.part()?;
             let origin = match &key.wish {
                 NetQuery::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
-                NetQuery::Name(_) | NetQuery::List { .. } => *self.replicas.named_parts.get(key)?,
+                _ => *self.replicas.named_parts.get(key)?,
             };
             self.replica_of(origin, Some(part))
         };
@@ -106,7 +107,7 @@ impl NodeState {
     fn nodes_with(&self, wish: &NetQuery) -> Vec<String> {
         match wish {
             NetQuery::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
-            NetQuery::Name(_) | NetQuery::List { .. } => self.net_nodes(),
+            _ => self.net_nodes(),
         }
     }
 
@@ -119,12 +120,44 @@ impl NodeState {
     ) {
         let token = self.replicas.token();
         let nodes = self.nodes_with(&key.wish);
-        for node in &nodes {
-            out.push(key.open_at(token, node.clone()));
-        }
+        let first = match &key.wish {
+            NetQuery::Name(full) => {
+                let full = full.clone();
+                self.ask_first(&full, &nodes, HintFor::Opening(token), out)
+            }
+            _ => AskFirst::All,
+        };
         let lost_ms = now_ms.saturating_add(self.net_patience_ms());
-        let opening = Opening::new(key, waiters, nodes, now_ms, lost_ms);
+        let mut opening = Opening::new(key, waiters, [], now_ms, lost_ms);
+        opening.rest = nodes.into_iter().collect();
+        opening.is_hint_awaited = first == AskFirst::Authority;
         self.replicas.openings.insert(token, opening);
+        match first {
+            AskFirst::All => self.open_at_hint(token, None, now_ms, out),
+            AskFirst::Node(node) => self.open_at_hint(token, Some(node), now_ms, out),
+            AskFirst::Authority => {}
+        }
+    }
+
+    /// Opens an object at the hinted node, or without a hint at all that are left.
+    pub(in crate::protocol) fn open_at_hint(
+        &mut self,
+        token: u64,
+        hint: Option<String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(opening) = self.replicas.openings.get_mut(&token) else { return };
+        opening.is_hint_awaited = false;
+        let nodes = match hint.and_then(|node| opening.rest.take(&node)) {
+            Some(node) => BTreeSet::from([node]),
+            None => std::mem::take(&mut opening.rest),
+        };
+        for node in &nodes {
+            out.push(opening.key.open_at(token, node.clone()));
+        }
+        opening.left.extend(nodes);
+        self.settle_opening(token, now_ms, out);
     }
 
     /// Fetches again for clients for which the answers of other nodes are too old.
@@ -249,9 +282,14 @@ impl NodeState {
     /// Answers the clients that wait for an object if no node is left that may have it.
     pub(super) fn settle_opening(&mut self, token: u64, now_ms: u64, out: &mut Vec<Action>) {
         let openings = &mut self.replicas.openings;
-        let is_over =
-            openings.get(&token).is_some_and(|one| one.left.is_empty() && one.again.is_empty());
-        if is_over && let Some(opening) = openings.remove(&token) {
+        let Some(opening) = openings.get(&token) else { return };
+        if !opening.left.is_empty() || !opening.again.is_empty() || opening.is_hint_awaited {
+            return;
+        }
+        if !opening.rest.is_empty() {
+            return self.open_at_hint(token, None, now_ms, out);
+        }
+        if let Some(opening) = openings.remove(&token) {
             let Opening { waiters, late, fault, .. } = opening;
             match fault {
                 Some(fault) => answer_all(waiters.into_iter().chain(late), &Err(fault), out),
@@ -308,7 +346,7 @@ impl NodeState {
                     _ => (None, NamespaceId::DEFAULT),
                 }
             }
-            NetQuery::Id(..) | NetQuery::List { .. } => (None, NamespaceId::DEFAULT),
+            _ => (None, NamespaceId::DEFAULT),
         };
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
         let importer = import.as_ref().and_then(|one| self.home.client(one.slot).ok());
@@ -326,6 +364,7 @@ impl NodeState {
             waiters,
             later: Vec::new(),
             is_on_its_way: false,
+            is_brought: false,
             is_gone: false,
             lost_ms: opening.lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
@@ -519,9 +558,8 @@ impl NodeState {
             self.abort_replica(origin);
             return self.end_load(origin, Err(error), now_ms, out);
         }
-        if let Some(import) = loading.import.clone() {
-            let sealed = self.seal_import(origin, &import, now_ms, out);
-            return self.end_load(origin, sealed, now_ms, out);
+        if is_import {
+            return self.finish_import(origin, now_ms, out);
         }
         let bytes = Home::replica_bytes(&loading.head).unwrap_or_default().0;
         let node = loading.node.clone();
@@ -620,7 +658,7 @@ fn loading_deadline(replicas: &Replicas, origin: ObjectId) -> u64 {
     replicas.loading.get(&origin).map_or(0, |one| one.deadline_ms)
 }
 
-fn answer_all(
+pub(super) fn answer_all(
     waiters: impl IntoIterator<Item = FetchWaiter>,
     result: &Result<ReplyBody, WireError>,
     out: &mut Vec<Action>,

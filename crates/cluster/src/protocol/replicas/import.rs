@@ -5,18 +5,24 @@
 
 use farrow_arrow::{DescriptorStamp, restamp};
 use farrow_memory::Span;
-use farrow_store::{ClientSlot, Home, ObjectId, ObjectKind, ReplicaSeal, SpillHead};
-use farrow_wire::{Extent, ReplyBody, WireError};
+use farrow_store::{
+    ClientSlot, Home, METADATA_BYTES_MAX, Metadata, ObjectId, ObjectKind, ReplicaSeal, SpillHead,
+    Target,
+};
+use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
 
-use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportTarget, Opening};
+use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, ImportTarget, Opening};
 use crate::net::query::NetQuery;
-use crate::protocol::Action;
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
+use crate::protocol::{Action, SessionId};
 
 /// Objects that are imported at a time.
 const IMPORTS_MAX: usize = 256;
+
+/// Objects that one session imports at a time.
+const IMPORTS_PER_SESSION_MAX: usize = 64;
 
 impl NodeState {
     /// Brings an object of another node and makes it one of this node. `None`: the answer comes later.
@@ -26,7 +32,11 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let ImportAsk { session, slot, seq, origin, name, until_ms } = ask;
+        let ImportAsk { session, slot, seq, origin, step, until_ms } = ask;
+        if step == ImportStep::Abandon {
+            self.abandon_import(session, origin, now_ms, out);
+            return Ok(Some(ReplyBody::Done));
+        }
         self.check_writer(slot)?;
         let Some(node) = self.net_node_of(origin.hi) else {
             let text = format!("object {origin} is of no node that is reached by network");
@@ -38,21 +48,31 @@ impl NodeState {
             let text = format!("object {origin} is of node {node}, not of the client's own");
             return Err(WireError::Denied(text));
         }
-        let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
-        let import = ImportTarget { session, slot, name };
+        let import = ImportTarget { session, slot, seal: self.seal_of(slot, step)? };
         let query = NetQuery::Id(origin.hi, origin.lo);
         let key = FetchKey::new(query, Extent::Whole)?;
         let waiter = FetchWaiter { key: key.clone(), session, seq, until_ms };
         // The client asks again while the object is on its way.
         let openings = self.replicas.openings.values_mut();
         let mut same = openings.filter(|one| one.key == key);
-        if let Some(opening) = same.find(|one| one.import.as_ref() == Some(&import)) {
+        if let Some(opening) =
+            same.find(|one| one.import.as_ref().is_some_and(|it| it.is_of(&import)))
+        {
+            opening.import = Some(import);
             opening.waiters.push(waiter);
             return Ok(None);
         }
         match self.replicas.loading.get_mut(&origin) {
-            Some(loading) if loading.import.as_ref() == Some(&import) => {
+            Some(loading) if loading.import.as_ref().is_some_and(|it| it.is_of(&import)) => {
+                let is_to_stay = import.seal.is_none();
+                loading.import = Some(import);
+                if loading.is_brought && is_to_stay {
+                    return Ok(Some(ReplyBody::Done));
+                }
                 loading.waiters.push(waiter);
+                if loading.is_brought {
+                    self.finish_import(origin, now_ms, out);
+                }
                 return Ok(None);
             }
             Some(_) => {
@@ -65,11 +85,8 @@ impl NodeState {
         if let Some(id) = self.replicas.imported.remove(&(session, origin)) {
             return Ok(Some(ReplyBody::Fetched(Some((id.hi, id.lo)))));
         }
-        import.name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
-        self.check_objects(slot, 1)?;
-        let openings = self.replicas.openings.values().filter(|one| one.import.is_some());
-        let loading = self.replicas.loading.values().filter(|one| one.import.is_some());
-        limit("objects that are imported", openings.count() + loading.count() + 1, IMPORTS_MAX)?;
+        self.check_seal(&import)?;
+        self.check_imports(session)?;
         let token = self.replicas.token();
         out.push(key.open_at(token, node.clone()));
         let lost_ms = now_ms.saturating_add(self.net_patience_ms());
@@ -77,6 +94,81 @@ impl NodeState {
         let opening = Opening { import: Some(import), ..opening };
         self.replicas.openings.insert(token, opening);
         Ok(None)
+    }
+
+    fn seal_of(&self, slot: ClientSlot, step: ImportStep) -> Result<Option<ImportSeal>, WireError> {
+        let ImportStep::Seal { name, metadata, is_pinned } = step else { return Ok(None) };
+        let bytes = metadata.as_ref().map_or(0, Vec::len);
+        limit("bytes of metadata", bytes, METADATA_BYTES_MAX as usize)?;
+        if let Some(Err(error)) = metadata.as_deref().map(Metadata::decode) {
+            return Err(WireError::Invalid(error.to_string()));
+        }
+        let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
+        Ok(Some(ImportSeal { name, metadata, is_pinned }))
+    }
+
+    fn check_imports(&self, session: SessionId) -> Result<(), WireError> {
+        let openings = self.replicas.openings.values().filter_map(|one| one.import.as_ref());
+        let loading = self.replicas.loading.values().filter_map(|one| one.import.as_ref());
+        let (mut all, mut own) = (1, 1);
+        for import in openings.chain(loading) {
+            all += 1;
+            own += usize::from(import.session == session);
+        }
+        limit("objects that a client imports", own, IMPORTS_PER_SESSION_MAX)?;
+        limit("objects that are imported", all, IMPORTS_MAX)
+    }
+
+    /// All bytes of an import are in memory. `None`: it waits for its client to say what becomes of
+    /// it.
+    pub(super) fn finish_import(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let Some(import) = loading.import.clone() else { return };
+        loading.is_brought = true;
+        if import.seal.is_none() {
+            let waiters = std::mem::take(&mut loading.waiters);
+            return super::fetch::answer_all(waiters, &Ok(ReplyBody::Done), out);
+        }
+        let sealed = self.seal_import(origin, &import, now_ms, out);
+        self.end_load(origin, sealed, now_ms, out);
+    }
+
+    /// Frees what was brought for a client that gives it up.
+    fn abandon_import(
+        &mut self,
+        session: SessionId,
+        origin: ObjectId,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let is_its = |import: &Option<ImportTarget>| {
+            import.as_ref().is_some_and(|import| import.session == session)
+        };
+        let wish = NetQuery::Id(origin.hi, origin.lo);
+        self.replicas.openings.retain(|_, one| !is_its(&one.import) || one.key.wish != wish);
+        self.replicas.imported.remove(&(session, origin));
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        if !is_its(&loading.import) {
+            return;
+        }
+        loading.is_gone = true;
+        // Otherwise it waits for room, or the transfer reports its end.
+        if loading.is_brought || !loading.is_on_its_way {
+            if loading.is_brought {
+                self.abort_replica(origin);
+            }
+            self.end_load(origin, Err(WireError::Closing), now_ms, out);
+        }
+    }
+
+    /// Frees what was brought for sessions that have ended.
+    pub(super) fn end_imports(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let loading = self.replicas.loading.iter();
+        let over = loading.filter(|(_, one)| one.is_brought && one.is_gone);
+        for origin in over.map(|(origin, _)| *origin).collect::<Vec<_>>() {
+            self.abort_replica(origin);
+            self.end_load(origin, Err(WireError::Closing), now_ms, out);
+        }
     }
 
     /// Memory for an import, as for any other object of its client. `None`: memory is on its way.
@@ -98,11 +190,11 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ObjectId, WireError> {
-        let checked = self.check_import(import);
-        if let Err(error) = checked {
+        if let Err(error) = self.check_import(import) {
             self.abort_replica(origin);
             return Err(error);
         }
+        let wanted = import.seal.clone().unwrap_or_default();
         let missing = || WireError::NotFound { what: origin.to_string() };
         let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
         let mut descriptor = loading.brought.descriptor.clone();
@@ -113,20 +205,26 @@ impl NodeState {
             return Err(WireError::Damaged(text));
         }
         let now_ns = self.home.now_ns();
+        let metadata = wanted.metadata.as_ref().unwrap_or(&loading.brought.metadata);
         let seal = ReplicaSeal {
-            name: import.name.as_deref(),
+            name: wanted.name.as_deref(),
             namespace: loading.namespace,
             descriptor: &descriptor,
             descriptor_crc: crc32c::crc32c(&descriptor),
-            metadata: &loading.brought.metadata,
-            metadata_crc: loading.brought.metadata_crc,
+            metadata,
+            metadata_crc: crc32c::crc32c(metadata),
             sealed_at_ns: now_ns,
             importer: Some(import.slot),
         };
         let id = self.home.finish_replica(origin, &seal, now_ns).map_err(store_error)?;
+        if wanted.is_pinned
+            && let Err(error) = self.home.pin(Target::Id(id), true)
+        {
+            tracing::warn!(%id, %error, "an imported object is not pinned");
+        }
         self.counts.sealed += 1;
         self.note_reservations();
-        if let Some(name) = &import.name {
+        if let Some(name) = &wanted.name {
             self.waits.sealed(name);
             self.answer_waits(out);
             self.tell_sealed(name, now_ms, out);
@@ -139,7 +237,13 @@ impl NodeState {
         if session.is_none_or(|session| session.slot != Some(import.slot)) {
             return Err(WireError::Closing);
         }
-        import.name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
+        self.check_seal(import)
+    }
+
+    /// Whether the object could be sealed now.
+    fn check_seal(&mut self, import: &ImportTarget) -> Result<(), WireError> {
+        let name = import.seal.as_ref().and_then(|seal| seal.name.as_deref());
+        name.map_or(Ok(()), |name| self.check_held(name))?;
         self.check_objects(import.slot, 1)
     }
 }

@@ -1,8 +1,8 @@
-//! Object lists of nodes whose memory cannot be mapped, page by page.
+//! Object lists of nodes whose memory cannot be mapped, page by page, and looks for some objects.
 
-use farrow_net::frame::Opened;
+use farrow_net::frame::{OPEN_BYTES_MAX, Opened};
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{ReplyBody, WireError, WireTarget};
 
 use super::transfers::DeleteWaiter;
 use crate::net::query::NetQuery;
@@ -25,6 +25,34 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
         limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
+        let namespace = namespace.options.name.clone();
+        let query = NetQuery::List { namespace, prefix, from };
+        self.ask_for_items((session, seq), node, &query, out)
+    }
+
+    /// Looks for objects at another node, for a client. The answer follows later.
+    pub(in crate::protocol) fn find_at(
+        &mut self,
+        asker: (SessionId, u64),
+        slot: ClientSlot,
+        (node, targets): (String, Vec<WireTarget>),
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
+        let namespace = namespace.options.name.clone();
+        let query = NetQuery::Find { namespace, targets };
+        limit("bytes of names to look for", query.encode().len(), OPEN_BYTES_MAX as usize)?;
+        self.ask_for_items(asker, node, &query, out)
+    }
+
+    fn ask_for_items(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        node: String,
+        query: &NetQuery,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
         limit(
             "lists that are asked for at other nodes",
             self.replicas.listings.len() + 1,
@@ -33,10 +61,8 @@ impl NodeState {
         if self.net_region_of(&node).is_none() {
             return Err(self.not_by_net(&node));
         }
-        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
-        let namespace = namespace.options.name.clone();
         let token = self.replicas.token();
-        let want = NetQuery::List { namespace, prefix, from }.encode();
+        let want = query.encode();
         out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
         self.replicas.listings.insert(token, DeleteWaiter { session, seq });
         Ok(())

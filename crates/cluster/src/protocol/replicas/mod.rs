@@ -98,6 +98,7 @@ impl NodeState {
 
     /// Does the work that is due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.end_imports(now_ms, out);
         self.recall_replicas(now_ms, out);
         self.serve_deletes_in_debt(now_ms, out);
         for waiters in self.replicas.waiters() {

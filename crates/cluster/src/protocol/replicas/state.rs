@@ -99,6 +99,9 @@ impl Replicas {
         self.forwarded.retain(|_, one| one.waiter.session != session);
         self.listings.retain(|_, one| one.session != session);
         self.imported.retain(|(of, _), _| *of != session);
+        for loading in self.loading.values_mut().filter(|one| one.is_brought) {
+            loading.is_gone |= loading.import.as_ref().is_some_and(|it| it.session == session);
+        }
     }
 
     /// Forgets one request and returns whether there was one.
@@ -118,7 +121,8 @@ impl Replicas {
             import.as_ref().is_some_and(|import| import.session == session)
         };
         self.openings.retain(|_, one| !is_its(&one.import) || !one.waiters.is_empty());
-        for loading in self.loading.values_mut().filter(|one| is_its(&one.import)) {
+        let loading = self.loading.values_mut();
+        for loading in loading.filter(|one| is_its(&one.import) && !one.is_brought) {
             loading.is_gone |= loading.waiters.is_empty();
         }
     }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::frame::Opened;
 use farrow_store::{ClientSlot, NamespaceId, ObjectId, SpillHead};
-use farrow_wire::{Extent, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget};
+use farrow_wire::{
+    Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
+};
 
 use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
@@ -65,6 +67,10 @@ pub(in crate::protocol) struct Opening {
     pub(in crate::protocol) left: BTreeSet<String>,
     /// Nodes to ask again, and when.
     pub(in crate::protocol) again: BTreeMap<String, u64>,
+    /// Nodes that are asked if the first ones do not have the object.
+    pub(in crate::protocol) rest: BTreeSet<String>,
+    /// Whether the name's authority is being asked which node to ask first.
+    pub(in crate::protocol) is_hint_awaited: bool,
     /// The error of a node that may have the object.
     pub(in crate::protocol) fault: Option<WireError>,
     /// Objects recalled meanwhile: a node may have answered before the recall.
@@ -91,6 +97,8 @@ impl Opening {
             late: Vec::new(),
             left: nodes.into_iter().collect(),
             again: BTreeMap::new(),
+            rest: BTreeSet::new(),
+            is_hint_awaited: false,
             fault: None,
             gone: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
@@ -120,6 +128,8 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) later: Vec<FetchWaiter>,
     /// Whether the bytes are in transfer. Otherwise the object waits for room.
     pub(in crate::protocol) is_on_its_way: bool,
+    /// Whether the bytes of an import are in memory, and only its client's next step is missing.
+    pub(in crate::protocol) is_brought: bool,
     /// Whether the object was recalled meanwhile.
     pub(in crate::protocol) is_gone: bool,
     pub(in crate::protocol) lost_ms: u64,
@@ -134,13 +144,31 @@ pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
     }
 }
 
-/// For whom an object is brought, and under which name.
+/// For whom an object is brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) struct ImportTarget {
     pub(in crate::protocol) session: SessionId,
     pub(in crate::protocol) slot: ClientSlot,
+    /// `None`: the client says later what becomes of it.
+    pub(in crate::protocol) seal: Option<ImportSeal>,
+}
+
+/// The object that an import becomes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::protocol) struct ImportSeal {
     /// In full; reserved by the client.
     pub(in crate::protocol) name: Option<String>,
+    /// Instead of the original's.
+    pub(in crate::protocol) metadata: Option<Vec<u8>>,
+    pub(in crate::protocol) is_pinned: bool,
+}
+
+impl ImportTarget {
+    /// Whether both are steps of one import.
+    pub(in crate::protocol) fn is_of(&self, later: &Self) -> bool {
+        (self.session, self.slot) == (later.session, later.slot)
+            && (self.seal.is_none() || self.seal == later.seal)
+    }
 }
 
 /// A request to import an object.
@@ -150,6 +178,6 @@ pub(in crate::protocol) struct ImportAsk {
     pub(in crate::protocol) slot: ClientSlot,
     pub(in crate::protocol) seq: u64,
     pub(in crate::protocol) origin: ObjectId,
-    pub(in crate::protocol) name: Option<String>,
+    pub(in crate::protocol) step: ImportStep,
     pub(in crate::protocol) until_ms: u64,
 }

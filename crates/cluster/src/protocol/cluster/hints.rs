@@ -1,0 +1,94 @@
+//! Where names are, as the name authority was told when they were sealed: a hint that saves questions.
+//!
+//! A home reports a name as settled once an object has it, or once it is given up. The authority
+//! remembers the last such homes. A hint may be old or missing: the hinted node is asked first, and
+//! all others if it does not have the name. So no answer depends on a hint.
+
+use farrow_membership::naming::NameMessageBody;
+use farrow_wire::Rights;
+
+use super::hint_table::HintFor;
+use super::pending::PendingQuestion;
+use super::questions::{Answer, Question};
+use crate::protocol::Action;
+use crate::protocol::state::NodeState;
+
+/// Unmapped nodes from which on the authority is asked first. Below, asking all of them is as many
+/// messages, and one round trip less.
+const ASKED_FROM_NODES: usize = 3;
+
+/// Limit of the time for an authority's answer: then all nodes are asked.
+const HINT_MS_MAX: u64 = 500;
+
+/// Which nodes a search asks first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) enum AskFirst {
+    All,
+    Node(String),
+    /// The authority was asked, and the search goes on with its answer.
+    Authority,
+}
+
+impl NodeState {
+    /// Which of these nodes to ask first for an object of this full name.
+    pub(in crate::protocol) fn ask_first(
+        &mut self,
+        full: &str,
+        nodes: &[String],
+        search: HintFor,
+        out: &mut Vec<Action>,
+    ) -> AskFirst {
+        if nodes.len() < ASKED_FROM_NODES {
+            return AskFirst::All;
+        }
+        let authority = self.authority_name(full);
+        if authority == self.own_name() {
+            let hint = self.hinted_home(full);
+            return hint.filter(|node| nodes.contains(node)).map_or(AskFirst::All, AskFirst::Node);
+        }
+        let question = Question::Where { name: full.to_owned() };
+        let about = PendingQuestion::Where(search);
+        match self.ask_node_within(&authority, &question, about, HINT_MS_MAX, out) {
+            true => AskFirst::Authority,
+            false => AskFirst::All,
+        }
+    }
+
+    /// Remembers what a home reported to this authority.
+    pub(super) fn note_hints(&mut self, home: &str, body: &NameMessageBody) {
+        if let (Some(cluster), NameMessageBody::Settle { names }) = (&mut self.cluster, body) {
+            names.iter().for_each(|name| cluster.hints.note(home, name.clone()));
+        }
+    }
+
+    /// Answers another node's question where a name is.
+    pub(super) fn where_is(&self, from: &str, full: &str) -> Answer {
+        let may_read = self.may(from, Rights::READ, full);
+        Answer::Where(self.hinted_home(full).filter(|_| may_read))
+    }
+
+    fn hinted_home(&self, full: &str) -> Option<String> {
+        if self.home.has_name(full).unwrap_or(false) {
+            return Some(self.own_name());
+        }
+        self.cluster.as_ref()?.hints.home_of(full).map(str::to_owned)
+    }
+
+    /// Handles the answer of an authority, or its failure.
+    pub(super) fn hint_answered(
+        &mut self,
+        search: HintFor,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let hint = match answer {
+            Ok(Answer::Where(hint)) => hint,
+            _ => None,
+        };
+        match search {
+            HintFor::Opening(token) => self.open_at_hint(token, hint, now_ms, out),
+            HintFor::Lookup(lookup) => self.look_at_hint(lookup, hint, out),
+        }
+    }
+}
