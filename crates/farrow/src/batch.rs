@@ -13,13 +13,14 @@ use crate::background;
 use crate::error::Error;
 use crate::key::ObjectKey;
 use crate::local;
+use crate::name_claim::NameClaim;
+use crate::object_reservation::{ObjectReservation, rest_of};
 use crate::options::ObjectOptions;
 use crate::put::{
     ObjectPlacement, Prepared, WrittenObject, abandon, block_bytes, give_back, settle, write,
     write_plain,
 };
-use crate::reserved_objects::{ObjectReservation, rest_of};
-use crate::room::{self, Demand, NameClaim};
+use crate::room::{self, Demand};
 use crate::seal::{self, Unsealed};
 use crate::session::Session;
 use crate::value::Value;

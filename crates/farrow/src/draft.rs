@@ -10,11 +10,11 @@ use farrow_wire::RequestBody;
 
 use crate::background;
 use crate::error::Error;
+use crate::object_reservation::ObjectReservation;
 use crate::options::ObjectOptions;
-use crate::pending_holds::Sealing;
 use crate::put::{self, WrittenObject};
-use crate::reserved_objects::ObjectReservation;
 use crate::seal::{self, Sealed};
+use crate::sealing::Sealing;
 use crate::session::Session;
 use crate::value::Value;
 use crate::write_batch::WriteBatch;

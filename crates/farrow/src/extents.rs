@@ -12,8 +12,8 @@ use farrow_wire::WireSpan;
 
 use crate::error::Error;
 use crate::lock::lock;
+use crate::node::{FIRST_CONNECTION, Node};
 use crate::room::{self, Demand, GROUPS_MAX};
-use crate::session::{FIRST_CONNECTION, Session};
 
 /// The first grant. Later ones double up to the maximum: a client that writes little takes little,
 /// and a client that writes much asks seldom.
@@ -105,37 +105,37 @@ impl Extents {
     }
 
     /// Whole pages for `bytes`, from memory that is free here or at the node. Evicts nothing.
-    pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+    pub(crate) fn take(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
-        self.take_or_ask(session, whole, |state| state.want(whole, self.ahead_bytes))
+        self.take_or_ask(node, whole, |state| state.want(whole, self.ahead_bytes))
     }
 
     /// As [`Self::take`], for a range from which many small objects are cut: more is granted ahead,
     /// whatever the size.
-    pub(crate) fn take_to_cut(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+    pub(crate) fn take_to_cut(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
-        self.take_or_ask(session, whole, |state| state.want_ahead(whole, ahead_bytes))
+        self.take_or_ask(node, whole, |state| state.want_ahead(whole, ahead_bytes))
     }
 
     /// As [`Self::take_to_cut`], after that found no memory: the node makes room, if it can satisfy
     /// the whole demand.
     pub(crate) fn make_to_cut(
         &self,
-        session: &Session,
+        node: &dyn Node,
         bytes: u64,
         demand: &Demand,
     ) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
         let want = lock(&self.state).want_ahead(whole, ahead_bytes);
-        self.ask_for_one(session, whole, want, Some(demand))
+        self.ask_for_one(node, whole, want, Some(demand))
     }
 
     /// Takes `whole` bytes of free memory here, or requests a grant.
     fn take_or_ask(
         &self,
-        session: &Session,
+        node: &dyn Node,
         whole: u64,
         want: impl FnOnce(&mut ExtentsState) -> u64,
     ) -> Result<Span, Error> {
@@ -146,13 +146,13 @@ impl Extents {
                 None => want(&mut state),
             }
         };
-        match self.ask_for_one(session, whole, want, None) {
+        match self.ask_for_one(node, whole, want, None) {
             Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
                 // The ranges that this client retains may suffice.
-                if !trim_all(session) {
+                if !node.trim_all() {
                     return Err(error);
                 }
-                self.ask_for_one(session, whole, whole, None)
+                self.ask_for_one(node, whole, whole, None)
             }
             taken => taken,
         }
@@ -161,12 +161,12 @@ impl Extents {
     /// Requests a grant of one range, and takes `whole` bytes of it.
     fn ask_for_one(
         &self,
-        session: &Session,
+        node: &dyn Node,
         whole: u64,
         want: u64,
         demand: Option<&Demand>,
     ) -> Result<Span, Error> {
-        let granted = self.ask(session, &[whole], want, demand)?;
+        let granted = self.ask(node, &[whole], want, demand)?;
         let granted = granted.first().copied().unwrap_or_default();
         Ok(lock(&self.state).hand_out(granted, whole))
     }
@@ -174,15 +174,15 @@ impl Extents {
     /// Requests a range for each size. On return they are recorded, and writable where needed.
     fn ask(
         &self,
-        session: &Session,
+        node: &dyn Node,
         sizes: &[u64],
         want: u64,
         demand: Option<&Demand>,
     ) -> Result<Vec<Span>, Error> {
         loop {
-            let granted = room::ask(session, sizes.to_vec(), want, demand)?;
+            let granted = room::ask(node, sizes.to_vec(), want, demand)?;
             if lock(&self.state).accept(&granted) {
-                self.make_ready(session, &granted.ranges)?;
+                self.make_ready(node, &granted.ranges)?;
                 return Ok(granted.ranges);
             }
             // Another thread has found the next daemon since, and returned the ranges.
@@ -194,7 +194,7 @@ impl Extents {
     /// no further message.
     pub(crate) fn take_or_make(
         &self,
-        session: &Session,
+        node: &dyn Node,
         sizes: &[u64],
         demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
@@ -204,30 +204,30 @@ impl Extents {
         if demand.wait.is_zero() {
             let whole = all_whole_pages(sizes)?;
             let all = whole.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
-            match self.take(session, all) {
+            match self.take(node, all) {
                 Ok(span) => return Ok(cut(span, &whole)),
                 Err(error) if !room::is_short(&error) => return Err(error),
                 Err(_) => {}
             }
         }
-        self.make(session, sizes, demand)
+        self.make(node, sizes, demand)
     }
 
     /// Whole pages for each of `sizes`, all or none. Other objects are evicted for them only if the
     /// whole demand can be satisfied.
     pub(crate) fn make(
         &self,
-        session: &Session,
+        node: &dyn Node,
         sizes: &[u64],
         demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
         let sizes = all_whole_pages(sizes)?;
         if !demand.wait.is_zero() {
             // In the node's queue the request would wait for memory that this client retains.
-            trim_all(session);
+            node.trim_all();
         }
         let groups = room::groups(&sizes, GROUPS_MAX);
-        let ranges = self.ask(session, &group_sizes(&sizes, &groups), 0, Some(demand))?;
+        let ranges = self.ask(node, &group_sizes(&sizes, &groups), 0, Some(demand))?;
         let mut spans = Vec::with_capacity(sizes.len());
         let mut left = &sizes[..];
         for (range, count) in ranges.into_iter().zip(groups) {
@@ -239,13 +239,13 @@ impl Extents {
     }
 
     /// Makes granted ranges of the pool writable in place. If that fails, returns all of them.
-    fn make_ready(&self, session: &Session, granted: &[Span]) -> Result<(), Error> {
+    fn make_ready(&self, node: &dyn Node, granted: &[Span]) -> Result<(), Error> {
         if !self.is_writable {
             return Ok(());
         }
-        let ready = granted.iter().try_for_each(|span| session.region.make_writable(*span));
+        let ready = granted.iter().try_for_each(|span| node.region().make_writable(*span));
         if ready.is_err() {
-            self.release(session, granted);
+            self.release(node, granted);
         }
         Ok(ready?)
     }
@@ -262,10 +262,10 @@ impl Extents {
     }
 
     /// Takes back unused whole pages. Retains some and returns the rest to the node.
-    pub(crate) fn give(&self, session: &Session, span: Span) {
+    pub(crate) fn give(&self, node: &dyn Node, span: Span) {
         // In a forked child the pages belong to the parent, and another of its threads may hold the
         // lock.
-        if !session.is_own_process() {
+        if !node.is_own_process() {
             return;
         }
         let surplus = {
@@ -276,14 +276,14 @@ impl Extents {
             }
             state.surplus(self.ahead_bytes)
         };
-        self.release(session, &surplus);
+        self.release(node, &surplus);
     }
 
     /// Returns unused parts of pages, lines of 128 bytes, which cannot be reused here.
-    pub(crate) fn give_lines(&self, session: &Session, span: Span) {
-        if span.length.0 > 0 && session.is_own_process() {
+    pub(crate) fn give_lines(&self, node: &dyn Node, span: Span) {
+        if span.length.0 > 0 && node.is_own_process() {
             let connection = lock(&self.state).let_go(&[span]);
-            session.give_back(&[span], connection);
+            node.give_back(&[span], connection);
         }
     }
 
@@ -303,15 +303,15 @@ impl Extents {
     }
 
     /// Records that the seal was never answered.
-    pub(crate) fn in_limbo(&self, session: &Session, ticket: SealTicket) {
-        if session.is_own_process() {
+    pub(crate) fn in_limbo(&self, node: &dyn Node, ticket: SealTicket) {
+        if node.is_own_process() {
             lock(&self.state).in_limbo(ticket);
         }
     }
 
     /// Returns all free ranges to the node. False if there are none.
-    pub(crate) fn trim(&self, session: &Session) -> bool {
-        if !session.is_own_process() {
+    pub(crate) fn trim(&self, node: &dyn Node) -> bool {
+        if !node.is_own_process() {
             return false;
         }
         let free = {
@@ -320,31 +320,31 @@ impl Extents {
             let free = |run: &Span| state.free.claim(span_run(*run));
             runs.into_iter().filter(free).collect::<Vec<_>>()
         };
-        self.release(session, &free);
+        self.release(node, &free);
         !free.is_empty()
     }
 
     /// Returns granted ranges that are neither free here nor in use to the node.
-    fn release(&self, session: &Session, spans: &[Span]) {
-        if spans.is_empty() || !session.is_own_process() {
+    fn release(&self, node: &dyn Node, spans: &[Span]) {
+        if spans.is_empty() || !node.is_own_process() {
             return;
         }
         let gone = match self.is_writable {
-            true => self.protected(session, spans),
+            true => self.protected(node, spans),
             false => spans.to_vec(),
         };
         // Only after the protection: a released range may be granted to another client at once.
         let connection = lock(&self.state).let_go(&gone);
         for batch in gone.chunks(farrow_wire::BATCH_ITEMS_MAX) {
-            session.give_back(batch, connection);
+            node.give_back(batch, connection);
         }
     }
 
     /// The ranges that could be made read-only. The others must not be granted to another client.
-    fn protected(&self, session: &Session, spans: &[Span]) -> Vec<Span> {
+    fn protected(&self, node: &dyn Node, spans: &[Span]) -> Vec<Span> {
         let mut gone = Vec::with_capacity(spans.len());
         for span in spans {
-            let Err(error) = session.region.make_read_only(*span) else {
+            let Err(error) = node.region().make_read_only(*span) else {
                 gone.push(*span);
                 continue;
             };
@@ -518,13 +518,6 @@ impl ExtentsState {
         runs.retain(|run| self.free.claim(span_run(*run)));
         runs
     }
-}
-
-/// Returns all retained memory to the node. False if there is none.
-fn trim_all(session: &Session) -> bool {
-    let own = session.extents.trim(session);
-    let pool = session.pool.trim(session);
-    own || pool
 }
 
 fn whole_pages(bytes: u64) -> Result<u64, Error> {

@@ -4,36 +4,13 @@
 //! still be read by a child that was forked in between. They are retained here until the last such
 //! child has ended. If this client ends earlier, the node keeps its grants.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use farrow_memory::{Offset, Span, fork};
+use farrow_memory::fork;
 
-use crate::extents::SealTicket;
 use crate::lock::lock;
 use crate::session::Session;
-
-/// Memory of the pool that is unused in this process.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Unused {
-    /// Whole pages.
-    Pages(Span),
-    /// A slot of a slab.
-    Slot(Offset),
-    /// Pages of a seal that was never answered.
-    Limbo(SealTicket),
-}
-
-/// Memory that forked children may share.
-#[derive(Debug, Default)]
-pub(crate) struct Inherited(Mutex<Vec<ForkSpan>>);
-
-/// Memory allocated after fork number `since` and freed after fork number `until`.
-#[derive(Debug)]
-struct ForkSpan {
-    since: u64,
-    until: u64,
-    memory: Unused,
-}
+use crate::unused::{ForkSpan, Unused};
 
 impl Session {
     /// Gives back memory that was in use since fork `since`: at once, or when no child shares it.

@@ -4,10 +4,10 @@
 //! finds them when it scans. Their memory stays recorded as granted to this client; after a
 //! reconnect the node reports which ranges still are.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use farrow_memory::{Length, Span};
-use farrow_store::{EntryTable, Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_store::{Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
 use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem};
 
@@ -24,33 +24,6 @@ const PART_OF_PAGES: u32 = 32;
 
 /// After the node had no page left, this many objects are sealed by it before the next request.
 const PAUSE: u32 = 256;
-
-/// The client's entry pages, and the state of its requests for more.
-#[derive(Debug)]
-pub(crate) struct LocalEntries {
-    pub(crate) entries: EntryTable,
-    state: Mutex<EntryPageState>,
-}
-
-#[derive(Debug, Default)]
-struct EntryPageState {
-    /// Pages of the last request.
-    pages: u32,
-    /// Objects to be sealed by the node before the next request.
-    pause: u32,
-}
-
-impl LocalEntries {
-    pub(crate) fn new(entries: EntryTable) -> Self {
-        Self { entries, state: Mutex::default() }
-    }
-
-    /// Adds pages that the node assigned to this client. Pages of an answer that was lost are new
-    /// here.
-    pub(crate) fn add(&self, pages: &[Span]) -> Result<(), StoreError> {
-        pages.iter().try_for_each(|pages| self.entries.add_pages(*pages))
-    }
-}
 
 /// Seals a written and published object. `None`: the node has to seal it.
 pub(crate) fn seal(session: &Session, item: &SealItem) -> Option<ObjectId> {

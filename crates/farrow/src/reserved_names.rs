@@ -13,7 +13,7 @@ use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::error::Error;
 use crate::lock::lock;
-use crate::session::Session;
+use crate::node::Node;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReservedNames {
@@ -22,19 +22,19 @@ pub(crate) struct ReservedNames {
 
 impl ReservedNames {
     /// Reserves all names, or none.
-    pub(crate) fn take(&self, session: &Session, names: Vec<String>) -> Result<(), Error> {
+    pub(crate) fn take(&self, node: &dyn Node, names: Vec<String>) -> Result<(), Error> {
         if names.is_empty() {
             return Ok(());
         }
-        session.call(RequestBody::Reserve { names: names.clone() })?;
+        node.call(RequestBody::Reserve { names: names.clone() })?;
         lock(&self.names).extend(names);
         Ok(())
     }
 
     /// Gives names back, except those lost to other clients.
-    pub(crate) fn give(&self, session: &Session, mut names: Vec<String>) {
+    pub(crate) fn give(&self, node: &dyn Node, mut names: Vec<String>) {
         // In a forked child the names belong to the parent.
-        if names.is_empty() || !session.is_own_process() {
+        if names.is_empty() || !node.is_own_process() {
             return;
         }
         {
@@ -42,7 +42,7 @@ impl ReservedNames {
             names.retain(|name| ours.remove(name));
         }
         if !names.is_empty() {
-            session.tell(RequestBody::Unreserve { names });
+            node.tell(RequestBody::Unreserve { names });
         }
     }
 

@@ -4,7 +4,6 @@
 //! declares its whole demand and has reserved its name. The demand is one message, and the node
 //! satisfies all of it or changes nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_memory::{Span, page_bytes};
@@ -14,7 +13,7 @@ use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAI
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 use crate::extents::Granted;
-use crate::session::Session;
+use crate::node::Node;
 use crate::spans::span;
 
 /// The purpose of a request for memory, and how long the node may take.
@@ -40,7 +39,7 @@ impl Demand {
 /// Requests a range for each size from free memory or, with a demand, also by eviction. A single
 /// range may be as long as `want`.
 pub(crate) fn ask(
-    session: &Session,
+    node: &dyn Node,
     sizes: Vec<u64>,
     want: u64,
     demand: Option<&Demand>,
@@ -50,8 +49,8 @@ pub(crate) fn ask(
     let asked = sizes.clone();
     let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
     // The node enforces the wait; its answer may take a little longer.
-    let deadline = deadline_after(wait.saturating_add(session.timeout));
-    let (reply, connection) = session.call_numbered(RequestBody::Room(ask), deadline)?;
+    let deadline = deadline_after(wait.saturating_add(node.timeout()));
+    let (reply, connection) = node.call_numbered(RequestBody::Room(ask), deadline)?;
     let granted: Vec<Span> = match reply {
         ReplyBody::Room(granted) => granted.into_iter().map(span).collect(),
         other => return Err(confused(&other).into()),
@@ -62,7 +61,7 @@ pub(crate) fn ask(
     if granted.len() != asked.len() || !granted.iter().zip(&asked).all(is_right) {
         return Err(Error::Protocol(format!("{granted:?} granted, {asked:?} B were asked")));
     }
-    granted.iter().try_for_each(|span| session.region.check(*span))?;
+    granted.iter().try_for_each(|span| node.region().check(*span))?;
     Ok(Granted { ranges: granted, connection })
 }
 
@@ -105,52 +104,6 @@ pub(crate) fn groups(sizes: &[u64], most: usize) -> Vec<usize> {
 
 /// Maximum number of groups in one message.
 pub(crate) const GROUPS_MAX: usize = ROOM_RANGES_MAX - 1;
-
-/// Reserved names of objects that are about to be written. Unused names are given back on drop.
-#[derive(Debug, Default)]
-pub(crate) struct NameClaim {
-    session: Option<Arc<Session>>,
-    names: Vec<String>,
-}
-
-impl NameClaim {
-    /// Reserves all names, or none.
-    pub(crate) fn take(session: &Arc<Session>, names: Vec<String>) -> Result<Self, Error> {
-        if names.is_empty() {
-            return Ok(Self::default());
-        }
-        session.reservations.take(session, names.clone())?;
-        Ok(Self { session: Some(Arc::clone(session)), names })
-    }
-
-    pub(crate) fn is_there(&self) -> bool {
-        !self.names.is_empty()
-    }
-
-    /// Splits off one of the names.
-    pub(crate) fn split(&mut self, name: Option<&str>) -> Self {
-        let place = self.names.iter().position(|one| Some(one.as_str()) == name);
-        let names = place.map(|place| self.names.swap_remove(place)).into_iter().collect();
-        Self { session: self.session.clone(), names }
-    }
-
-    /// Records that sealed objects have these names now.
-    pub(crate) fn sealed(&mut self) {
-        if let Some(session) = &self.session {
-            self.names.drain(..).for_each(|name| session.reservations.sealed(&name));
-        }
-    }
-}
-
-impl Drop for NameClaim {
-    fn drop(&mut self) {
-        if let Some(session) = &self.session
-            && session.is_own_process()
-        {
-            session.reservations.give(session, std::mem::take(&mut self.names));
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,8 @@ use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 
 use crate::error::Error;
-use crate::session::{Session, Unanswered};
+use crate::node::Unanswered;
+use crate::session::Session;
 
 /// The outcome of one object's seal.
 pub(crate) type Sealed = Result<ObjectId, Unsealed>;

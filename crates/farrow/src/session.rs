@@ -21,12 +21,12 @@ use crate::clock::{monotonic_ns, wall_clock_ns};
 use crate::connect::{Connected, connect};
 use crate::error::{Error, named};
 use crate::extents::{Extents, difference};
-use crate::inherited::Inherited;
 use crate::interrupt::{self, may_interrupt};
 use crate::key::ObjectKey;
-use crate::local::LocalEntries;
+use crate::local_entries::LocalEntries;
 use crate::lock::lock;
 use crate::mapping::{map, shared_marks};
+use crate::node::{FIRST_CONNECTION, Node, Unanswered};
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pending_holds::PendingHolds;
 use crate::pool::PoolCore;
@@ -34,9 +34,7 @@ use crate::reserved_names::ReservedNames;
 use crate::reserved_objects::ReservedObjects;
 use crate::spans::{span, wire_span};
 use crate::turn::Turn;
-
-/// The number of a session's first connection.
-pub(crate) const FIRST_CONNECTION: u64 = 1;
+use crate::unused::Inherited;
 
 /// How long an ending client waits for a daemon that has just replaced another.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
@@ -61,26 +59,6 @@ struct Identity {
 pub(crate) struct Connection {
     link: Arc<Link>,
     number: u64,
-}
-
-/// Why a request has no answer.
-#[derive(Debug)]
-pub(crate) struct Unanswered {
-    pub(crate) error: Error,
-    /// Whether the request, or a part of it, was sent.
-    pub(crate) was_sent: bool,
-}
-
-impl Unanswered {
-    fn unsent(error: Error) -> Self {
-        Self { error, was_sent: false }
-    }
-}
-
-impl From<Unanswered> for Error {
-    fn from(unanswered: Unanswered) -> Self {
-        unanswered.error
-    }
 }
 
 /// Shared by the client, its objects and its pools; the session ends when all are dropped.
@@ -529,6 +507,51 @@ impl Session {
         self.holds.add_block(block)?;
         *known = slots + 1;
         Ok(())
+    }
+}
+
+impl Node for Session {
+    fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn is_own_process(&self) -> bool {
+        self.is_own_process()
+    }
+
+    fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered> {
+        self.call_numbered(body, deadline)
+    }
+
+    fn tell(&self, body: RequestBody) -> bool {
+        self.tell(body)
+    }
+
+    fn give_back(&self, spans: &[Span], connection: u64) {
+        self.give_back(spans, connection);
+    }
+
+    fn protect(
+        &self,
+        pages: Span,
+        unpublished: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
+        self.protect(pages, unpublished, retired)
+    }
+
+    fn trim_all(&self) -> bool {
+        let own = self.extents.trim(self);
+        let pool = self.pool.trim(self);
+        own || pool
     }
 }
 

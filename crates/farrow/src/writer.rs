@@ -17,16 +17,16 @@ use crate::clock::deadline_after;
 use crate::error::Error;
 use crate::extents::{SealTicket, difference};
 use crate::far_put::FarDestination;
-use crate::inherited::Unused;
 use crate::local;
 use crate::lock::lock;
+use crate::object_reservation::{ObjectReservation, rest_of};
 use crate::options::ObjectOptions;
 use crate::put;
-use crate::reserved_objects::{ObjectReservation, rest_of};
 use crate::room::Demand;
 use crate::seal::{self, Unsealed};
 use crate::session::Session;
 use crate::spans::{span, wire_span};
+use crate::unused::Unused;
 
 /// Copies of this length or more use a mapping of their own, which is populated part by part:
 /// single page faults would halve the speed.

@@ -10,9 +10,9 @@ use farrow_memory::{Offset, Span, page_bytes};
 use farrow_store::{Run, SpaceAllocator};
 
 use crate::error::Error;
-use crate::extents::{run_span, span_run};
+use crate::extents::{Extents, run_span, span_run};
+use crate::node::Node;
 use crate::room::{Demand, is_short};
-use crate::session::Session;
 
 /// If no single range is long enough, this many parts are requested, then twice as many.
 const PARTS_MIN: u64 = 2;
@@ -29,12 +29,11 @@ pub(super) struct Expected {
 impl Expected {
     /// Reserves memory for buffers of these sizes, or for one size in any number of parts: all or
     /// none.
-    pub(super) fn take(session: &Session, sizes: &[u64]) -> Result<Self, Error> {
+    pub(super) fn take(node: &dyn Node, extents: &Extents, sizes: &[u64]) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
-        let extents = session.pool.extents();
-        let mut found = extents.take_or_make(session, sizes, &demand);
+        let mut found = extents.take_or_make(node, sizes, &demand);
         if let [bytes] = *sizes {
-            found = in_parts(bytes, found, |parts| extents.make(session, parts, &demand));
+            found = in_parts(bytes, found, |parts| extents.make(node, parts, &demand));
         }
         let mut ranges: Vec<Run> = found?.into_iter().map(span_run).collect();
         ranges.sort_unstable();
@@ -70,9 +69,8 @@ impl Expected {
     }
 
     /// Returns the unused pages.
-    pub(super) fn end(self, session: &Session) {
-        let extents = session.pool.extents();
-        self.free.runs().for_each(|run| extents.give(session, run_span(run)));
+    pub(super) fn end(self, node: &dyn Node, extents: &Extents) {
+        self.free.runs().for_each(|run| extents.give(node, run_span(run)));
     }
 }
 

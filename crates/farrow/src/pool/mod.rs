@@ -16,9 +16,10 @@ use farrow_store::Held;
 
 use crate::error::Error;
 use crate::extents::{Extents, SealTicket};
-use crate::inherited::Unused;
 use crate::lock::lock;
+use crate::node::Node;
 use crate::session::Session;
+use crate::unused::Unused;
 use expected::Expected;
 use slab::Slabs;
 
@@ -114,7 +115,7 @@ impl Pool {
         self.expect_no_more();
         let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
         if !sizes.is_empty() {
-            let expected = Expected::take(&self.session, &sizes)?;
+            let expected = Expected::take(&self.session, self.session.pool.extents(), &sizes)?;
             *lock(&self.expected) = Some(expected);
         }
         Ok(())
@@ -126,7 +127,7 @@ impl Pool {
         if let Some(expected) = expected
             && self.session.is_own_process()
         {
-            expected.end(&self.session);
+            expected.end(&self.session, self.session.pool.extents());
         }
     }
 
@@ -371,13 +372,13 @@ impl PoolCore {
     }
 
     /// Returns unused memory to the node. False if there is none.
-    pub(crate) fn trim(&self, session: &Session) -> bool {
-        if !session.is_own_process() {
+    pub(crate) fn trim(&self, node: &dyn Node) -> bool {
+        if !node.is_own_process() {
             return false;
         }
         let empty = lock(&self.state).slabs.take_empty();
-        empty.iter().for_each(|slab| self.extents.give(session, *slab));
-        self.extents.trim(session) || !empty.is_empty()
+        empty.iter().for_each(|slab| self.extents.give(node, *slab));
+        self.extents.trim(node) || !empty.is_empty()
     }
 
     pub(crate) fn extents(&self) -> &Extents {
@@ -385,10 +386,10 @@ impl PoolCore {
     }
 
     /// Frees a slot, and its slab if that is empty now and another slab is open.
-    pub(crate) fn free_slot(&self, session: &Session, offset: Offset) {
+    pub(crate) fn free_slot(&self, node: &dyn Node, offset: Offset) {
         let slab = lock(&self.state).slabs.free(offset.0);
         if let Some(slab) = slab {
-            self.extents.give(session, slab);
+            self.extents.give(node, slab);
         }
     }
 
@@ -409,7 +410,7 @@ impl PoolCore {
     /// that is an error, and nothing changes.
     pub(crate) fn begin_seal(
         &self,
-        session: &Session,
+        node: &dyn Node,
         pages: &[Span],
         retired: &mut Retired,
     ) -> Result<(), Error> {
@@ -432,8 +433,8 @@ impl PoolCore {
             }
         }
         for span in merged(pages) {
-            if let Err(error) = session.protect(span, &[span], retired) {
-                self.abort_seal(session, pages);
+            if let Err(error) = node.protect(span, &[span], retired) {
+                self.abort_seal(node, pages);
                 return Err(error);
             }
         }
@@ -454,9 +455,9 @@ impl PoolCore {
     }
 
     /// Records a failed seal: the buffers are writable again.
-    pub(crate) fn abort_seal(&self, session: &Session, pages: &[Span]) {
+    pub(crate) fn abort_seal(&self, node: &dyn Node, pages: &[Span]) {
         for span in merged(pages) {
-            if let Err(error) = session.region.make_writable(span) {
+            if let Err(error) = node.region().make_writable(span) {
                 tracing::error!(%error, %span, "a buffer stays read-only");
             }
         }

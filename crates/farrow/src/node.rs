@@ -1,0 +1,116 @@
+//! What the parts of a session may ask of the node: memory, messages, and whose process this is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::{Region, Retired, Span};
+use farrow_wire::{ReplyBody, RequestBody};
+
+use crate::error::Error;
+
+/// The number of a session's first connection.
+pub(crate) const FIRST_CONNECTION: u64 = 1;
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    /// Whether the request, or a part of it, was sent.
+    pub(crate) was_sent: bool,
+}
+
+impl Unanswered {
+    pub(crate) fn unsent(error: Error) -> Self {
+        Self { error, was_sent: false }
+    }
+}
+
+impl From<Unanswered> for Error {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.error
+    }
+}
+
+/// The session, as its parts see it.
+pub(crate) trait Node {
+    /// The mapped region.
+    fn region(&self) -> &Arc<Region>;
+
+    /// The default limit of a call.
+    fn timeout(&self) -> Duration;
+
+    /// False in a forked child.
+    fn is_own_process(&self) -> bool;
+
+    /// Sends a request. Also returns the number of the connection that answered.
+    fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered>;
+
+    /// Sends a message that needs no answer. False if the daemon is gone.
+    fn tell(&self, body: RequestBody) -> bool;
+
+    /// Returns unused ranges, if `connection` is still the current one.
+    fn give_back(&self, spans: &[Span], connection: u64);
+
+    /// Ends all writing through the window to pages that are to be sealed.
+    fn protect(
+        &self,
+        pages: Span,
+        unpublished: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error>;
+
+    /// Returns all retained memory. False if there is none.
+    fn trim_all(&self) -> bool;
+
+    /// Sends a request, with the default timeout.
+    fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
+        Ok(self.call_numbered(body, Instant::now() + self.timeout())?.0)
+    }
+}
+
+impl<N: Node> Node for Arc<N> {
+    fn region(&self) -> &Arc<Region> {
+        (**self).region()
+    }
+
+    fn timeout(&self) -> Duration {
+        (**self).timeout()
+    }
+
+    fn is_own_process(&self) -> bool {
+        (**self).is_own_process()
+    }
+
+    fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered> {
+        (**self).call_numbered(body, deadline)
+    }
+
+    fn tell(&self, body: RequestBody) -> bool {
+        (**self).tell(body)
+    }
+
+    fn give_back(&self, spans: &[Span], connection: u64) {
+        (**self).give_back(spans, connection);
+    }
+
+    fn protect(
+        &self,
+        pages: Span,
+        unpublished: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
+        (**self).protect(pages, unpublished, retired)
+    }
+
+    fn trim_all(&self) -> bool {
+        (**self).trim_all()
+    }
+}
