@@ -22,6 +22,10 @@ __all__ = ["main", "start_plasma_store"]
 
 # The smallest memory of a node.
 _MEMORY_BYTES_MIN = 1 << 20
+# Plasma has no limit on objects; a node has one, and each object takes a few hundred bytes of its
+# tables. One for each KiB is more than any store of Plasma's own tests has.
+_OBJECTS_MIN = 16_384
+_OBJECTS_MAX = 4_000_000
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
@@ -76,6 +80,8 @@ def start_plasma_store(
 def _arguments(memory: int, socket: str, memory_dir: str | None, spill: str | None) -> list[str]:
     """The arguments of a node that does what a Plasma store does."""
     arguments = ["--socket", socket, "--memory", str(max(memory, _MEMORY_BYTES_MIN))]
+    objects = min(max(memory >> 10, _OBJECTS_MIN), _OBJECTS_MAX)
+    arguments += ["--objects-max", str(objects)]
     if memory_dir is not None:
         arguments += ["--memory-dir", memory_dir]
     if spill is not None:
