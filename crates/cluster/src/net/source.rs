@@ -8,6 +8,7 @@
 //! returns the recorded members. Later opens fail as busy until the delete is done. So the delete
 //! knows every member that holds a replica.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -27,11 +28,9 @@ use crate::protocol::node_key;
 use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights, WireTarget};
 
-/// Time limit on the wait for a spilled object, shorter than a connection may stall.
-const RESTORE_MAX: Duration = Duration::from_millis(1_500);
-
-/// Pause between two checks for it.
-const RESTORE_PAUSE: Duration = Duration::from_millis(2);
+/// Time after which the event loop is asked again to restore an object: it may have been at a
+/// limit.
+const RESTORE_AGAIN: Duration = Duration::from_millis(100);
 
 /// Limit on the objects that one member holds.
 const HOLDS_PER_MEMBER_MAX: usize = 256;
@@ -102,6 +101,8 @@ struct ServedState {
     closed: BTreeMap<u64, usize>,
     /// The life of each member's daemon, from its last request.
     lives: BTreeMap<MemberLife, u64>,
+    /// Spilled objects that are wanted, and when the event loop was asked for them.
+    restoring: BTreeMap<ObjectId, Instant>,
 }
 
 /// See the module documentation.
@@ -266,45 +267,44 @@ impl RegionSource {
             }
             _ => self.reader.clone(),
         };
-        let until = Instant::now() + RESTORE_MAX;
-        loop {
-            let target = match wish {
-                NetQuery::Name(full) => Target::Name(own_name(full)),
-                NetQuery::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
-                NetQuery::List { .. } | NetQuery::Find { .. } => return Err(missing()),
-            };
-            let Some(entry) = reader.lookup(target).map_err(other)? else {
-                match reader.whereabouts(target).map_err(other)? {
-                    Whereabouts::Nowhere => return Err(missing()),
-                    Whereabouts::InMemory => {}
-                    Whereabouts::Away(id) => self.teller.tell(NetEvent::Restore { id }),
-                }
-                if Instant::now() >= until {
-                    return Err(busy(format!("object {wish} is on its way back into memory")));
-                }
-                std::thread::sleep(RESTORE_PAUSE);
-                continue;
-            };
-            if entry.is_replica {
-                return Err(missing());
+        let target = match wish {
+            NetQuery::Name(full) => Target::Name(own_name(full)),
+            NetQuery::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+            NetQuery::List { .. } | NetQuery::Find { .. } => return Err(missing()),
+        };
+        let Some(entry) = reader.lookup(target).map_err(other)? else {
+            match reader.whereabouts(target).map_err(other)? {
+                Whereabouts::Nowhere => return Err(missing()),
+                Whereabouts::InMemory => {}
+                Whereabouts::Away(id) => self.ask_for(id),
             }
-            let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
-            self.check_rights(member, &namespace)?;
-            // The record stays even if the open fails: another open of this member may rely on it.
-            if !self.note(member, entry.id.lo) {
-                return Err(busy(format!("object {wish} is being deleted")));
-            }
-            match reader.hold(&holds, Target::Id(entry.id)) {
-                // A different id means that its home has replaced it meanwhile.
-                Ok(Some(held)) if held.entry().id == entry.id => return Ok(held),
-                Ok(_) => {}
-                Err(error) => {
-                    return Err(busy(format!("object {wish} cannot be held: {error}")));
-                }
-            }
-            if Instant::now() >= until {
-                return Err(busy(format!("object {wish} changes its place again and again")));
-            }
+            let text = format!("object {wish} is on its way back into memory");
+            return Err(SourceRefusal::passing(text));
+        };
+        if entry.is_replica {
+            return Err(missing());
+        }
+        let namespace = self.namespace(entry.namespace).ok_or_else(missing)?;
+        self.check_rights(member, &namespace)?;
+        // The record stays even if the open fails: another open of this member may rely on it.
+        if !self.note(member, entry.id.lo) {
+            return Err(busy(format!("object {wish} is being deleted")));
+        }
+        match reader.hold(&holds, Target::Id(entry.id)) {
+            Ok(Some(held)) if held.entry().id == entry.id => Ok(held),
+            // A different id means that its home has replaced it meanwhile.
+            Ok(_) => Err(SourceRefusal::passing(format!("object {wish} changes its place"))),
+            Err(error) => Err(busy(format!("object {wish} cannot be held: {error}"))),
+        }
+    }
+
+    /// Asks the event loop to restore a spilled object, once in a while.
+    fn ask_for(&self, id: ObjectId) {
+        let mut state = lock(&self.state);
+        state.restoring.retain(|_, since| since.elapsed() < RESTORE_AGAIN);
+        if let Entry::Vacant(vacant) = state.restoring.entry(id) {
+            vacant.insert(Instant::now());
+            self.teller.tell(NetEvent::Restore { id });
         }
     }
 

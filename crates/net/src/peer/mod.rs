@@ -194,6 +194,9 @@ impl Peer {
             let thread = std::thread::Builder::new().name(format!("farrow-net-bulk-{number}"));
             peer.threads.push(thread.spawn(move || bulk::run(&shared, count))?);
         }
+        let releasing = Arc::clone(&peer.shared);
+        let thread = std::thread::Builder::new().name("farrow-net-release".into());
+        peer.threads.push(thread.spawn(move || small::run_releases(&releasing))?);
         Ok(peer)
     }
 
@@ -223,8 +226,8 @@ impl Peer {
         small::open(&self.shared, want)
     }
 
-    /// Ends a hold at the peer. Does not wait for the answer. Without an answer, the next
-    /// connection repeats the release.
+    /// Ends a hold at the peer. Waits for nothing, so an event loop may call it: a thread sends the
+    /// release. Without an answer, the next connection repeats it.
     pub fn release(&self, hold: HoldId) {
         small::release(&self.shared, hold);
     }

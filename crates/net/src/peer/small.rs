@@ -63,12 +63,23 @@ impl SmallConnection {
     }
 }
 
+#[derive(Default)]
+struct Releases {
+    /// Released holds that the peer has not yet acknowledged.
+    all: BTreeSet<u64>,
+    /// Those of them that the releasing thread has not seen.
+    fresh: Vec<u64>,
+    is_closed: bool,
+}
+
 /// The current small connection and unacknowledged releases.
 #[derive(Default)]
 pub(super) struct Small {
     live: Mutex<Option<Arc<SmallConnection>>>,
-    /// Released holds that the peer has not yet acknowledged.
-    releases: Mutex<BTreeSet<u64>>,
+    /// Held during a connect. Other callers wait for it: at most a pause and an attempt.
+    dialing: Mutex<()>,
+    releases: Mutex<Releases>,
+    has_fresh: Condvar,
 }
 
 impl Small {
@@ -76,22 +87,42 @@ impl Small {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn releases(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    /// The current connection, unless it has ended.
+    fn usable(&self) -> Option<Arc<SmallConnection>> {
+        self.live().clone().filter(|live| !live.socket.is_cut())
+    }
+
+    fn releases(&self) -> MutexGuard<'_, Releases> {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for releases; `None`: the peer is lost.
+    fn next_releases(&self) -> Option<Vec<u64>> {
+        let mut releases = self.releases();
+        while !releases.is_closed {
+            if !releases.fresh.is_empty() {
+                return Some(std::mem::take(&mut releases.fresh));
+            }
+            releases = self.has_fresh.wait(releases).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
     }
 
     /// Forgets the releases: a lost peer retains no hold for this node.
     pub(super) fn close(&self) {
-        self.releases().clear();
+        *self.releases() = Releases { is_closed: true, ..Releases::default() };
+        self.has_fresh.notify_all();
     }
 }
 
 /// The current connection, or a new one.
 fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, ConnectionError> {
-    // Other callers wait for the lock during a connect: at most a pause and an attempt.
-    let mut live = shared.small.live();
-    if let Some(live) = live.as_ref().filter(|live| !live.socket.is_cut()) {
-        return Ok(Arc::clone(live));
+    if let Some(live) = shared.small.usable() {
+        return Ok(live);
+    }
+    let _dialing = shared.small.dialing.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(live) = shared.small.usable() {
+        return Ok(live);
     }
     let PeerConnection { socket, reader, writer } = dial(shared, ConnectionClass::Small)?;
     let fresh = Arc::new(SmallConnection {
@@ -104,14 +135,15 @@ fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, Connecti
     std::thread::Builder::new()
         .name("farrow-net-small".into())
         .spawn(move || receive_all(&shared_with, &of_thread, reader))?;
-    let releases: Vec<_> = shared.small.releases().iter().copied().collect();
+    // Before the releases are copied: one that comes later is sent by the releasing thread.
+    *shared.small.live() = Some(Arc::clone(&fresh));
+    let releases: Vec<_> = shared.small.releases().all.iter().copied().collect();
     for hold in releases {
         if let Err(error) = send_release(shared, &fresh, hold) {
             fresh.socket.cut(error.to_string());
             return Err(error);
         }
     }
-    *live = Some(Arc::clone(&fresh));
     Ok(fresh)
 }
 
@@ -192,13 +224,24 @@ pub(super) fn release(shared: &Arc<PeerShared>, hold: HoldId) {
     if shared.dialer.is_lost() {
         return;
     }
-    shared.small.releases().insert(hold.0);
-    let live = shared.small.live().clone();
-    // Without a connection, the next one sends the release.
-    if let Some(live) = live.filter(|live| !live.socket.is_cut())
-        && let Err(error) = send_release(shared, &live, hold.0)
-    {
-        live.socket.cut(error.to_string());
+    let mut releases = shared.small.releases();
+    if !releases.is_closed && releases.all.insert(hold.0) {
+        releases.fresh.push(hold.0);
+        shared.small.has_fresh.notify_one();
+    }
+}
+
+/// Sends releases until the peer is lost. The callers of [`release`] never wait for the network.
+pub(super) fn run_releases(shared: &PeerShared) {
+    while let Some(holds) = shared.small.next_releases() {
+        // Without a connection, the next one sends the releases.
+        let Some(live) = shared.small.usable() else { continue };
+        for hold in holds {
+            if let Err(error) = send_release(shared, &live, hold) {
+                live.socket.cut(error.to_string());
+                break;
+            }
+        }
     }
 }
 
@@ -344,7 +387,7 @@ fn receive(
             if !live.table().releases.remove(&header.id) {
                 return Err(not_asked(&header));
             }
-            shared.small.releases().remove(&header.offset);
+            shared.small.releases().all.remove(&header.offset);
             Ok(())
         }
         Op::Opened => {

@@ -1,10 +1,12 @@
 //! One connection, from its first frame to its last.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope;
 
 use farrow_memory::{FileMap, Span};
 
 use super::ServerShared;
+use super::opens::Opens;
 use super::registry::{RegistryEntry, SharedWriter};
 use crate::error::{ConnectionError, FrameError};
 use crate::frame::{
@@ -45,17 +47,14 @@ pub(super) fn serve(
     };
     let section = shared.source.map().length();
     lock(&writer).write_bytes(Op::Welcome, 0, VERSION, &section.0.to_le_bytes())?;
+    let opens = Opens::new(shared, socket, member.clone(), Arc::clone(&writer));
     let mut session = PeerSession { shared, socket, member, class: hello.class, reader, writer };
-    loop {
-        let header = match session.reader.header(shared.options.idle) {
-            // No request within the limit; the client reconnects on demand.
-            Err(ConnectionError::Stalled { waited }) if waited == shared.options.idle => {
-                return Ok(());
-            }
-            header => header?,
-        };
-        session.on_frame(header)?;
-    }
+    // The thread of waiting opens has ended when this returns.
+    std::thread::scope(|scope| {
+        let ended = session.run(scope, &opens);
+        opens.close();
+        ended
+    })
 }
 
 fn lock(writer: &SharedWriter) -> std::sync::MutexGuard<'_, FrameWriter> {
@@ -76,7 +75,7 @@ fn read_hello(reader: &mut FrameReader) -> Result<PeerHello, ConnectionError> {
     Ok(PeerHello::decode(&body)?)
 }
 
-fn refuse(
+pub(super) fn refuse(
     writer: &mut FrameWriter,
     id: u64,
     refusal: &SourceRefusal,
@@ -99,9 +98,31 @@ struct PeerSession<'a> {
 }
 
 impl PeerSession<'_> {
+    fn run<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        opens: &'scope Opens<'_>,
+    ) -> Result<(), ConnectionError> {
+        loop {
+            let header = match self.reader.header(self.shared.options.idle) {
+                // No request within the limit; the client reconnects on demand.
+                Err(ConnectionError::Stalled { waited }) if waited == self.shared.options.idle => {
+                    return Ok(());
+                }
+                header => header?,
+            };
+            match (header.op, self.class) {
+                (Op::Open, ConnectionClass::Small) => {
+                    let want = self.reader.body(&header)?;
+                    opens.open(scope, (header.id, HoldId(header.offset)), want)?;
+                }
+                _ => self.on_frame(header)?,
+            }
+        }
+    }
+
     fn on_frame(&mut self, header: FrameHeader) -> Result<(), ConnectionError> {
         match (header.op, self.class) {
-            (Op::Open, ConnectionClass::Small) => self.on_open(&header),
             (Op::Read, ConnectionClass::Small | ConnectionClass::Bulk) => self.on_read(&header),
             (Op::Push, ConnectionClass::Push) => self.on_push(&header),
             (Op::Release, ConnectionClass::Small) => {
@@ -116,23 +137,6 @@ impl PeerSession<'_> {
                 let place = "at a server, on a connection of another class";
                 Err(FrameError::Unexpected { op, id: header.id, place }.into())
             }
-        }
-    }
-
-    fn on_open(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
-        let want = self.reader.body(header)?;
-        let hold = HoldId(header.offset);
-        let opened = self.shared.source.open(&self.member, hold, &want).and_then(|opened| {
-            opened.encode().map_err(|error| {
-                self.shared.source.release(&self.member, hold);
-                SourceRefusal::new(ErrorCode::Other, error.to_string())
-            })
-        });
-        let mut writer = lock(&self.writer);
-        match opened {
-            // If the answer is lost, the client releases the hold on its next connection.
-            Ok(body) => writer.write_bytes(Op::Opened, header.id, hold.0, &body),
-            Err(refusal) => refuse(&mut writer, header.id, &refusal),
         }
     }
 

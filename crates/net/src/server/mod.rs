@@ -5,6 +5,7 @@
 //! their threads accesses memory.
 
 mod connection;
+mod opens;
 mod registry;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -26,21 +26,29 @@ pub struct SourceRefusal {
     pub code: ErrorCode,
     /// The reason; truncated to [`crate::frame::ERROR_TEXT_BYTES_MAX`].
     pub text: String,
+    /// An open may succeed soon: the server repeats it for a while before it refuses it.
+    pub is_passing: bool,
 }
 
 impl SourceRefusal {
     /// A refusal with a code and a text.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), is_passing: false }
+    }
+
+    /// The refusal of an open whose object is on its way into memory.
+    #[must_use]
+    pub fn passing(text: impl Into<String>) -> Self {
+        Self { is_passing: true, ..Self::new(ErrorCode::Busy, text) }
     }
 }
 
 /// While the guard lives, its ranges are not reused; see [`Source::read`].
 pub type Guard = Box<dyn Send>;
 
-/// Objects that peers may read. Several threads of a server call it concurrently. Each call must
-/// return well within the stall limit, since its connection waits for it.
+/// Objects that peers may read. Several threads of a server call it concurrently. No call may wait,
+/// since the other requests of its connection wait for it.
 pub trait Source: Send + Sync {
     /// The data section that offsets refer to.
     fn map(&self) -> &Arc<FileMap>;
@@ -50,7 +58,7 @@ pub trait Source: Send + Sync {
     /// the peer, of at most [`crate::frame::OPEN_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// [`SourceRefusal`], which is sent to the peer.
+    /// [`SourceRefusal`], which is sent to the peer; a passing one after several calls.
     fn open(&self, member: &MemberLife, hold: HoldId, want: &[u8])
     -> Result<Opened, SourceRefusal>;
 
