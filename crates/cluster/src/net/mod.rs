@@ -4,24 +4,24 @@
 //! The event loop decides ([`crate::protocol::replicas`]). Blocking calls run on threads of this
 //! module, and their results return as [`NetEvent`].
 
+mod events;
 pub(crate) mod listing;
 mod part;
+mod pool;
 pub(crate) mod query;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
-use farrow_net::NetError;
-use farrow_net::frame::{ErrorCode, Opened};
+use farrow_net::frame::Opened;
 use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece, Placement};
 use farrow_net::records::Credentials;
 use farrow_net::server::{DataServer, ServerOptions};
@@ -31,12 +31,18 @@ use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
 
 use crate::endpoint;
+pub use events::{NetAction, NetEvent, NetFault};
+use pool::{Pool, WaitGroup};
 use source::RegionSource;
 pub(crate) use source::{Interests, Rules};
 
-/// Threads that open objects and end connections. Each works on one object at a time.
-const QUICK_THREADS: usize = 4;
+/// Most threads for one node that open objects, and that transfer them. Each works on one object at
+/// a time.
+const OPENING_THREADS: usize = 4;
 const LOADING_THREADS: usize = 4;
+
+/// Most threads that wait for the end of connections, each to one node.
+const ENDING_THREADS: usize = 16;
 
 /// Time limit for the transfer of an object: a terabyte at 300 MB/s. A transfer without progress
 /// fails much sooner.
@@ -50,148 +56,6 @@ const CUT_MAX: Duration = Duration::from_secs(20);
 
 /// Events handled in one turn of the event loop.
 const EVENTS_PER_TURN: usize = 64;
-
-/// Why another node did not serve a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetFault {
-    /// The node has no such object.
-    NotFound,
-    /// The node does not allow it.
-    Denied(String),
-    /// The node is at a limit, or is restoring the object into its memory.
-    Busy(String),
-    /// The node is unreachable or has ended.
-    Lost(String),
-    /// The request is not possible for this object.
-    Invalid(String),
-    /// Any other failure.
-    Other(String),
-}
-
-impl From<NetError> for NetFault {
-    fn from(error: NetError) -> Self {
-        match error {
-            NetError::Refused { code: ErrorCode::NotFound, .. } => Self::NotFound,
-            NetError::Refused { code: ErrorCode::Denied, text, .. } => Self::Denied(text),
-            NetError::Refused { code: ErrorCode::Busy, text, .. } => Self::Busy(text),
-            NetError::Connection { .. } | NetError::Lost { .. } => Self::Lost(error.to_string()),
-            error => Self::Other(error.to_string()),
-        }
-    }
-}
-
-/// An action of the network fabric. Offsets of pieces are those of the peer's data section, and of
-/// this region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetAction {
-    /// A node has become reachable.
-    Connect {
-        /// The node.
-        node: String,
-        /// The address of its data server.
-        address: String,
-        /// Length of its data section in bytes.
-        section: u64,
-    },
-    /// An incarnation of a node has ended, so the connections in both directions end.
-    Cut {
-        /// The node.
-        node: String,
-        /// The incarnation.
-        incarnation: u64,
-        /// Whether the node is unreachable now.
-        is_lost: bool,
-    },
-    /// Find an object and hold it in its home.
-    Open {
-        /// The request.
-        token: u64,
-        /// The node.
-        node: String,
-        /// The object, as an encoded query.
-        want: Vec<u8>,
-        /// The part to transfer; `None`: the whole object.
-        part: Option<PartSpec>,
-    },
-    /// Transfer the bytes of an opened object.
-    Load {
-        /// The object.
-        origin: ObjectId,
-        /// Its node.
-        node: String,
-        /// The hold on it.
-        hold: u64,
-        /// Source and destination of each piece.
-        pieces: Vec<(Span, Offset)>,
-    },
-    /// Release an opened object.
-    Release {
-        /// Its node.
-        node: String,
-        /// The hold on it.
-        hold: u64,
-    },
-    /// The ticket for a connection of this node, or the reason for its absence.
-    Ticket {
-        /// The request.
-        number: u64,
-        /// The ticket.
-        result: Result<[u8; 32], String>,
-    },
-    /// A member requests a ticket. The event loop answers it.
-    IssueTicket {
-        /// The request.
-        token: u64,
-        /// The member.
-        node: String,
-        /// Its incarnation as a member.
-        incarnation: u64,
-        /// The life of its daemon.
-        life: u64,
-    },
-}
-
-/// The result of an action, or a request of a thread.
-#[derive(Debug)]
-pub enum NetEvent {
-    /// The result of opening an object.
-    Opened {
-        /// The request.
-        token: u64,
-        /// The node.
-        node: String,
-        /// The hold, and the node's description of the object.
-        result: Result<(u64, Opened), NetFault>,
-    },
-    /// The result of loading an object. No thread writes to its memory any more.
-    Loaded {
-        /// The object.
-        origin: ObjectId,
-        /// Whether its bytes are complete.
-        result: Result<(), NetFault>,
-    },
-    /// A connection to a node needs a ticket.
-    TicketWanted {
-        /// The node.
-        node: String,
-        /// The request.
-        number: u64,
-    },
-    /// The name of a data server was resolved.
-    Resolved {
-        /// The node.
-        node: String,
-        /// The address of its data server.
-        at: SocketAddr,
-        /// Length of its data section in bytes.
-        section: u64,
-    },
-    /// Another node wants a spilled object.
-    Restore {
-        /// The object.
-        id: ObjectId,
-    },
-}
 
 /// Queue through which threads send events to the event loop.
 #[derive(Clone, Debug)]
@@ -248,12 +112,25 @@ impl DaemonControl for PeerControl {
     }
 }
 
+/// A job that waits for one node.
 enum NetJob {
     Open { token: u64, peer: Arc<Peer>, want: Vec<u8>, part: Option<PartSpec> },
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
-    Cut { member: MemberLife, peer: Option<Arc<Peer>> },
-    Lose { peer: Arc<Peer> },
     Resolve { node: String, address: String, section: u64 },
+}
+
+/// What has ended, and waits for its threads.
+struct Ending {
+    /// A member whose connections here end, and whose holds are released then.
+    member: Option<MemberLife>,
+    /// Already lost, so that its threads end.
+    peer: Option<Arc<Peer>>,
+}
+
+/// The threads for one node.
+struct NodePools {
+    opens: Pool<NetJob>,
+    loads: Pool<NetJob>,
 }
 
 /// State shared by the threads.
@@ -263,6 +140,8 @@ struct NetShared {
     server: DataServer,
     source: Arc<RegionSource>,
     teller: Teller,
+    /// Nodes of which the name of the data server is being resolved.
+    resolving: Mutex<BTreeSet<String>>,
 }
 
 /// The event loop's handle on the network fabric.
@@ -272,12 +151,15 @@ pub(crate) struct Net {
     /// Peers by name, with their addresses.
     peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
-    /// Queues for quick jobs and for loads.
-    jobs: Option<[Sender<NetJob>; 2]>,
+    pools: BTreeMap<String, NodePools>,
+    /// `None`: the fabric ends.
+    endings: Option<Pool<Ending>>,
+    /// What no thread could be started for.
+    unended: Vec<Ending>,
+    group: Arc<WaitGroup>,
     events: Receiver<NetEvent>,
     /// Readable when there are events.
     pub(crate) wake: UnixStream,
-    threads: Vec<JoinHandle<()>>,
 }
 
 fn words(error: impl Display) -> String {
@@ -310,31 +192,21 @@ impl Net {
         let file = file.try_clone_to_owned().map_err(words)?;
         let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
         let map = Arc::new(map);
-        let shared =
-            Arc::new(NetShared { region: Arc::clone(region), map, server, source, teller });
-        let mut threads = Vec::new();
-        let mut queue = |count: usize| -> io::Result<Sender<NetJob>> {
-            let (jobs, queue) = channel();
-            let queue = Arc::new(Mutex::new(queue));
-            for _ in 0..count {
-                let (shared, queue) = (Arc::clone(&shared), Arc::clone(&queue));
-                let thread = std::thread::Builder::new().name("farrow-net".into());
-                threads.push(thread.spawn(move || work(&shared, &queue))?);
-            }
-            Ok(jobs)
-        };
-        let jobs = [QUICK_THREADS, LOADING_THREADS].map(&mut queue);
-        let [quick, loading] = jobs;
-        let jobs = [quick.map_err(words)?, loading.map_err(words)?];
+        let (region, resolving) = (Arc::clone(region), Mutex::default());
+        let shared = Arc::new(NetShared { region, map, server, source, teller, resolving });
+        let (of_threads, group) = (Arc::clone(&shared), Arc::default());
+        let endings = Pool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
         Ok(Self {
             shared,
             credentials,
             peers: BTreeMap::new(),
             tickets: Arc::default(),
-            jobs: Some(jobs),
+            pools: BTreeMap::new(),
+            endings: Some(endings),
+            unended: Vec::new(),
+            group,
             events,
             wake,
-            threads,
         })
     }
 
@@ -388,12 +260,18 @@ impl Net {
                 }
             }
             NetAction::Cut { node, incarnation, is_lost } => {
-                let peer = if is_lost { self.peers.remove(&node) } else { None };
+                let member = MemberLife { name: node, incarnation };
+                let peer = if is_lost { self.peers.remove(&member.name) } else { None };
                 let peer = peer.map(|(_, peer)| peer);
-                self.push(NetJob::Cut { member: MemberLife { name: node, incarnation }, peer });
+                if let Some(peer) = &peer {
+                    // At once, so that its jobs fail and its threads become free.
+                    peer.lose(&format!("{member} is no member any more"));
+                    self.pools.remove(&member.name);
+                }
+                self.end_later(Ending { member: Some(member), peer });
             }
             NetAction::Open { token, node, want, part } => match self.peer(&node) {
-                Ok(peer) => self.push(NetJob::Open { token, peer, want, part }),
+                Ok(peer) => self.push(&node, NetJob::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
                     self.shared.teller.tell(NetEvent::Opened { token, node, result });
@@ -405,7 +283,8 @@ impl Net {
                     let pieces = pieces
                         .into_iter()
                         .map(|(from, to)| Piece { from, to: Offset(to.0.wrapping_sub(control)) });
-                    self.push(NetJob::Load { origin, peer, hold, pieces: pieces.collect() });
+                    let pieces = pieces.collect();
+                    self.push(&node, NetJob::Load { origin, peer, hold, pieces });
                 }
                 Err(fault) => {
                     let result = Err(fault);
@@ -434,9 +313,11 @@ impl Net {
             return Ok(());
         }
         let Ok(at) = address.parse::<SocketAddr>() else {
-            // Name resolution may block.
-            let (node, address) = (node.to_owned(), address.to_owned());
-            self.push(NetJob::Resolve { node, address, section });
+            // Name resolution may block, and may be asked for again meanwhile.
+            if lock(&self.shared.resolving).insert(node.to_owned()) {
+                let (of_job, address) = (node.to_owned(), address.to_owned());
+                self.push(node, NetJob::Resolve { node: of_job, address, section });
+            }
             return Ok(());
         };
         let options = PeerOptions::new(node, at, Length(section));
@@ -448,8 +329,8 @@ impl Net {
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
         let peer = (address.to_owned(), Arc::new(peer));
         if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
-            // A worker ends the old peer's threads, since they may wait for the network.
-            self.push(NetJob::Lose { peer: earlier });
+            earlier.lose("it listens elsewhere now");
+            self.end_later(Ending { member: None, peer: Some(earlier) });
         }
         Ok(())
     }
@@ -459,11 +340,30 @@ impl Net {
         peer.ok_or_else(|| NetFault::Lost(format!("{node} is not reached by network")))
     }
 
-    fn push(&self, job: NetJob) {
-        if let Some([quick, loading]) = &self.jobs
-            && (if matches!(job, NetJob::Load { .. }) { loading } else { quick }).send(job).is_err()
-        {
-            tracing::error!("the threads of the network fabric are gone");
+    fn push(&mut self, node: &str, job: NetJob) {
+        let of_node = self.pools.entry(node.to_owned()).or_insert_with(|| {
+            let pool = |threads| {
+                let shared = Arc::clone(&self.shared);
+                Pool::new(&self.group, threads, move |job| work(&shared, job))
+            };
+            NodePools { opens: pool(OPENING_THREADS), loads: pool(LOADING_THREADS) }
+        });
+        let is_load = matches!(job, NetJob::Load { .. });
+        let pool = if is_load { &of_node.loads } else { &of_node.opens };
+        if let Err((job, error)) = pool.push(job) {
+            tracing::error!(node, %error, "no thread for the network fabric");
+            fail(&self.shared, job, &error);
+        }
+    }
+
+    fn end_later(&mut self, ending: Ending) {
+        self.unended.push(ending);
+        let Some(endings) = &self.endings else { return };
+        while let Some(ending) = self.unended.pop() {
+            if let Err((ending, error)) = endings.push(ending) {
+                tracing::error!(%error, "no thread to end connections: holds stay until the next");
+                return self.unended.push(ending);
+            }
         }
     }
 }
@@ -474,47 +374,63 @@ impl Drop for Net {
         for (_, peer) in self.peers.values() {
             peer.lose("this node ends");
         }
-        self.jobs = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        self.pools.clear();
+        self.endings = None;
+        self.group.wait();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(shared: &NetShared, job: NetJob) {
+    match job {
+        NetJob::Open { token, peer, want, part } => {
+            let result = open(&peer, &want, part.as_ref());
+            let node = peer.name().to_owned();
+            shared.teller.tell(NetEvent::Opened { token, node, result });
+        }
+        NetJob::Load { origin, peer, hold, pieces } => {
+            let result = load(shared, &peer, hold, pieces);
+            shared.teller.tell(NetEvent::Loaded { origin, result });
+        }
+        NetJob::Resolve { node, address, section } => {
+            let found = address.to_socket_addrs().map(|mut all| all.next());
+            lock(&shared.resolving).remove(&node);
+            match found {
+                Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
+                Ok(None) => tracing::warn!(node, address, "no address of a data server"),
+                Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
+            }
         }
     }
 }
 
-fn work(shared: &NetShared, queue: &Mutex<Receiver<NetJob>>) {
-    loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
-        match job {
-            NetJob::Open { token, peer, want, part } => {
-                let result = open(&peer, &want, part.as_ref());
-                let node = peer.name().to_owned();
-                shared.teller.tell(NetEvent::Opened { token, node, result });
-            }
-            NetJob::Load { origin, peer, hold, pieces } => {
-                let result = load(shared, &peer, hold, pieces);
-                shared.teller.tell(NetEvent::Loaded { origin, result });
-            }
-            NetJob::Resolve { node, address, section } => {
-                let found = address.to_socket_addrs().map(|mut all| all.next());
-                match found {
-                    Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
-                    Ok(None) => tracing::warn!(node, address, "no address of a data server"),
-                    Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
-                }
-            }
-            NetJob::Lose { peer } => peer.lose("it listens elsewhere now"),
-            NetJob::Cut { member, peer } => {
-                if let Some(peer) = peer {
-                    peer.lose(&format!("{member} is no member any more"));
-                }
-                match shared.server.cut(&member, CUT_MAX) {
-                    Ok(()) => shared.source.forget(&member),
-                    Err(error) => tracing::error!(%member, %error, "its holds stay"),
-                }
-            }
+/// Reports a job that no thread performs.
+fn fail(shared: &NetShared, job: NetJob, error: &io::Error) {
+    let fault = NetFault::Busy(error.to_string());
+    match job {
+        NetJob::Open { token, peer, .. } => {
+            let node = peer.name().to_owned();
+            shared.teller.tell(NetEvent::Opened { token, node, result: Err(fault) });
+        }
+        NetJob::Load { origin, .. } => {
+            shared.teller.tell(NetEvent::Loaded { origin, result: Err(fault) });
+        }
+        NetJob::Resolve { node, .. } => drop(lock(&shared.resolving).remove(&node)),
+    }
+}
+
+fn end(shared: &NetShared, Ending { member, peer }: Ending) {
+    if let Some(member) = member {
+        match shared.server.cut(&member, CUT_MAX) {
+            Ok(()) => shared.source.forget(&member),
+            Err(error) => tracing::error!(%member, %error, "its holds stay"),
         }
     }
+    // Waits for its threads, unless jobs still use it.
+    drop(peer);
 }
 
 fn open(peer: &Peer, want: &[u8], part: Option<&PartSpec>) -> Result<(u64, Opened), NetFault> {

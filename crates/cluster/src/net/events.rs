@@ -1,0 +1,151 @@
+//! What the event loop asks of the network fabric, and what its threads report.
+
+use std::net::SocketAddr;
+
+use farrow_memory::{Offset, Span};
+use farrow_net::NetError;
+use farrow_net::frame::{ErrorCode, Opened};
+use farrow_store::ObjectId;
+use farrow_wire::PartSpec;
+
+/// Why another node did not serve a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetFault {
+    /// The node has no such object.
+    NotFound,
+    /// The node does not allow it.
+    Denied(String),
+    /// The node is at a limit, or is restoring the object into its memory.
+    Busy(String),
+    /// The node is unreachable or has ended.
+    Lost(String),
+    /// The request is not possible for this object.
+    Invalid(String),
+    /// Any other failure.
+    Other(String),
+}
+
+impl From<NetError> for NetFault {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::Refused { code: ErrorCode::NotFound, .. } => Self::NotFound,
+            NetError::Refused { code: ErrorCode::Denied, text, .. } => Self::Denied(text),
+            NetError::Refused { code: ErrorCode::Busy, text, .. } => Self::Busy(text),
+            NetError::Connection { .. } | NetError::Lost { .. } => Self::Lost(error.to_string()),
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// An action of the network fabric. Offsets of pieces are those of the peer's data section, and of
+/// this region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetAction {
+    /// A node has become reachable.
+    Connect {
+        /// The node.
+        node: String,
+        /// The address of its data server.
+        address: String,
+        /// Length of its data section in bytes.
+        section: u64,
+    },
+    /// An incarnation of a node has ended, so the connections in both directions end.
+    Cut {
+        /// The node.
+        node: String,
+        /// The incarnation.
+        incarnation: u64,
+        /// Whether the node is unreachable now.
+        is_lost: bool,
+    },
+    /// Find an object and hold it in its home.
+    Open {
+        /// The request.
+        token: u64,
+        /// The node.
+        node: String,
+        /// The object, as an encoded query.
+        want: Vec<u8>,
+        /// The part to transfer; `None`: the whole object.
+        part: Option<PartSpec>,
+    },
+    /// Transfer the bytes of an opened object.
+    Load {
+        /// The object.
+        origin: ObjectId,
+        /// Its node.
+        node: String,
+        /// The hold on it.
+        hold: u64,
+        /// Source and destination of each piece.
+        pieces: Vec<(Span, Offset)>,
+    },
+    /// Release an opened object.
+    Release {
+        /// Its node.
+        node: String,
+        /// The hold on it.
+        hold: u64,
+    },
+    /// The ticket for a connection of this node, or the reason for its absence.
+    Ticket {
+        /// The request.
+        number: u64,
+        /// The ticket.
+        result: Result<[u8; 32], String>,
+    },
+    /// A member requests a ticket. The event loop answers it.
+    IssueTicket {
+        /// The request.
+        token: u64,
+        /// The member.
+        node: String,
+        /// Its incarnation as a member.
+        incarnation: u64,
+        /// The life of its daemon.
+        life: u64,
+    },
+}
+
+/// The result of an action, or a request of a thread.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// The result of opening an object.
+    Opened {
+        /// The request.
+        token: u64,
+        /// The node.
+        node: String,
+        /// The hold, and the node's description of the object.
+        result: Result<(u64, Opened), NetFault>,
+    },
+    /// The result of loading an object. No thread writes to its memory any more.
+    Loaded {
+        /// The object.
+        origin: ObjectId,
+        /// Whether its bytes are complete.
+        result: Result<(), NetFault>,
+    },
+    /// A connection to a node needs a ticket.
+    TicketWanted {
+        /// The node.
+        node: String,
+        /// The request.
+        number: u64,
+    },
+    /// The name of a data server was resolved.
+    Resolved {
+        /// The node.
+        node: String,
+        /// The address of its data server.
+        at: SocketAddr,
+        /// Length of its data section in bytes.
+        section: u64,
+    },
+    /// Another node wants a spilled object.
+    Restore {
+        /// The object.
+        id: ObjectId,
+    },
+}
