@@ -12,7 +12,7 @@ use farrow_wire::{ReplyBody, WireError};
 use super::action::answer_to;
 use super::convert::{limit, store_error};
 use super::parts::spills::{
-    CopiedOrder, ManualEviction, PendingRestore, SpillWaiter, Spills, Stage,
+    CopiedOrder, LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Spills, Stage,
 };
 use super::spill_job::{SpillDone, SpillJob, WriteFault};
 use super::state::NodeState;
@@ -134,6 +134,7 @@ impl NodeState {
     /// Handles the result of a job.
     pub fn spill_done(&mut self, done: SpillDone, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
+        self.spills.has_settled = true;
         match done {
             SpillDone::Written { id, result } => self.written(id, result),
             SpillDone::Looked { id, result: Ok(head) } => {
@@ -306,13 +307,22 @@ impl NodeState {
     /// Does the work that is due: room for restores, answers, jobs.
     pub(super) fn tick_spills(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let freed = self.home.freed();
-        let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
-        if self.spills.seen_freed != freed || !self.spills.is_making_room() {
+        let has_settled = std::mem::take(&mut self.spills.has_settled);
+        let is_due = self.spills.look_at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        let is_idle = !self.spills.is_making_room() && (has_settled || is_due);
+        // A look visits all objects.
+        if self.spills.seen_freed != freed || is_idle {
             self.spills.seen_freed = freed;
+            self.spills.look_at_ms = None;
+            let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
             let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
             for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.load(id, out);
             }
+        }
+        match self.spills.is_restoring() {
+            true => drop(self.spills.look_at_ms.get_or_insert(now_ms.saturating_add(LOOK_MS))),
+            false => self.spills.look_at_ms = None,
         }
         self.expire_restores(now_ms, out);
         self.answer_evictions(out);
@@ -369,3 +379,6 @@ impl NodeState {
         WireError::NotRestored { what: id.to_string(), file: self.spills.file_of(id), reason }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -204,6 +204,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::{Arc, Mutex};
+    use std::time::Instant;
 
     use farrow_memory::shm::ShmFabric;
     use farrow_memory::{Access, Geometry};
@@ -211,10 +212,11 @@ mod tests {
     use object_store::aws::AmazonS3Builder;
 
     use super::*;
+    use crate::protocol::{SpillDone, SpillJob};
+    use crate::spill::Worker;
 
-    /// Answers one request as a bucket that begins an upload and takes none of its parts.
-    fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>) {
-        let mut reader = BufReader::new(stream);
+    /// Reads one request, and returns its first line.
+    fn read_request(reader: &mut BufReader<TcpStream>) -> String {
         let (mut first, mut bytes) = (String::new(), 0);
         reader.read_line(&mut first).unwrap();
         let mut line = String::new();
@@ -225,7 +227,14 @@ mod tests {
             }
             line.clear();
         }
-        std::io::copy(&mut (&mut reader).take(bytes), &mut std::io::sink()).unwrap();
+        std::io::copy(&mut reader.take(bytes), &mut std::io::sink()).unwrap();
+        first
+    }
+
+    /// Answers one request as a bucket that begins an upload and takes none of its parts.
+    fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>) {
+        let mut reader = BufReader::new(stream);
+        let first = read_request(&mut reader);
         let method = first.split(' ').next().unwrap().to_owned();
         let (status, body) = match &*method {
             "POST" => (
@@ -242,6 +251,85 @@ mod tests {
         write!(reader.get_mut(), "{head}\r\n\r\n{body}").unwrap();
     }
 
+    fn bucket(endpoint: String) -> SpillStore {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let bucket = AmazonS3Builder::new()
+            .with_endpoint(endpoint)
+            .with_allow_http(true)
+            .with_bucket_name("bucket")
+            .with_region("us-east-1")
+            .with_access_key_id("key")
+            .with_secret_access_key("secret")
+            .build()
+            .unwrap();
+        SpillStore {
+            store: Arc::new(bucket),
+            prefix: object_store::path::Path::from("region"),
+            folder: None,
+            uid: RegionUid(1),
+            label: "label".to_owned(),
+        }
+    }
+
+    /// A region that is one object, whose blocks are at its origins.
+    fn object(bytes: u64) -> (Arc<Region>, SpillHead) {
+        let data = Length(bytes);
+        let geometry = Geometry { control: Length(64 << 10), data };
+        let fabric = Arc::new(ShmFabric::memfd("spill-test", geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let head = SpillHead {
+            id: ObjectId { hi: 1, lo: 2 },
+            kind: ObjectKind::Bytes,
+            size: data,
+            descriptor_bytes: 0,
+            metadata_bytes: 0,
+            origins: vec![Span::new(Offset(geometry.control.0), data)],
+        };
+        (Arc::new(region), head)
+    }
+
+    /// Regression test: the thread removed the files of an earlier life before its first job. A
+    /// bucket that was slow to list them stopped all restores, and the end of the node.
+    #[test]
+    fn a_job_does_not_wait_for_the_removal_of_old_files() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let silent = Arc::new(Mutex::new(Vec::new()));
+        let of_server = Arc::clone(&silent);
+        // It ends with the test.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut reader = BufReader::new(stream.unwrap());
+                if read_request(&mut reader).starts_with("GET") {
+                    // The list, which never arrives.
+                    of_server.lock().unwrap().push(reader);
+                    continue;
+                }
+                let head = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: \"1\"";
+                let _ = write!(reader.get_mut(), "{head}\r\nConnection: close\r\n\r\n");
+            }
+        });
+        let (region, head) = object(PIECE_BYTES / 2);
+        let worker = Worker::start(bucket(endpoint), region, &[]).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while silent.lock().unwrap().is_empty() {
+            assert!(Instant::now() < until, "nothing is listed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (id, parts) = (head.id, head.origins.clone());
+        worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        let done = loop {
+            if let Some(done) = worker.finished().0.pop() {
+                break done;
+            }
+            assert!(Instant::now() < until, "the job waits");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(done, SpillDone::Written { id, result: Ok(()) });
+        // Nor does the end of the node.
+        drop(worker);
+    }
+
     #[test]
     fn a_file_that_cannot_be_finished_leaves_no_parts_in_a_bucket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -254,36 +342,9 @@ mod tests {
                 serve(stream.unwrap(), &of_server);
             }
         });
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let bucket = AmazonS3Builder::new()
-            .with_endpoint(endpoint)
-            .with_allow_http(true)
-            .with_bucket_name("bucket")
-            .with_region("us-east-1")
-            .with_access_key_id("key")
-            .with_secret_access_key("secret")
-            .build()
-            .unwrap();
-        let store = SpillStore {
-            store: Arc::new(bucket),
-            prefix: object_store::path::Path::from("region"),
-            folder: None,
-            uid: RegionUid(1),
-            label: "label".to_owned(),
-        };
-        let data = Length(2 * PIECE_BYTES);
-        let geometry = Geometry { control: Length(64 << 10), data };
-        let fabric = Arc::new(ShmFabric::memfd("spill-test", geometry).unwrap());
-        let region = Region::map(fabric, Access::Home, None).unwrap();
-        let parts = [Span::new(Offset(geometry.control.0), data)];
-        let head = SpillHead {
-            id: ObjectId { hi: 1, lo: 2 },
-            kind: ObjectKind::Bytes,
-            size: data,
-            descriptor_bytes: 0,
-            metadata_bytes: 0,
-            origins: parts.to_vec(),
-        };
+        let store = bucket(endpoint);
+        let (region, head) = object(2 * PIECE_BYTES);
+        let parts = head.origins.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let written = runtime.block_on(store.write(&region, &head, &parts, &Stop::default()));
         assert!(written.is_err());

@@ -3,9 +3,9 @@
 
 mod file;
 mod owner;
+mod sweep;
 mod worker;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_store::{ObjectId, RegionUid};
-use futures_util::StreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
-use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
+use object_store::{ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 pub(crate) use owner::{Orphans, SpillOwner};
@@ -102,6 +101,17 @@ impl SpillStore {
         }
     }
 
+    /// The files of a region whose folder can be neither found nor created now. Each job fails until
+    /// it is back.
+    pub(crate) fn without_folder(dir: &Path, uid: RegionUid) -> io::Result<Self> {
+        let folder = std::path::absolute(dir)?.join(format!("{:016x}", uid.0));
+        let prefix = object_store::path::Path::from_absolute_path(&folder);
+        let prefix = prefix.map_err(io::Error::other)?;
+        let label = folder.display().to_string();
+        let store = Arc::new(LocalFileSystem::new());
+        Ok(Self { store, prefix, folder: Some(folder), uid, label })
+    }
+
     /// Ties these files to the node, since the memory of this region ends with it. They are removed
     /// at the latest when the next node with the same lock starts. Files of earlier nodes are
     /// removed now.
@@ -129,22 +139,6 @@ impl SpillStore {
     fn path(&self, id: ObjectId) -> object_store::path::Path {
         self.prefix.clone().join(id.to_string())
     }
-
-    /// Removes every file of this region except those of `retained`, in a folder also partly
-    /// written ones.
-    async fn sweep(&self, retained: &BTreeSet<String>) -> io::Result<()> {
-        if let Some(folder) = &self.folder {
-            return sweep_folder(folder, retained);
-        }
-        let mut files = self.store.list(Some(&self.prefix));
-        while let Some(file) = files.next().await {
-            let file = file.map_err(io::Error::other)?.location;
-            if file.filename().is_some_and(|name| !retained.contains(name)) {
-                self.store.delete(&file).await.map_err(io::Error::other)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn make_folder(dir: &Path) -> io::Result<()> {
@@ -168,19 +162,4 @@ fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_sto
     };
     let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry).build()?;
     Ok((Arc::new(bucket), path))
-}
-
-fn sweep_folder(folder: &Path, retained: &BTreeSet<String>) -> io::Result<()> {
-    for file in fs::read_dir(folder)? {
-        let file = file?;
-        let is_retained = file.file_name().to_str().is_some_and(|name| retained.contains(name));
-        if !is_retained && file.file_type()?.is_file() {
-            fs::remove_file(file.path())?;
-        }
-    }
-    if retained.is_empty() {
-        // The first file creates it again. Fails if it contains other files.
-        let _ = fs::remove_dir(folder);
-    }
-    Ok(())
 }

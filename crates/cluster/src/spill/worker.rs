@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,10 @@ use farrow_memory::{Region, sync};
 use farrow_store::ObjectId;
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::file::STEP_MAX;
+use super::sweep::Sweep;
 use super::{SpillStore, SpillTarget, make_folder, open_url};
 use crate::protocol::{SpillDone, SpillJob, WriteFault};
 
@@ -81,10 +83,52 @@ fn is_full(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// Files of objects that do not exist any more.
+struct OldFiles {
+    /// `None`: they are removed.
+    sweep: Option<Sweep>,
+    /// Files of objects that exist.
+    retained: BTreeSet<String>,
+}
+
+impl OldFiles {
+    fn new(store: &SpillStore, retained: BTreeSet<String>) -> Self {
+        let sweep = Sweep::new(store).inspect_err(|error| {
+            tracing::warn!(%error, "old spill files are left");
+        });
+        Self { sweep: sweep.ok(), retained }
+    }
+}
+
+/// Waits for the next job, and removes old files until it arrives. `None`: there will be no more.
+async fn next_job(
+    queue: &mut UnboundedReceiver<SpillJob>,
+    old: &mut OldFiles,
+    store: &SpillStore,
+    stop: &Stop,
+) -> Option<SpillJob> {
+    while let Some(sweep) = &mut old.sweep {
+        let step = tokio::select! {
+            biased;
+            job = queue.recv() => return job,
+            step = sweep.step(store, &old.retained, stop) => step,
+        };
+        match step {
+            Ok(true) => {}
+            Ok(false) => old.sweep = None,
+            Err(error) => {
+                tracing::warn!(error.reason, "old spill files are left");
+                old.sweep = None;
+            }
+        }
+    }
+    queue.recv().await
+}
+
 /// The event loop's handle on the thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    jobs: Option<Sender<SpillJob>>,
+    jobs: Option<UnboundedSender<SpillJob>>,
     done: Receiver<SpillDone>,
     /// Readable when a job is finished.
     pub(crate) wake: UnixStream,
@@ -93,7 +137,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. It first removes files of objects that are not among `retained`.
+    /// Starts the thread. While it has no jobs, it removes files of objects that are not among
+    /// `retained`.
     pub(crate) fn start(
         store: SpillStore,
         region: Arc<Region>,
@@ -103,16 +148,19 @@ impl Worker {
         let (wake, teller) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         teller.set_nonblocking(true)?;
-        let ((jobs, queue), (sender, done)) = (channel::<SpillJob>(), channel());
+        let ((jobs, mut queue), (sender, done)) = (unbounded_channel::<SpillJob>(), channel());
         let stop = Stop::default();
-        let retained: BTreeSet<String> = retained.iter().map(ToString::to_string).collect();
+        let retained = retained.iter().map(ToString::to_string).collect();
         let is_stopped = stop.clone();
         let work = move || {
-            if let Err(error) = runtime.block_on(store.sweep(&retained)) {
-                tracing::warn!(%error, "old spill files are left");
-            }
-            while let Ok(job) = queue.recv() {
+            let mut old = OldFiles::new(&store, retained);
+            loop {
+                let next = next_job(&mut queue, &mut old, &store, &is_stopped);
+                let Some(job) = runtime.block_on(next) else { break };
                 let _span = tracing::debug_span!("spill", ?job).entered();
+                if let SpillJob::Write { head, .. } = &job {
+                    old.retained.insert(head.id.to_string());
+                }
                 let done = runtime.block_on(run(&store, &region, job, &is_stopped));
                 if let Some(done) = done
                     && sender.send(done).is_err()
@@ -190,8 +238,16 @@ impl SpillStore {
     /// Removes all files of a region that no longer exists.
     pub(crate) fn purge(&self) -> io::Result<()> {
         let runtime = runtime()?;
-        let sweep = async { tokio::time::timeout(PURGE_MAX, self.sweep(&BTreeSet::new())).await };
-        let swept = runtime.block_on(sweep);
+        let sweep = async {
+            let (mut sweep, stop) = (Sweep::new(self)?, Stop::default());
+            while sweep
+                .step(self, &BTreeSet::new(), &stop)
+                .await
+                .map_err(|error| io::Error::other(error.reason))?
+            {}
+            Ok::<_, io::Error>(())
+        };
+        let swept = runtime.block_on(async { tokio::time::timeout(PURGE_MAX, sweep).await });
         runtime.shutdown_background();
         swept.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         self.forget_owner()

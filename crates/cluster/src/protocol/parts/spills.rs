@@ -9,6 +9,10 @@ use farrow_wire::WireError;
 use crate::protocol::identity::SessionId;
 use crate::protocol::spill_job::{SpillJob, WriteFault};
 
+/// Pause before restores look for room again while nothing has changed: readers release holds
+/// without a message.
+pub(in crate::protocol) const LOOK_MS: u64 = 50;
+
 /// Pause of all spilling after a failed write.
 pub(in crate::protocol) const PAUSE_MS: u64 = 1_000;
 
@@ -78,6 +82,10 @@ pub(in crate::protocol) struct Spills {
     pub(in crate::protocol) is_blocked: bool,
     /// The store's freed amount when restores last looked for room.
     pub(in crate::protocol) seen_freed: Freed,
+    /// A job has ended since then.
+    pub(in crate::protocol) has_settled: bool,
+    /// When they look again in any case; `None`: none waits.
+    pub(in crate::protocol) look_at_ms: Option<u64>,
     pub(in crate::protocol) spilled_total: u64,
     pub(in crate::protocol) restored_total: u64,
     pub(in crate::protocol) failures_total: u64,
@@ -171,7 +179,7 @@ impl Spills {
 
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         let waiters = self.restores.values().flat_map(|restore| &restore.waiters);
-        waiters.map(|waiter| waiter.deadline_ms).min()
+        waiters.map(|waiter| waiter.deadline_ms).chain(self.look_at_ms).min()
     }
 
     pub(in crate::protocol) fn renamed(&mut self, id: ObjectId, new: ObjectId) {

@@ -1,0 +1,182 @@
+//! Restores that wait for room. The test performs the jobs.
+
+use std::sync::Arc;
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::sync::{AtomicU64, Ordering};
+use farrow_memory::{Access, Length, Region};
+use farrow_store::{EvictionCandidate, EvictionPolicy, Home, Layout, RegionOptions, SpillHead};
+use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
+
+use super::*;
+use crate::protocol::{AdoptedState, DaemonInfo, PeerIdentity};
+
+const CLIENT: SessionId = SessionId(1);
+/// More than half of the memory.
+const BYTES: u64 = 160 << 10;
+
+/// Least recently used first; counts the objects that it looks at.
+#[derive(Debug)]
+struct CountingPolicy(Arc<AtomicU64>);
+
+impl EvictionPolicy for CountingPolicy {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Some(candidate.last_use_ns)
+    }
+}
+
+struct World {
+    node: NodeState,
+    looked: Arc<AtomicU64>,
+    now_ms: u64,
+    seq: u64,
+    jobs: Vec<SpillJob>,
+    replies: Vec<(u64, Result<ReplyBody, WireError>)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let options = RegionOptions::for_capacity(Length(256 << 10));
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric = Arc::new(ShmFabric::memfd("restore-test", geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let home = Home::create(Arc::new(region), &options, 0).unwrap();
+        let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
+        let mut node = NodeState::new(home, daemon, AdoptedState::default(), 0);
+        let looked = Arc::new(AtomicU64::new(0));
+        node.set_eviction_policy(Box::new(CountingPolicy(Arc::clone(&looked))));
+        node.set_spill("folder".to_owned());
+        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, remote_client: None };
+        node.opened(CLIENT, peer, 0);
+        let (jobs, replies) = (Vec::new(), Vec::new());
+        let mut world = Self { node, looked, now_ms: 0, seq: 0, jobs, replies };
+        let (namespace, other) = (String::new(), String::new());
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace,
+            node: other,
+            maps_memory: true,
+        };
+        world.ask(RequestBody::Hello(hello));
+        world
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Spill(job) => self.jobs.push(job),
+                Action::Send { reply, .. } => self.replies.push((reply.seq, reply.body)),
+                _ => {}
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let mut out = Vec::new();
+        self.node.tick(self.now_ms, &mut out);
+        self.perform(out);
+    }
+
+    fn ask(&mut self, body: RequestBody) -> u64 {
+        self.seq += 1;
+        let (request, mut out) = (Request { seq: self.seq, body }, Vec::new());
+        self.node.handle(CLIENT, request, self.now_ms, self.seq, &mut out);
+        self.perform(out);
+        self.tick();
+        self.seq
+    }
+
+    fn answer(&self, seq: u64) -> Option<&Result<ReplyBody, WireError>> {
+        self.replies.iter().find(|(of, _)| *of == seq).map(|(_, body)| body)
+    }
+
+    fn done(&mut self, done: SpillDone) {
+        let mut out = Vec::new();
+        self.node.spill_done(done, self.now_ms, &mut out);
+        self.perform(out);
+        self.tick();
+    }
+
+    /// An object that is in a file, with the head of that.
+    fn spilled(&mut self) -> SpillHead {
+        let grant = self.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
+        let Some(Ok(ReplyBody::Granted(span))) = self.answer(grant) else { panic!() };
+        let items = vec![SealItem::bytes(*span, BYTES)];
+        self.ask(RequestBody::Seal { items });
+        self.ask(RequestBody::Evict { bytes: 1 });
+        let Some(SpillJob::Write { head, .. }) = self.jobs.pop() else { panic!("{:?}", self.jobs) };
+        self.done(SpillDone::Written { id: head.id, result: Ok(()) });
+        head
+    }
+
+    /// A request for an object whose head the worker has read.
+    fn restore(&mut self, head: &SpillHead) -> u64 {
+        let seq = self.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) });
+        let job = self.jobs.pop();
+        assert!(matches!(job, Some(SpillJob::Look { id }) if id == head.id), "{job:?}");
+        self.done(SpillDone::Looked { id: head.id, result: Ok(head.clone()) });
+        seq
+    }
+
+    fn looked(&self) -> u64 {
+        self.looked.load(Ordering::Relaxed)
+    }
+}
+
+/// Regression test: while one large object was read from its file, each turn of the event loop
+/// looked at all objects for every restore that waited for room.
+#[test]
+fn restores_that_wait_for_room_look_for_it_when_something_changes() {
+    let mut world = World::new();
+    let heads = [world.spilled(), world.spilled()];
+    let first = world.restore(&heads[0]);
+    let load = world.jobs.pop();
+    assert!(matches!(load, Some(SpillJob::Load { .. })), "{load:?}");
+    let second = world.restore(&heads[1]);
+    assert!(world.jobs.is_empty() && world.answer(second).is_none(), "it waits for room");
+    // Short objects that the searches for room would look at.
+    for _ in 0..4 {
+        let grant = world.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 });
+        let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
+        let items = vec![SealItem::bytes(*span, 4096)];
+        world.ask(RequestBody::Seal { items });
+    }
+    world.tick();
+    let before = world.looked();
+    for _ in 0..100 {
+        world.tick();
+    }
+    assert_eq!(world.looked(), before, "nothing has changed");
+    // A reader may have released a hold without a message.
+    let at_ms = world.node.next_deadline_ms().unwrap();
+    assert!(at_ms <= world.now_ms + LOOK_MS, "{at_ms}");
+    world.now_ms += LOOK_MS;
+    world.tick();
+    assert!(world.looked() > before);
+
+    let loaded = Ok((Vec::new(), Vec::new()));
+    world.done(SpillDone::Loaded { id: heads[0].id, result: loaded });
+    assert!(matches!(world.answer(first), Some(Ok(ReplyBody::Done))), "{:?}", world.answer(first));
+    // The first one leaves memory again, for which it has its file.
+    let is_load = |job: &SpillJob| matches!(job, SpillJob::Load { head, .. } if *head == heads[1]);
+    for _ in 0..10 {
+        world.now_ms += LOOK_MS;
+        world.tick();
+        while let Some(at) = world.jobs.iter().position(|job| matches!(job, SpillJob::Write { .. }))
+        {
+            let SpillJob::Write { head, .. } = world.jobs.remove(at) else { continue };
+            world.done(SpillDone::Written { id: head.id, result: Ok(()) });
+        }
+    }
+    assert!(world.jobs.iter().any(is_load), "{:?}", world.jobs);
+}
