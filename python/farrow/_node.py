@@ -6,6 +6,7 @@ A LIBARROW that is not empty is loaded first, for an extension whose rpath does 
 package is not imported: an import would take longer than the rest of the start.
 """
 
+import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
@@ -13,6 +14,10 @@ _RTLD_NOW_GLOBAL = 0x102
 
 
 def _main(extension: str, libarrow: str, *flags: str) -> int:
+    # Before anything else gets one of the descriptors of a closed standard stream.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     if libarrow:
         import ctypes
 

@@ -8,8 +8,10 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -401,6 +403,36 @@ def test_a_command_without_output_streams_does_the_same(node, name: str, code: i
     command = [sys.executable, "-m", "farrow", "get", "--socket", node.socket, name]
     closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
     assert subprocess.run(closed, timeout=60).returncode == code
+
+
+def test_a_node_without_standard_streams_has_no_socket_in_their_place(tmp_path: Path) -> None:
+    """Regression test: with ``2>&-`` a socket of the node became its standard error.
+
+    The first message of the node was written to it, and the node ended.
+    """
+    socket = str(tmp_path / "n.sock")
+    command = [sys.executable, "-m", "farrow", "node", "--socket", socket, "--memory", "8M"]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command, "--no-prepare"]
+    node = subprocess.Popen(closed)
+    try:
+        until = time.monotonic() + 60
+        while not Path(socket).exists():
+            assert time.monotonic() < until, "no node"
+            time.sleep(0.01)
+        client = farrow.connect(socket, timeout=60)
+        client.put(pa.table({"n": [1]}), "t")
+        children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+        (daemon,) = map(int, children)
+        streams = [(node.pid, stream) for stream in (0, 1, 2)] + [(daemon, 1), (daemon, 2)]
+        for pid, stream in streams:
+            assert os.readlink(f"/proc/{pid}/fd/{stream}") == "/dev/null", (pid, stream)
+        # The supervisor says that it starts another daemon, and goes on.
+        os.kill(daemon, signal.SIGKILL)
+        assert client.get("t", timeout=60).num_rows == 1
+        assert farrow.connect(socket, timeout=60).contains("t")
+    finally:
+        node.terminate()
+        assert node.wait(60) == 0
 
 
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:

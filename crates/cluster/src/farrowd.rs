@@ -21,7 +21,7 @@ use crate::node::{
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
-use crate::{leftovers, signals, size};
+use crate::{leftovers, signals, size, stdio};
 
 /// Lends memory to the processes of this user and stores their objects.
 ///
@@ -344,6 +344,10 @@ impl Arguments {
 /// If these are the last arguments of the program's own command line, the program is started again
 /// as the daemon, and this process supervises it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
+    if stdio::open_closed().is_err() {
+        // There is nowhere to say why.
+        return 1;
+    }
     let name = std::iter::once(OsString::from("farrow node"));
     let given: Vec<OsString> = arguments.into_iter().collect();
     let arguments = match config::expand(given.clone()) {

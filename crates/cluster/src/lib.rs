@@ -26,5 +26,6 @@ mod server;
 mod signals;
 pub mod size;
 mod spill;
+mod stdio;
 mod supervisor;
 mod upgrade;

@@ -51,7 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Replace a standard output or error that was closed at the start: Python has None for it."""
+    """Replace a standard output or error that was closed at the start: Python has None for it.
+
+    The descriptors are opened too, and a program that replaces this one inherits them.  Otherwise a
+    socket of a node would become its standard error.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             # Open until the process ends.
