@@ -51,7 +51,7 @@ pub(crate) fn put_many(
 fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
     let targets: Vec<ObjectKey> = ids.iter().map(|id| (*id).into()).collect();
     // The first failure is the one to report.
-    let _ = crate::client::delete(session, &targets);
+    let _ = crate::delete::delete(session, &targets);
 }
 
 /// A written object of a batch.

@@ -10,12 +10,12 @@ use farrow_store::{Metadata, ObjectId, ObjectKind};
 use farrow_wire::link::confused;
 use farrow_wire::{
     BATCH_ITEMS_MAX, ListedItem, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX,
-    WireError,
 };
 use serde::Serialize;
 
 use crate::batch;
 use crate::clock::{deadline_after, millis};
+use crate::delete::delete;
 use crate::error::Error;
 use crate::key::ObjectKey;
 use crate::nodes::Nodes;
@@ -481,20 +481,4 @@ impl Client {
     pub fn shut_down_node(&self) -> Result<(), Error> {
         self.session.call(RequestBody::Shutdown).map(drop)
     }
-}
-
-pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<(), Error> {
-    let mut first_error: Option<Error> = None;
-    for batch in targets.chunks(BATCH_ITEMS_MAX) {
-        let body = RequestBody::Delete { targets: batch.iter().map(ObjectKey::wire).collect() };
-        let results = match session.call(body)? {
-            ReplyBody::Deleted(results) => results,
-            other => return Err(confused(&other).into()),
-        };
-        let errors = results.into_iter().filter_map(Result::err);
-        for error in errors {
-            first_error.get_or_insert(WireError::into(error));
-        }
-    }
-    first_error.map_or(Ok(()), Err)
 }

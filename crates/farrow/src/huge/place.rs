@@ -6,10 +6,11 @@ use std::sync::Arc;
 use farrow_store::{Metadata, ObjectId};
 use farrow_wire::PartSpec;
 
-use crate::client::{self, Client, ListedObject};
+use crate::client::{Client, ListedObject};
+use crate::delete::delete;
 use crate::draft::{Draft, SealedHold};
 use crate::error::Error;
-use crate::far_put::FarDraft;
+use crate::far_draft::FarDraft;
 use crate::key::ObjectKey;
 use crate::nodes::NodeReach;
 use crate::object::Object;
@@ -124,9 +125,9 @@ impl<'a> Place<'a> {
     pub(super) fn delete(&self, ids: &[ObjectId]) -> Result<(), Error> {
         let targets: Vec<ObjectKey> = ids.iter().map(|id| (*id).into()).collect();
         match &self.reach {
-            NodeReach::Mapped(session) => client::delete(session, &targets),
+            NodeReach::Mapped(session) => delete(session, &targets),
             // The client's own node has each object deleted at its home.
-            NodeReach::ByNet(_) => client::delete(self.client.nodes().own(), &targets),
+            NodeReach::ByNet(_) => delete(self.client.nodes().own(), &targets),
         }
     }
 
