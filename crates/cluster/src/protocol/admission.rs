@@ -38,11 +38,11 @@ impl NodeState {
         if bytes > capacity {
             return Err(WireError::TooLarge { asked: bytes, capacity });
         }
-        if self.reservations.of(asker.slot) == 0 {
+        if self.quota.reservations.of(asker.slot) == 0 {
             // A client that could not seal an object gets the error before it writes. Freed room is
             // for requests that still wait.
-            self.serve_reservations(now_ms, out);
-            self.check_objects(asker.slot, ask.objects.max(1))?;
+            self.quota.serve(&mut self.home, now_ms, out);
+            self.quota.check_objects(&mut self.home, asker.slot, ask.objects.max(1))?;
         }
         self.check_allowance(asker.slot, &ask)?;
         let is_behind = self.admission.waiting() > 0;
@@ -115,7 +115,7 @@ impl NodeState {
             [one] => one.0,
             _ => ask.room.runs.iter().map(whole).fold(0, u64::saturating_add),
         };
-        self.allowance(slot, Length(bytes), Length(ask.want.max(bytes)))
+        self.quota.allowance(&self.home, slot, Length(bytes), Length(ask.want.max(bytes)))
     }
 
     /// As [`Self::find_room`], within the client's quota.

@@ -18,7 +18,7 @@ impl NodeState {
     ) {
         let was_waiting = self.waits.cancel(session, seq)
             || self.admission.cancel(session, seq)
-            || self.reservations.cancel(session, seq)
+            || self.quota.reservations.cancel(session, seq)
             || self.spills.cancel(session, seq)
             || self.replicas.cancel(session, seq)
             || self.cancel_in_cluster(session, seq)

@@ -27,7 +27,7 @@ impl NodeState {
         }
         self.drop_staged(slot);
         // No process can continue the client's unfinished objects.
-        self.reservations.take_back(slot, u32::MAX);
+        self.quota.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
         self.note_reservations();
         let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };

@@ -47,6 +47,7 @@ impl NodeState {
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
             promised: self
+                .quota
                 .reservations
                 .all()
                 .map(|(client, objects)| (client.0, objects))

@@ -173,7 +173,7 @@ impl NodeState {
             memory: self.place.memory.clone(),
             namespace: namespace.id.0,
             events_from: namespace.events_from,
-            are_objects_limited: self.are_objects_limited(slot)?,
+            are_objects_limited: self.quota.are_objects_limited(&self.home, slot)?,
         })
     }
 }

@@ -7,6 +7,7 @@ use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, RequestContext};
 use super::convert::store_error;
 use super::identity::{PeerIdentity, SessionId};
+use super::parts::quota::ReservationRequest;
 use super::parts::sessions::ClientSession;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 use super::state::{NodeState, RECLAIM_MS_MIN};
@@ -54,7 +55,7 @@ impl NodeState {
             self.waits.forget(id);
             self.fan_out.forget(id);
             self.admission.forget(id);
-            self.reservations.forget(id);
+            self.quota.reservations.forget(id);
             self.spills.forget(id);
             self.replicas.forget(id);
             self.watches.forget(id);
@@ -102,7 +103,7 @@ impl NodeState {
     }
 
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
-        self.reservations.take_back(slot, u32::MAX);
+        self.quota.reservations.take_back(slot, u32::MAX);
         self.drop_staged(slot);
         let left = match self.home.region().is_node_local() && !self.is_bare(slot) {
             true => self.leave_dirty(slot),
@@ -179,7 +180,7 @@ impl NodeState {
             self.replicas.next_deadline_ms(),
             self.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
-            self.next_reservation_deadline_ms(),
+            self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
             self.doubts_at_ms,
         ];
@@ -210,7 +211,7 @@ impl NodeState {
         self.tick_spills(now_ms, out);
         self.tick_replicas(now_ms, out);
         self.serve_waiting(now_ms, out);
-        self.serve_reservations(now_ms, out);
+        self.quota.serve(&mut self.home, now_ms, out);
         self.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
@@ -229,7 +230,7 @@ impl NodeState {
         for (session, seq) in self.spills.drain().into_iter().chain(fetches) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
-        let waiting = self.admission.drain().chain(self.reservations.drain());
+        let waiting = self.admission.drain().chain(self.quota.reservations.drain());
         out.extend(waiting.map(|asker| answer(asker, Err(WireError::Closing))));
     }
 
@@ -324,8 +325,9 @@ impl NodeState {
             (RequestBody::ReserveObjects { objects, wait_ms }, Some(slot)) => {
                 let asker = Asker { session, seq, slot };
                 let checked = self.check_writer(slot);
-                match checked.and_then(|()| self.reservation(asker, objects, wait_ms, now_ms, out))
-                {
+                let request = ReservationRequest { asker, objects, wait_ms };
+                let home = &mut self.home;
+                match checked.and_then(|()| self.quota.reserve(home, request, now_ms, out)) {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),

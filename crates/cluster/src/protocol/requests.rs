@@ -84,11 +84,11 @@ impl NodeState {
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
             RequestBody::UnreserveObjects { objects } => {
-                self.reservations.take_back(slot, objects);
+                self.quota.reservations.take_back(slot, objects);
                 Ok(ReplyBody::Done)
             }
             RequestBody::ReservedObjects { objects } => {
-                self.renew_reservations(slot, objects);
+                self.quota.renew(&mut self.home, slot, objects);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Seal { items } => {
@@ -122,7 +122,7 @@ impl NodeState {
                 Ok(ReplyBody::HoldBlock(wire_span(block)))
             }
             RequestBody::EntryPages { count } => {
-                self.check_unseen(slot)?;
+                self.quota.check_unseen(&self.home, slot)?;
                 let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
                 Ok(ReplyBody::EntryPages(wire_span(pages)))
             }
@@ -221,11 +221,11 @@ impl NodeState {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
-        let is_reserved_object = item.is_reserved_object && self.reservations.of(slot) > 0;
+        let is_reserved_object = item.is_reserved_object && self.quota.reservations.of(slot) > 0;
         if !is_reserved_object {
             // Room that became free is for the waiting requests first.
-            self.serve_reservations(now_ms, out);
-            self.check_objects(slot, 1)?;
+            self.quota.serve(&mut self.home, now_ms, out);
+            self.quota.check_objects(&mut self.home, slot, 1)?;
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
         name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
@@ -253,8 +253,9 @@ impl NodeState {
         }
         let id = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
+        self.quota.reservations.note_sealed();
         if is_reserved_object {
-            self.reservations.take_back(slot, 1);
+            self.quota.reservations.take_back(slot, 1);
         }
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);

@@ -12,8 +12,7 @@ use super::parts::cluster_record::retained_rules;
 use super::parts::eviction::Eviction;
 use super::parts::families::Families;
 use super::parts::fanout::FanOut;
-use super::parts::limits::Quotas;
-use super::parts::reservations::Reservations;
+use super::parts::quota::{Quota, Quotas};
 use super::parts::sessions::ClientSession;
 use super::parts::spills::Spills;
 use super::parts::waits::Waits;
@@ -91,8 +90,7 @@ pub struct NodeState {
     pub(super) replicas: Replicas,
     /// Objects of clients that are deleted when these end.
     pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
-    pub(super) quotas: Quotas,
-    pub(super) reservations: Reservations,
+    pub(super) quota: Quota,
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
@@ -145,8 +143,7 @@ impl NodeState {
             spills: Spills::default(),
             replicas: Replicas::default(),
             staged: BTreeMap::new(),
-            quotas: Quotas::default(),
-            reservations: Reservations::default(),
+            quota: Quota::default(),
             rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
@@ -177,5 +174,15 @@ impl NodeState {
     pub fn clients(&self) -> usize {
         let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
         connected + self.orphans.len() + self.families.count()
+    }
+
+    /// Sets the limits for each client. A client beyond them keeps what it has and gets no more.
+    pub fn set_quotas(&mut self, quotas: Quotas) {
+        self.quota.set_limits(quotas);
+    }
+
+    /// Resumes the reservations of the previous daemon.
+    pub(crate) fn inherit_reservations(&mut self, reserved: &[(u32, u32)]) {
+        self.quota.inherit(&mut self.home, reserved);
     }
 }

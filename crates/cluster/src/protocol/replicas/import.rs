@@ -178,7 +178,7 @@ impl NodeState {
         slot: ClientSlot,
     ) -> Result<Option<Vec<Span>>, WireError> {
         let bytes = self.check_size(Home::restored_bytes(head))?;
-        self.allowance(slot, bytes, bytes)?;
+        self.quota.allowance(&self.home, slot, bytes, bytes)?;
         self.begin_with_room(head, bytes, |home| home.begin_import(head, slot))
     }
 
@@ -223,6 +223,7 @@ impl NodeState {
             tracing::warn!(%id, %error, "an imported object is not pinned");
         }
         self.counts.sealed += 1;
+        self.quota.reservations.note_sealed();
         self.note_reservations();
         if let Some(name) = &wanted.name {
             self.waits.sealed(name);
@@ -244,6 +245,6 @@ impl NodeState {
     fn check_seal(&mut self, import: &ImportTarget) -> Result<(), WireError> {
         let name = import.seal.as_ref().and_then(|seal| seal.name.as_deref());
         name.map_or(Ok(()), |name| self.check_held(name))?;
-        self.check_objects(import.slot, 1)
+        self.quota.check_objects(&mut self.home, import.slot, 1)
     }
 }
