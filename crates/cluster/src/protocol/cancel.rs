@@ -21,7 +21,7 @@ impl NodeState {
             || self.quota.reservations.cancel(session, seq)
             || self.spills.cancel(session, seq)
             || self.replicas.cancel(session, seq)
-            || self.cancel_in_cluster(session, seq)
+            || self.cluster.cancel_in_cluster(session, seq)
             || self.cancel_sync(session, seq, now_ms, out);
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));

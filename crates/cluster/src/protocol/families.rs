@@ -22,21 +22,16 @@ impl NodeState {
     /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads
     /// through it.
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
-        if self.is_bare(slot) || (self.is_seen_here(peer) && !self.is_mapped_by(slot)) {
+        if self.is_bare(slot) || (self.cluster.is_seen_here(peer) && !self.is_mapped_by(slot)) {
             return self.leave(slot, now_ms);
         }
         self.drop_staged(slot);
         // No process can continue the client's unfinished objects.
         self.quota.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
-        self.note_reservations();
+        self.cluster.note_reservations();
         let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
         self.families.places.insert(slot, family);
-    }
-
-    /// Whether the process of a client is one of this machine.
-    pub(super) fn is_seen_here(&self, peer: PeerIdentity) -> bool {
-        peer.remote_client.is_none_or(|remote_client| self.is_host_own(remote_client))
     }
 
     /// Whether the kernel says that no process of this machine maps the region through this slot.
@@ -56,7 +51,10 @@ impl NodeState {
         let due: Vec<(ClientSlot, PeerIdentity)> =
             due.map(|(slot, family)| (*slot, family.peer)).collect();
         for (slot, peer) in due {
-            match peer.remote_client.filter(|remote_client| !self.is_host_own(*remote_client)) {
+            match peer
+                .remote_client
+                .filter(|remote_client| !self.cluster.is_host_own(*remote_client))
+            {
                 None if self.is_mapped_by(slot) => self.look_later(slot, now_ms),
                 None => self.end_family(slot, now_ms),
                 Some(remote_client) => self.ask_for_family(slot, remote_client, now_ms, out),
@@ -79,7 +77,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let question = Question::Family { region_uid: self.home.uid().0, place: slot.0 };
-        let is_asked = self.ask_node_of(remote_client, &question, slot, out);
+        let is_asked = self.cluster.ask_node_of(remote_client, &question, slot, out);
         if let Some(family) = self.families.places.get_mut(&slot) {
             family.look_at_ms = (!is_asked).then_some(now_ms.saturating_add(ASK_MS));
         }

@@ -110,7 +110,7 @@ impl NodeState {
         // The same process: it saw the link break, or gave up waiting, before this node did. Its
         // earlier messages may still arrive, so it retries after the old connection has ended.
         let reason = format!("the last connection to place {} has not ended yet", slot.0);
-        WireError::NoRemoteSession { node: self.own_name(), reason }
+        WireError::NoRemoteSession { node: self.cluster.own_name(), reason }
     }
 
     /// Sets the users that may connect besides the node's own and root.

@@ -61,7 +61,7 @@ impl NodeState {
             self.watches.forget(id);
             self.show_fewer_watched();
             self.sync_ended(id);
-            self.forget_lookups(id);
+            self.cluster.forget_lookups(id);
         }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye && session.maps_memory {
@@ -114,7 +114,7 @@ impl NodeState {
             Ok(None) => tracing::info!(slot = slot.0, "a client left and is in quarantine"),
             Err(error) => tracing::error!(slot = slot.0, %error, "a client could not be cleared"),
         }
-        self.note_reservations();
+        self.cluster.note_reservations();
         self.reclaim_soon(now_ms);
     }
 
@@ -129,7 +129,9 @@ impl NodeState {
         self.end_bare_orphans(now_ms);
         for slot in clients {
             let orphan = self.orphans.get(&slot).copied();
-            if orphan.is_some_and(|peer| self.is_seen_here(peer)) && self.is_unmapped_by(slot) {
+            if orphan.is_some_and(|peer| self.cluster.is_seen_here(peer))
+                && self.is_unmapped_by(slot)
+            {
                 self.home.confirm_earlier(slot);
                 self.admission.look_again();
                 self.reclaim_soon(now_ms);
@@ -178,7 +180,7 @@ impl NodeState {
         let more = [
             self.spills.next_deadline_ms(),
             self.replicas.next_deadline_ms(),
-            self.next_cluster_deadline_ms(),
+            self.cluster.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
             self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
@@ -384,7 +386,7 @@ impl NodeState {
             }
             (RequestBody::FindLost { name }, Some(slot)) => {
                 let full = self.full_name(slot, &name);
-                match full.and_then(|full| self.find_lost((session, seq), &full, out)) {
+                match full.and_then(|full| self.cluster.find_lost((session, seq), &full, out)) {
                     Ok(None) => return,
                     Ok(Some(found)) => Ok(found),
                     Err(error) => Err(error),

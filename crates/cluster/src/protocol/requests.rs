@@ -66,10 +66,10 @@ impl NodeState {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
                 let names = self.full_names(slot, &names)?;
                 let held: Vec<bool> =
-                    names.iter().map(|name| self.check_held(name).is_ok()).collect();
+                    names.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
                 let left = names.into_iter().zip(&held).filter(|(_, held)| **held);
                 let left: Vec<String> = left.map(|(name, _)| name).collect();
-                self.note_reservations();
+                self.cluster.note_reservations();
                 let mut renewed = self.home.renew(slot, &left, are_all).into_iter();
                 let ready = held.iter().map(|held| *held && renewed.next().unwrap_or(false));
                 Ok(ReplyBody::Ready(ready.collect()))
@@ -80,7 +80,7 @@ impl NodeState {
                 let results = names.iter().map(|name| self.home.unreserve(slot, name));
                 // An error of one name does not stop the others.
                 let failed = results.fold(Ok(()), Result::and);
-                self.note_reservations();
+                self.cluster.note_reservations();
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
             RequestBody::UnreserveObjects { objects } => {
@@ -180,7 +180,7 @@ impl NodeState {
         limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
-            let reserved = self.check_held(name);
+            let reserved = self.cluster.check_held(name);
             let reserved =
                 reserved.and_then(|()| self.home.reserve(slot, name).map_err(store_error));
             if let Err(error) = reserved {
@@ -199,7 +199,7 @@ impl NodeState {
         for item in items.iter().filter(|item| item.name.is_some()) {
             let name = item.name.as_deref().unwrap_or_default();
             let full = self.full_name(slot, name)?;
-            self.check_held(&full)?;
+            self.cluster.check_held(&full)?;
             let is_taken = self.home.has_name(&full).map_err(store_error)?
                 || (self.home.is_reserved(&full) && !item.is_reserved);
             if is_taken || !seen.insert(full) {
@@ -228,7 +228,7 @@ impl NodeState {
             self.quota.check_objects(&mut self.home, slot, 1)?;
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
-        name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
+        name.as_deref().map_or(Ok(()), |name| self.cluster.check_held(name))?;
         let request = SealRequest {
             kind,
             primary: span(item.primary),
@@ -264,7 +264,7 @@ impl NodeState {
             self.staged.entry(slot).or_default().insert(id);
         }
         if item.is_reserved {
-            self.note_reservations();
+            self.cluster.note_reservations();
         }
         if let Some(name) = &name {
             self.waits.sealed(name);
@@ -348,12 +348,12 @@ impl NodeState {
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
         let awaited: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
         self.waits.add(Wait { session, seq, ready, count, deadline_ms, names });
-        self.await_names(&awaited, out);
+        self.cluster.await_names(&awaited, out);
         Ok(None)
     }
 
     /// Whether an object is sealed, in the memory of any node.
     fn is_there(&self, target: &WireTarget) -> bool {
-        matches!(self.home.has(store_target(target)), Ok(true)) || self.is_elsewhere(target)
+        matches!(self.home.has(store_target(target)), Ok(true)) || self.cluster.is_elsewhere(target)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, Home, ObjectId};
 
-use super::cluster::Cluster;
+use super::cluster::{MappablePeer, OptionalCluster};
 use super::identity::{PeerIdentity, SessionId};
 use super::parts::admission::Admission;
 use super::parts::buffers::Buffers;
@@ -107,7 +107,7 @@ pub struct NodeState {
     pub(super) failure: Option<String>,
     pub(super) sync: Sync,
     /// The other nodes, if there are any.
-    pub(super) cluster: Option<Box<Cluster>>,
+    pub(super) cluster: OptionalCluster,
 }
 
 impl NodeState {
@@ -156,7 +156,7 @@ impl NodeState {
             is_stopping: false,
             failure: None,
             sync: Sync::default(),
-            cluster: None,
+            cluster: OptionalCluster::default(),
         }
     }
 
@@ -184,5 +184,45 @@ impl NodeState {
     /// Resumes the reservations of the previous daemon.
     pub(crate) fn inherit_reservations(&mut self, reserved: &[(u32, u32)]) {
         self.quota.inherit(&mut self.home, reserved);
+    }
+
+    /// Whether a node is a member.
+    pub fn is_peer(&self, node: &str) -> bool {
+        self.cluster.is_peer(node)
+    }
+
+    /// The memory of another node, for a client that maps it too.
+    pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
+        self.cluster.memory_of(node)
+    }
+
+    /// Mapped nameless memory of nodes that are not heard of.
+    pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
+        self.cluster.unheard_memory()
+    }
+
+    /// The other node that listens at an address.
+    pub fn node_at(&self, address: &str) -> Option<&str> {
+        self.cluster.node_at(address)
+    }
+
+    /// Whether this node serves clients; otherwise the reason.
+    pub fn readiness(&self, now_ms: u64) -> Result<(), String> {
+        self.cluster.readiness(now_ms)
+    }
+
+    /// Whether no other node needs to learn that this one leaves.
+    pub fn has_left(&self) -> bool {
+        self.cluster.has_left()
+    }
+
+    /// Notes that messages to an address arrive, or why they do not.
+    pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
+        self.cluster.delivery_changed(address, why_not);
+    }
+
+    /// The state of a remote client is unknown: it is checked again later.
+    pub fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        self.cluster.watch_later(slot, now_ms);
     }
 }

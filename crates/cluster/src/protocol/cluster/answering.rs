@@ -35,7 +35,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        let Some(member) = self.peer_in_life(from, incarnation) else {
+        let Some(member) = self.cluster.peer_in_life(from, incarnation) else {
             return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
         };
         match question {
@@ -52,14 +52,14 @@ impl NodeState {
                 None
             }
             Question::Clean { region_uid, spans } => {
-                if self.region_of(from) != Some(region_uid) {
+                if self.cluster.region_of(from) != Some(region_uid) {
                     return Some(Answer::No(format!("region {region_uid:#x} is not mapped")));
                 }
                 let node = from.to_owned();
                 out.push(Action::Peer(PeerAction::Clean { token, node, spans }));
                 None
             }
-            Question::Family { region_uid, place } => Some(match self.memory_of(from) {
+            Question::Family { region_uid, place } => Some(match self.cluster.memory_of(from) {
                 Some(memory) if memory.reader.uid().0 == region_uid => Answer::IsThere(
                     farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place),
                 ),
@@ -74,7 +74,7 @@ impl NodeState {
             Question::Has { names } => Some(self.has_names(&names)),
             Question::Where { name } => Some(self.where_is(from, &name)),
             Question::DataAddress => {
-                let net = self.cluster.as_ref().and_then(|cluster| cluster.options.net.clone());
+                let net = self.cluster.0.as_ref().and_then(|cluster| cluster.options.net.clone());
                 Some(Answer::DataAddress(net))
             }
             Question::Ticket { life } => {

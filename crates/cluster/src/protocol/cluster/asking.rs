@@ -1,20 +1,15 @@
 //! Questions and notifications of this node to others.
 
-use farrow_membership::NodeNumber;
 use farrow_membership::naming;
 
-use super::action::PeerAction;
 use super::peer::because;
 use super::pending::{PendingQuestion, Untold};
 use super::questions::{Answer, Question};
-use super::state::{ASK_LEASES_MAX, Cluster};
+use super::state::Cluster;
 use crate::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
 use crate::protocol::sync::SyncQuestion;
-
-/// A notification is retried for this long: longer than any transient link failure.
-const TELL_MS_MAX: u64 = 30_000;
 
 /// Pause between attempts to deliver a notification.
 const TELL_AGAIN_MS: u64 = 100;
@@ -36,7 +31,7 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
 impl NodeState {
     /// Whether all state that was handed over has been received.
     pub fn has_handed_over(&self) -> bool {
-        let Some(cluster) = &self.cluster else {
+        let Some(cluster) = &self.cluster.0 else {
             return true;
         };
         let asked = cluster.asked.values().filter_map(|about| match about {
@@ -62,8 +57,8 @@ impl NodeState {
         for output in outputs {
             match output {
                 naming::NameOutput::Send { to, message } => {
-                    if let Some(to) = self.name_of(to) {
-                        self.ask_node(
+                    if let Some(to) = self.cluster.name_of(to) {
+                        self.cluster.ask_node(
                             &to,
                             &Question::Naming(message),
                             PendingQuestion::Naming,
@@ -78,68 +73,6 @@ impl NodeState {
         }
     }
 
-    pub(super) fn name_of(&self, number: NodeNumber) -> Option<String> {
-        let view = self.cluster.as_ref()?.membership.view()?;
-        view.member(number).map(|member| member.name.to_string())
-    }
-
-    /// Asks a mapped peer; `false` if it is not known.
-    pub(in crate::protocol) fn ask_node(
-        &mut self,
-        node: &str,
-        question: &Question,
-        about: PendingQuestion,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
-        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
-        self.ask_node_within(node, question, about, timeout_ms, out)
-    }
-
-    /// As [`Self::ask_node`], with one lease as the limit for the answer.
-    pub(in crate::protocol) fn ask_within_lease(
-        &mut self,
-        node: &str,
-        question: &Question,
-        about: PendingQuestion,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
-        self.ask_node_within(node, question, about, lease_ms, out)
-    }
-
-    /// As [`Self::ask_node`], with a limit for the answer.
-    pub(super) fn ask_node_within(
-        &mut self,
-        node: &str,
-        question: &Question,
-        about: PendingQuestion,
-        timeout_ms: u64,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let Some(cluster) = &mut self.cluster else {
-            return false;
-        };
-        let Some(peer) = cluster.peers.get(node) else {
-            return false;
-        };
-        let Ok(body) = postcard::to_allocvec(question) else {
-            return false;
-        };
-        let token = cluster.next_token;
-        cluster.next_token += 1;
-        cluster.asked.insert(token, about);
-        out.push(Action::Peer(PeerAction::Ask {
-            token,
-            node: node.to_owned(),
-            address: peer.member.address.clone(),
-            incarnation: cluster.incarnation,
-            body,
-            timeout_ms,
-        }));
-        true
-    }
-
     /// Handles the answer to a question of this node, or the reason why there is none.
     pub fn answered(
         &mut self,
@@ -148,7 +81,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Some(about) = cluster.asked.remove(&token) else {
@@ -167,18 +100,18 @@ impl NodeState {
             {
                 self.remote_client_gone(slot, now_ms);
             }
-            (PendingQuestion::Watch(slot, _), _) => self.watch_later(slot, now_ms),
+            (PendingQuestion::Watch(slot, _), _) => self.cluster.watch_later(slot, now_ms),
             (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
                 self.family_answered(slot, Some(is_there), now_ms);
             }
             (PendingQuestion::Family(slot), _) => self.family_answered(slot, None, now_ms),
             (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
-            (PendingQuestion::Clean(slot), _) => self.clean_later(slot, now_ms),
+            (PendingQuestion::Clean(slot), _) => self.cluster.clean_later(slot, now_ms),
             (PendingQuestion::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
             (PendingQuestion::Has { lookup, node }, answer) => {
-                self.lookup_answered(lookup, &node, answer, out);
+                self.cluster.lookup_answered(lookup, &node, answer, out);
             }
             (PendingQuestion::Where(search), answer) => {
                 self.hint_answered(search, answer, now_ms, out);
@@ -201,8 +134,10 @@ impl NodeState {
             (PendingQuestion::Delete { node, which }, answer) => {
                 let result = match answer {
                     Ok(Answer::Deleted(result)) => result,
-                    Ok(Answer::No(why)) | Err(why) => Err(because(&self.unreachable(&node), &why)),
-                    Ok(_) => Err(self.unreachable(&node)),
+                    Ok(Answer::No(why)) | Err(why) => {
+                        Err(because(&self.cluster.unreachable(&node), &why))
+                    }
+                    Ok(_) => Err(self.cluster.unreachable(&node)),
                 };
                 self.delete_answered(which, result, out);
             }
@@ -219,7 +154,7 @@ impl NodeState {
             (PendingQuestion::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
                 if now_ms < until_ms && !self.is_of_old_epoch(&question) =>
             {
-                cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
+                cluster_again(&mut self.cluster.0, (node, question, until_ms), now_ms);
             }
             (
                 PendingQuestion::Naming
@@ -231,23 +166,8 @@ impl NodeState {
         }
     }
 
-    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
-    /// name. A repetition is harmless.
-    pub(in crate::protocol) fn tell_node(
-        &mut self,
-        node: &str,
-        question: Question,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        let until_ms = now_ms.saturating_add(TELL_MS_MAX);
-        let about =
-            PendingQuestion::Told { node: node.to_owned(), question: question.clone(), until_ms };
-        self.ask_node(node, &question, about, out);
-    }
-
     pub(super) fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let untold = std::mem::take(&mut cluster.untold);
@@ -259,7 +179,7 @@ impl NodeState {
             }
             let about =
                 PendingQuestion::Told { node: node.clone(), question: question.clone(), until_ms };
-            self.ask_node(&node, &question, about, out);
+            self.cluster.ask_node(&node, &question, about, out);
         }
     }
 }

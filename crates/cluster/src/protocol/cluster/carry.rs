@@ -15,7 +15,7 @@ impl NodeState {
         else {
             return None;
         };
-        let own = self.cluster.as_ref().map(|cluster| cluster.options.name.as_str());
+        let own = self.cluster.0.as_ref().map(|cluster| cluster.options.name.as_str());
         (!node.is_empty() && own != Some(node)).then(|| node.clone())
     }
 
@@ -44,7 +44,7 @@ impl NodeState {
             // Its own node forwards it to its destination.
             return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
         }
-        let Some(cluster) = &self.cluster else {
+        let Some(cluster) = &self.cluster.0 else {
             return Err(WireError::NoNode { name, known: Vec::new() });
         };
         let Some(peer) = cluster.peers.get(&name) else {

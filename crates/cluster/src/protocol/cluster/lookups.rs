@@ -11,7 +11,7 @@ use super::peer::because;
 use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
 use super::questions::{Answer, Question};
-use super::state::ASK_LEASES_MAX;
+use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use super::waiting::NameLookup;
 use crate::protocol::action::answer_to;
 use crate::protocol::state::NodeState;
@@ -23,7 +23,7 @@ const LOOKUPS_MAX: usize = 4096;
 /// Limit of the time for an answer about a name: less than a client's timeout of 10 s.
 const LOOKUP_MS_MAX: u64 = 3_000;
 
-impl NodeState {
+impl OptionalCluster {
     /// The other node with an object of this full name that a client could not find. `None`: nodes
     /// were asked, and the answer follows later.
     pub(in crate::protocol) fn find_lost(
@@ -37,7 +37,7 @@ impl NodeState {
         if found.is_some() || unread.is_empty() {
             return self.found_lost(found).map(Some);
         }
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.0 else {
             return Ok(Some(ReplyBody::FoundLost(None)));
         };
         if cluster.lookups.all.len() >= LOOKUPS_MAX {
@@ -85,31 +85,25 @@ impl NodeState {
 
     /// Forgets the lookups of an ended session.
     pub(in crate::protocol) fn forget_lookups(&mut self, session: SessionId) {
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.0 {
             cluster.lookups.all.retain(|_, one| one.session != session);
         }
     }
 
     /// The answer for a name that is in no readable memory: a lost node whose names were never
     /// known here may have it.
-    fn found_lost(&self, found: Option<String>) -> Result<ReplyBody, WireError> {
+    pub(in crate::protocol) fn found_lost(
+        &self,
+        found: Option<String>,
+    ) -> Result<ReplyBody, WireError> {
         match (&found, self.lost_unread()) {
             (None, Some(error)) => Err(error),
             _ => Ok(ReplyBody::FoundLost(found)),
         }
     }
 
-    /// Answers another node's question which of these full names its objects have.
-    pub(super) fn has_names(&self, names: &[String]) -> Answer {
-        if names.len() > NAMES_MAX {
-            return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
-        }
-        // An unreadable name might exist.
-        Answer::Has(names.iter().map(|name| self.home.has_name(name).unwrap_or(true)).collect())
-    }
-
     /// Handles a node's answer to a lookup, or its failure.
-    pub(super) fn lookup_answered(
+    pub(in crate::protocol) fn lookup_answered(
         &mut self,
         lookup: u64,
         node: &str,
@@ -118,7 +112,7 @@ impl NodeState {
     ) {
         let unreachable = self.unreachable(node);
         let is_by_net = self.is_by_net(node);
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.0 else {
             return;
         };
         let Some(one) = cluster.lookups.all.get_mut(&lookup) else {
@@ -162,5 +156,16 @@ impl NodeState {
             None => self.found_lost(None),
         };
         out.push(answer_to(session, seq, body));
+    }
+}
+
+impl NodeState {
+    /// Answers another node's question which of these full names its objects have.
+    pub(super) fn has_names(&self, names: &[String]) -> Answer {
+        if names.len() > NAMES_MAX {
+            return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
+        }
+        // An unreadable name might exist.
+        Answer::Has(names.iter().map(|name| self.home.has_name(name).unwrap_or(true)).collect())
     }
 }

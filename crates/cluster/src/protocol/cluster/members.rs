@@ -1,6 +1,5 @@
 //! The nodes of the cluster, as clients and metrics see them.
 
-use farrow_membership::naming;
 use farrow_wire::{MemberInfo, Members, ReplyBody};
 
 use super::peer::PeerNode;
@@ -8,39 +7,9 @@ use super::stats::ClusterNumbers;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
-    /// The name of this node; empty without a cluster.
-    pub(in crate::protocol) fn own_name(&self) -> String {
-        self.cluster.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
-    }
-
-    /// The name authority: it decides on a name and owns its state. The same for all nodes with
-    /// this view.
-    pub(in crate::protocol) fn authority_name(&self, full: &str) -> String {
-        let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
-        let member = view.and_then(|view| view.member(naming::authority_of(view, full)?));
-        member.map_or_else(|| self.own_name(), |member| member.name.to_string())
-    }
-
-    /// Whether no other node can own the flags of this node's names.
-    pub(in crate::protocol) fn may_keep_flags(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.has_lease)
-    }
-
-    /// The name authority once these nodes have left; `None` if there are no others.
-    pub(in crate::protocol) fn authority_without(
-        &self,
-        nodes: &[&str],
-        full: &str,
-    ) -> Option<String> {
-        let mut view = self.cluster.as_ref()?.membership.view()?.clone();
-        view.members.retain(|member| !nodes.contains(&member.name.as_str()));
-        let member = view.member(naming::authority_of(&view, full)?);
-        member.map(|member| member.name.to_string())
-    }
-
     /// The nodes, for clients and as the answer to `Nodes`.
     pub(in crate::protocol) fn members(&self) -> Members {
-        let Some(cluster) = &self.cluster else {
+        let Some(cluster) = &self.cluster.0 else {
             return Members::default();
         };
         let view = cluster.membership.view();
@@ -73,13 +42,13 @@ impl NodeState {
     /// As [`Self::members`], with the nodes to join that are no members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
         let mut members = self.members();
-        members.nodes.extend(self.not_joined());
+        members.nodes.extend(self.cluster.not_joined());
         ReplyBody::Nodes(members)
     }
 
     /// Informs clients of the nodes after a change.
     pub(super) fn tell_members(&mut self) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         if !std::mem::take(&mut cluster.has_news) {
@@ -93,8 +62,8 @@ impl NodeState {
 
     /// Statistics of the cluster; `None` for a node without one.
     pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
-        let cluster = self.cluster.as_ref()?;
-        let own = (self.own_name(), self.home.region());
+        let cluster = self.cluster.0.as_ref()?;
+        let own = (self.cluster.own_name(), self.home.region());
         let others = cluster.peers.iter();
         let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
         let others = others.map(|(name, memory)| (name, memory.reader.region()));
@@ -108,27 +77,5 @@ impl NodeState {
             lines: lines.collect(),
             fetched: self.replicas.fetched(),
         })
-    }
-
-    /// Whether this node serves clients; otherwise the reason. It adopts its memory before it
-    /// listens.
-    pub fn readiness(&self, now_ms: u64) -> Result<(), String> {
-        let Some(cluster) = &self.cluster else { return Ok(()) };
-        if cluster.membership.view().is_none() {
-            return Err("the node has not joined its cluster yet".to_owned());
-        }
-        if cluster.membership.lease_left_ms(now_ms) == 0 {
-            let text =
-                "the node does not hold the lease of its cluster: most members do not answer it";
-            return Err(text.to_owned());
-        }
-        Ok(())
-    }
-
-    /// The other node that listens at an address.
-    pub fn node_at(&self, address: &str) -> Option<&str> {
-        let mut others = self.cluster.as_ref()?.peers.iter();
-        let found = others.find(|(_, one)| one.member.address == address);
-        found.map(|(name, _)| name.as_str())
     }
 }

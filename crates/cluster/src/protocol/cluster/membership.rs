@@ -12,10 +12,8 @@ use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::offer::info_of;
 use super::options::{ClusterOptions, JoinError};
-use super::peer::PeerNode;
 use super::state::Cluster;
 use super::waiting::{Awaited, Lookups, Parked};
-use super::watched::{Dirty, Watched};
 use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
 
@@ -48,7 +46,7 @@ impl NodeState {
             Agreement::new(options.agreement, membership, retained.as_deref(), now_ms)?;
         let incarnation = membership.incarnation().0;
         let known = membership.view().cloned();
-        self.cluster = Some(Box::new(Cluster {
+        self.cluster.0 = Some(Box::new(Cluster {
             membership,
             naming,
             incarnation,
@@ -85,7 +83,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        if self.cluster.is_none() {
+        if self.cluster.0.is_none() {
             return;
         }
         let Ok(message) = postcard::from_bytes::<Message>(body) else {
@@ -96,10 +94,11 @@ impl NodeState {
             tracing::warn!(from, name = %message.from.name, "a letter in another's name");
             return;
         }
-        let outcomes = match self.refuse_lease(&message, now_ms) {
+        let outcomes = match self.cluster.refuse_lease(&message, now_ms) {
             Some(outcomes) => outcomes,
             None => self
                 .cluster
+                .0
                 .as_mut()
                 .map_or_else(Vec::new, |cluster| cluster.membership.handle(message, now_ms)),
         };
@@ -107,21 +106,8 @@ impl NodeState {
         self.tell_members();
     }
 
-    pub(in crate::protocol) fn next_cluster_deadline_ms(&self) -> Option<u64> {
-        let cluster = self.cluster.as_ref()?;
-        let membership = Some(cluster.membership.next_deadline_ms());
-        let naming = Some(cluster.naming.next_deadline_ms()).filter(|at| *at < u64::MAX);
-        let parked = cluster.parked.next_deadline_ms();
-        let watched = cluster.watched.values().filter_map(Watched::next_deadline_ms).min();
-        let dirty = cluster.dirty.values().filter_map(Dirty::next_deadline_ms).min();
-        let untold = cluster.untold.iter().map(|one| one.at_ms).min();
-        let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
-        let all = [membership, naming, parked, watched, dirty, untold, by_net];
-        all.into_iter().flatten().min()
-    }
-
     pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let outcomes = cluster.membership.tick(now_ms);
@@ -134,14 +120,9 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// Whether no other node needs to learn that this one leaves.
-    pub fn has_left(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.has_left)
-    }
-
     /// Announces the leave to the other nodes, so that they need not detect it.
     pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let outcomes = cluster.membership.leave(now_ms);
@@ -164,7 +145,7 @@ impl NodeState {
         out: &mut Vec<Action>,
         what: impl FnOnce(&mut Agreement) -> Vec<Outcome>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let outcomes = what(&mut cluster.membership);
@@ -177,7 +158,7 @@ impl NodeState {
     pub(in crate::protocol) fn heed_lease(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let is_over =
             |cluster: &Cluster| cluster.has_lease && !cluster.membership.has_lease(now_ms);
-        if self.cluster.as_deref().is_some_and(is_over) {
+        if self.cluster.0.as_deref().is_some_and(is_over) {
             self.with_membership(now_ms, out, |membership| membership.tick(now_ms));
         }
     }
@@ -198,7 +179,7 @@ impl NodeState {
     }
 
     pub(super) fn perform_told(&mut self, told: Output, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         // It increases by itself while a node waits to join.
@@ -249,7 +230,7 @@ impl NodeState {
     }
 
     pub(super) fn set_lease(&mut self, has_lease: bool, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         if cluster.has_lease != has_lease {
@@ -263,7 +244,7 @@ impl NodeState {
         self.perform_naming(outputs, now_ms, out);
         if is_over {
             // The homes of the objects no longer wait for this node.
-            for node in self.net_nodes() {
+            for node in self.cluster.net_nodes() {
                 self.drop_replicas_of(&node, now_ms, out);
             }
         }

@@ -4,36 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_membership::naming::{self, NameRefusal, NameRequest};
-use farrow_store::{ClientSlot, ObjectId, own_name};
+use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
 use super::peer::{is_name_known, unread};
 use super::state::{ASK_LEASES_MAX, Cluster};
 use super::waiting::{PendingNameRelease, Then, WaitingForNames};
+use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
 use crate::protocol::rights::namespace_in;
 use crate::protocol::state::NodeState;
-use crate::protocol::{Action, SessionId};
 
 /// Limit of requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
 
 impl NodeState {
-    /// Memory of the requests of a session that wait for names.
-    pub(in crate::protocol) fn parked_bytes(&self, session: SessionId) -> usize {
-        self.cluster.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
-    }
-
-    /// Ends the wait of a request for names, or of a lookup on other nodes. False: there is none.
-    pub(in crate::protocol) fn cancel_in_cluster(&mut self, session: SessionId, seq: u64) -> bool {
-        let cluster = self.cluster.as_mut();
-        cluster.is_some_and(|cluster| {
-            cluster.parked.cancel(session, seq) || cluster.lookups.cancel(session, seq)
-        })
-    }
-
     /// Parks a request that takes names until the cluster grants them. A request that frees names
     /// waits until their authorities know that they are not in flight. `Err` returns a request that
     /// does neither, or takes no name that is free here.
@@ -44,7 +31,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), RequestBody> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        if self.cluster.is_none() {
+        if self.cluster.0.is_none() {
             return Err(body);
         }
         let names_in_debt = self.names_in_debt(slot, &body);
@@ -52,7 +39,7 @@ impl NodeState {
         let Some(names) = names_in_debt.or_else(|| self.names_to_take(slot, &body)) else {
             return Err(body);
         };
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return Err(body);
         };
         if cluster.parked.count() >= PARKED_MAX {
@@ -88,7 +75,7 @@ impl NodeState {
         let RequestBody::Delete { targets } = body else {
             return None;
         };
-        let naming = &self.cluster.as_ref()?.naming;
+        let naming = &self.cluster.0.as_ref()?.naming;
         if !naming.owes_any() || targets.len() > BATCH_ITEMS_MAX {
             return None;
         }
@@ -103,7 +90,7 @@ impl NodeState {
 
     /// Whether an authority may not know yet that an object has this name.
     pub(in crate::protocol) fn is_in_debt(&self, target: &WireTarget) -> bool {
-        let Some(naming) = self.cluster.as_ref().map(|cluster| &cluster.naming) else {
+        let Some(naming) = self.cluster.0.as_ref().map(|cluster| &cluster.naming) else {
             return false;
         };
         match target {
@@ -117,7 +104,7 @@ impl NodeState {
 
     /// Resumes requests that need not wait for authorities any more.
     fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
+        let Some(Cluster { naming, parked, .. }) = self.cluster.0.as_deref_mut() else {
             return;
         };
         let is_due = |one: &mut PendingNameRelease| {
@@ -145,7 +132,7 @@ impl NodeState {
     }
 
     fn ask_names(&mut self, waiting: WaitingForNames, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         if !cluster.has_lease {
@@ -167,7 +154,7 @@ impl NodeState {
 
     /// Resumes the requests that wait for the lease, once there is one.
     pub(super) fn ask_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         for mut waiting in std::mem::take(&mut cluster.parked.asleep) {
@@ -187,7 +174,7 @@ impl NodeState {
     }
 
     pub(super) fn tick_names(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Cluster { naming, peers, parked, membership, .. } = &mut **cluster;
@@ -200,7 +187,7 @@ impl NodeState {
         let mut outputs = Vec::new();
         naming.tick(now_ms, &exists, &mut outputs);
         for WaitingForNames { session, seq, .. } in late {
-            let error = self.refusal_error("", &NameRefusal::NoLease);
+            let error = self.cluster.refusal_error("", &NameRefusal::NoLease);
             out.push(answer_to(session, seq, Err(error)));
         }
         self.perform_naming(outputs, now_ms, out);
@@ -219,7 +206,7 @@ impl NodeState {
             }
             _ => return None,
         };
-        let naming = &self.cluster.as_ref()?.naming;
+        let naming = &self.cluster.0.as_ref()?.naming;
         let (mut full, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
         for name in names {
             let name = self.full_name(slot, name).ok()?;
@@ -232,21 +219,6 @@ impl NodeState {
         (!full.is_empty()).then_some(full)
     }
 
-    /// Checks that this node may give an object the name now. A name that was not requested had an
-    /// object when the request arrived. The later delete of that object does not make the name
-    /// free.
-    ///
-    /// # Errors
-    /// [`WireError::NameTaken`] if it is not held.
-    pub(in crate::protocol) fn check_held(&self, full: &str) -> Result<(), WireError> {
-        match &self.cluster {
-            Some(cluster) if !cluster.naming.holds(full) => {
-                Err(WireError::NameTaken { name: own_name(full).to_owned() })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Handles the result for the names of a request.
     pub(super) fn names_granted(
         &mut self,
@@ -255,7 +227,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Some(waiting) = cluster.parked.waiting.remove(&ticket) else {
@@ -296,7 +268,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(Cluster { naming, parked, options, .. }) = self.cluster.as_deref_mut() else {
+        let Some(Cluster { naming, parked, options, .. }) = self.cluster.0.as_deref_mut() else {
             return;
         };
         // A name with an object is taken, whatever its authority assumes.
@@ -317,7 +289,8 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
-        let errors = refused.iter().map(|(name, why)| (*name, self.refusal_error(name, why)));
+        let errors =
+            refused.iter().map(|(name, why)| (*name, self.cluster.refusal_error(name, why)));
         let errors: BTreeMap<&str, WireError> = errors.collect();
         let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
         match &waiting.body {
@@ -342,7 +315,7 @@ impl NodeState {
     /// Settles granted names: reserved ones stay in flight, the others are sealed, or free again.
     fn settle(&mut self, granted: Vec<String>) {
         let home = &self.home;
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let (reserved, done): (Vec<String>, Vec<String>) =
@@ -351,17 +324,10 @@ impl NodeState {
         cluster.naming.settle(done.iter().map(String::as_str));
     }
 
-    /// Has reserved names checked in the next tick: some may not be reserved any more.
-    pub(in crate::protocol) fn note_reservations(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.parked.has_changed = true;
-        }
-    }
-
     /// Settles names that are not reserved any more.
     pub(super) fn settle_reserved(&mut self) {
         let home = &self.home;
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         if !std::mem::take(&mut cluster.parked.has_changed) {
@@ -396,25 +362,5 @@ impl NodeState {
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.serve_indebted(now_ms, out);
-    }
-
-    fn refusal_error(&self, full: &str, why: &NameRefusal) -> WireError {
-        let node = self.own_name();
-        match why {
-            NameRefusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
-            NameRefusal::TooMany { limit } => {
-                WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
-            }
-            NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-            NameRefusal::NotAllowed { .. } => WireError::NotGranted {
-                node,
-                namespace: namespace_in(full).to_owned(),
-                right: Rights::WRITE.to_string(),
-            },
-            NameRefusal::Unread { node: lost } => self
-                .lost_member(*lost)
-                .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
-            why => WireError::CutOff { node, reason: why.to_string() },
-        }
     }
 }

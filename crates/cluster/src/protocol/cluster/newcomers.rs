@@ -5,13 +5,18 @@ use farrow_wire::{MemberInfo, Reach};
 
 use super::agreement::Outcome;
 use super::offer::lease_ms_in;
+use super::state::OptionalCluster;
 use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
 
-impl NodeState {
+impl OptionalCluster {
     /// Notes that messages to an address arrive, or why they do not.
-    pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
-        let Some(cluster) = &mut self.cluster else {
+    pub(in crate::protocol) fn delivery_changed(
+        &mut self,
+        address: String,
+        why_not: Option<String>,
+    ) {
+        let Some(cluster) = &mut self.0 else {
             return;
         };
         match why_not {
@@ -20,34 +25,12 @@ impl NodeState {
         }
     }
 
-    /// Handles a clash that only the operator of the nodes can resolve.
-    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let words = clash.to_string();
-        if let Some(address) = clash.address() {
-            cluster.not_joined.note(address, words.clone());
-        }
-        let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
-        if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
-            let own = &cluster.options.address;
-            self.failure = Some(format!(
-                "the name {name} is in use: by the node at {address}, and by this one at {own}; \
-                 start this one with another --name"
-            ));
-            out.push(Action::Stop);
-        } else if cluster.not_joined.is_due(&words, now_ms) {
-            tracing::error!(%clash, "cluster");
-        }
-    }
-
     /// Rejects a node with another lease: each node relies on the lease of all others.
     pub(super) fn refuse_lease(&mut self, message: &Message, now_ms: u64) -> Option<Vec<Outcome>> {
         let Body::Ask { info, .. } = &message.body else {
             return None;
         };
-        let cluster = self.cluster.as_mut()?;
+        let cluster = self.0.as_mut()?;
         let (own_ms, theirs_ms) = (cluster.options.lease_ms, lease_ms_in(info)?);
         if own_ms == theirs_ms {
             return None;
@@ -65,8 +48,8 @@ impl NodeState {
     }
 
     /// Nodes that this one is to join and that are no members, each with the reason.
-    pub(super) fn not_joined(&self) -> Vec<MemberInfo> {
-        let Some(cluster) = &self.cluster else {
+    pub(in crate::protocol) fn not_joined(&self) -> Vec<MemberInfo> {
+        let Some(cluster) = &self.0 else {
             return Vec::new();
         };
         let is_known = |address: &String| {
@@ -84,5 +67,29 @@ impl NodeState {
                 ..MemberInfo::default()
             })
             .collect()
+    }
+}
+
+impl NodeState {
+    /// Handles a clash that only the operator of the nodes can resolve.
+    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster.0 else {
+            return;
+        };
+        let words = clash.to_string();
+        if let Some(address) = clash.address() {
+            cluster.not_joined.note(address, words.clone());
+        }
+        let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
+        if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
+            let own = &cluster.options.address;
+            self.failure = Some(format!(
+                "the name {name} is in use: by the node at {address}, and by this one at {own}; \
+                 start this one with another --name"
+            ));
+            out.push(Action::Stop);
+        } else if cluster.not_joined.is_due(&words, now_ms) {
+            tracing::error!(%clash, "cluster");
+        }
     }
 }

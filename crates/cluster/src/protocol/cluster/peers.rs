@@ -1,12 +1,9 @@
 //! The other nodes: their membership and their mapped memory.
 
-use farrow_membership::{Member, NodeNumber, Reachability as Heard, View};
-use farrow_store::{ObjectId, Target, Whereabouts};
-use farrow_wire::{Reach, WireError, WireTarget};
+use farrow_membership::{Reachability as Heard, View};
 
 use super::action::PeerAction;
-use super::offer::MemoryRoute;
-use super::peer::{MappablePeer, PeerMemory, PeerNode, unknown_names};
+use super::peer::{MappablePeer, PeerMemory, PeerNode};
 use crate::protocol::Action;
 use crate::protocol::state::NodeState;
 
@@ -16,7 +13,7 @@ const LOST_MAX: usize = 64;
 impl NodeState {
     /// Handles a new view.
     pub(super) fn view_installed(&mut self, view: View, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
@@ -72,7 +69,7 @@ impl NodeState {
         }
         self.lives_ended(ended, now_ms, out);
         self.tell_new_life_to(&view, now_ms, out);
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let mut outputs = Vec::new();
@@ -86,7 +83,7 @@ impl NodeState {
 
     /// Notes the mapped memory of a node, or the reason of a failure.
     pub fn mapped(&mut self, node: &str, memory: Result<MappablePeer, String>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Some(peer) = cluster.peers.get_mut(node) else {
@@ -104,108 +101,9 @@ impl NodeState {
         self.tell_members();
     }
 
-    /// Mapped nameless memory of nodes that are not heard of. It ends with the last process of its
-    /// node, which only the kernel knows.
-    pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &MappablePeer)> {
-        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
-        peers.filter_map(|(name, peer)| {
-            let ways = &peer.offer.as_ref()?.ways;
-            let is_nameless = ways.iter().any(|way| matches!(way, MemoryRoute::Held { .. }));
-            let memory = peer.mapped().filter(|_| is_nameless)?;
-            (peer.reach != Reach::Live).then_some((name.as_str(), memory))
-        })
-    }
-
-    /// Whether a node is a member.
-    pub fn is_peer(&self, node: &str) -> bool {
-        let cluster = self.cluster.as_ref();
-        cluster.and_then(|one| one.peers.get(node)).is_some_and(|one| !one.is_lost())
-    }
-
-    /// Names of all members but this one.
-    pub(in crate::protocol) fn live_peers(&self) -> Vec<String> {
-        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
-        let live = peers.filter(|(_, peer)| !peer.is_lost());
-        live.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// The memory of another node, for a client that maps it too.
-    pub fn memory_of(&self, node: &str) -> Option<&MappablePeer> {
-        self.cluster.as_ref()?.peers.get(node)?.mapped()
-    }
-
     /// Identifies the kernel and process namespace of a node.
     pub fn host_of(&self, node: &str) -> Option<&str> {
-        let peer = self.cluster.as_ref()?.peers.get(node)?;
+        let peer = self.cluster.0.as_ref()?.peers.get(node)?;
         peer.offer.as_ref().map(|offer| offer.host.as_str())
-    }
-
-    /// Whether an object is sealed in the memory of another node.
-    pub(in crate::protocol) fn is_elsewhere(&self, target: &WireTarget) -> bool {
-        let Some(cluster) = &self.cluster else {
-            return false;
-        };
-        match target {
-            WireTarget::Name(name) => {
-                let mut there = cluster.peers.values().filter(|one| !one.is_lost());
-                there.any(|one| one.has_name(name))
-            }
-            WireTarget::Id(hi, lo) => {
-                let id = ObjectId { hi: *hi, lo: *lo };
-                cluster.peers.values().filter(|one| !one.is_lost()).any(|one| {
-                    let place =
-                        one.mapped().map(|memory| memory.reader.whereabouts(Target::Id(id)));
-                    !matches!(place, None | Some(Ok(Whereabouts::Nowhere) | Err(_)))
-                })
-            }
-        }
-    }
-
-    /// The other node with an object of this full name in its memory. Live nodes are included: a
-    /// client may have failed to reach one of them.
-    pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
-        let mut others = self.cluster.as_ref()?.peers.iter();
-        others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
-    }
-
-    /// Names of the members whose memory is not mapped here.
-    pub(super) fn unread_members(&self) -> Vec<String> {
-        let others = self.cluster.iter().flat_map(|cluster| &cluster.peers);
-        let unread = others.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
-        unread.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// The error for an object in the memory of a node that is not mapped here.
-    pub(super) fn unreachable(&self, node: &str) -> WireError {
-        let known = self.cluster.as_ref().and_then(|cluster| cluster.peers.get(node));
-        known.map_or_else(
-            || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
-            PeerNode::unreachable,
-        )
-    }
-
-    /// The error for a name that a lost node with unknown names may have.
-    pub(super) fn lost_unread(&self) -> Option<WireError> {
-        let mut others = self.cluster.as_ref()?.peers.values();
-        let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
-        Some(unknown_names(name, address))
-    }
-
-    /// The same for a lost node that another member may know.
-    pub(super) fn lost_member(&self, number: NodeNumber) -> Option<WireError> {
-        let former = &self.cluster.as_ref()?.membership.view()?.former;
-        let lost = former.iter().find(|one| one.number == number)?;
-        Some(unknown_names(&lost.name, &lost.address))
-    }
-
-    pub(super) fn region_of(&self, node: &str) -> Option<u64> {
-        self.memory_of(node).map(|memory| memory.reader.uid().0)
-    }
-
-    /// The member of a mapped peer, if this incarnation of it is in the view.
-    pub(super) fn peer_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
-        let peer = self.cluster.as_ref()?.peers.get(node)?;
-        let is_it = peer.member.incarnation.0 == incarnation && !peer.is_lost();
-        is_it.then(|| peer.member.clone())
     }
 }

@@ -7,26 +7,24 @@ use farrow_wire::{ReplyBody, WireError};
 use super::action::PeerAction;
 use super::pending::PendingQuestion;
 use super::questions::Question;
-use super::watched::{Dirty, Watched};
+use super::watched::{AGAIN_MS, Dirty, Watched};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
 use crate::protocol::identity::node_key;
 use crate::protocol::state::NodeState;
 
-/// Pause before a client whose node gave no answer is asked about again.
-pub(super) const AGAIN_MS: u64 = 500;
-
 impl NodeState {
     /// Watches remote clients that lost their connections: by their processes if those are visible,
     /// otherwise through their nodes.
     pub(super) fn watch_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &self.cluster else {
+        let Some(cluster) = &self.cluster.0 else {
             return;
         };
         let new = self.orphans.iter().filter(|(slot, _)| !cluster.watched.contains_key(slot));
         let new = new.filter_map(|(slot, peer)| Some((*slot, peer.remote_client?)));
-        let new: Vec<(ClientSlot, bool)> =
-            new.map(|(slot, remote_client)| (slot, self.is_host_own(remote_client))).collect();
+        let new: Vec<(ClientSlot, bool)> = new
+            .map(|(slot, remote_client)| (slot, self.cluster.is_host_own(remote_client)))
+            .collect();
         for (slot, is_visible) in new {
             let watched = if is_visible {
                 out.push(Action::Peer(PeerAction::WatchRemoteClient { slot }));
@@ -34,28 +32,15 @@ impl NodeState {
             } else {
                 Watched::AskAt(now_ms)
             };
-            self.set_watched(slot, watched);
+            self.cluster.set_watched(slot, watched);
         }
         self.ask_for_remote_clients(now_ms, out);
         self.ask_to_clean(now_ms, out);
     }
 
-    /// Whether this node sees the processes of a remote client's node.
-    pub(in crate::protocol) fn is_host_own(&self, remote_client: RemoteClient) -> bool {
-        let Some(cluster) = &self.cluster else {
-            return false;
-        };
-        let host = &cluster.options.offer.host;
-        let mut nodes = cluster.peers.values();
-        nodes.any(|one| {
-            node_key(one.member.name.as_str()) == remote_client.node
-                && one.offer.as_ref().is_some_and(|offer| offer.host == *host)
-        })
-    }
-
     /// Asks the nodes of clients that are not visible from here.
     fn ask_for_remote_clients(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         cluster.watched.retain(|slot, _| self.orphans.contains_key(slot));
@@ -66,44 +51,24 @@ impl NodeState {
             let Some(peer) = self.orphans.get(&slot).copied() else {
                 continue;
             };
-            if peer.remote_client.is_some_and(|remote_client| self.is_host_own(remote_client)) {
+            if peer
+                .remote_client
+                .is_some_and(|remote_client| self.cluster.is_host_own(remote_client))
+            {
                 out.push(Action::Peer(PeerAction::WatchRemoteClient { slot }));
-                self.set_watched(slot, Watched::Here);
+                self.cluster.set_watched(slot, Watched::Here);
                 continue;
             }
-            let node = peer.remote_client.and_then(|remote_client| self.node_of(remote_client));
+            let node =
+                peer.remote_client.and_then(|remote_client| self.cluster.node_of(remote_client));
             let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
             let about = PendingQuestion::Watch(slot, peer);
-            let is_asked = node.is_some_and(|node| self.ask_node(&node, &question, about, out));
+            let is_asked =
+                node.is_some_and(|node| self.cluster.ask_node(&node, &question, about, out));
             let watched =
                 if is_asked { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
-            self.set_watched(slot, watched);
+            self.cluster.set_watched(slot, watched);
         }
-    }
-
-    fn set_watched(&mut self, slot: ClientSlot, watched: Watched) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.watched.insert(slot, watched);
-        }
-    }
-
-    /// Asks the node of a client that has ended; `false` if that is not possible now.
-    pub(in crate::protocol) fn ask_node_of(
-        &mut self,
-        remote_client: RemoteClient,
-        question: &Question,
-        slot: ClientSlot,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let node = self.node_of(remote_client);
-        node.is_some_and(|node| self.ask_node(&node, question, PendingQuestion::Family(slot), out))
-    }
-
-    /// The node of a remote client, unless it is lost.
-    fn node_of(&self, remote_client: RemoteClient) -> Option<String> {
-        let cluster = self.cluster.as_ref()?;
-        let mut nodes = cluster.peers.iter().filter(|(_, one)| !one.is_lost());
-        nodes.find(|(name, _)| node_key(name) == remote_client.node).map(|(name, _)| name.clone())
     }
 
     /// Removes a client of memory that is coherent only inside a machine. The memory that it could
@@ -115,7 +80,7 @@ impl NodeState {
     ) -> Result<Option<Reclaimed>, StoreError> {
         let remote_client = self.home.client(slot)?.remote_client;
         let left = self.home.quarantine(slot)?;
-        match (remote_client, &mut self.cluster) {
+        match (remote_client, &mut self.cluster.0) {
             (Some(remote_client), Some(cluster)) => {
                 cluster.dirty.insert(slot, Dirty { remote_client, ask_at_ms: Some(0) });
                 Ok(None)
@@ -131,7 +96,7 @@ impl NodeState {
 
     /// Asks nodes to clean their caches after clients that have ended.
     pub(super) fn ask_to_clean(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let due = cluster.dirty.iter_mut();
@@ -146,26 +111,18 @@ impl NodeState {
         for (slot, remote_client) in due {
             let spans = self.home.writable_by(slot).into_iter().map(wire_span).collect();
             let question = Question::Clean { region_uid, spans };
-            let is_asked = (self.node_of(remote_client)).is_some_and(|node| {
-                self.ask_node(&node, &question, PendingQuestion::Clean(slot), out)
+            let is_asked = (self.cluster.node_of(remote_client)).is_some_and(|node| {
+                self.cluster.ask_node(&node, &question, PendingQuestion::Clean(slot), out)
             });
             if !is_asked {
-                self.clean_later(slot, now_ms);
+                self.cluster.clean_later(slot, now_ms);
             }
-        }
-    }
-
-    pub(super) fn clean_later(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(cluster) = &mut self.cluster
-            && let Some(dirty) = cluster.dirty.get_mut(&slot)
-        {
-            dirty.ask_at_ms = Some(now_ms + AGAIN_MS);
         }
     }
 
     /// The caches of a client's machine are clean of the memory that it could write.
     pub(super) fn cleaned(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.cluster.0 {
             cluster.dirty.remove(&slot);
         }
         match self.home.release_quarantine(slot) {
@@ -175,17 +132,8 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    /// The state of a remote client is unknown: it is checked again later.
-    pub(crate) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(cluster) = &mut self.cluster
-            && let Some(watched) = cluster.watched.get_mut(&slot)
-        {
-            *watched = Watched::AskAt(now_ms + AGAIN_MS);
-        }
-    }
-
     pub(super) fn remote_client_gone(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.cluster.0 {
             cluster.watched.remove(&slot);
         }
         self.orphan_died(slot, now_ms);
@@ -199,7 +147,7 @@ impl NodeState {
     ) -> Result<ReplyBody, WireError> {
         let name = node.to_owned();
         let known = self.members().names();
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return Err(WireError::NoNode { name, known });
         };
         let key = node_key(node);

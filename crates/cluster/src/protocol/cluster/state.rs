@@ -47,3 +47,7 @@ pub(in crate::protocol) struct Cluster {
     /// Whether the others know that this node leaves.
     pub(in crate::protocol) has_left: bool,
 }
+
+/// The cluster of this node, if it is in one. Without one it answers for a node that is alone.
+#[derive(Debug, Default)]
+pub(in crate::protocol) struct OptionalCluster(pub(in crate::protocol) Option<Box<Cluster>>);

@@ -18,7 +18,7 @@ use farrow_wire::{
     SealItem, Welcome, WireError, WireSpan, WireTarget,
 };
 
-use super::remote_clients::AGAIN_MS;
+use super::watched::AGAIN_MS;
 use super::*;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, answer_peer, node_key,

@@ -2,7 +2,6 @@
 
 use farrow_wire::Rights;
 
-use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
 use super::questions::{Answer, Question};
 use crate::protocol::Action;
@@ -14,36 +13,17 @@ use crate::protocol::state::NodeState;
 const AWAITED_MAX: usize = 65_536;
 
 impl NodeState {
-    /// Notes full names that clients of this node began to wait for.
-    pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        cluster.awaited.by_own.extend(names.iter().cloned());
-        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
-        for node in nodes {
-            self.await_at(&node, names.to_vec(), out);
-        }
-    }
-
     /// Sends the awaited names to all nodes, also to those that joined.
     pub(super) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
         let waits = &self.waits;
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         cluster.awaited.by_own.retain(|name| waits.is_awaited(name));
         let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
         let names: Vec<String> = cluster.awaited.by_own.iter().cloned().collect();
         for node in nodes {
-            self.await_at(&node, names.clone(), out);
-        }
-    }
-
-    fn await_at(&mut self, node: &str, names: Vec<String>, out: &mut Vec<Action>) {
-        for names in names.chunks(NAMES_MAX) {
-            let question = Question::Await { names: names.to_vec() };
-            self.ask_node(node, &question, PendingQuestion::Await(node.to_owned()), out);
+            self.cluster.await_at(&node, names.clone(), out);
         }
     }
 
@@ -55,7 +35,7 @@ impl NodeState {
         let (sealed, missing): (Vec<String>, Vec<String>) =
             names.into_iter().partition(|name| self.home.has_name(name).unwrap_or(false));
         let sealed = sealed.into_iter().filter(|name| self.may(node, Rights::READ, name)).collect();
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return Answer::Sealed(sealed);
         };
         let waiting = cluster.awaited.by_others.values();
@@ -76,7 +56,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Some(nodes) = cluster.awaited.by_others.remove(name) else {
@@ -87,18 +67,19 @@ impl NodeState {
                 continue;
             }
             let question = Question::Sealed { names: vec![name.to_owned()] };
-            self.tell_node(&node, question, now_ms, out);
+            self.cluster.tell_node(&node, question, now_ms, out);
         }
     }
 
     /// Handles names that were sealed in the memory of another node.
     pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
-        let is_unread = self.unread_members().iter().any(|one| one == node);
-        let unreachable = (is_unread && !self.is_by_net(node)).then(|| self.unreachable(node));
+        let is_unread = self.cluster.unread_members().iter().any(|one| one == node);
+        let unreachable =
+            (is_unread && !self.cluster.is_by_net(node)).then(|| self.cluster.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
             // The claim is not verified: a client that is woken without cause waits again.
             tracing::debug!(node, name, "sealed elsewhere");
-            if let Some(cluster) = &mut self.cluster {
+            if let Some(cluster) = &mut self.cluster.0 {
                 cluster.awaited.by_own.remove(name);
             }
             match &unreachable {

@@ -2,6 +2,9 @@
 
 use farrow_store::RemoteClient;
 
+/// Pause before a client whose node gave no answer is asked about again.
+pub(in crate::protocol) const AGAIN_MS: u64 = 500;
+
 /// State of the watch of a remote client without a connection.
 #[derive(Debug)]
 pub(in crate::protocol) enum Watched {

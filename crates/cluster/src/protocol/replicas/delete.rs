@@ -77,7 +77,7 @@ impl NodeState {
         let full = self.full_target(slot, target)?;
         let found = match &full {
             WireTarget::Id(hi, _) if *hi != self.home.uid().0 => {
-                return Ok(self.net_node_of(*hi).into_iter().collect());
+                return Ok(self.cluster.net_node_of(*hi).into_iter().collect());
             }
             full => self.home.find(store_target(full)),
         };
@@ -89,7 +89,7 @@ impl NodeState {
             }
             (Ok(_), _) | (Err(_), WireTarget::Id(..)) => Ok(Vec::new()),
             (Err(_), full) if self.home.has(store_target(full)).unwrap_or(true) => Ok(Vec::new()),
-            (Err(_), WireTarget::Name(_)) => Ok(self.net_nodes()),
+            (Err(_), WireTarget::Name(_)) => Ok(self.cluster.net_nodes()),
         }
     }
 
@@ -121,7 +121,7 @@ impl NodeState {
             };
             for node in nodes {
                 let question = Question::Delete { target: full.clone() };
-                let is_asked = self.ask_delete(&node, question, (number, place), out);
+                let is_asked = self.cluster.ask_delete(&node, question, (number, place), out);
                 forwarded.left += usize::from(is_asked);
             }
         }
@@ -168,7 +168,7 @@ impl NodeState {
         if self.replicas.port.is_some() {
             for (target, result) in targets.iter().zip(&mut results) {
                 if matches!(result, Err(WireError::NotFound { .. }))
-                    && let Some(error) = self.perhaps_at_lost(target)
+                    && let Some(error) = self.cluster.perhaps_at_lost(target)
                 {
                     *result = Err(error);
                 }
@@ -190,7 +190,7 @@ impl NodeState {
             // Its name would not be free for all nodes yet.
             let (from, target) = (from.to_owned(), target.clone());
             // An authority that is silent for this long is excluded.
-            let until_ms = now_ms.saturating_add(self.net_patience_ms());
+            let until_ms = now_ms.saturating_add(self.cluster.net_patience_ms());
             self.replicas.indebted.push(PendingDelete { token, from, target, until_ms });
             return None;
         }

@@ -201,13 +201,13 @@ impl NodeState {
         if self.page_came(token, node, &result, out) {
             return;
         }
-        let region = self.net_region_of(node);
-        let unreachable = self.unreachable_by_net(node);
+        let region = self.cluster.net_region_of(node);
+        let unreachable = self.cluster.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
-        let is_mapped = self.is_mapped(node);
-        let is_without_net = region.is_none() && self.is_peer(node);
+        let is_mapped = self.cluster.is_mapped(node);
+        let is_without_net = region.is_none() && self.cluster.is_peer(node);
         if is_lost {
-            self.find_by_net_again(node, now_ms);
+            self.cluster.find_by_net_again(node, now_ms);
         }
         let Some(opening) = self.replicas.openings.get_mut(&token) else {
             if let Ok((hold, _)) = result {
@@ -554,7 +554,7 @@ impl NodeState {
             return self.open_again(origin, now_ms, out);
         }
         if let Err(fault) = result {
-            let error = self.unreachable_by_net(&loading.node)(fault, &origin.to_string());
+            let error = self.cluster.unreachable_by_net(&loading.node)(fault, &origin.to_string());
             self.abort_replica(origin);
             return self.end_load(origin, Err(error), now_ms, out);
         }
@@ -588,7 +588,7 @@ impl NodeState {
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, import, .. } = loading;
-        self.find_by_net_again(&node, now_ms);
+        self.cluster.find_by_net_again(&node, now_ms);
         out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
         if import.is_some() {
             // Its client takes it back, or its node has restarted.

@@ -38,7 +38,7 @@ impl NodeState {
             return Ok(Some(ReplyBody::Done));
         }
         self.check_writer(slot)?;
-        let Some(node) = self.net_node_of(origin.hi) else {
+        let Some(node) = self.cluster.net_node_of(origin.hi) else {
             let text = format!("object {origin} is of no node that is reached by network");
             return Err(WireError::Invalid(text));
         };
@@ -89,7 +89,7 @@ impl NodeState {
         self.check_imports(session)?;
         let token = self.replicas.token();
         out.push(key.open_at(token, node.clone()));
-        let lost_ms = now_ms.saturating_add(self.net_patience_ms());
+        let lost_ms = now_ms.saturating_add(self.cluster.net_patience_ms());
         let opening = Opening::new(key, vec![waiter], [node], now_ms, lost_ms);
         let opening = Opening { import: Some(import), ..opening };
         self.replicas.openings.insert(token, opening);

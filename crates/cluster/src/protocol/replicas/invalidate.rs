@@ -35,9 +35,9 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         // Also of a node whose memory was mapped meanwhile: its replicas may still be here.
-        let Some(hi) = self.region_offered_by(node) else { return };
+        let Some(hi) = self.cluster.region_offered_by(node) else { return };
         if objects.contains(&EVERYTHING.lo) {
-            self.find_by_net_again(node, now_ms);
+            self.cluster.find_by_net_again(node, now_ms);
             self.drop_replicas_of(node, now_ms, out);
         }
         for lo in objects {
@@ -221,14 +221,14 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        if !self.is_in_life(member) {
+        if !self.cluster.is_in_life(member) {
             // That incarnation has ended, and its replicas with it.
             if let Some(leaving) = self.replicas.leaving.get_mut(&id) {
                 leaving.remove(member);
             }
             return;
         }
-        let is_asked = self.ask_gone(member, id, out);
+        let is_asked = self.cluster.ask_gone(member, id, out);
         let leaving = self.replicas.leaving.entry(id).or_default();
         leaving.insert(member.clone(), (!is_asked).then_some(now_ms + TELL_AGAIN_MS));
     }

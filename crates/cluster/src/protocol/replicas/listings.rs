@@ -58,8 +58,8 @@ impl NodeState {
             self.replicas.listings.len() + 1,
             LISTINGS_MAX,
         )?;
-        if self.net_region_of(&node).is_none() {
-            return Err(self.not_by_net(&node));
+        if self.cluster.net_region_of(&node).is_none() {
+            return Err(self.cluster.not_by_net(&node));
         }
         let token = self.replicas.token();
         let want = query.encode();
@@ -77,7 +77,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(waiter) = self.replicas.listings.remove(&token) else { return false };
-        let unreachable = self.unreachable_by_net(node);
+        let unreachable = self.cluster.unreachable_by_net(node);
         let body = match result {
             Ok((hold, opened)) => {
                 out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));

@@ -62,7 +62,7 @@ impl NodeState {
         };
         let pid = state.peer.pid;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let owner = self.authority_name(&name);
+        let owner = self.cluster.authority_name(&name);
         let (again_at_ms, refusal) = (None, None);
         let wait =
             SyncWait { session, seq, name, ask, pid, owner, deadline_ms, again_at_ms, refusal };
@@ -77,7 +77,7 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
-        let owner = self.authority_name(&wait.name);
+        let owner = self.cluster.authority_name(&wait.name);
         let number = if owner == wait.owner || wait.refusal.is_none() {
             self.sync.waits.insert(number, wait);
             number
@@ -100,7 +100,7 @@ impl NodeState {
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.parties.insert(session);
         }
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         if owner == own {
             if let Err(reason) = self.check_answers(&ask) {
                 return self.sync_refused(number, reason, now_ms);
@@ -109,7 +109,7 @@ impl NodeState {
             return self.do_sync(origin, &name, &ask, now_ms, out);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
-        if !self.ask_node(&owner, &question, PendingQuestion::Sync(number), out) {
+        if !self.cluster.ask_node(&owner, &question, PendingQuestion::Sync(number), out) {
             let reason = "it keeps that name, and is not known any more".to_owned();
             self.sync_failed(number, reason, out);
         }
@@ -172,13 +172,13 @@ impl NodeState {
     }
 
     fn tell_outcomes(&mut self, outcomes: Outcomes, now_ms: u64, out: &mut Vec<Action>) {
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         for (Waiter { node, number }, told) in outcomes {
             if node == own {
                 self.sync_told(number, told, now_ms, out);
             } else {
                 let question = Question::Sync(SyncQuestion::Told { number, told });
-                self.tell_node(&node, question, now_ms, out);
+                self.cluster.tell_node(&node, question, now_ms, out);
             }
         }
     }
@@ -203,7 +203,7 @@ impl NodeState {
             }
             WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
             WaitOutcome::NotGranted => Err(WireError::NotGranted {
-                node: self.own_name(),
+                node: self.cluster.own_name(),
                 namespace: namespace_in(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
             }),
@@ -243,11 +243,11 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return false;
         };
-        if wait.owner == self.own_name() {
+        if wait.owner == self.cluster.own_name() {
             self.sync.table.withdraw(&Waiter { node: wait.owner, number });
         } else {
             let question = Question::Sync(SyncQuestion::Withdrawn { number });
-            self.tell_node(&wait.owner, question, now_ms, out);
+            self.cluster.tell_node(&wait.owner, question, now_ms, out);
         }
         true
     }
@@ -320,13 +320,13 @@ impl NodeState {
 
     fn check_stays(&self) -> Result<(), String> {
         match self.sync.is_leaving {
-            true => Err(format!("{:?} is leaving", self.own_name())),
+            true => Err(format!("{:?} is leaving", self.cluster.own_name())),
             false => Ok(()),
         }
     }
 
     fn check_retained(&self, name: &str) -> Result<(), String> {
-        let (owner, own) = (self.authority_name(name), self.own_name());
+        let (owner, own) = (self.cluster.authority_name(name), self.cluster.own_name());
         if owner == own {
             return Ok(());
         }
@@ -374,7 +374,7 @@ impl NodeState {
     /// The others excluded this node: they keep nothing for its clients any more. Their clients
     /// learned that the names of this node are lost.
     pub(super) fn sync_outcast(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         let away = self.sync.waits.iter().filter(|(_, wait)| wait.owner != own);
         let away: Vec<u64> = away.map(|(number, _)| *number).collect();
         for number in away {
@@ -400,13 +400,13 @@ impl NodeState {
     pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for session in std::mem::take(&mut self.sync.ended) {
             // Only computed here, so that an idle tick allocates no string.
-            let own = self.own_name();
+            let own = self.cluster.own_name();
             let is_gone = |party: &Party| party.node == own && party.client == session.0;
             self.break_for(is_gone, "it ended", now_ms, out);
             // All nodes, since barriers move.
-            for node in self.live_peers() {
+            for node in self.cluster.live_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
-                self.tell_node(&node, question, now_ms, out);
+                self.cluster.tell_node(&node, question, now_ms, out);
             }
         }
         self.tick_moves(now_ms, out);
@@ -428,13 +428,13 @@ impl NodeState {
             return;
         };
         let (owner, refusal) = (wait.owner.clone(), wait.refusal.take());
-        if owner == self.own_name() {
+        if owner == self.cluster.own_name() {
             let reason = refusal.unwrap_or_else(|| "the wait was not ended in time".to_owned());
             let error = WireError::CutOff { node: owner, reason };
             return self.end_wait(number, |_| error, out);
         }
         let question = Question::Sync(SyncQuestion::GivenUp { number });
-        self.tell_node(&owner, question, now_ms, out);
+        self.cluster.tell_node(&owner, question, now_ms, out);
         let reason = match refusal {
             Some(why) => format!("it did not take the request: {why}"),
             None => "it did not say what became of a wait".to_owned(),

@@ -44,8 +44,8 @@ impl NodeState {
         let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
         #[cfg(test)]
         let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(MoveMutant::NeedsNoLease);
-        if is_for_flags && !self.may_keep_flags() {
-            return Err(format!("{:?} has no lease", self.own_name()));
+        if is_for_flags && !self.cluster.may_keep_flags() {
+            return Err(format!("{:?} has no lease", self.cluster.own_name()));
         }
         #[cfg(test)]
         if self.sync.moves.mutant == Some(MoveMutant::AnswersAtOnce) {
@@ -65,7 +65,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         let moves = &mut self.sync.moves;
         let was_in_none = moves.epoch.is_none();
         moves.begin(view, &own, now_ms);
@@ -75,7 +75,7 @@ impl NodeState {
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            if self.authority_name(&name) != own {
+            if self.cluster.authority_name(&name) != own {
                 let retained = self.sync.table.move_away(&name, &mut outcomes);
                 // Outside of all views it owned barriers of its own clients, for itself.
                 if !was_in_none {
@@ -86,7 +86,7 @@ impl NodeState {
         self.tell_outcomes(outcomes, now_ms, out);
         set_aside.chain(sent).for_each(|(name, retained)| self.bring(name, retained, now_ms, out));
         for (name, (owner, retained)) in inherited {
-            if self.authority_name(&name) == owner && !lost.contains(&owner) {
+            if self.cluster.authority_name(&name) == owner && !lost.contains(&owner) {
                 self.sync.moves.inherited.insert(name, (owner, retained));
             } else {
                 self.bring(name, retained, now_ms, out);
@@ -101,8 +101,8 @@ impl NodeState {
 
     /// Adds state to the table, or sets it aside for the owner.
     fn bring(&mut self, name: String, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
-        let owner = self.authority_name(&name);
-        if owner == self.own_name() {
+        let owner = self.cluster.authority_name(&name);
+        if owner == self.cluster.own_name() {
             self.take_over(&name, retained, now_ms, out);
         } else if !retained.is_empty() {
             let set_aside = self.sync.moves.set_aside.entry(owner).or_default();
@@ -126,7 +126,7 @@ impl NodeState {
         for (node, after) in due {
             let question = Question::Sync(SyncQuestion::HandOver { epoch, after });
             let about = PendingQuestion::HandOver { node: node.clone(), epoch };
-            if !self.ask_within_lease(&node, &question, about, out) {
+            if !self.cluster.ask_within_lease(&node, &question, about, out) {
                 self.ask_source_later(&node, now_ms);
             }
         }
@@ -196,7 +196,7 @@ impl NodeState {
         if !self.sync.moves.sources.is_empty() {
             return;
         }
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         for wait in self.sync.waits.values_mut() {
             if wait.owner == own && wait.again_at_ms.is_some() {
                 wait.again_at_ms = Some(now_ms);
@@ -217,8 +217,8 @@ impl NodeState {
     ) -> Result<(), String> {
         self.check_stays()?;
         self.sync.moves.check_epoch(epoch)?;
-        let owner = self.authority_name(&name);
-        if owner == self.own_name() {
+        let owner = self.cluster.authority_name(&name);
+        if owner == self.cluster.own_name() {
             return Err(format!("{name:?} is kept by {owner:?}, which was asked"));
         }
         let inherited = self.sync.moves.inherited.len();
@@ -242,7 +242,8 @@ impl NodeState {
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            let Some(heir) = self.authority_without(&[&self.own_name()], &name) else {
+            let Some(heir) = self.cluster.authority_without(&[&self.cluster.own_name()], &name)
+            else {
                 continue;
             };
             let retained = self.sync.table.move_away(&name, &mut outcomes);
@@ -255,7 +256,9 @@ impl NodeState {
     /// Forwards state received from other leaving nodes.
     fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for (name, (owner, retained)) in self.sync.moves.inherited.clone() {
-            if let Some(heir) = self.authority_without(&[&self.own_name(), &owner], &name) {
+            if let Some(heir) =
+                self.cluster.authority_without(&[&self.cluster.own_name(), &owner], &name)
+            {
                 self.send_retained(&heir, name, retained, now_ms, out);
             }
         }
@@ -274,7 +277,7 @@ impl NodeState {
         };
         let number = self.sync.fresh_number();
         let question = Question::Sync(SyncQuestion::Retained { number, name, retained, epoch });
-        self.tell_node(heir, question, now_ms, out);
+        self.cluster.tell_node(heir, question, now_ms, out);
     }
 
     /// Whether a message is of a past epoch: its state was sent again in this one.
@@ -298,14 +301,14 @@ impl NodeState {
         }
         self.tell_outcomes(outcomes, now_ms, out);
         // The end of a client during the move was reported to the old owner, or to none.
-        let own = self.own_name();
+        let own = self.cluster.own_name();
         let is_gone = |party: &&Party| {
             if party.node == own {
                 return !self.sessions.contains_key(&SessionId(party.client));
             }
             let mut ended = self.sync.ended_elsewhere.iter();
             ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
-                || !self.is_peer(&party.node)
+                || !self.cluster.is_peer(&party.node)
         };
         let members = self.sync.table.members(name);
         let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();

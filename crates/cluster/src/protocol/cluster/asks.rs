@@ -1,0 +1,152 @@
+//! Questions and notifications of this node to others.
+
+use farrow_net::source::MemberLife;
+use farrow_store::{ClientSlot, ObjectId, RemoteClient};
+
+use super::action::PeerAction;
+use super::pending::PendingQuestion;
+use super::questions::{NAMES_MAX, Question};
+use super::state::{ASK_LEASES_MAX, OptionalCluster};
+use crate::protocol::action::Action;
+
+/// A notification is retried for this long: longer than any transient link failure.
+const TELL_MS_MAX: u64 = 30_000;
+
+impl OptionalCluster {
+    /// Asks a mapped peer; `false` if it is not known.
+    pub(in crate::protocol) fn ask_node(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lease_ms = self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
+        self.ask_node_within(node, question, about, timeout_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with one lease as the limit for the answer.
+    pub(in crate::protocol) fn ask_within_lease(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lease_ms = self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        self.ask_node_within(node, question, about, lease_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with a limit for the answer.
+    pub(in crate::protocol) fn ask_node_within(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+        timeout_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(cluster) = &mut self.0 else {
+            return false;
+        };
+        let Some(peer) = cluster.peers.get(node) else {
+            return false;
+        };
+        let Ok(body) = postcard::to_allocvec(question) else {
+            return false;
+        };
+        let token = cluster.next_token;
+        cluster.next_token += 1;
+        cluster.asked.insert(token, about);
+        out.push(Action::Peer(PeerAction::Ask {
+            token,
+            node: node.to_owned(),
+            address: peer.member.address.clone(),
+            incarnation: cluster.incarnation,
+            body,
+            timeout_ms,
+        }));
+        true
+    }
+
+    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
+    /// name. A repetition is harmless.
+    pub(in crate::protocol) fn tell_node(
+        &mut self,
+        node: &str,
+        question: Question,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let until_ms = now_ms.saturating_add(TELL_MS_MAX);
+        let about =
+            PendingQuestion::Told { node: node.to_owned(), question: question.clone(), until_ms };
+        self.ask_node(node, &question, about, out);
+    }
+
+    /// Asks the node of a client that has ended; `false` if that is not possible now.
+    pub(in crate::protocol) fn ask_node_of(
+        &mut self,
+        remote_client: RemoteClient,
+        question: &Question,
+        slot: ClientSlot,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let node = self.node_of(remote_client);
+        node.is_some_and(|node| self.ask_node(&node, question, PendingQuestion::Family(slot), out))
+    }
+
+    /// Notifies a member that an object is deleted; `false` if that is not possible now.
+    pub(in crate::protocol) fn ask_gone(
+        &mut self,
+        member: &MemberLife,
+        id: ObjectId,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if self.peer_in_life(&member.name, member.incarnation).is_none() {
+            return false;
+        }
+        let question = Question::Gone { objects: vec![id.lo] };
+        let about = PendingQuestion::Gone { member: member.clone(), id };
+        self.ask_node(&member.name, &question, about, out)
+    }
+
+    /// Asks a node to delete one of its objects; `false` if that is not possible now.
+    pub(in crate::protocol) fn ask_delete(
+        &mut self,
+        node: &str,
+        question: Question,
+        which: (u64, usize),
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(cluster) = &self.0 else { return false };
+        let timeout_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
+        let about = PendingQuestion::Delete { node: node.to_owned(), which };
+        self.ask_node_within(node, &question, about, timeout_ms, out)
+    }
+
+    /// Notes full names that clients of this node began to wait for.
+    pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.0 else {
+            return;
+        };
+        cluster.awaited.by_own.extend(names.iter().cloned());
+        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
+        for node in nodes {
+            self.await_at(&node, names.to_vec(), out);
+        }
+    }
+
+    pub(in crate::protocol) fn await_at(
+        &mut self,
+        node: &str,
+        names: Vec<String>,
+        out: &mut Vec<Action>,
+    ) {
+        for names in names.chunks(NAMES_MAX) {
+            let question = Question::Await { names: names.to_vec() };
+            self.ask_node(node, &question, PendingQuestion::Await(node.to_owned()), out);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Names that this node holds or asks for.
+
+use farrow_membership::naming::NameRefusal;
+use farrow_store::own_name;
+use farrow_wire::{Rights, WireError};
+
+use super::state::OptionalCluster;
+use crate::protocol::identity::SessionId;
+use crate::protocol::rights::namespace_in;
+
+impl OptionalCluster {
+    /// Checks that this node may give an object the name now. A name that was not requested had an
+    /// object when the request arrived. The later delete of that object does not make the name
+    /// free.
+    ///
+    /// # Errors
+    /// [`WireError::NameTaken`] if it is not held.
+    pub(in crate::protocol) fn check_held(&self, full: &str) -> Result<(), WireError> {
+        match &self.0 {
+            Some(cluster) if !cluster.naming.holds(full) => {
+                Err(WireError::NameTaken { name: own_name(full).to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has reserved names checked in the next tick: some may not be reserved any more.
+    pub(in crate::protocol) fn note_reservations(&mut self) {
+        if let Some(cluster) = &mut self.0 {
+            cluster.parked.has_changed = true;
+        }
+    }
+
+    /// Memory of the requests of a session that wait for names.
+    pub(in crate::protocol) fn parked_bytes(&self, session: SessionId) -> usize {
+        self.0.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
+    }
+
+    /// Ends the wait of a request for names, or of a lookup on other nodes. False: there is none.
+    pub(in crate::protocol) fn cancel_in_cluster(&mut self, session: SessionId, seq: u64) -> bool {
+        let cluster = self.0.as_mut();
+        cluster.is_some_and(|cluster| {
+            cluster.parked.cancel(session, seq) || cluster.lookups.cancel(session, seq)
+        })
+    }
+
+    pub(in crate::protocol) fn refusal_error(&self, full: &str, why: &NameRefusal) -> WireError {
+        let node = self.own_name();
+        match why {
+            NameRefusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
+            NameRefusal::TooMany { limit } => {
+                WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
+            }
+            NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
+            NameRefusal::NotAllowed { .. } => WireError::NotGranted {
+                node,
+                namespace: namespace_in(full).to_owned(),
+                right: Rights::WRITE.to_string(),
+            },
+            NameRefusal::Unread { node: lost } => self
+                .lost_member(*lost)
+                .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
+            why => WireError::CutOff { node, reason: why.to_string() },
+        }
+    }
+}
