@@ -4,12 +4,13 @@ use farrow_memory::{Length, Span};
 use farrow_store::{
     ClientSlot, Evicted, EvictionPolicy, Need, ReplicasFirst, Room, StoreError, Within,
 };
-use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
+use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WireError, WireTarget};
 
 use super::context::Asker;
 use super::convert::{limit, store_error, store_target};
 use super::replicas::WithoutReplicated;
 use super::state::NodeState;
+use crate::protocol::parts::reclaim::reclaim;
 
 /// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
 /// for the least that the client needs.
@@ -42,7 +43,7 @@ impl NodeState {
     ) -> Result<Vec<Span>, StoreError> {
         let mut checked = self.home.check_room(room);
         if checked.is_err() && self.home.has_retiring() {
-            self.reclaim();
+            reclaim(&mut self.home);
             checked = self.home.check_room(room);
         }
         if checked.is_err() && may_evict {
@@ -133,18 +134,6 @@ impl NodeState {
         let evicted = self.home.evict_for(&within, Need::Bytes(Length(bytes)))?;
         self.note_evicted(evicted);
         self.evicted_report(evicted).map(Some)
-    }
-
-    pub(super) fn evicted_report(&self, evicted: Evicted) -> Result<ReplyBody, StoreError> {
-        let stats = self.home.stats()?;
-        Ok(ReplyBody::Evicted(EvictedReport {
-            objects: evicted.objects.into(),
-            bytes: evicted.bytes.0,
-            held: stats.held.0,
-            pinned: stats.pinned.0,
-            granted: stats.granted.0,
-            retiring: stats.retiring.0,
-        }))
     }
 
     fn make_room(&mut self, room: &Room) -> Result<(), StoreError> {

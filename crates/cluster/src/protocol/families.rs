@@ -12,6 +12,9 @@ use super::parts::families::{Family, LOOK_MS_MAX};
 use super::state::NodeState;
 use super::{Action, PeerIdentity};
 
+/// Interval between checks for clients that did not return after a kill.
+const DOUBTS_MS: u64 = 200;
+
 /// First pause between checks: after a goodbye the region is unmapped except for operations in
 /// progress.
 const LOOK_MS_MIN: u64 = 1;
@@ -104,5 +107,65 @@ impl NodeState {
         if self.families.places.remove(&slot).is_some() {
             self.leave(slot, now_ms);
         }
+    }
+
+    /// Handles the death of a client without a connection, perhaps from an earlier daemon.
+    pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(peer) = self.orphans.remove(&slot) {
+            self.end_of_client(slot, peer, now_ms);
+        }
+    }
+
+    pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
+        self.quota.reservations.take_back(slot, u32::MAX);
+        self.drop_staged(slot);
+        let left = match self.home.region().is_node_local() && !self.is_bare(slot) {
+            true => self.leave_dirty(slot),
+            false => self.home.client_leave(slot).map(Some),
+        };
+        match left {
+            Ok(Some(reclaimed)) => tracing::info!(slot = slot.0, ?reclaimed, "a client left"),
+            Ok(None) => tracing::info!(slot = slot.0, "a client left and is in quarantine"),
+            Err(error) => tracing::error!(slot = slot.0, %error, "a client could not be cleared"),
+        }
+        self.cluster.note_reservations();
+        self.reclaim.soon(&self.home, now_ms);
+    }
+
+    /// Of a client that did not return after a kill, and whose mapping has ended, no thread uses an
+    /// object without a hold.
+    pub(super) fn release_in_doubt(&mut self, now_ms: u64) {
+        if self.doubts_at_ms.is_none_or(|at| at > now_ms) {
+            return;
+        }
+        let clients: Vec<ClientSlot> = self.home.clients_in_doubt().collect();
+        self.doubts_at_ms = (!clients.is_empty()).then(|| now_ms.saturating_add(DOUBTS_MS));
+        self.end_bare_orphans(now_ms);
+        for slot in clients {
+            let orphan = self.orphans.get(&slot).copied();
+            if orphan.is_some_and(|peer| self.cluster.is_seen_here(peer))
+                && self.is_unmapped_by(slot)
+            {
+                self.home.confirm_earlier(slot);
+                self.admission.look_again();
+                self.reclaim.soon(&self.home, now_ms);
+            }
+        }
+    }
+
+    /// Ends the sessions that mapped no memory and that a former daemon left.
+    pub(super) fn end_bare_orphans(&mut self, now_ms: u64) {
+        let bare = self.orphans.keys().copied().filter(|slot| self.is_bare(*slot));
+        for slot in bare.collect::<Vec<_>>() {
+            self.orphan_died(slot, now_ms);
+        }
+    }
+
+    /// Whether a client of another node maps nothing here and can write nothing: its connection is for
+    /// requests alone.
+    pub(super) fn is_bare(&self, slot: ClientSlot) -> bool {
+        self.home.client(slot).is_ok_and(|record| record.remote_client.is_some())
+            && self.home.hold_blocks_of(slot).is_empty()
+            && self.home.entry_pages_of(slot).is_empty()
     }
 }

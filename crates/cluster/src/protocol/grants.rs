@@ -10,7 +10,6 @@ use super::convert::store_error;
 use super::identity::node_key;
 use super::parts::cluster_record::{decode, encode};
 use super::rights::RightsTable;
-use super::rights::namespace_in;
 use super::state::NodeState;
 use super::sync::right_for;
 
@@ -128,7 +127,7 @@ impl NodeState {
         let bytes = encode(membership.as_deref(), &table);
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
-        self.tell_net_rules();
+        self.replicas.tell_rules(&self.rules, &self.home);
         let remote_clients = self.sessions.iter();
         let remote_clients = remote_clients
             .filter_map(|(id, one)| Some((*id, one.peer.remote_client?, one.namespace)));
@@ -227,12 +226,6 @@ impl NodeState {
             return Ok(());
         }
         Err(self.not_granted(remote_client, namespace, Rights::READ))
-    }
-
-    /// Whether another node has a right on a full name, for a client of its own or for its own
-    /// memory.
-    pub(super) fn may(&self, node: &str, right: Rights, full: &str) -> bool {
-        self.rules.of(namespace_in(full), node_key(node)).has(right)
     }
 
     fn not_granted(

@@ -176,4 +176,11 @@ impl NodeState {
             are_objects_limited: self.quota.are_objects_limited(&self.home, slot)?,
         })
     }
+
+    /// Ends the wait for a hello: it arrived, or the connection was forwarded to another node.
+    pub(super) fn forget_silent(&mut self, session: SessionId) {
+        if let Some(state) = self.sessions.get(&session) {
+            self.silent.remove(&(state.hello_by_ms, session));
+        }
+    }
 }

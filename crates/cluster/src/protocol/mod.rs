@@ -11,6 +11,7 @@ mod cancel;
 pub mod cluster;
 mod context;
 mod convert;
+mod deletes;
 mod evict;
 mod families;
 mod grants;

@@ -117,7 +117,7 @@ impl NodeState {
         let objects_max = objects_max.and_then(|max| u32::try_from(max).ok());
         let options = NamespaceOptions { name, bytes_max, objects_max, writers };
         self.home.create_namespace(&options).map_err(store_error)?;
-        self.tell_net_rules();
+        self.replicas.tell_rules(&self.rules, &self.home);
         Ok(ReplyBody::Done)
     }
 

@@ -10,16 +10,10 @@ use super::identity::{PeerIdentity, SessionId};
 use super::parts::quota::ReservationRequest;
 use super::parts::sessions::ClientSession;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
-use super::state::{NodeState, RECLAIM_MS_MIN};
+use super::state::NodeState;
 
 /// A connection must send `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;
-
-/// Interval between checks for clients that did not return after a kill.
-const DOUBTS_MS: u64 = 200;
-
-/// Longest such pause; it doubles with each check.
-const RECLAIM_MS_MAX: u64 = 200;
 
 impl NodeState {
     /// Notes an accepted connection.
@@ -83,89 +77,9 @@ impl NodeState {
         session.is_some_and(|session| session.slot.is_some() || session.is_listening)
     }
 
-    /// Ends the wait for a hello: it arrived, or the connection was forwarded to another node.
-    pub(super) fn forget_silent(&mut self, session: SessionId) {
-        if let Some(state) = self.sessions.get(&session) {
-            self.silent.remove(&(state.hello_by_ms, session));
-        }
-    }
-
-    /// Handles the death of a client without a connection, perhaps from an earlier daemon.
-    pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(peer) = self.orphans.remove(&slot) {
-            self.end_of_client(slot, peer, now_ms);
-        }
-    }
-
     /// The clients without a connection that are still expected.
     pub fn orphans(&self) -> impl Iterator<Item = (ClientSlot, PeerIdentity)> + '_ {
         self.orphans.iter().map(|(slot, peer)| (*slot, *peer))
-    }
-
-    pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
-        self.quota.reservations.take_back(slot, u32::MAX);
-        self.drop_staged(slot);
-        let left = match self.home.region().is_node_local() && !self.is_bare(slot) {
-            true => self.leave_dirty(slot),
-            false => self.home.client_leave(slot).map(Some),
-        };
-        match left {
-            Ok(Some(reclaimed)) => tracing::info!(slot = slot.0, ?reclaimed, "a client left"),
-            Ok(None) => tracing::info!(slot = slot.0, "a client left and is in quarantine"),
-            Err(error) => tracing::error!(slot = slot.0, %error, "a client could not be cleared"),
-        }
-        self.cluster.note_reservations();
-        self.reclaim_soon(now_ms);
-    }
-
-    /// Of a client that did not return after a kill, and whose mapping has ended, no thread uses an
-    /// object without a hold.
-    fn release_in_doubt(&mut self, now_ms: u64) {
-        if self.doubts_at_ms.is_none_or(|at| at > now_ms) {
-            return;
-        }
-        let clients: Vec<ClientSlot> = self.home.clients_in_doubt().collect();
-        self.doubts_at_ms = (!clients.is_empty()).then(|| now_ms.saturating_add(DOUBTS_MS));
-        self.end_bare_orphans(now_ms);
-        for slot in clients {
-            let orphan = self.orphans.get(&slot).copied();
-            if orphan.is_some_and(|peer| self.cluster.is_seen_here(peer))
-                && self.is_unmapped_by(slot)
-            {
-                self.home.confirm_earlier(slot);
-                self.admission.look_again();
-                self.reclaim_soon(now_ms);
-            }
-        }
-    }
-
-    /// Ends the sessions that mapped no memory and that a former daemon left.
-    fn end_bare_orphans(&mut self, now_ms: u64) {
-        let bare = self.orphans.keys().copied().filter(|slot| self.is_bare(*slot));
-        for slot in bare.collect::<Vec<_>>() {
-            self.orphan_died(slot, now_ms);
-        }
-    }
-
-    /// Whether a client of another node maps nothing here and can write nothing: its connection is for
-    /// requests alone.
-    pub(super) fn is_bare(&self, slot: ClientSlot) -> bool {
-        self.home.client(slot).is_ok_and(|record| record.remote_client.is_some())
-            && self.home.hold_blocks_of(slot).is_empty()
-            && self.home.entry_pages_of(slot).is_empty()
-    }
-
-    pub(super) fn reclaim(&mut self) {
-        if let Err(error) = self.home.reclaim() {
-            tracing::error!(%error, "deleted objects could not be looked at");
-        }
-    }
-
-    pub(super) fn reclaim_soon(&mut self, now_ms: u64) {
-        if self.home.has_retiring() {
-            self.reclaim_wait_ms = RECLAIM_MS_MIN;
-            self.reclaim_at_ms = Some(now_ms);
-        }
     }
 
     /// When [`Self::tick`] is due, in the milliseconds of `now_ms`.
@@ -176,7 +90,13 @@ impl NodeState {
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed());
         let watches = self.watches.next_deadline_ms();
-        let timers = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
+        let timers = [
+            hello,
+            self.waits.next_deadline_ms(),
+            watches,
+            admission,
+            self.reclaim.next_deadline_ms(),
+        ];
         let more = [
             self.spills.next_deadline_ms(),
             self.replicas.next_deadline_ms(),
@@ -199,13 +119,7 @@ impl NodeState {
             self.silent.remove(&due);
             out.push(Action::Close { session: due.1 });
         }
-        if self.reclaim_at_ms.is_some_and(|at| at <= now_ms) {
-            self.reclaim();
-            self.reclaim_at_ms = self.home.has_retiring().then(|| {
-                self.reclaim_wait_ms = (self.reclaim_wait_ms * 2).min(RECLAIM_MS_MAX);
-                now_ms.saturating_add(self.reclaim_wait_ms)
-            });
-        }
+        self.reclaim.tick(&mut self.home, now_ms);
         self.release_in_doubt(now_ms);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
@@ -214,7 +128,7 @@ impl NodeState {
         self.tick_replicas(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.quota.serve(&mut self.home, now_ms, out);
-        self.take_jobs(out);
+        self.spills.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
     }
@@ -248,7 +162,7 @@ impl NodeState {
         self.spills.set_now(now_ms);
         self.heed_lease(now_ms, out);
         self.answer(session, request, now_ms, wall_ns, out);
-        self.take_jobs(out);
+        self.spills.take_jobs(out);
         self.tell_watchers(out);
     }
 

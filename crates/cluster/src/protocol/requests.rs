@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError, Target};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX, WireError,
     WireTarget,
@@ -15,6 +15,7 @@ use super::context::RequestContext;
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::parts::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::state::NodeState;
+use crate::protocol::parts::reclaim::reclaim;
 
 impl NodeState {
     /// Serves a request that waits for no name, and answers it. The answer to a delete may follow
@@ -33,7 +34,7 @@ impl NodeState {
                 let limited = limit("objects in one message", targets.len(), BATCH_ITEMS_MAX);
                 let checked = allowed.and(limited);
                 let deleted = checked.and_then(|()| self.delete_anywhere(context, &targets, out));
-                self.reclaim_soon(now_ms);
+                self.reclaim.soon(&self.home, now_ms);
                 deleted
             }
             body => self.serve(slot, body, now_ms, wall_ns, out).map(Some),
@@ -108,13 +109,13 @@ impl NodeState {
                     self.home.confirm(slot, ObjectId { hi, lo });
                 }
                 self.admission.look_again();
-                self.reclaim_soon(now_ms);
+                self.reclaim.soon(&self.home, now_ms);
                 Ok(ReplyBody::Done)
             }
             RequestBody::ConfirmEarlier => {
                 self.home.confirm_earlier(slot);
                 self.admission.look_again();
-                self.reclaim_soon(now_ms);
+                self.reclaim.soon(&self.home, now_ms);
                 Ok(ReplyBody::Done)
             }
             RequestBody::HoldBlock => {
@@ -127,7 +128,7 @@ impl NodeState {
                 Ok(ReplyBody::EntryPages(wire_span(pages)))
             }
             RequestBody::Reclaim => {
-                self.reclaim();
+                reclaim(&mut self.home);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Overview { cells } => {
@@ -141,7 +142,7 @@ impl NodeState {
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => {
                 self.home.drop_namespace(&name).map_err(store_error)?;
-                self.tell_net_rules();
+                self.replicas.tell_rules(&self.rules, &self.home);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Namespaces => self.namespaces(),
@@ -272,44 +273,6 @@ impl NodeState {
             self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
-    }
-
-    /// Deletes what a client that has ended sealed only to have it brought to other nodes.
-    pub(super) fn drop_staged(&mut self, slot: ClientSlot) {
-        for id in self.staged.remove(&slot).unwrap_or_default() {
-            self.home.confirm(slot, id);
-            match self.home.delete(Target::Id(id)) {
-                Ok(deleted) => self.spills.deleted(deleted.id, deleted.was_spilled),
-                Err(StoreError::NotFound { .. }) => {}
-                Err(error) => tracing::error!(%id, %error, "a staged object cannot be deleted"),
-            }
-        }
-    }
-
-    /// Deletes objects, by their full names; all of them at once, for one look at the holds is long beside
-    /// the rest.
-    pub(super) fn delete(
-        &mut self,
-        targets: &[WireTarget],
-    ) -> Result<Vec<Result<(), WireError>>, WireError> {
-        let deleted =
-            self.home.delete_many(targets.iter().map(store_target)).map_err(store_error)?;
-        let mut results = Vec::with_capacity(targets.len());
-        for result in deleted {
-            results.push(match result {
-                Ok(deleted) => {
-                    self.spills.deleted(deleted.id, deleted.was_spilled);
-                    self.staged.retain(|_, staged| {
-                        staged.remove(&deleted.id);
-                        !staged.is_empty()
-                    });
-                    self.counts.deleted += 1;
-                    Ok(())
-                }
-                Err(error) => Err(store_error(error)),
-            });
-        }
-        Ok(results)
     }
 
     pub(super) fn wait(

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use farrow_store::own_name;
+use farrow_wire::WireError;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,26 @@ impl RightsTable {
             node: node.clone(),
             rights: *rights,
         })
+    }
+
+    /// Whether another node has a right on a full name, for a client of its own or for its own
+    /// memory.
+    pub fn may(&self, node: &str, right: Rights, full: &str) -> bool {
+        self.of(namespace_in(full), node_key(node)).has(right)
+    }
+
+    /// As [`Self::may`], with the error.
+    ///
+    /// # Errors
+    ///
+    /// The node does not have the right.
+    pub fn check(&self, node: &str, full: &str, right: Rights) -> Result<(), WireError> {
+        if self.may(node, right, full) {
+            return Ok(());
+        }
+        let namespace = namespace_in(full).to_owned();
+        let (node, right) = (node.to_owned(), right.to_string());
+        Err(WireError::NotGranted { node, namespace, right })
     }
 
     /// Rights of the node with this key in a namespace.

@@ -7,7 +7,7 @@ use farrow_memory::Length;
 use farrow_store::{
     Evicted, Home, NamespaceId, Need, ObjectId, Room, SpillPlan, StoreError, Target, Within,
 };
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{EvictedReport, ReplyBody, WireError};
 
 use super::action::answer_to;
 use super::convert::{limit, store_error};
@@ -17,6 +17,7 @@ use super::parts::spills::{
 use super::spill_job::{SpillDone, SpillJob, WriteFault};
 use super::state::NodeState;
 use super::{Action, SessionId};
+use crate::protocol::parts::reclaim::reclaim;
 
 /// Limit of objects being written at a time; the worker writes one, the others are its supply.
 const WRITES_MAX: usize = 16;
@@ -167,7 +168,7 @@ impl NodeState {
         }
         self.begin_spills();
         self.admission.look_again();
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     fn written(&mut self, id: ObjectId, result: Result<(), WriteFault>) {
@@ -275,7 +276,7 @@ impl NodeState {
             {
                 break;
             }
-            self.reclaim();
+            reclaim(&mut self.home);
             let bytes = Home::restored_bytes(&head).unwrap_or_default();
             if let Err(error) = self.spill_for(&Room::of_run(bytes)) {
                 tracing::error!(%error, "no room can be made");
@@ -328,11 +329,6 @@ impl NodeState {
         self.answer_evictions(out);
     }
 
-    /// Moves new jobs to the actions.
-    pub(super) fn take_jobs(&mut self, out: &mut Vec<Action>) {
-        out.extend(self.spills.jobs.drain(..).map(Action::Spill));
-    }
-
     fn expire_restores(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut late = Vec::new();
         for (id, restore) in &mut self.spills.restores {
@@ -377,6 +373,18 @@ impl NodeState {
 
     fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
         WireError::NotRestored { what: id.to_string(), file: self.spills.file_of(id), reason }
+    }
+
+    pub(super) fn evicted_report(&self, evicted: Evicted) -> Result<ReplyBody, StoreError> {
+        let stats = self.home.stats()?;
+        Ok(ReplyBody::Evicted(EvictedReport {
+            objects: evicted.objects.into(),
+            bytes: evicted.bytes.0,
+            held: stats.held.0,
+            pinned: stats.pinned.0,
+            granted: stats.granted.0,
+            retiring: stats.retiring.0,
+        }))
     }
 }
 

@@ -13,6 +13,7 @@ use super::parts::eviction::Eviction;
 use super::parts::families::Families;
 use super::parts::fanout::FanOut;
 use super::parts::quota::{Quota, Quotas};
+use super::parts::reclaim::Reclaim;
 use super::parts::sessions::ClientSession;
 use super::parts::spills::Spills;
 use super::parts::waits::Waits;
@@ -20,10 +21,6 @@ use super::parts::watches::Watches;
 use super::replicas::Replicas;
 use super::rights::RightsTable;
 use super::sync::Sync;
-
-/// First pause before deleted objects that are held are checked again. Clients announce releases;
-/// the timer is for clients that died or failed to.
-pub(super) const RECLAIM_MS_MIN: u64 = 5;
 
 /// Counters since start.
 #[derive(Debug, Default, Clone, Copy)]
@@ -93,8 +90,7 @@ pub struct NodeState {
     pub(super) quota: Quota,
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
-    pub(super) reclaim_at_ms: Option<u64>,
-    pub(super) reclaim_wait_ms: u64,
+    pub(super) reclaim: Reclaim,
     /// Time of the next check for clients that did not return after a kill; `None`: there are none.
     pub(super) doubts_at_ms: Option<u64>,
     pub(super) counts: RequestCounts,
@@ -145,8 +141,7 @@ impl NodeState {
             staged: BTreeMap::new(),
             quota: Quota::default(),
             rules,
-            reclaim_at_ms: Some(now_ms),
-            reclaim_wait_ms: RECLAIM_MS_MIN,
+            reclaim: Reclaim::new(now_ms),
             doubts_at_ms: Some(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),

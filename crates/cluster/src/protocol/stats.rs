@@ -20,7 +20,7 @@ impl NodeState {
     pub fn current_stats(&mut self, now_ms: u64) -> Result<NodeStats, StoreError> {
         self.home.register_all()?;
         // Refused entries wait to be freed.
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
         self.stats(now_ms)
     }
 

@@ -1,7 +1,5 @@
 //! Questions and notifications of this node to others.
 
-use farrow_membership::naming;
-
 use super::peer::because;
 use super::pending::{PendingQuestion, Untold};
 use super::questions::{Answer, Question};
@@ -9,7 +7,6 @@ use super::state::Cluster;
 use crate::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
-use crate::protocol::sync::SyncQuestion;
 
 /// Pause between attempts to deliver a notification.
 const TELL_AGAIN_MS: u64 = 100;
@@ -29,50 +26,6 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
 }
 
 impl NodeState {
-    /// Whether all state that was handed over has been received.
-    pub fn has_handed_over(&self) -> bool {
-        let Some(cluster) = &self.cluster.0 else {
-            return true;
-        };
-        let asked = cluster.asked.values().filter_map(|about| match about {
-            PendingQuestion::Told { question, .. } => Some(question),
-            _ => None,
-        });
-        let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
-        let is_under_way = under_way.any(|question| {
-            matches!(
-                question,
-                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Told { .. })
-            )
-        });
-        !is_under_way && self.has_nothing_set_aside()
-    }
-
-    pub(super) fn perform_naming(
-        &mut self,
-        outputs: Vec<naming::NameOutput>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        for output in outputs {
-            match output {
-                naming::NameOutput::Send { to, message } => {
-                    if let Some(to) = self.cluster.name_of(to) {
-                        self.cluster.ask_node(
-                            &to,
-                            &Question::Naming(message),
-                            PendingQuestion::Naming,
-                            out,
-                        );
-                    }
-                }
-                naming::NameOutput::Answer { ticket, results } => {
-                    self.names_granted(ticket, &results, now_ms, out);
-                }
-            }
-        }
-    }
-
     /// Handles the answer to a question of this node, or the reason why there is none.
     pub fn answered(
         &mut self,
@@ -163,23 +116,6 @@ impl NodeState {
                 | PendingQuestion::Sync(_),
                 _,
             ) => {}
-        }
-    }
-
-    pub(super) fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster.0 else {
-            return;
-        };
-        let untold = std::mem::take(&mut cluster.untold);
-        let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
-        cluster.untold = later;
-        for Untold { what: (node, question, until_ms), .. } in due {
-            if self.is_of_old_epoch(&question) {
-                continue;
-            }
-            let about =
-                PendingQuestion::Told { node: node.clone(), question: question.clone(), until_ms };
-            self.cluster.ask_node(&node, &question, about, out);
         }
     }
 }

@@ -2,7 +2,6 @@
 //! the questions to them.
 
 use farrow_membership::View;
-use farrow_wire::{Rights, WireError};
 
 use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
@@ -135,20 +134,5 @@ impl NodeState {
             let result = Err(format!("{node} is no member"));
             out.push(Action::Net(NetAction::Ticket { number, result }));
         }
-    }
-
-    /// Whether another node has a right on a full name.
-    pub(in crate::protocol) fn check_node_may(
-        &self,
-        node: &str,
-        full: &str,
-        right: Rights,
-    ) -> Result<(), WireError> {
-        if self.may(node, right, full) {
-            return Ok(());
-        }
-        let namespace = crate::protocol::rights::namespace_in(full).to_owned();
-        let (node, right) = (node.to_owned(), right.to_string());
-        Err(WireError::NotGranted { node, namespace, right })
     }
 }

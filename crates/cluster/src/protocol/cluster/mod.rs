@@ -22,6 +22,7 @@ mod membership;
 mod names;
 mod newcomers;
 mod not_joined;
+mod notifications;
 mod offer;
 mod options;
 mod peer;

@@ -8,6 +8,8 @@ use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
 use super::peer::{is_name_known, unread};
+use super::pending::PendingQuestion;
+use super::questions::Question;
 use super::state::{ASK_LEASES_MAX, Cluster};
 use super::waiting::{PendingNameRelease, Then, WaitingForNames};
 use crate::protocol::Action;
@@ -362,5 +364,30 @@ impl NodeState {
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.serve_indebted(now_ms, out);
+    }
+
+    pub(super) fn perform_naming(
+        &mut self,
+        outputs: Vec<naming::NameOutput>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        for output in outputs {
+            match output {
+                naming::NameOutput::Send { to, message } => {
+                    if let Some(to) = self.cluster.name_of(to) {
+                        self.cluster.ask_node(
+                            &to,
+                            &Question::Naming(message),
+                            PendingQuestion::Naming,
+                            out,
+                        );
+                    }
+                }
+                naming::NameOutput::Answer { ticket, results } => {
+                    self.names_granted(ticket, &results, now_ms, out);
+                }
+            }
+        }
     }
 }

@@ -100,10 +100,4 @@ impl NodeState {
         self.reach_by_net(node);
         self.tell_members();
     }
-
-    /// Identifies the kernel and process namespace of a node.
-    pub fn host_of(&self, node: &str) -> Option<&str> {
-        let peer = self.cluster.0.as_ref()?.peers.get(node)?;
-        peer.offer.as_ref().map(|offer| offer.host.as_str())
-    }
 }

@@ -129,7 +129,7 @@ impl NodeState {
             Ok(reclaimed) => tracing::info!(slot = slot.0, ?reclaimed, "out of quarantine"),
             Err(error) => tracing::error!(slot = slot.0, %error, "quarantine"),
         }
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     pub(super) fn remote_client_gone(&mut self, slot: ClientSlot, now_ms: u64) {

@@ -745,7 +745,7 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
 fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
     for is_reserved_first in [false, true] {
         let mut world = World::new(false);
-        let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+        let view = world.nodes[0].cluster.0.as_ref().unwrap().membership.view().unwrap().clone();
         let mut of_b = (0..).map(|number| format!("y{number}")).filter(|name| {
             let authority = naming::authority_of(&view, name);
             authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
@@ -775,14 +775,14 @@ fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
         for name in [&x, &y] {
             assert!(!home.has_name(name).unwrap() && !home.is_reserved(name), "all or none");
         }
-        assert!(!world.nodes[0].cluster.as_ref().unwrap().naming.holds(&y), "it is given back");
+        assert!(!world.nodes[0].cluster.0.as_ref().unwrap().naming.holds(&y), "it is given back");
     }
 }
 
 #[test]
 fn a_request_for_a_name_that_is_cancelled_is_answered_at_once_and_the_name_is_free() {
     let mut world = World::new(false);
-    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let view = world.nodes[0].cluster.0.as_ref().unwrap().membership.view().unwrap().clone();
     let of_b = (0..).map(|number| format!("y{number}")).find(|name| {
         let authority = naming::authority_of(&view, name);
         authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
@@ -795,7 +795,7 @@ fn a_request_for_a_name_that_is_cancelled_is_answered_at_once_and_the_name_is_fr
     assert_eq!(world.ask(world.local, cancel.clone()), Ok(ReplyBody::Done), "it waits no more");
     world.go_on(SOON_MS);
     assert!(!world.nodes[0].home().is_reserved(&name));
-    assert!(!world.nodes[0].cluster.as_ref().unwrap().naming.holds(&name), "it is given back");
+    assert!(!world.nodes[0].cluster.0.as_ref().unwrap().naming.holds(&name), "it is given back");
     world.ask(world.local, reserve).unwrap();
     world.go_on(SOON_MS);
     assert!(world.nodes[0].home().is_reserved(&name));

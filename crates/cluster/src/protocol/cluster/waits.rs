@@ -34,7 +34,8 @@ impl NodeState {
         }
         let (sealed, missing): (Vec<String>, Vec<String>) =
             names.into_iter().partition(|name| self.home.has_name(name).unwrap_or(false));
-        let sealed = sealed.into_iter().filter(|name| self.may(node, Rights::READ, name)).collect();
+        let sealed =
+            sealed.into_iter().filter(|name| self.rules.may(node, Rights::READ, name)).collect();
         let Some(cluster) = &mut self.cluster.0 else {
             return Answer::Sealed(sealed);
         };
@@ -63,7 +64,7 @@ impl NodeState {
             return;
         };
         for node in nodes {
-            if !self.may(&node, Rights::READ, name) {
+            if !self.rules.may(&node, Rights::READ, name) {
                 continue;
             }
             let question = Question::Sealed { names: vec![name.to_owned()] };

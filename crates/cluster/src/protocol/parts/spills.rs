@@ -6,6 +6,7 @@ use farrow_memory::Length;
 use farrow_store::{Evicted, EvictionCandidate, EvictionPolicy, Freed, ObjectId, SpillHead};
 use farrow_wire::WireError;
 
+use crate::protocol::action::Action;
 use crate::protocol::identity::SessionId;
 use crate::protocol::spill_job::{SpillJob, WriteFault};
 
@@ -133,6 +134,11 @@ impl Spills {
         let folder = self.label.clone().unwrap_or_default();
         let (bytes, reason) = (*bytes, fault.reason.clone());
         Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
+    }
+
+    /// Moves new jobs to the actions.
+    pub(in crate::protocol) fn take_jobs(&mut self, out: &mut Vec<Action>) {
+        out.extend(self.jobs.drain(..).map(Action::Spill));
     }
 
     pub(in crate::protocol) fn forget_file(&mut self, id: ObjectId) {

@@ -243,6 +243,6 @@ impl NodeState {
                 format!("{}\0", name.unwrap_or_default())
             }
         };
-        self.check_node_may(from, &full, Rights::DELETE)
+        self.rules.check(from, &full, Rights::DELETE)
     }
 }

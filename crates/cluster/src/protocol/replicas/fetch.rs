@@ -18,6 +18,7 @@ use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor};
 use crate::protocol::convert::{limit, store_error};
+use crate::protocol::parts::reclaim::reclaim;
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
@@ -448,7 +449,7 @@ impl NodeState {
     ) -> Result<Option<Vec<Span>>, WireError> {
         let mut begun = begin(&mut self.home);
         if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
-            self.reclaim();
+            reclaim(&mut self.home);
             let room = Room::of_run(bytes);
             let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
             if evicted.objects == 0 {
@@ -580,7 +581,7 @@ impl NodeState {
             }
             Err(error) => self.end_load(origin, Err(store_error(error)), now_ms, out),
         }
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     /// Fetches again after the home was lost or recalled the object during the fetch. The home may

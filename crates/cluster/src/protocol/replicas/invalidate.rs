@@ -52,7 +52,7 @@ impl NodeState {
             }
             self.drop_replica(origin);
         }
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     /// Drops the replica of an object, and those of parts of it.
@@ -99,7 +99,7 @@ impl NodeState {
         for origin in waiting.map(|(origin, _)| *origin).collect::<Vec<_>>() {
             self.open_again(origin, now_ms, out);
         }
-        self.reclaim_soon(now_ms);
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     /// After this node joined in a new incarnation: the members drop their replicas of the previous
@@ -210,8 +210,8 @@ impl NodeState {
             }
             DeleteOrigin::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
         }
-        self.reclaim_soon(now_ms);
-        self.take_jobs(out);
+        self.reclaim.soon(&self.home, now_ms);
+        self.spills.take_jobs(out);
     }
 
     pub(super) fn tell_member_gone(

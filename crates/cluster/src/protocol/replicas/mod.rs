@@ -21,7 +21,7 @@ mod state;
 mod transfers;
 mod withdrawals;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use farrow_memory::Span;
 use farrow_store::StoreError;
@@ -53,7 +53,7 @@ impl NodeState {
         self.replicas.bytes_max = bytes_max;
         // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
-        self.tell_net_rules();
+        self.replicas.tell_rules(&self.rules, &self.home);
     }
 
     /// Whether other nodes read from an earlier incarnation of this node by network.
@@ -65,17 +65,6 @@ impl NodeState {
     pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
         let joined = self.home.client_join(self.pid, NET_START_TIME, self.owner_uid)?;
         self.home.hold_block(joined.client)
-    }
-
-    /// Passes the current rules to the threads of the network fabric.
-    pub(super) fn tell_net_rules(&self) {
-        if let Some(port) = &self.replicas.port {
-            let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
-            rules.rights = self.rules.clone();
-            let namespaces = self.home.namespaces();
-            let namespaces = namespaces.map(|one| (one.id.0, one.options.name.clone()));
-            rules.namespaces = namespaces.collect();
-        }
     }
 
     /// Handles an event of the network fabric.
@@ -93,7 +82,7 @@ impl NodeState {
             NetEvent::TicketWanted { node, number } => self.want_ticket(&node, number, out),
             NetEvent::Restore { id } => self.restore_soon(id),
         }
-        self.take_jobs(out);
+        self.spills.take_jobs(out);
     }
 
     /// Does the work that is due.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::Length;
-use farrow_store::{EvictionCandidate, EvictionPolicy, ObjectId};
+use farrow_store::{EvictionCandidate, EvictionPolicy, Home, ObjectId};
 use farrow_wire::PartSpec;
 
 use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, ImportTarget, Opening};
 use super::withdrawals::{EVERYTHING, Forwarded, Leaving, PendingDelete, Withdrawal};
 use crate::net::{Interests, Rules};
 use crate::protocol::identity::SessionId;
+use crate::protocol::rights::RightsTable;
 
 /// Access of the state to the network fabric.
 pub(in crate::protocol) struct Port {
@@ -69,6 +70,17 @@ impl Replicas {
     /// `"net"` or `"net+TLS"`, if there is such a fabric.
     pub(in crate::protocol) fn kind(&self) -> Option<&'static str> {
         self.port.as_ref().map(|port| port.kind)
+    }
+
+    /// Passes the current rules to the threads of the network fabric.
+    pub(in crate::protocol) fn tell_rules(&self, rights: &RightsTable, home: &Home) {
+        if let Some(port) = &self.port {
+            let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
+            rules.rights = rights.clone();
+            let namespaces = home.namespaces();
+            let namespaces = namespaces.map(|one| (one.id.0, one.options.name.clone()));
+            rules.namespaces = namespaces.collect();
+        }
     }
 
     /// Number of objects fetched since the start, and their bytes.

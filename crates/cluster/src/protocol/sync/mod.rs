@@ -274,7 +274,7 @@ impl NodeState {
                 self.check_retained(&name)?;
                 self.check_answers(&ask)?;
                 self.sync.table.is_new(from, number);
-                if !self.may(from, right_for(&ask), &name) {
+                if !self.rules.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
                     self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], now_ms, out);
                 } else if name.len() <= NAME_BYTES_MAX as usize {

@@ -205,7 +205,7 @@ impl NodeState {
     }
 
     fn may_hand_over(&self, node: &str, name: &str) -> bool {
-        name.len() <= NAME_BYTES_MAX as usize && self.may(node, Rights::WRITE, name)
+        name.len() <= NAME_BYTES_MAX as usize && self.rules.may(node, Rights::WRITE, name)
     }
 
     /// Handles state from a leaving node, for names that this node will own.
