@@ -220,4 +220,10 @@ impl NodeState {
     pub fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
         self.cluster.watch_later(slot, now_ms);
     }
+
+    /// Time for which replicas are known to be current; `None`: no limit applies.
+    pub(crate) fn replicas_last_ms(&self, now_ms: u64) -> Option<u64> {
+        self.replicas.kind()?;
+        self.cluster.lease_left_ms(now_ms)
+    }
 }

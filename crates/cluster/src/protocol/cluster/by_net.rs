@@ -95,13 +95,6 @@ impl NodeState {
         }
     }
 
-    /// Time for which replicas are known to be current; `None`: no limit applies.
-    pub(crate) fn replicas_last_ms(&self, now_ms: u64) -> Option<u64> {
-        self.replicas.kind()?;
-        let cluster = self.cluster.0.as_ref()?;
-        Some(cluster.membership.lease_left_ms(now_ms))
-    }
-
     /// Sets the time until which clients may use replicas without asking.
     pub(crate) fn set_replicas_until(&mut self, until_ns: u64) {
         if let Err(error) = self.home.set_replicas_until(until_ns) {

@@ -1,8 +1,8 @@
 //! Names that this node holds or asks for.
 
 use farrow_membership::naming::NameRefusal;
-use farrow_store::own_name;
-use farrow_wire::{Rights, WireError};
+use farrow_store::{Home, ObjectId, own_name};
+use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::state::OptionalCluster;
 use crate::protocol::identity::SessionId;
@@ -61,6 +61,20 @@ impl OptionalCluster {
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
             why => WireError::CutOff { node, reason: why.to_string() },
+        }
+    }
+
+    /// Whether an authority may not know yet that an object has this name.
+    pub(in crate::protocol) fn is_in_debt(&self, home: &Home, target: &WireTarget) -> bool {
+        let Some(naming) = self.0.as_ref().map(|cluster| &cluster.naming) else {
+            return false;
+        };
+        match target {
+            WireTarget::Name(full) => naming.owes(full),
+            WireTarget::Id(hi, lo) => {
+                let name = home.name_of_object(ObjectId { hi: *hi, lo: *lo });
+                name.is_some_and(|full| naming.owes(&full))
+            }
         }
     }
 }

@@ -90,20 +90,6 @@ impl NodeState {
         (!names.is_empty()).then_some(names)
     }
 
-    /// Whether an authority may not know yet that an object has this name.
-    pub(in crate::protocol) fn is_in_debt(&self, target: &WireTarget) -> bool {
-        let Some(naming) = self.cluster.0.as_ref().map(|cluster| &cluster.naming) else {
-            return false;
-        };
-        match target {
-            WireTarget::Name(full) => naming.owes(full),
-            WireTarget::Id(hi, lo) => {
-                let name = self.home.name_of_object(ObjectId { hi: *hi, lo: *lo });
-                name.is_some_and(|full| naming.owes(&full))
-            }
-        }
-    }
-
     /// Resumes requests that need not wait for authorities any more.
     fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(Cluster { naming, parked, .. }) = self.cluster.0.as_deref_mut() else {

@@ -306,4 +306,9 @@ impl OptionalCluster {
         let all = [membership, naming, parked, watched, dirty, untold, by_net];
         all.into_iter().flatten().min()
     }
+
+    /// The rest of this node's lease; `None` without a cluster.
+    pub(in crate::protocol) fn lease_left_ms(&self, now_ms: u64) -> Option<u64> {
+        Some(self.0.as_ref()?.membership.lease_left_ms(now_ms))
+    }
 }
