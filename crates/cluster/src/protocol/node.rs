@@ -300,7 +300,9 @@ impl NodeState {
             }
             (RequestBody::FindLost { name }, Some(slot)) => {
                 let full = self.full_name(slot, &name);
-                match full.and_then(|full| self.cluster.find_lost((session, seq), &full, out)) {
+                let home = &self.home;
+                let asked = (session, seq);
+                match full.and_then(|full| self.cluster.find_lost(home, asked, &full, out)) {
                     Ok(None) => return,
                     Ok(Some(found)) => Ok(found),
                     Err(error) => Err(error),

@@ -5,11 +5,13 @@
 //! all others if it does not have the name. So no answer depends on a hint.
 
 use farrow_membership::naming::NameMessageBody;
+use farrow_store::Home;
 use farrow_wire::Rights;
 
 use super::hint_table::HintFor;
 use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
+use super::state::OptionalCluster;
 use crate::protocol::Action;
 use crate::protocol::state::NodeState;
 
@@ -29,49 +31,59 @@ pub(in crate::protocol) enum AskFirst {
     Authority,
 }
 
-impl NodeState {
-    /// Which of these nodes to ask first for an object of this full name.
+/// A search for an object by its full name, and the nodes that may have it.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct NameSearch<'a> {
+    pub(in crate::protocol) full: &'a str,
+    pub(in crate::protocol) nodes: &'a [String],
+    pub(in crate::protocol) by: HintFor,
+}
+
+impl OptionalCluster {
+    /// Which nodes to ask first.
     pub(in crate::protocol) fn ask_first(
         &mut self,
-        full: &str,
-        nodes: &[String],
-        search: HintFor,
+        home: &Home,
+        search: NameSearch<'_>,
         out: &mut Vec<Action>,
     ) -> AskFirst {
+        let NameSearch { full, nodes, by } = search;
         if nodes.len() < ASKED_FROM_NODES {
             return AskFirst::All;
         }
         let authority = self.authority_name(full);
         if authority == self.own_name() {
-            let hint = self.hinted_home(full);
+            let hint = self.hinted_home(home, full);
             return hint.filter(|node| nodes.contains(node)).map_or(AskFirst::All, AskFirst::Node);
         }
         let question = Question::Where { name: full.to_owned() };
-        let about = PendingQuestion::Where(search);
+        let about = PendingQuestion::Where(by);
         match self.ask_node_within(&authority, &question, about, HINT_MS_MAX, out) {
             true => AskFirst::Authority,
             false => AskFirst::All,
         }
     }
 
+    fn hinted_home(&self, home: &Home, full: &str) -> Option<String> {
+        if home.has_name(full).unwrap_or(false) {
+            return Some(self.own_name());
+        }
+        self.0.as_ref()?.hints.home_of(full).map(str::to_owned)
+    }
+}
+
+impl NodeState {
     /// Remembers what a home reported to this authority.
     pub(super) fn note_hints(&mut self, home: &str, body: &NameMessageBody) {
-        if let (Some(cluster), NameMessageBody::Settle { names }) = (&mut self.cluster, body) {
+        if let (Some(cluster), NameMessageBody::Settle { names }) = (&mut self.cluster.0, body) {
             names.iter().for_each(|name| cluster.hints.note(home, name.clone()));
         }
     }
 
     /// Answers another node's question where a name is.
     pub(super) fn where_is(&self, from: &str, full: &str) -> Answer {
-        let may_read = self.may(from, Rights::READ, full);
-        Answer::Where(self.hinted_home(full).filter(|_| may_read))
-    }
-
-    fn hinted_home(&self, full: &str) -> Option<String> {
-        if self.home.has_name(full).unwrap_or(false) {
-            return Some(self.own_name());
-        }
-        self.cluster.as_ref()?.hints.home_of(full).map(str::to_owned)
+        let may_read = self.rules.may(from, Rights::READ, full);
+        Answer::Where(self.cluster.hinted_home(&self.home, full).filter(|_| may_read))
     }
 
     /// Handles the answer of an authority, or its failure.
@@ -88,7 +100,7 @@ impl NodeState {
         };
         match search {
             HintFor::Opening(token) => self.open_at_hint(token, hint, now_ms, out),
-            HintFor::Lookup(lookup) => self.look_at_hint(lookup, hint, out),
+            HintFor::Lookup(lookup) => self.cluster.look_at_hint(lookup, hint, out),
         }
     }
 }

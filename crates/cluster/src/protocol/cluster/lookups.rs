@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use farrow_store::Home;
 use farrow_wire::{ReplyBody, WireError};
 
 use super::hint_table::HintFor;
-use super::hints::AskFirst;
+use super::hints::{AskFirst, NameSearch};
 use super::peer::because;
 use super::pending::PendingQuestion;
 use super::questions::NAMES_MAX;
@@ -28,6 +29,7 @@ impl OptionalCluster {
     /// were asked, and the answer follows later.
     pub(in crate::protocol) fn find_lost(
         &mut self,
+        home: &Home,
         (session, seq): (SessionId, u64),
         full: &str,
         out: &mut Vec<Action>,
@@ -50,7 +52,8 @@ impl OptionalCluster {
         let (waiting, full_name) = (BTreeSet::new(), full.to_owned());
         let one = NameLookup { session, seq, full: full_name, waiting, rest, silent: None };
         cluster.lookups.all.insert(lookup, one);
-        match self.ask_first(full, &unread, HintFor::Lookup(lookup), out) {
+        let search = NameSearch { full, nodes: &unread, by: HintFor::Lookup(lookup) };
+        match self.ask_first(home, search, out) {
             AskFirst::All => self.look_at_hint(lookup, None, out),
             AskFirst::Node(node) => self.look_at_hint(lookup, Some(node), out),
             AskFirst::Authority => {}
@@ -65,7 +68,7 @@ impl OptionalCluster {
         hint: Option<String>,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else { return };
+        let Some(cluster) = &mut self.0 else { return };
         let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
         let Some(one) = cluster.lookups.all.get_mut(&lookup) else { return };
         let nodes = match hint.and_then(|node| one.rest.take(&node)) {

@@ -337,7 +337,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         self.note_hints(from.name.as_str(), &message.body);
-        let Some(cluster) = &mut self.cluster else {
+        let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         let Cluster { naming, peers, membership, .. } = &mut **cluster;

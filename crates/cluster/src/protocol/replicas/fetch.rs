@@ -16,7 +16,7 @@ use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
-use crate::protocol::cluster::{AskFirst, HintFor};
+use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::parts::reclaim::reclaim;
 use crate::protocol::state::NodeState;
@@ -107,8 +107,8 @@ impl NodeState {
     /// Nodes that may have an object.
     fn nodes_with(&self, wish: &NetQuery) -> Vec<String> {
         match wish {
-            NetQuery::Id(hi, _) => self.net_node_of(*hi).into_iter().collect(),
-            _ => self.net_nodes(),
+            NetQuery::Id(hi, _) => self.cluster.net_node_of(*hi).into_iter().collect(),
+            _ => self.cluster.net_nodes(),
         }
     }
 
@@ -123,12 +123,12 @@ impl NodeState {
         let nodes = self.nodes_with(&key.wish);
         let first = match &key.wish {
             NetQuery::Name(full) => {
-                let full = full.clone();
-                self.ask_first(&full, &nodes, HintFor::Opening(token), out)
+                let search = NameSearch { full, nodes: &nodes, by: HintFor::Opening(token) };
+                self.cluster.ask_first(&self.home, search, out)
             }
             _ => AskFirst::All,
         };
-        let lost_ms = now_ms.saturating_add(self.net_patience_ms());
+        let lost_ms = now_ms.saturating_add(self.cluster.net_patience_ms());
         let mut opening = Opening::new(key, waiters, [], now_ms, lost_ms);
         opening.rest = nodes.into_iter().collect();
         opening.is_hint_awaited = first == AskFirst::Authority;

@@ -224,7 +224,7 @@ impl NodeState {
         }
         self.counts.sealed += 1;
         self.quota.reservations.note_sealed();
-        self.note_reservations();
+        self.cluster.note_reservations();
         if let Some(name) = &wanted.name {
             self.waits.sealed(name);
             self.answer_waits(out);
@@ -244,7 +244,7 @@ impl NodeState {
     /// Whether the object could be sealed now.
     fn check_seal(&mut self, import: &ImportTarget) -> Result<(), WireError> {
         let name = import.seal.as_ref().and_then(|seal| seal.name.as_deref());
-        name.map_or(Ok(()), |name| self.check_held(name))?;
+        name.map_or(Ok(()), |name| self.cluster.check_held(name))?;
         self.quota.check_objects(&mut self.home, import.slot, 1)
     }
 }
