@@ -817,7 +817,7 @@ fn a_lookup_on_another_node_that_is_cancelled_is_answered_at_once() {
 #[test]
 fn a_name_is_looked_for_where_its_authority_says() {
     let mut world = World::new(false);
-    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let view = world.nodes[0].cluster.0.as_ref().unwrap().membership.view().unwrap().clone();
     let name_of = |node: &str| {
         let is_its = |name: &String| {
             let authority = naming::authority_of(&view, name);
@@ -827,23 +827,26 @@ fn a_name_is_looked_for_where_its_authority_says() {
     };
     let (of_a, of_b) = (name_of("a"), name_of("b"));
     let nodes = ["b", "c", "d"].map(str::to_owned);
-    let search = HintFor::Lookup(9);
+    let first = |node: &mut NodeState, full: &str, nodes: &[String], out: &mut Vec<Action>| {
+        let search = NameSearch { full, nodes, by: HintFor::Lookup(9) };
+        node.cluster.ask_first(&node.home, search, out)
+    };
     let mut out = Vec::new();
     let a = &mut world.nodes[0];
     // Of few nodes all are asked at once.
-    assert_eq!(a.ask_first(&of_b, &nodes[..2], search, &mut out), AskFirst::All);
-    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::All, "nothing is known");
+    assert_eq!(first(a, &of_b, &nodes[..2], &mut out), AskFirst::All);
+    assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::All, "nothing is known");
     assert!(out.is_empty());
     let settled = naming::NameMessageBody::Settle { names: vec![of_a.clone()] };
     a.note_hints("c", &settled);
-    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::Node("c".to_owned()));
+    assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::Node("c".to_owned()));
     assert_eq!(a.where_is("b", &of_a), Answer::Where(Some("c".to_owned())));
     // The hinted node is none of those that may have it.
     a.note_hints("e", &settled);
-    assert_eq!(a.ask_first(&of_a, &nodes, search, &mut out), AskFirst::All);
+    assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::All);
     assert!(out.is_empty());
     // One question to the authority, instead of one to each node.
-    assert_eq!(a.ask_first(&of_b, &nodes, search, &mut out), AskFirst::Authority);
+    assert_eq!(first(a, &of_b, &nodes, &mut out), AskFirst::Authority);
     let [Action::Peer(PeerAction::Ask { node, body, .. })] = &out[..] else { panic!("{out:?}") };
     assert_eq!(node, "b");
     let question: Question = postcard::from_bytes(body).unwrap();
@@ -858,7 +861,7 @@ fn a_name_is_looked_for_where_its_authority_says() {
 #[test]
 fn an_authority_hears_where_a_name_was_used() {
     let mut world = World::new(false);
-    let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+    let view = world.nodes[0].cluster.0.as_ref().unwrap().membership.view().unwrap().clone();
     let mut names = (0..).map(|number| format!("y{number}"));
     let name = names.find(|name| {
         let authority = naming::authority_of(&view, name);
