@@ -49,6 +49,7 @@ impl RequestBody {
             Self::ListAt { .. } => "list_at",
             Self::Import { .. } => "import",
             Self::FindAt { .. } => "find_at",
+            Self::EndLeases { .. } => "end_leases",
         }
     }
 }

@@ -63,6 +63,12 @@ pub const ROOM_RANGES_MAX: usize = 64;
 /// Longest wait in milliseconds that one message may request; a client then asks again.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 
+/// Longest lease of an object in milliseconds: a lease covers messages in flight, not storage.
+pub const LEASE_MS_MAX: u64 = 3_600_000;
+
+/// Key of the metadata of an object with a lease, which a restarted daemon reads: milliseconds.
+pub const LEASE_LABEL: &str = "farrow.lease_ms";
+
 /// After a request, each side polls for the next message for this long before it sleeps. Waking a
 /// sleeping core takes 50 to 100 us on a virtual machine, ten times the cost of a request.
 pub const SPIN: Duration = Duration::from_micros(50);

@@ -235,6 +235,12 @@ pub enum RequestBody {
         /// The objects: a few dozen names, since the request to the node is short.
         targets: Vec<WireTarget>,
     },
+    /// Starts the clock of leases of this client: each object is deleted `lease_ms` after now, as
+    /// if the client had ended. Ids without a lease of this client are ignored.
+    EndLeases {
+        /// The two halves of each id.
+        ids: Vec<(u64, u64)>,
+    },
 }
 
 /// A step of an import.
@@ -407,6 +413,10 @@ pub struct SealItem {
     /// True when the object exists only to be brought to another node: it is deleted when the client
     /// ends.
     pub is_staged: bool,
+    /// Milliseconds for which a reference in flight outlives this client, at most
+    /// [`LEASE_MS_MAX`](super::LEASE_MS_MAX); 0: no lease. An object with a lease is pinned, and is
+    /// deleted this long after the client ends or sends [`RequestBody::EndLeases`].
+    pub lease_ms: u64,
 }
 
 impl SealItem {
@@ -427,6 +437,7 @@ impl SealItem {
             is_reserved_object: false,
             is_held_by_creator: false,
             is_staged: false,
+            lease_ms: 0,
         }
     }
 }

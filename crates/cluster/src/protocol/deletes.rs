@@ -36,6 +36,7 @@ impl NodeState {
                         staged.remove(&deleted.id);
                         !staged.is_empty()
                     });
+                    self.leases.forget(deleted.id);
                     self.counts.deleted += 1;
                     Ok(())
                 }

@@ -29,6 +29,7 @@ impl NodeState {
             return self.leave(slot, now_ms);
         }
         self.drop_staged(slot);
+        self.leases.end_all(slot, now_ms);
         // No process can continue the client's unfinished objects.
         self.quota.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
@@ -119,6 +120,7 @@ impl NodeState {
     pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
         self.quota.reservations.take_back(slot, u32::MAX);
         self.drop_staged(slot);
+        self.leases.end_all(slot, now_ms);
         let left = match self.home.region().is_node_local() && !self.is_bare(slot) {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),

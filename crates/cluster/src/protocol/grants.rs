@@ -74,6 +74,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Unreserve { .. }
         | RequestBody::Confirm { .. }
         | RequestBody::ConfirmEarlier
+        | RequestBody::EndLeases { .. }
         | RequestBody::Reclaim
         | RequestBody::Cancel { .. }
         | RequestBody::Import { step: ImportStep::Abandon, .. }

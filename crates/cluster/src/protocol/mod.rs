@@ -18,6 +18,7 @@ mod grants;
 mod handover;
 mod hello;
 mod identity;
+mod leases;
 mod namespaces;
 mod node;
 mod overview;

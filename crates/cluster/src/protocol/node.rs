@@ -105,6 +105,7 @@ impl NodeState {
             self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
             self.doubts_at_ms,
+            self.leases.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -121,6 +122,7 @@ impl NodeState {
         }
         self.reclaim.tick(&mut self.home, now_ms);
         self.release_in_doubt(now_ms);
+        self.tick_leases(now_ms, out);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
         self.tick_sync(now_ms, out);

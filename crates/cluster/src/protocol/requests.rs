@@ -138,6 +138,7 @@ impl NodeState {
                 .current_stats(now_ms)
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))
                 .map_err(store_error),
+            RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => {
@@ -263,6 +264,9 @@ impl NodeState {
         }
         if item.is_staged {
             self.staged.entry(slot).or_default().insert(id);
+        }
+        if item.lease_ms > 0 {
+            self.begin_lease(slot, id, item.lease_ms);
         }
         if item.is_reserved {
             self.cluster.note_reservations();

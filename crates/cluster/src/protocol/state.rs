@@ -12,6 +12,7 @@ use super::parts::cluster_record::retained_rules;
 use super::parts::eviction::Eviction;
 use super::parts::families::Families;
 use super::parts::fanout::FanOut;
+use super::parts::leases::Leases;
 use super::parts::quota::{Quota, Quotas};
 use super::parts::reclaim::Reclaim;
 use super::parts::sessions::ClientSession;
@@ -87,6 +88,8 @@ pub struct NodeState {
     pub(super) replicas: Replicas,
     /// Objects of clients that are deleted when these end.
     pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
+    /// Objects that references in flight name.
+    pub(super) leases: Leases,
     pub(super) quota: Quota,
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
@@ -118,6 +121,8 @@ impl NodeState {
         };
         let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
         let rules = retained_rules(&home);
+        let orphans: BTreeMap<_, _> = adopted.orphans.into_iter().collect();
+        let leases = Leases::resumed(&home, |slot| orphans.contains_key(&slot), now_ms);
         Self {
             home,
             place,
@@ -128,7 +133,7 @@ impl NodeState {
             sessions: BTreeMap::new(),
             strangers: 0,
             silent: BTreeSet::new(),
-            orphans: adopted.orphans.into_iter().collect(),
+            orphans,
             families: Families::default(),
             waits: Waits::default(),
             fan_out: FanOut::default(),
@@ -139,6 +144,7 @@ impl NodeState {
             spills: Spills::default(),
             replicas: Replicas::default(),
             staged: BTreeMap::new(),
+            leases,
             quota: Quota::default(),
             rules,
             reclaim: Reclaim::new(now_ms),

@@ -6,6 +6,7 @@ pub(in crate::protocol) mod cluster_record;
 pub(in crate::protocol) mod eviction;
 pub(in crate::protocol) mod families;
 pub(in crate::protocol) mod fanout;
+pub(in crate::protocol) mod leases;
 pub(in crate::protocol) mod quota;
 pub(in crate::protocol) mod reclaim;
 pub(in crate::protocol) mod reservations;

@@ -227,6 +227,16 @@ impl NodeState {
         }
     }
 
+    /// Deletes an object of this node whose lease is over.
+    pub(in crate::protocol) fn delete_leased(
+        &mut self,
+        target: WireTarget,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Lease, target), now_ms, out);
+    }
+
     fn check_delete_for(&self, from: &str, target: &WireTarget) -> Result<(), WireError> {
         let of_store = store_target(target);
         let missing = || WireError::NotFound { what: target.to_string() };

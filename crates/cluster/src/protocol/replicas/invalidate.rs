@@ -209,6 +209,12 @@ impl NodeState {
                 self.delete_answered((number, place), result, out)
             }
             DeleteOrigin::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
+            // Its client, or another one, may have deleted it meanwhile.
+            DeleteOrigin::Lease => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, %target, "not deleted at the end of its lease");
+                }
+            }
         }
         self.reclaim.soon(&self.home, now_ms);
         self.spills.take_jobs(out);

@@ -37,6 +37,8 @@ pub(in crate::protocol) enum DeleteOrigin {
     /// The number of the delete, and the index of the object in it.
     Client(u64, usize),
     Node(u64),
+    /// The end of a lease: nobody waits for an answer.
+    Lease,
 }
 
 /// A delete of an object of this node, waiting until no other node finds the object.
