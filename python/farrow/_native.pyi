@@ -30,6 +30,7 @@ __all__ = [
     "InternalError",
     "LabArena",
     "ObjectRef",
+    "SharedReference",
     "Writer",
     "__version__",
     "certs_init",
@@ -42,7 +43,9 @@ __all__ = [
     "lab_profile",
     "leftovers",
     "node_main",
+    "open_shared",
     "panic_on_purpose",
+    "share",
     "survey",
 ]
 
@@ -1567,6 +1570,41 @@ class DissociatedMessages:
     @property
     def length(self) -> int:
         """Size of the region in bytes."""
+
+@final
+class SharedReference:
+    """A reference to a value, and the lease on it, which begins to run when this object is gone."""
+
+    @property
+    def message(self) -> bytes:
+        """The reference, as ``open_shared`` takes it."""
+    @property
+    def address(self) -> str:
+        """Path of the socket of the node through which the reference was made."""
+
+def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
+    """Make a reference to a value whose buffers are in the memory of nodes.
+
+    Args:
+        obj: a value that ``Client.put`` takes.
+        min_bytes: fewest bytes in the memory of nodes.
+        lease: seconds for which the reference outlives the result and this process.
+
+    Returns:
+        None: fewer bytes are there, or fewer than half of the value's.
+
+    Raises:
+        OutOfMemory, QuotaExceeded, NotGranted, ...: as ``Client.put``.
+    """
+
+def open_shared(client: Client, message: bytes) -> Any:
+    """The value of a reference.
+
+    Raises:
+        NotFound: its lease is over.
+        InvalidDescriptor: the message, or what it refers to, is no reference.
+        NodeLost, NodeUnreachable: as ``Client.get``.
+    """
 
 @final
 class LabArena:

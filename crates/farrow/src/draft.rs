@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_store::{Held, Metadata, ObjectId};
-use farrow_wire::RequestBody;
+use farrow_wire::{RequestBody, SealItem};
 
 use crate::background;
 use crate::error::Error;
@@ -117,10 +117,20 @@ impl Draft {
 
     /// Seals it without a name, until another node has brought it or the client ends.
     pub(crate) fn stage(mut self) -> Result<SealedHold, Error> {
+        self.seal_nameless(|item| item.is_staged = true)
+    }
+
+    /// Seals it without a name, with a lease for references in flight. Its metadata has the label of
+    /// the lease.
+    pub(crate) fn lease(mut self, lease_ms: u64) -> Result<SealedHold, Error> {
+        self.seal_nameless(|item| item.lease_ms = lease_ms)
+    }
+
+    fn seal_nameless(&mut self, set: impl FnOnce(&mut SealItem)) -> Result<SealedHold, Error> {
         let Some(mut written) = self.written.take() else {
             return Err(Error::InvalidArgument("the object is sealed".into()));
         };
-        written.item.is_staged = true;
+        set(&mut written.item);
         let sealing = self.session.sealing();
         written.ask(&self.session);
         let result = seal::one(&self.session, written.item.clone());
@@ -140,6 +150,15 @@ impl Drop for Draft {
 impl SealedHold {
     pub(crate) fn id(&self) -> ObjectId {
         self.id
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Number of its blocks besides the primary one.
+    pub(crate) fn extra_count(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.entry().extra_count as usize)
     }
 
     /// Bytes of the object's buffers.

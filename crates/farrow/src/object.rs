@@ -11,6 +11,7 @@ use farrow_memory::{Length, Offset, SealedBytes, Span};
 use farrow_store::{Entry, Held, ObjectId, ObjectKind, StoreError};
 use farrow_wire::PartSpec;
 
+use crate::arena::SMALL_BYTES_MAX;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -241,7 +242,7 @@ impl Object {
 
     /// A range of the object, by its offset at seal, as a buffer that holds the object; `None` if
     /// the range is outside the object.
-    fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
+    pub(crate) fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
         let wanted = Span { offset: Offset(offset), length: Length(length) };
         // Sorted by offset: the last block that starts at or before the range.
@@ -308,7 +309,12 @@ impl ObjectBytes {
     /// The bytes' address and length, and their hold: the address is valid until the hold is
     /// dropped.
     pub fn into_hold(self) -> (*const u8, usize, Arc<Hold>) {
-        (self.bytes.as_ptr(), self.len(), self.hold)
+        let hold = match self.len() as u64 > SMALL_BYTES_MAX {
+            // A put or a reference may use the bytes in place; smaller ones are copied as quickly.
+            true => Arc::new(self.hold.for_buffer(self.hold.entry().primary)),
+            false => self.hold,
+        };
+        (self.bytes.as_ptr(), self.bytes.as_slice().len(), hold)
     }
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn block_bytes(
 
 /// Blocks that an object refers to in place, found while its buffers are walked.
 #[derive(Default)]
-struct InPlace {
+pub(crate) struct InPlace {
     /// Buffers of the pool, live.
     pool: Vec<Span>,
     /// Blocks of sealed objects.
@@ -156,7 +156,12 @@ struct InPlace {
 
 impl InPlace {
     /// Offset of the bytes if they may stay where they are.
-    fn locate(&mut self, session: &Session, pointer: *const u8, length: usize) -> Option<u64> {
+    pub(crate) fn locate(
+        &mut self,
+        session: &Session,
+        pointer: *const u8,
+        length: usize,
+    ) -> Option<u64> {
         // A page is the unit of protection, and a small buffer should not keep a large block alive.
         if (length as u64) < page_bytes() {
             return None;
@@ -175,6 +180,11 @@ impl InPlace {
             None => remember(&mut self.sealed, session.blocks.find(span)?),
         }
         Some(offset.0)
+    }
+
+    /// All blocks, in order.
+    pub(crate) fn into_spans(self) -> Vec<Span> {
+        sorted(self.sealed.into_iter().chain(self.pool).collect())
     }
 }
 
@@ -288,6 +298,7 @@ pub(crate) fn write(
         is_reserved_object: false,
         is_held_by_creator: !pool_pages.is_empty(),
         is_staged: false,
+        lease_ms: 0,
     };
     let mut tail = vec![0; (total - descriptor_at) as usize];
     if let Some(place) = tail.get_mut(..descriptor.len()) {
@@ -347,7 +358,7 @@ fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Erro
     Ok((plan, in_place))
 }
 
-fn describe(
+pub(crate) fn describe(
     value: &Value<'_>,
     locate: &mut dyn FnMut(*const u8, usize) -> Option<u64>,
 ) -> Result<Plan, Error> {

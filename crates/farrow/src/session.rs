@@ -30,6 +30,7 @@ use crate::node::{FIRST_CONNECTION, Node, Unanswered};
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pending_holds::PendingHolds;
 use crate::pool::PoolCore;
+use crate::registry::Registry;
 use crate::reserved_names::ReservedNames;
 use crate::reserved_objects::ReservedObjects;
 use crate::spans::{span, wire_span};
@@ -45,6 +46,16 @@ const USE_GRAIN_NS: u64 = 1_000_000;
 /// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
 /// it costs a table some 50 us more below this size, and a third less from twice this size on.
 const PROTECT_AT_ONCE_BYTES_MAX: u64 = 2 << 20;
+
+/// The sessions of this process, and those that a forked child inherited.
+static SESSIONS: Registry<Session> = Registry::new();
+
+/// The sessions that this process has opened.
+pub(crate) fn own_sessions() -> Vec<Arc<Session>> {
+    let mut all = SESSIONS.all();
+    all.retain(|session| session.is_own_process());
+    all
+}
 
 /// The daemon's identification of this client.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +140,7 @@ impl Session {
         background::warm_up();
         // The first `get` should not pay for the first index lookup either.
         let _ = reader.lookup(farrow_store::Target::Name("farrow"));
-        Ok(Arc::new(Self {
+        let session = Arc::new(Self {
             socket,
             timeout: options.timeout,
             extents: Extents::new(heap, false)?,
@@ -159,7 +170,9 @@ impl Session {
             link: Mutex::new(Connection { link: Arc::new(link), number: FIRST_CONNECTION }),
             reconnecting: Turn::default(),
             hold_slots: Mutex::default(),
-        }))
+        });
+        SESSIONS.add(&session);
+        Ok(session)
     }
 
     /// False in a forked child: the holds and the extents belong to its parent.
@@ -575,6 +588,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
             | RequestBody::ConfirmEarlier
+            | RequestBody::EndLeases { .. }
             | RequestBody::Reclaim
             | RequestBody::Stats
             | RequestBody::Namespaces

@@ -318,6 +318,7 @@ impl Writer {
             is_reserved_object: self.reservation.is_there(),
             is_held_by_creator: true,
             is_staged,
+            lease_ms: 0,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
         if !is_staged && let Some((id, held)) = local::seal_held(&session, &item) {

@@ -33,6 +33,7 @@ mod part;
 mod plain;
 mod pool;
 mod reference;
+mod sharing;
 mod shim;
 mod waiting;
 mod warm;
@@ -68,6 +69,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<node::CopyBuffers>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<waiting::CancelToken>()?;
+    module.add_class::<sharing::SharedReference>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
     module.add_function(wrap_pyfunction!(certs::issue, module)?)?;
@@ -80,6 +82,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
     module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;
+    module.add_function(wrap_pyfunction!(sharing::share, module)?)?;
+    module.add_function(wrap_pyfunction!(sharing::open_shared, module)?)?;
     module.add_function(wrap_pyfunction!(panic_on_purpose, module)?)?;
     Ok(())
 }

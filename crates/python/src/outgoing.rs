@@ -5,7 +5,7 @@ use crate::incoming::Numpy;
 use crate::shim;
 use arrow_buffer::Buffer;
 use farrow::arrow::Kind;
-use farrow::{ArrowObject, BatchItem, Object, ObjectBytes, ObjectKind};
+use farrow::{ArrowObject, BatchItem, NdArray, Object, ObjectBytes, ObjectKind};
 use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -16,7 +16,7 @@ pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
         ObjectKind::Bytes => buffer(py, object.into_view().map_err(raise)?),
         ObjectKind::NdArray => {
             let (shape, data) = object.ndarray().map_err(raise)?;
-            Numpy::get(py)?.build(&arrow_buffer(py, data)?, &shape)
+            build_ndarray(py, &shape, data)
         }
         _ => build_arrow(py, &convert::rebuild(&object).map_err(raise)?),
     }
@@ -33,6 +33,15 @@ pub fn convert<'py>(
             value.py().import("farrow._convert")?.getattr("convert")?.call1((value, library))
         }
     }
+}
+
+/// A numpy array over its bytes.
+pub fn build_ndarray<'py>(
+    py: Python<'py>,
+    shape: &NdArray,
+    data: Buffer,
+) -> PyResult<Bound<'py, PyAny>> {
+    Numpy::get(py)?.build(&arrow_buffer(py, data)?, shape)
 }
 
 /// The pyarrow value of an Arrow object.
