@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from farrow import _native
 
-__all__ = ["connect"]
+__all__ = ["connect", "living"]
+
+# Clients that the program still has, for values that arrive by reference (``farrow.sharing``).
+_clients: weakref.WeakSet[_native.Client] = weakref.WeakSet()
 
 _LOADER = Path(__file__).with_name("_node.py")
 
@@ -46,9 +50,26 @@ def connect(
         b'hello'
     """
     if address is not None:
-        return _native.connect(os.fspath(address), timeout, namespace=namespace)
-    program = sys.executable or "python3"
-    return _native.connect(None, timeout, program, _node_arguments(), namespace)
+        client = _native.connect(os.fspath(address), timeout, namespace=namespace)
+    else:
+        program = sys.executable or "python3"
+        client = _native.connect(None, timeout, program, _node_arguments(), namespace)
+    _clients.add(client)
+    return client
+
+
+def living(address: str) -> _native.Client | None:
+    """A client of the node at an address that this process has already, if any."""
+    return next((client for client in _clients if client.address == address), None)
+
+
+def _after_fork() -> None:
+    """The clients of the parent belong to the parent."""
+    global _clients
+    _clients = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _node_arguments() -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 
 import farrow
 from conftest import Cluster, Node
-from farrow import _native, events, huge
+from farrow import _native, events, huge, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STUB = Path(farrow.__file__).parent / "_native.pyi"
 CLASSES = [farrow.Client, farrow.HugeTable, farrow.ObjectRef, farrow.Writer, events.Subscription]
 # They use what is in memory of their own process only.
-CANNOT_FAIL = {"Client.close", "ObjectRef.hex", "Subscription.close"}
+CANNOT_FAIL = {"Client.close", "ObjectRef.hex", "Subscription.close", "sharing.uninstall"}
 SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises|Examples):$", re.M)
 
 
@@ -37,6 +37,8 @@ def public() -> Iterator[tuple[str, Any]]:
         if name != "__version__":
             yield name, getattr(farrow, name)
     yield "events.Subscription", events.Subscription
+    for name in sharing.__all__:
+        yield f"sharing.{name}", getattr(sharing, name)
     for cls in CLASSES:
         for name, member in vars(cls).items():
             if not name.startswith("_"):

@@ -1,0 +1,235 @@
+"""References: made by a sender, and opened by a receiver."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from farrow import _connect, _native
+from farrow.exceptions import Disconnected, FarrowError, InvalidDescriptor, NotFound
+
+__all__ = ["LEASE_SECONDS", "LEASE_SECONDS_MAX", "MIN_BYTES", "Settings", "reduce", "use"]
+
+# A message and its envelope take some microseconds either way; below this a copy is as quick.
+MIN_BYTES = 65536
+# Engines retry within seconds; a queue that nobody reads for longer is a defect of the program.
+LEASE_SECONDS = 60.0
+# That of the node.
+LEASE_SECONDS_MAX = 3600.0
+
+_log = logging.getLogger("farrow.sharing")
+
+
+class Settings(NamedTuple):
+    """The arguments of ``farrow.sharing.install``."""
+
+    multiprocessing: bool
+    dask: bool
+    ray: bool
+    min_bytes: int
+    lease: float
+
+
+Register = Callable[[Settings | None], None]
+# A function and its arguments, as ``__reduce__`` returns them.
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class _State:
+    """What one process knows.  A forked child begins anew: nothing of its parent is its own."""
+
+    def __init__(self, settings: Settings | None = None, *, is_decided: bool = False) -> None:
+        self.settings = settings
+        # Whether this process, or the parent that forked it, has called install or uninstall.
+        self.is_decided = is_decided
+        # A weakref callback may run inside of any allocation, also under the lock: it does not
+        # take the lock.
+        self.lock = threading.RLock()
+        # By the id of the value: a weak reference to it, and the reference that was sent.
+        self.sent: dict[int, tuple[weakref.ref[Any], _native.SharedReference]] = {}
+        self.retained: dict[bytes, _native.SharedReference] = {}
+        self.clients: dict[str, _native.Client] = {}
+
+
+_state = _State()
+# The state of the parent: its references and clients are not to be ended by a child.
+_inherited: list[_State] = []
+
+
+def _after_fork() -> None:
+    global _state
+    _inherited.append(_state)
+    _state = _State(_state.settings, is_decided=_state.is_decided)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def use(settings: Settings | None, register: Register) -> None:
+    """Apply other settings to this process; None: pass no references."""
+    with _state.lock:
+        _state.settings = settings
+        _state.is_decided = True
+        register(settings)
+
+
+def reduce(value: Any) -> Reduced | None:
+    """How to rebuild a value from a reference; None: it passes as before."""
+    settings = _state.settings
+    if settings is None:
+        return None
+    try:
+        return _reduce(value, settings)
+    except FarrowError as error:
+        # The bytes of the value are still there: they travel instead.
+        _log.info("%s passes by copy: %s", type(value).__name__, error)
+        return None
+
+
+def _reduce(value: Any, settings: Settings) -> Reduced | None:
+    state = _state
+    if isinstance(value, (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)):
+        reference = _share(state, value, value, settings)
+        return reference and (open_value, (reference.message, reference.address, settings))
+    if isinstance(value, pa.Buffer):
+        # The owner of a mutable buffer may still write to it.
+        if value.is_mutable or value.size < settings.min_bytes:
+            return None
+        reference = _share(state, value, _bytes_of(value), settings)
+        return reference and (open_buffer, (reference.message, reference.address, settings))
+    return _reduce_numpy(state, value, settings)
+
+
+def _reduce_numpy(state: _State, array: Any, settings: Settings) -> Reduced | None:
+    """As ``reduce``, for an array that nobody may write to, contiguous or not."""
+    if array.flags.writeable or array.dtype.hasobject or array.nbytes < settings.min_bytes:
+        return None
+    low, high = _byte_bounds(array)
+    around = _bytes_of(pa.foreign_buffer(low, high - low, base=array))
+    reference = _share(state, array, around, settings)
+    if reference is None:
+        return None
+    offset = array.__array_interface__["data"][0] - low
+    layout = (array.dtype, array.shape, array.strides, offset)
+    return open_numpy, (reference.message, reference.address, settings, layout)
+
+
+def _bytes_of(buffer: pa.Buffer) -> pa.Array:
+    return pa.Array.from_buffers(pa.uint8(), buffer.size, [None, buffer])
+
+
+def _byte_bounds(array: Any) -> tuple[int, int]:
+    """The first address of an array's items, and the one after the last."""
+    low = high = array.__array_interface__["data"][0]
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        span = (length - 1) * stride
+        low, high = low + min(span, 0), high + max(span, 0)
+    return low, high + array.itemsize
+
+
+def _share(
+    state: _State, value: Any, arrow: Any, settings: Settings
+) -> _native.SharedReference | None:
+    """A reference to a value, which lasts while the value lives; the same one each time."""
+    with state.lock:
+        known = state.sent.get(id(value))
+        if known is not None and known[0]() is value:
+            return known[1]
+        reference = _native.share(arrow, settings.min_bytes, settings.lease)
+        if reference is not None:
+            key, sent = id(value), state.sent
+            # The lease begins to run when the callback drops the reference.
+            weak = weakref.ref(value, lambda _: sent.pop(key, None))
+            sent[key] = weak, reference
+        return reference
+
+
+def retain(value: Any) -> None:
+    """Keep the reference that was made to a value until this process ends."""
+    known = _state.sent.get(id(value))
+    if known is not None:
+        _state.retained[known[1].message] = known[1]
+
+
+def open_value(message: bytes, address: str, settings: Settings) -> Any:
+    """The value of a reference."""
+    follow(settings)
+    try:
+        return _native.open_shared(_client(address), message)
+    except Disconnected:
+        # The program has closed its client, or the node was started anew.
+        with _state.lock:
+            _state.clients.pop(address, None)
+    return _native.open_shared(_client(address, may_borrow=False), message)
+
+
+def open_buffer(message: bytes, address: str, settings: Settings) -> pa.Buffer:
+    """The buffer of a reference."""
+    return _buffer_of(open_value(message, address, settings))
+
+
+def open_numpy(message: bytes, address: str, settings: Settings, layout: tuple[Any, ...]) -> Any:
+    """The NumPy array of a reference: numpy checks that the layout stays in the buffer."""
+    import numpy as np
+
+    dtype, shape, strides, offset = layout
+    if np.dtype(dtype).hasobject:
+        raise InvalidDescriptor(f"a reference to an array of {dtype}, which has Python objects")
+    buffer = open_buffer(message, address, settings)
+    try:
+        return np.ndarray(shape, dtype, buffer=buffer, offset=offset, strides=strides)
+    except (TypeError, ValueError) as error:
+        raise InvalidDescriptor(f"a reference to an array of {buffer.size} B: {error}") from None
+
+
+def _buffer_of(value: Any) -> pa.Buffer:
+    if not isinstance(value, pa.Array) or value.type != pa.uint8():
+        raise InvalidDescriptor(f"a reference to {type(value).__name__}, not to bytes")
+    data = value.buffers()[1]
+    return pa.py_buffer(b"") if data is None else data.slice(value.offset, len(value))
+
+
+def follow(settings: Settings) -> None:
+    """Pass references as the sender does, unless this process has decided for itself."""
+    if _state.is_decided:
+        return
+    from farrow.sharing import install
+
+    multiprocessing, dask, ray, min_bytes, lease = settings
+    install(multiprocessing=multiprocessing, dask=dask, ray=ray, min_bytes=min_bytes, lease=lease)
+
+
+def _client(address: str, *, may_borrow: bool = True) -> _native.Client:
+    """A client of the sender's node; on another machine, of the node that serves this one.
+
+    A client that the program has is borrowed: two of them would map the memory twice.
+    """
+    with _state.lock:
+        client = _state.clients.get(address)
+        if client is None:
+            client = (_connect.living(address) if may_borrow else None) or _connected(address)
+            _state.clients[address] = client
+        return client
+
+
+def _connected(address: str) -> _native.Client:
+    if Path(address).exists():
+        try:
+            return _connect.connect(address)
+        except Disconnected:
+            _log.debug("no node answers at %s", address)
+    try:
+        # A private node that were started here would not have the objects.
+        return _native.connect(None, 10.0)
+    except Disconnected as error:
+        raise NotFound(
+            f"a reference to memory of the node at {address}, which does not answer here; "
+            f"and no other node serves this process: {error}"
+        ) from None

@@ -1,0 +1,314 @@
+"""A reference in flight is not lost while its sender lives, nor within its lease after that, and it
+is never leaked.  A prototype without leases lost it when the sender dropped its table and the
+node evicted: the receiver got NotFound."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+import farrow.sharing
+from conftest import LIMIT_SECONDS, Cluster, Node, wait_until
+from farrow.sharing import _references
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WORDS = 500_000
+EVERYTHING = 10**9
+
+SENDER = """
+import gc, os, sys
+import numpy as np, pyarrow as pa
+import farrow, farrow.sharing
+from multiprocessing.reduction import ForkingPickler
+farrow.sharing.install(lease={lease})
+client = farrow.connect({socket!r})
+value = pa.table({{"n": pa.array(np.arange({words}))}})
+value = client.get(client.put(value, wait=5.0)).slice(7)
+def send(value):
+    message = bytes(ForkingPickler.dumps(value))
+    sys.stdout.buffer.write(len(message).to_bytes(4, "little") + message)
+    sys.stdout.flush()
+{code}
+"""
+
+
+class Sender:
+    """A process that puts a table, and then does what the test says."""
+
+    def __init__(self, socket: str, code: str, lease: float) -> None:
+        code = textwrap.dedent(code)
+        text = SENDER.format(socket=socket, code=code, lease=lease, words=WORDS)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def message(self) -> bytes:
+        assert self._process.stdout is not None
+        size = int.from_bytes(self._process.stdout.read(4), "little")
+        message = self._process.stdout.read(size)
+        assert 0 < len(message) < 1024
+        return message
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+    def wait_for(self, text: bytes) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.read(len(text)) == text
+
+    def kill9(self) -> None:
+        self._process.kill()
+        self._process.wait(LIMIT_SECONDS)
+
+    def close(self) -> None:
+        self._process.kill()
+        for pipe in self._process.stdin, self._process.stdout:
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(LIMIT_SECONDS)
+
+
+@pytest.fixture
+def lru(make_node: Callable[..., Node]) -> Node:
+    return make_node("--evict", "lru")
+
+
+@pytest.fixture
+def make_sender() -> Iterator[Callable[..., Sender]]:
+    senders: list[Sender] = []
+
+    def make(node: Node, code: str, lease: float = 3600.0) -> Sender:
+        senders.append(Sender(node.socket, code, lease))
+        return senders[-1]
+
+    yield make
+    for sender in senders:
+        sender.close()
+    farrow.sharing.uninstall()
+    _references._state.clients.clear()
+    _references._state.is_decided = False
+
+
+def check(value: pa.Table) -> None:
+    assert value["n"].to_numpy().tolist() == list(range(7, WORDS))
+
+
+def used(node: Node) -> int:
+    return int(farrow.connect(node.socket).stats()["used"])
+
+
+def wait_for_memory(node: Node, before: int) -> None:
+    """Until all memory is back, to the byte: the sender's own object is evicted, as any."""
+    _references._state.clients.clear()
+    gc.collect()
+
+    def is_back() -> bool:
+        farrow.connect(node.socket).evict(EVERYTHING)
+        return used(node) == before
+
+    wait_until(is_back, f"{before} B used, not {used(node)} B")
+
+
+def test_the_sender_drops_its_table_and_the_node_evicts(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    code = """
+    send(value)
+    del value; gc.collect()
+    sys.stdout.write("dropped"); sys.stdout.flush()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code)
+    message = sender.message()
+    sender.wait_for(b"dropped")
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    # Engines read a message again, for retries and broadcasts.
+    values = [pickle.loads(message) for _ in range(3)]
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    for value in values:
+        check(value)
+
+
+def test_the_sender_is_killed_with_its_message_in_the_pipe(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    before = used(lru)
+    sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=8.0)
+    # The message is in the pipe of a dead process.
+    time.sleep(0.1)
+    wait_until(lambda: farrow.connect(lru.socket).stats()["objects"] == 2, "the reference is made")
+    sender.kill9()
+    wait_until(lambda: farrow.connect(lru.socket).stats()["clients"] == 1, "the sender is gone")
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    message = sender.message()
+    value = pickle.loads(message)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    check(value)
+    del value
+    wait_for_memory(lru, before)
+    with pytest.raises(farrow.NotFound):
+        pickle.loads(message)
+
+
+def test_a_receiver_outlives_sender_and_lease(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    before = used(lru)
+    sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=1.0)
+    message = sender.message()
+    value = pickle.loads(message)
+    sender.kill9()
+
+    def is_over() -> bool:
+        try:
+            pickle.loads(message)
+        except farrow.NotFound:
+            return True
+        return False
+
+    wait_until(is_over, "the lease is over")
+    client = farrow.connect(lru.socket)
+    client.evict(EVERYTHING)
+    client.put(np.zeros(WORDS))
+    check(value)
+    client.evict(EVERYTHING)
+    del value, client
+    wait_for_memory(lru, before)
+
+
+def test_a_receiver_is_killed(lru: Node, make_sender: Callable[..., Sender]) -> None:
+    before = used(lru)
+    sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=1.0)
+    message = sender.message()
+    code = f"""
+    import pickle, sys
+    value = pickle.loads({message!r})
+    sys.stdout.write(str(value.num_rows)); sys.stdout.flush()
+    sys.stdin.readline()
+    """
+    receiver = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert receiver.stdout is not None
+    assert receiver.stdin is not None
+    assert receiver.stdout.read(6) == str(WORDS - 7).encode()
+    receiver.kill()
+    receiver.wait(LIMIT_SECONDS)
+    receiver.stdin.close()
+    receiver.stdout.close()
+    # It held the objects; the sender still has them.
+    check(pickle.loads(message))
+    sender.kill9()
+    wait_for_memory(lru, before)
+
+
+def test_a_message_that_nobody_reads(lru: Node, make_sender: Callable[..., Sender]) -> None:
+    before = used(lru)
+    code = """
+    for start in range(20):
+        send(value.slice(start))
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=1.0)
+    for _ in range(20):
+        sender.message()
+
+    def objects() -> int:
+        return int(farrow.connect(lru.socket).stats()["objects"])
+
+    # The slices are gone: their references last for a lease, although their sender lives.
+    wait_until(lambda: objects() == 1, "the leases are over")
+    sender.kill9()
+    wait_for_memory(lru, before)
+
+
+def test_the_sender_lives_longer_than_any_lease(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=0.05)
+    message = sender.message()
+    time.sleep(1.0)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    check(pickle.loads(message))
+
+
+def test_leases_survive_the_daemon(lru: Node, make_sender: Callable[..., Sender]) -> None:
+    """Kill the daemon with two references in flight, of a living sender and of a dead one."""
+    before = used(lru)
+    dead = make_sender(lru, "send(value); sys.stdin.readline()", lease=6.0)
+    living = make_sender(lru, "send(value); sys.stdin.readline()", lease=0.5)
+    messages = [dead.message(), living.message()]
+    dead.kill9()
+    lru.restart()
+    time.sleep(1.5)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    for message in messages:
+        check(pickle.loads(message))
+    living.kill9()
+    wait_until(lambda: farrow.connect(lru.socket).evict(EVERYTHING)["pinned"] == 0, "no leases")
+    wait_for_memory(lru, before)
+
+
+def test_a_forked_child_ends_no_lease_of_its_parent(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    code = """
+    send(value)
+    if os.fork() == 0:
+        del value; gc.collect()
+        sys.exit(0)
+    os.wait()
+    sys.stdout.write("waited"); sys.stdout.flush()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=0.05)
+    message = sender.message()
+    sender.wait_for(b"waited")
+    time.sleep(1.0)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    check(pickle.loads(message))
+
+
+def test_references_over_two_nodes_end_on_both(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(2)
+    client = cluster.client("a")
+    trades = client.huge_table("trades", pa.schema({"n": pa.int64()}))
+    for node in "a", "b":
+        trades.append(pa.table({"n": np.arange(WORDS)}), node=node)
+    before = [int(client.stats(node=node)["objects"]) for node in "ab"]
+    code = """
+    value = client.huge_table("trades").table()
+    send(value)
+    sys.stdin.readline()
+    """
+    sender = Sender(cluster.nodes["a"].socket, code, 2.0)
+    try:
+        message = sender.message()
+        sender.kill9()
+        value = pickle.loads(message)
+        assert value["n"].to_numpy().sum() == 2 * sum(range(WORDS))
+    finally:
+        sender.close()
+    del value
+
+    def objects() -> list[Any]:
+        return [client.stats(node=node)["objects"] for node in "ab"]
+
+    # The sender also put a table of its own.
+    wait_until(lambda: objects() == [before[0] + 1, before[1]], f"{before} objects: {objects()}")
+    farrow.sharing.uninstall()
+    _references._state.clients.clear()
