@@ -1,0 +1,217 @@
+"""Dask: workers exchange references, and tables of Farrow are Dask dataframes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+import farrow.sharing
+from conftest import LIMIT_SECONDS, Node
+from farrow.sharing import _references
+
+distributed = pytest.importorskip("distributed")
+dd = pytest.importorskip("dask.dataframe")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+import farrow.dask  # noqa: E402
+
+ROWS = 50_000
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_node: Node) -> Iterator[Any]:
+    """Two workers, which connect to the shared node by its address."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        client.register_plugin(farrow.dask.SharingPlugin(lease=20.0))
+        yield client
+    farrow.sharing.uninstall()
+    _references._state.clients.clear()
+
+
+def table() -> pa.Table:
+    return pa.table({"n": np.arange(ROWS), "half": np.arange(ROWS) / 2})
+
+
+def workers(cluster: Any) -> list[str]:
+    return list(cluster.scheduler_info()["workers"])
+
+
+def slice_of(value: Any) -> Any:
+    return value[1000:]
+
+
+def where(value: Any) -> tuple[bool, int]:
+    """Whether a value is in the memory of the node, and the number of its items."""
+    client = next(iter(_references._state.clients.values()), None)
+    assert client is not None, "it did not come by reference"
+    return all(buffer["in_region"] for buffer in client.locate(value)), len(value)
+
+
+@pytest.mark.parametrize("kind", ["table", "batch", "chunked", "array", "numpy", "buffer"])
+def test_values_move_between_workers_by_reference(
+    cluster: Any, shared: farrow.Client, kind: str
+) -> None:
+    far = shared.get(shared.put(table()))
+    value = {
+        "table": far,
+        "batch": far.to_batches()[0],
+        "chunked": far["n"],
+        "array": far["n"].chunk(0),
+        "numpy": shared.get(shared.put(np.arange(ROWS))),
+        "buffer": far["n"].chunk(0).buffers()[1],
+    }[kind]
+    first, second = workers(cluster)
+    (future,) = cluster.scatter([value], workers=[first], hash=False)
+    cut = cluster.submit(slice_of, future, workers=[first], pure=False)
+    is_inside, length = cluster.submit(where, cut, workers=[second], pure=False).result(
+        LIMIT_SECONDS
+    )
+    assert is_inside
+    assert length == len(value) - 1000
+    back = cut.result(LIMIT_SECONDS)
+    assert where(back) == (True, length)
+    if kind == "numpy":
+        assert (back == value[1000:]).all()
+    else:
+        assert back.equals(value[1000:])
+
+
+def test_values_elsewhere_pass_as_before(cluster: Any) -> None:
+    for value in table(), table()["n"], pa.array(range(ROWS)), pa.py_buffer(bytes(ROWS)):
+        (future,) = cluster.scatter([value], hash=False)
+        assert future.result(LIMIT_SECONDS).equals(value)
+    array = np.arange(ROWS)
+    (future,) = cluster.scatter([array], hash=False)
+    back = future.result(LIMIT_SECONDS)
+    assert (back == array).all()
+    assert back.flags.writeable
+
+
+def test_a_process_that_uninstalls_still_reads_both_forms(
+    cluster: Any, shared: farrow.Client
+) -> None:
+    from distributed.protocol import deserialize, serialize
+
+    far = shared.get(shared.put(table()))
+    with_reference = serialize(far)
+    assert sum(len(frame) for frame in with_reference[1]) == 0
+    farrow.sharing.uninstall()
+    try:
+        plain = serialize(far)
+        assert sum(memoryview(frame).nbytes for frame in plain[1]) >= far.nbytes
+        for header, frames in with_reference, plain:
+            assert deserialize(header, frames).equals(far)
+    finally:
+        farrow.sharing.install(lease=20.0)
+
+
+def test_a_huge_table_is_a_dataframe(cluster: Any, shared: farrow.Client) -> None:
+    name = "dask/read"
+    trades = shared.huge_table(name, table().schema)
+    for _ in range(3):
+        trades.append(table())
+    try:
+        frame = farrow.dask.read_farrow(name, address=shared.address)
+        assert frame.npartitions == 3
+        assert int(frame["n"].sum().compute()) == 3 * sum(range(ROWS))
+        some = farrow.dask.read_farrow(
+            name, columns=["half"], filters=[("n", "<", 10)], address=shared.address
+        )
+        assert list(some.columns) == ["half"]
+        assert some.compute()["half"].tolist() == [n / 2 for n in range(10)] * 3
+        whole = frame.compute()
+        assert (
+            pa.Table.from_pandas(whole, preserve_index=False)
+            .replace_schema_metadata()
+            .equals(trades.table())
+        )
+        with pytest.raises(farrow.InvalidArgument, match="no column 'price'"):
+            farrow.dask.read_farrow(name, columns=["price"], address=shared.address)
+    finally:
+        trades.drop()
+    with pytest.raises(farrow.NotFound):
+        farrow.dask.read_farrow(name, address=shared.address)
+
+
+def test_an_object_is_a_dataframe(cluster: Any, shared: farrow.Client) -> None:
+    shared.put(table(), "dask/object")
+    try:
+        frame = farrow.dask.read_farrow("dask/object", address=shared.address)
+        assert float(frame["half"].max().compute()) == (ROWS - 1) / 2
+    finally:
+        shared.delete("dask/object")
+    shared.put(b"bytes", "dask/bytes")
+    with pytest.raises(farrow.InvalidArgument, match="not a table"):
+        farrow.dask.read_farrow("dask/bytes", address=shared.address)
+    shared.delete("dask/bytes")
+
+
+def test_an_empty_table_is_a_dataframe(cluster: Any, shared: farrow.Client) -> None:
+    trades = shared.huge_table("dask/empty", table().schema)
+    try:
+        frame = farrow.dask.read_farrow("dask/empty", address=shared.address)
+        assert len(frame) == 0
+        assert list(frame.columns) == ["n", "half"]
+    finally:
+        trades.drop()
+
+
+def test_a_dataframe_becomes_a_huge_table(cluster: Any, shared: farrow.Client) -> None:
+    import pandas as pd
+
+    source = pd.DataFrame({"n": np.arange(1000), "text": [f"row {n}" for n in range(1000)]})
+    frame = dd.from_pandas(source, npartitions=7)
+    trades = farrow.dask.to_farrow(frame, "dask/write", address=shared.address)
+    try:
+        assert trades.rows == 1000
+        assert trades.table()["n"].to_pylist() == list(range(1000))
+        again = farrow.dask.to_farrow(frame, "dask/write", address=shared.address)
+        assert again.table()["text"].to_pylist() == source["text"].tolist() * 2
+    finally:
+        trades.drop()
+
+
+def fails_late(part: Any) -> Any:
+    if len(part) and part["n"].iloc[0] >= 500:
+        raise ValueError("this partition fails")
+    return part
+
+
+def test_a_failed_write_leaves_no_new_table(cluster: Any, shared: farrow.Client) -> None:
+    import pandas as pd
+
+    frame = dd.from_pandas(pd.DataFrame({"n": np.arange(1000)}), npartitions=4)
+    with pytest.raises(ValueError, match="this partition fails"):
+        farrow.dask.to_farrow(
+            frame.map_partitions(fails_late, meta=frame._meta), "dask/failed",
+            address=shared.address,
+        )  # fmt: skip
+    assert not shared.contains("dask/failed")
+
+
+def test_a_partition_may_be_appended_twice(shared: farrow.Client) -> None:
+    """Dask runs a task again if its worker ended before the answer."""
+    import pandas as pd
+
+    part = pd.DataFrame({"n": [1, 2, 3]})
+    schema = pa.schema({"n": pa.int64()})
+    trades = shared.huge_table("dask/twice", schema)
+    try:
+        for _ in range(2):
+            farrow.dask._append(part, shared.address, "dask/twice", schema, 0)
+        assert trades.rows == 3
+        with pytest.raises(farrow.RowsTaken):
+            farrow.dask._append(part + 1, shared.address, "dask/twice", schema, 0)
+    finally:
+        trades.drop()
