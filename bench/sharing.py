@@ -1,0 +1,268 @@
+"""Compare references with the engines' own path: ``python bench/sharing.py [--quick]``.
+
+A table in a node's memory is sent to another process and back in part: ``multiprocessing`` (a pipe,
+and a pool of one worker) and, where it is installed, Dask (a task whose input is on the other
+worker).  The receiver adds up one column, so that the data is read; the sum of a table that the
+worker already has is measured too, and is the least that any path can take.  Each round measures
+every engine by reference and by the engine's own serialization, in turn, so the ratios are of one
+run.  Writes the raw samples and a table to bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.util
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+import farrow  # noqa: E402
+import farrow.sharing  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+START_SECONDS_MAX = 60.0
+PATHS = ("reference", "own path")
+CASES = (
+    ("pipe", "`multiprocessing.Pipe`: the table there, a sum back"),
+    ("result", "`multiprocessing.Pool`: half of the table as a result"),
+    ("dask", "Dask: a table from worker to worker, and its sum"),
+    ("sum", "the sum alone, in this process"),
+)
+
+
+def table_of(rows: int) -> pa.Table:
+    """int64, int32 and float64 in chunks of a million rows."""
+    whole = pa.table(
+        {
+            "ts": np.arange(rows),
+            "k": (np.arange(rows) % 1000).astype(np.int32),
+            "price": np.arange(rows) / 4,
+        }
+    )
+    return pa.Table.from_batches(whole.to_batches(max_chunksize=1_000_000))
+
+
+def total(table: pa.Table) -> float:
+    """Reads one column."""
+    return float(pc.sum(table["price"]).as_py())
+
+
+def half(table: pa.Table) -> pa.Table:
+    """A result of half the size."""
+    return table.slice(0, table.num_rows // 2)
+
+
+def answer(connection: Any) -> None:
+    """The process at the other end of the pipe."""
+    while (value := connection.recv()) is not None:
+        connection.send(total(value))
+
+
+@contextlib.contextmanager
+def node(memory: int) -> Iterator[str]:
+    """A node; its socket."""
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+        socket = str(Path(folder) / "node.sock")
+        command = [sys.executable, "-m", "farrow.cli", "node", "--unsupervised", "--socket", socket]
+        command += ["--memory", str(memory)]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + START_SECONDS_MAX
+            while time.monotonic() < until:
+                with contextlib.suppress(farrow.Disconnected):
+                    farrow.connect(socket).close()
+                    break
+                time.sleep(0.05)
+            yield socket
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(START_SECONDS_MAX)
+
+
+def use(path: str) -> None:
+    """Send references, or what the engine makes of a table."""
+    if path == "reference":
+        farrow.sharing.install(lease=5.0)
+    else:
+        farrow.sharing.uninstall()
+
+
+class Run:
+    """The seconds of all rounds, by case and path."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[str, str], list[float]] = {}
+
+    def measure(self, case: str, path: str, work: Callable[[], Any]) -> Any:
+        gc.collect()
+        began = time.perf_counter()
+        value = work()
+        self.seconds.setdefault((case, path), []).append(time.perf_counter() - began)
+        return value
+
+    def samples(self, size: dict[str, int]) -> list[Sample]:
+        return [
+            Sample(case, path, "", "s", seconds, size[case])
+            for (case, path), seconds in self.seconds.items()
+        ]
+
+
+def measure_pipe(run: Run, table: pa.Table, rounds: int) -> None:
+    """One process for all rounds, warmed up by one message of each path."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=answer, args=(there,))
+    process.start()
+
+    def send() -> float:
+        here.send(table)
+        return float(here.recv())
+
+    wanted = total(table)
+    for number in range(rounds + 1):
+        for path in PATHS:
+            use(path)
+            found = send() if number == 0 else run.measure("pipe", path, send)
+            assert found == wanted
+    here.send(None)
+    process.join(START_SECONDS_MAX)
+
+
+def measure_pool(run: Run, table: pa.Table, rounds: int) -> None:
+    """A worker for each path: one that received a reference sends references."""
+    for path in PATHS:
+        use(path)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            for number in range(rounds + 1):
+                work = lambda pool=pool: pool.apply(half, (table,))  # noqa: E731
+                found = work() if number == 0 else run.measure("result", path, work)
+                assert found.num_rows == table.num_rows // 2
+                del found
+
+
+def table_in(address: str) -> pa.Table:
+    """For a worker of Dask: the table in place."""
+    return farrow.connect(address).get("table")
+
+
+def measure_dask(run: Run, address: str, rounds: int) -> None:
+    """A new input each round: Dask keeps what it has received."""
+    import distributed
+
+    import farrow.dask
+
+    for path in PATHS:
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            if path == "reference":
+                client.register_plugin(farrow.dask.SharingPlugin(lease=5.0))
+            first, second = client.scheduler_info()["workers"]
+            for number in range(rounds + 1):
+                source = client.submit(table_in, address, workers=[first], pure=False)
+                distributed.wait(source)
+
+                def move(client: Any = client, source: Any = source, second: str = second) -> float:
+                    task = client.submit(total, source, workers=[second], pure=False)
+                    return float(task.result())
+
+                if number == 0:
+                    move()
+                else:
+                    run.measure("dask", path, move)
+                del source
+    farrow.sharing.uninstall()
+
+
+def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
+    """All cases."""
+    run = Run()
+    source = table_of(rows)
+    with node(source.nbytes * 2 + (256 << 20)) as address:
+        client = farrow.connect(address)
+        client.put(source, "table")
+        table = client.get("table")
+        size = {case: table.nbytes for case, _ in CASES}
+        size["result"] //= 2
+        size["sum"] = 8 * rows
+        for _ in range(rounds):
+            run.measure("sum", "here", lambda: total(table))
+        measure_pipe(run, table, rounds)
+        measure_pool(run, table, rounds)
+        notes = []
+        if importlib.util.find_spec("distributed") is None:
+            notes.append("Dask is not installed.")
+        else:
+            measure_dask(run, address, rounds)
+        use("reference")
+        notes.append(f"The reference has {len(ForkingPickler.dumps(table))} B.")
+        farrow.sharing.uninstall()
+    return run, size, notes
+
+
+def report(run: Run, size: dict[str, int], notes: list[str]) -> str:
+    """Markdown: medians, and the spread."""
+    lines = [
+        f"A table of {size['pipe'] / 2**30:.3g} GiB; medians of seconds, with the least and the"
+        " greatest.",
+        "",
+        "| case | reference, ms | own path, ms | times faster |",
+        "| --- | --- | --- | --- |",
+    ]
+    for case, title in CASES:
+        found = [run.seconds.get((case, path)) for path in PATHS]
+        if case == "sum":
+            lines.append(f"| {title} | {_milliseconds(run.seconds[case, 'here'])} | | |")
+        elif found[0] and found[1]:
+            ratio = statistics.median(found[1]) / statistics.median(found[0])
+            cells = [_milliseconds(seconds) for seconds in found if seconds]
+            lines.append(f"| {title} | " + " | ".join(cells) + f" | {ratio:.3g} |")
+    return "\n".join([*lines, "", *notes])
+
+
+def _milliseconds(seconds: list[float]) -> str:
+    middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
+    return f"{middle * 1e3:.3g} ({least * 1e3:.3g} to {most * 1e3:.3g})"
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="a small table, few rounds")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    options = parser.parse_args()
+    rows, rounds = (1_000_000, 3) if options.quick else (48_000_000, 7)
+    run, size, notes = measure(rows, rounds)
+    document = document_of(HERE.parent, run.samples(size), notes, options.quick)
+    leave(document, "sharing", report(run, size, notes), Path(options.output))
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FARROW_LOG", "error")
+    sys.exit(main())

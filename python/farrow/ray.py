@@ -1,0 +1,313 @@
+"""Ray: tasks that read and aggregate tables of Farrow where they lie, and arguments by reference.
+
+On a Ray cluster whose machines run nodes of Farrow::
+
+    import ray
+    import farrow.ray
+
+    ray.init()
+    farrow.ray.aggregate("trades", ["k"], [("price", "sum")])     # partials beside the chunks
+    farrow.ray.read_farrow("trades", columns=["price"])            # a ray.data.Dataset
+
+A Ray node with the custom resource ``farrow:NAME`` runs the tasks for the chunks of the Farrow node
+``NAME``: start it with ``ray start --resources '{"farrow:a": 1}'``.  Without that resource in the
+cluster, tasks run anywhere.  Tasks connect with ``farrow.connect()``; ``$FARROW_SOCKET`` in their
+environment selects the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask
+
+import farrow
+from farrow import _chunks, _native
+from farrow.exceptions import FarrowError, InvalidArgument
+from farrow.sharing import _references
+from farrow.sharing._ray import setup_worker
+
+if TYPE_CHECKING:
+    from farrow.huge import Partition
+
+__all__ = ["FarrowDatasink", "aggregate", "read_farrow", "setup_worker"]
+
+# A task takes this part of the resource: it only says where the task runs.
+_SHARE_OF_NODE = 0.001
+
+# A written block waits for the other blocks of its dataset: longer than most jobs.
+_WRITE_LEASE_SECONDS = 3600.0
+
+# How partial results combine: the partial aggregates, and the function that combines them.
+_PARTIALS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sum": (("sum", "sum"),),
+    "count": (("count", "sum"),),
+    "min": (("min", "min"),),
+    "max": (("max", "max"),),
+    "mean": (("sum", "sum"), ("count", "sum")),
+}
+
+# Leases of blocks that this process has written; the driver deletes the blocks when it has appended
+# them.
+_written: list[_native.SharedReference] = []
+
+
+def _options(node: str) -> dict[str, Any]:
+    """Where the tasks for the chunks of a node run."""
+    name = f"farrow:{node}"
+    return {"resources": {name: _SHARE_OF_NODE}} if name in ray.cluster_resources() else {}
+
+
+def _by_node(chunks: Iterable[Partition]) -> dict[str, list[Partition]]:
+    nodes: dict[str, list[Partition]] = {}
+    for chunk in chunks:
+        nodes.setdefault(chunk.node, []).append(chunk)
+    return nodes
+
+
+class _FarrowDatasource(Datasource):  # type: ignore[misc]
+    """Chunks of one node."""
+
+    def __init__(
+        self,
+        address: str,
+        schema: pa.Schema,
+        chunks: list[Partition],
+        columns: list[str] | None,
+        filter: pc.Expression | None,
+    ) -> None:
+        super().__init__()
+        self._address = address
+        self._schema = schema
+        self._chunks = chunks
+        self._columns = columns
+        self._filter = filter
+
+    def get_name(self) -> str:
+        return "Farrow"
+
+    def estimate_inmemory_data_size(self) -> int:
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        count = max(1, min(parallelism, len(self._chunks)))
+        groups = [
+            self._chunks[len(self._chunks) * n // count : len(self._chunks) * (n + 1) // count]
+            for n in range(count)
+        ]
+        return [self._task(group, per_task_row_limit) for group in groups if group]
+
+    def _task(self, group: list[Partition], row_limit: int | None) -> ReadTask:
+        address, columns, filter = self._address, self._columns, self._filter
+        ids = [chunk.id for chunk in group]
+
+        def read() -> Iterable[pa.Table]:
+            client = _references._client(address)
+            for id in ids:
+                yield _chunks.read(client, id, columns, filter)
+
+        # A filter leaves an unknown number of rows.
+        rows = sum(chunk.rows for chunk in group) if filter is None else None
+        metadata = BlockMetadata(
+            num_rows=rows,
+            size_bytes=sum(chunk.nbytes for chunk in group),
+            input_files=None,
+            exec_stats=None,
+        )
+        return ReadTask(read, metadata, schema=self._schema, per_task_row_limit=row_limit)
+
+
+def read_farrow(
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: pc.Expression | None = None,
+    address: str | None = None,
+) -> ray.data.Dataset:
+    """A Ray dataset over a table in Farrow.
+
+    The tasks that read the chunks of a node run there (see the module).  Ray copies what they
+    read into its own object store: select columns and rows here, or use ``aggregate``.
+
+    Args:
+        name: name of a huge table, or of an object that is a table.
+        columns: names of columns; None: all.
+        filter: the rows to read; None: all.
+        address: path of the socket of a node, for this process and for tasks on its machine;
+            None: as ``farrow.connect``.
+
+    Raises:
+        NotFound: there is no such table.
+        InvalidArgument: the object has no columns, or a column does not exist.
+    """
+    client = farrow.connect(address)
+    schema, chunks = _chunks.chunks(client, name)
+    selected = _chunks.selected_schema(schema, columns)
+    names = None if columns is None else list(columns)
+    sources = [
+        ray.data.read_datasource(
+            _FarrowDatasource(client.address, selected, own, names, filter),
+            ray_remote_args=_options(node),
+        )
+        for node, own in _by_node(chunks).items()
+    ]
+    if not sources:
+        return ray.data.from_arrow(selected.empty_table())
+    first, *others = sources
+    return first.union(*others) if others else first
+
+
+class FarrowDatasink(Datasink):  # type: ignore[misc]
+    """Appends a Ray dataset to a huge table, for ``Dataset.write_datasink``.
+
+    Each task writes its blocks to the memory of its own node.  When all tasks have ended, their
+    blocks are appended in order, without a copy; so a task that Ray repeats adds its rows once.
+
+    Args:
+        name: name of the huge table, which is created if it does not exist.
+        address: as in ``read_farrow``.
+    """
+
+    def __init__(self, name: str, *, address: str | None = None) -> None:
+        self._name = name
+        self._address = farrow.connect(address).address
+
+    def get_name(self) -> str:
+        return "Farrow"
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str | None, list[Any]]:
+        """Called by Ray in each task: its number, its node, and references to its blocks."""
+        client = _references._client(self._address)
+        tables = (BlockAccessor.for_block(block).to_arrow() for block in blocks)
+        parts = [_put_with_lease(client, table) for table in tables if table.num_rows]
+        return ctx.task_idx, client.node, parts
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Called by Ray on the driver after all tasks."""
+        client = _references._client(self._address)
+        ordered = sorted(write_result.write_returns, key=lambda task: task[0])
+        parts = [(part, node) for _, node, parts in ordered for part in parts]
+        if not parts:
+            return
+        tables = [_opened(client, part) for part, _ in parts]
+        schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
+        is_new = not client.contains(self._name)
+        huge = client.huge_table(self._name, schema)
+        try:
+            for table, (_, node) in zip(tables, parts, strict=True):
+                huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
+        except (FarrowError, pa.ArrowException):
+            if is_new:
+                huge.drop()
+            raise
+        # The rows belong to the huge table now.
+        del tables
+        client.delete([_object_of(part) for part, _ in parts if isinstance(part, bytes)])
+
+
+def _put_with_lease(client: farrow.Client, table: pa.Table) -> bytes | pa.Table:
+    """A reference to a block in Farrow, which outlives this worker; a small block itself."""
+    reference = client.put(table, wait=10.0)
+    shared = _native.share(client.get(reference), 1, _WRITE_LEASE_SECONDS)
+    client.delete(reference)
+    if shared is None:
+        # No buffer has a page of its own.
+        return table
+    _written.append(shared)
+    return shared.message
+
+
+def _opened(client: farrow.Client, part: bytes | pa.Table) -> pa.Table:
+    return _native.open_shared(client, part) if isinstance(part, bytes) else part
+
+
+def _object_of(message: bytes) -> farrow.ObjectRef:
+    """The object of a reference: its id is last."""
+    return farrow.ObjectRef(message[-16:])
+
+
+def aggregate(
+    name: str,
+    keys: Sequence[str],
+    aggregates: Sequence[tuple[str, str]],
+    *,
+    address: str | None = None,
+) -> pa.Table:
+    """Group the rows of a table in Farrow, with one task for each node that has rows.
+
+    A task aggregates the chunks of its node in place, and only its groups travel.
+
+    Args:
+        name: name of a huge table, or of an object that is a table.
+        keys: names of the columns to group by; empty: one group.
+        aggregates: pairs of a column and "sum", "count", "min", "max" or "mean".
+        address: as in ``read_farrow``.
+
+    Returns:
+        The keys, and one column ``COLUMN_FUNCTION`` for each pair, in no order of rows.  Nulls are
+        ignored; a mean is float64.
+
+    Raises:
+        NotFound: there is no such table.
+        InvalidArgument: a column or a function does not exist.
+    """
+    for _, function in aggregates:
+        if function not in _PARTIALS:
+            raise InvalidArgument(f"no aggregate {function!r}; there are {', '.join(_PARTIALS)}")
+    client = farrow.connect(address)
+    schema, chunks = _chunks.chunks(client, name)
+    needed = list(dict.fromkeys([*keys, *(column for column, _ in aggregates)]))
+    selected = _chunks.selected_schema(schema, needed)
+    pairs = [(c, part) for c, function in aggregates for part, _ in _PARTIALS[function]]
+    pairs = list(dict.fromkeys(pairs))
+    task = ray.remote(_partial)
+    partials = [
+        task.options(**_options(node)).remote(
+            client.address, [chunk.id for chunk in own], needed, list(keys), pairs
+        )
+        for node, own in _by_node(chunks).items()
+    ]
+    found = ray.get(partials) or [_grouped(selected.empty_table(), list(keys), pairs)]
+    return _combined(pa.concat_tables(found), list(keys), list(aggregates))
+
+
+def _partial(
+    address: str,
+    ids: list[bytes],
+    columns: list[str],
+    keys: list[str],
+    pairs: list[tuple[str, str]],
+) -> pa.Table:
+    client = _references._client(address)
+    tables = [_chunks.read(client, id, columns, None) for id in ids]
+    return _grouped(pa.concat_tables(tables), keys, pairs)
+
+
+def _grouped(table: pa.Table, keys: list[str], pairs: list[tuple[str, str]]) -> pa.Table:
+    return table.group_by(keys).aggregate(pairs)
+
+
+def _combined(partial: pa.Table, keys: list[str], aggregates: list[tuple[str, str]]) -> pa.Table:
+    pairs = {
+        (f"{column}_{part}", combine)
+        for column, function in aggregates
+        for part, combine in _PARTIALS[function]
+    }
+    whole = partial.group_by(keys).aggregate(sorted(pairs))
+    columns = {key: whole[key] for key in keys}
+    for column, function in aggregates:
+        parts = [whole[f"{column}_{part}_{combine}"] for part, combine in _PARTIALS[function]]
+        if function == "mean":
+            total, count = parts
+            columns[f"{column}_mean"] = pc.divide(pc.cast(total, pa.float64()), count)
+        else:
+            columns[f"{column}_{function}"] = parts[0]
+    return pa.table(columns)
