@@ -2,6 +2,11 @@
 //!
 //! Events and the time are arguments, actions are results. The server, the tests and the fuzzers
 //! run the same code.
+//!
+//! From below: `identity`, `context`, `action`, `convert` and `rights` are the vocabulary. `parts/`,
+//! and the states of `cluster/`, `sync/` and `replicas/`, are structs that know only themselves, the
+//! store and the actions. `state` joins them in [`NodeState`]. All other files handle one kind of
+//! event or request each, and `node` routes to them.
 
 mod action;
 mod admission;
