@@ -860,7 +860,7 @@ class Client:
 
         One node stores the flags in its private memory; all are clear at first.  When nodes join,
         rejoin, or leave in order, another node may take over the flags; the call then waits for
-        five seconds at most.  If a node is killed, excluded or upgraded, its flags are lost.
+        five seconds at most.  If a node is killed or excluded, its flags are lost.
 
         Args:
             name: 1 to 255 bytes; unique in the cluster for each namespace.

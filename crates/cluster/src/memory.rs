@@ -14,7 +14,7 @@ use farrow_store::{
     ClientSlot, Dropped, FormatError, HEADER_BYTES, Home, Layout, Reader, RegionOptions, RegionUid,
     StoreError, Unfinished,
 };
-use farrow_wire::paths;
+use farrow_wire::{Inheritance, paths};
 
 use crate::lock::Holder;
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
@@ -38,8 +38,8 @@ pub(crate) struct OpenedStore {
     pub(crate) place: Option<RegionFolder>,
     /// Keeps the memory while no daemon runs. `None`: on a device.
     pub(crate) held: Option<HeldMemory>,
-    /// Objects that the previous daemon reserved, by client slot.
-    pub(crate) promised: Vec<(u32, u32)>,
+    /// State of the previous daemon that is not in the region.
+    pub(crate) inheritance: Inheritance,
     /// The previous daemon, which waits until this one serves.
     pub(crate) predecessor: Option<UnixStream>,
 }
@@ -373,7 +373,7 @@ fn make(
         unnamed: Vec::new(),
         place,
         held: None,
-        promised: Vec::new(),
+        inheritance: Inheritance::default(),
         predecessor: None,
     })
 }
@@ -415,7 +415,7 @@ fn adopt(
         unnamed,
         place,
         held: None,
-        promised: Vec::new(),
+        inheritance: Inheritance::default(),
         predecessor: None,
     })
 }

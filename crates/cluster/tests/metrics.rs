@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::nodes::Nodes;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::Value;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 /// As in the server: connections of scrapers at a time.
 const SCRAPERS_MAX: usize = 16;
@@ -51,6 +51,34 @@ fn value(text: &str, sample: &str) -> f64 {
 
 fn is_value(rest: &str) -> bool {
     rest.starts_with(' ')
+}
+
+/// Regression test: a node without a free descriptor could not accept a scraper that waited, and
+/// its event loop tried again without a pause for as long as it waited.
+#[test]
+fn a_scraper_that_waits_without_a_free_descriptor_makes_no_loop_spin() {
+    let daemon = Daemon::start("8M", &["--no-prepare", "--metrics"]);
+    let client = daemon.client();
+    let turns = || client.stats().unwrap().node.turns_total;
+    let pid = Pid::from_raw(daemon.pid() as i32);
+    let limit = |current| {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(pid, Resource::Nofile, limit).unwrap().current
+    };
+    // Less than it has open.
+    let before = limit(Some(4));
+    let waiting = connect(&daemon);
+    // Turns that each took one request, and a few for the pauses between attempts.
+    let (begin, asked) = (turns(), 50);
+    for _ in 0..asked {
+        std::thread::sleep(Duration::from_millis(10));
+        turns();
+    }
+    let count = turns() - begin;
+    limit(before);
+    assert!(count < 10 * asked, "{count} turns for {asked} requests");
+    let answer = ask(waiting, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use common::supervised::Supervised;
 use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
 use farrow::{Client, Error, Metadata, ObjectOptions, Value};
 use farrow_memory::sync;
@@ -282,4 +283,34 @@ fn the_files_go_with_the_memory() {
     client.shut_down_node().unwrap();
     assert!(world.daemon.wait_end().success());
     assert_eq!(world.files(), Vec::<PathBuf>::new());
+}
+
+/// Regression test: the marker of a spill folder could not be written, or the folder was gone, when
+/// a killed daemon was started again. Five starts failed, and the objects in memory were lost.
+#[test]
+fn a_restart_survives_a_marker_or_a_folder_that_fails() {
+    let spill = tempfile::tempdir().unwrap();
+    let folder = spill.path().join("spilled");
+    let flags = ["--no-prepare", "--spill", folder.to_str().unwrap()];
+    let node = Supervised::start("spill-marker", "8M", &flags);
+    let client = node.client();
+    client.put(&Value::Bytes(&bytes_of(1, MIB)), Some("kept")).unwrap();
+    let is_marker = |path: &PathBuf| path.extension().is_some_and(|end| end == "node");
+    let mut files = fs::read_dir(&folder).unwrap().map(|one| one.unwrap().path());
+    let marker = files.find(is_marker).unwrap();
+    // A folder in its place cannot be written, not even by root.
+    fs::remove_file(&marker).unwrap();
+    fs::create_dir(&marker).unwrap();
+    node.kill_daemon();
+    assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
+
+    fs::remove_dir_all(&folder).unwrap();
+    fs::write(&folder, b"a file in its place").unwrap();
+    node.kill_daemon();
+    assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
+    // Once the folder is back, objects are spilled and restored again.
+    fs::remove_file(&folder).unwrap();
+    let is_spilled = || client.evict(1).ok().filter(|report| report.objects == 1);
+    assert!(wait_for("the folder is used again", is_spilled).is_some());
+    assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::nodes::Nodes;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
@@ -180,6 +181,59 @@ fn names_in_creation_waits_and_goodbyes_survive_an_upgrade() {
     drop(other);
 }
 
+/// Regression test: an upgrade cleared all flags without a word, and who waited for them waited for
+/// ever.
+#[test]
+fn flags_survive_an_upgrade() {
+    let mut daemon = Daemon::start("8M", &["--no-prepare"]);
+    let client = daemon.client();
+    assert_eq!(client.set_flags("ready", 0b101, 0).unwrap(), 0b101);
+    client.set_flags("cleared", 0b1, 0).unwrap();
+    client.set_flags("cleared", 0, 0b1).unwrap();
+    for _ in 0..2 {
+        daemon.upgrade();
+        assert_eq!(client.wait_flags("ready", 0b101, PATIENCE).unwrap(), 0b101);
+        assert_eq!(client.set_flags("cleared", 0b10, 0b10).unwrap(), 0b10);
+        assert_eq!(client.set_flags("cleared", 0, 0b10).unwrap(), 0);
+    }
+    assert_eq!(client.set_flags("ready", 0b10, 0b1).unwrap(), 0b110);
+    assert_eq!(daemon.client().wait_flags("ready", 0b110, PATIENCE).unwrap(), 0b110);
+}
+
+/// As above, in a cluster: whichever node has the flags of a name, and while a client of the other
+/// node waits for them.
+#[test]
+fn flags_of_a_cluster_survive_the_upgrade_of_each_node() {
+    let mut nodes = Nodes::start(2, "8M", &["--no-prepare"]);
+    let names: Vec<String> = (0..8).map(|number| format!("word {number}")).collect();
+    let clients = [nodes.client(0), nodes.client(1)];
+    for (name, number) in names.iter().zip(0..) {
+        clients[0].set_flags(name, 1 << number, 0).unwrap();
+    }
+    for upgraded in [0, 1] {
+        let other = &clients[1 - upgraded];
+        std::thread::scope(|scope| {
+            let bit = 1 << (20 + upgraded);
+            let waiters: Vec<_> = names
+                .iter()
+                .map(|name| scope.spawn(move || other.wait_flags(name, bit, PATIENCE)))
+                .collect();
+            nodes.daemons[upgraded].upgrade();
+            nodes.settle(2);
+            for (name, number) in names.iter().zip(0..) {
+                for client in &clients {
+                    let found = client.wait_flags(name, 1 << number, PATIENCE).unwrap();
+                    assert_eq!(found & (1 << number), 1 << number, "{name}");
+                }
+                clients[upgraded].set_flags(name, bit, 0).unwrap();
+            }
+            for waiter in waiters {
+                assert_eq!(waiter.join().unwrap().unwrap() & bit, bit);
+            }
+        });
+    }
+}
+
 #[test]
 fn a_device_is_handed_over_like_a_tmpfs() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
@@ -255,8 +309,8 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     assert_eq!(client.stats().unwrap().node.adopted, 2);
 }
 
-/// The message of a handover lists a limited number of objects. The next daemon once freed the others
-/// when they were deleted before their creator held them.
+/// The message of a handover lists a limited number of objects. The next daemon once freed the
+/// others when they were deleted before their creator held them.
 #[test]
 fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
     const OBJECTS: u64 = BATCH_ITEMS_MAX as u64 + 1;

@@ -25,8 +25,8 @@ impl Client {
 
     /// Sets flags of this name after clearing others, as one step for all waiters. Initially all
     /// flags are clear. When nodes join or leave, the flags may move to another node, which answers
-    /// once it has received them. The flags of a killed, excluded or upgraded node are lost.
-    /// Returns all flags.
+    /// once it has received them. The flags of a killed or excluded node are lost. Returns all
+    /// flags.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use farrow_memory::{HeldMemory, sync};
-use farrow_wire::paths;
+use farrow_wire::{Inheritance, paths};
 
 use crate::lock::Lock;
 use crate::memory::{OpenedStore, adopt_existing, find_or_make};
@@ -162,10 +162,9 @@ impl Node {
         // A takeover does not require that etcd is reachable.
         let start = |config| start_peers(config, options.buffers_max, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
-        let promised = inheritance.promised.clone();
-        let unfinished = unfinished(inheritance);
+        let unfinished = unfinished(&inheritance);
         let mut found = adopt_existing(options, &name, &unfinished, memory.as_ref())?;
-        found.promised = promised;
+        found.inheritance = inheritance;
         found.predecessor = predecessor;
         Self::build(beginning, lock, listener, found, peers)
     }
@@ -199,11 +198,13 @@ impl Node {
         let spill = options.spill.as_ref();
         let is_nameless = found.held.as_ref().is_some_and(HeldMemory::is_nameless);
         let owner = is_nameless.then_some(&lock);
-        let spill = spill.map(|target| start_spill(target, owner, &mut state)).transpose()?;
+        let is_restart = custody.is_restart();
+        let spill = spill.map(|target| start_spill(target, owner, is_restart, &mut state));
+        let spill = spill.transpose()?;
         state.set_quotas(options.quotas);
         let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
         state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
-        state.inherit_reservations(&found.promised);
+        state.resume_from(&found.inheritance);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
         ruled.map_err(|error| NodeError::Cluster(error.to_string()))?;
@@ -230,6 +231,8 @@ impl Node {
             let joined = state.join_cluster(cluster, 0, &mut first);
             joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
         }
+        let Inheritance { incarnation, flags, .. } = found.inheritance;
+        state.inherit_flags((incarnation, flags), 0, &mut first);
         let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
         let devices = Devices::new(&options.source, allowed);
         let peers = peers.map(|peers| (peers, devices));

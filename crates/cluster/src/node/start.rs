@@ -154,15 +154,28 @@ pub(super) fn cluster_options(
 pub(super) fn start_spill(
     target: &SpillTarget,
     owner: Option<&Lock>,
+    is_restart: bool,
     state: &mut NodeState,
 ) -> Result<Worker, NodeError> {
     let home = state.home();
     let region = Arc::clone(home.region());
     let open = || format!("the spill files of region {}", home.uid());
-    let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
+    // At a restart, a folder that fails is no reason to lose what is in memory.
+    let store = match (SpillStore::open(target, home.uid()), target) {
+        (Err(error), SpillTarget::Folder(dir)) if is_restart => {
+            tracing::error!(folder = %dir.display(), %error, "nothing is spilled or restored");
+            SpillStore::without_folder(dir, home.uid())
+        }
+        (opened, _) => opened,
+    };
+    let store = store.map_err(failed(open()))?;
     if let Some(lock) = owner {
-        let told = SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner));
-        told.map_err(failed(open()))?;
+        match SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner)) {
+            Err(error) if is_restart => {
+                tracing::warn!(%error, "the marker of the spill files: they may be left");
+            }
+            told => told.map_err(failed(open()))?,
+        }
     }
     let retained = home.spilled_ids()?;
     let label = store.label().to_owned();

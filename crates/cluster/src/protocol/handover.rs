@@ -43,7 +43,15 @@ impl NodeState {
     /// The region cannot be read.
     pub fn inheritance(&self) -> Result<Inheritance, StoreError> {
         let Unfinished { reserved, retained, .. } = self.home.unfinished(BATCH_ITEMS_MAX)?;
+        let staged =
+            self.staged.iter().flat_map(|(client, ids)| ids.iter().map(|id| (*client, *id)));
         Ok(Inheritance {
+            staged: staged
+                .take(BATCH_ITEMS_MAX)
+                .map(|(client, id)| (client.0, id.hi, id.lo))
+                .collect(),
+            incarnation: self.cluster.own_incarnation(),
+            flags: self.flags_to_pass_on(),
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
             promised: self
@@ -54,17 +62,33 @@ impl NodeState {
                 .collect(),
         })
     }
+
+    /// Resumes the state of the previous daemon, before this node joins its cluster. The store has
+    /// taken over its part.
+    pub(crate) fn resume_from(&mut self, inheritance: &Inheritance) {
+        let Inheritance { promised, staged, .. } = inheritance;
+        self.inherit_reservations(promised);
+        for (slot, id) in staged.iter().map(by_slot) {
+            self.staged.entry(slot).or_default().insert(id);
+            if self.home.client(slot).is_err() {
+                // It ended meanwhile.
+                self.drop_staged(slot);
+            }
+        }
+    }
+}
+
+fn by_slot(&(client, hi, lo): &(u32, u64, u64)) -> (ClientSlot, ObjectId) {
+    (ClientSlot(client), ObjectId { hi, lo })
 }
 
 /// Converts the state of the previous daemon to the store's types. The store validates it.
-pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
+pub(crate) fn unfinished(inheritance: &Inheritance) -> Unfinished {
     let Inheritance { reserved, retained, .. } = inheritance;
+    let reserved = reserved.iter().map(|(client, name)| (ClientSlot(*client), name.clone()));
     Unfinished {
         is_cut: retained.len() >= BATCH_ITEMS_MAX,
-        reserved: reserved.into_iter().map(|(client, name)| (ClientSlot(client), name)).collect(),
-        retained: retained
-            .into_iter()
-            .map(|(client, hi, lo)| (ClientSlot(client), ObjectId { hi, lo }))
-            .collect(),
+        reserved: reserved.collect(),
+        retained: retained.iter().map(by_slot).collect(),
     }
 }

@@ -14,6 +14,10 @@ use crate::protocol::SessionId;
 /// connecting clients get equal parts of a turn.
 const ACCEPTS_PER_TURN: usize = 8;
 
+/// Without a free descriptor, new connections are tried again after this time. Not only connections
+/// of clients release descriptors.
+pub(super) const ACCEPT_AGAIN_MS: u64 = 250;
+
 impl Server {
     /// Accepts some of the waiting connections. The rest follow in the next turn.
     pub(super) fn accept(&mut self) {
@@ -43,6 +47,7 @@ impl Server {
             None => {
                 tracing::warn!(%error, connections, "a connection could not be taken");
                 self.set_accepting(false);
+                self.accept_again_at_ms = Some(self.now_ms().saturating_add(ACCEPT_AGAIN_MS));
             }
         }
     }
@@ -71,6 +76,13 @@ impl Server {
         self.connections.insert(session, ClientConnection::new(stream, process, peer));
         self.state.opened(session, peer, self.now_ms());
         Ok(())
+    }
+
+    pub(super) fn accept_again(&mut self) {
+        let now_ms = self.now_ms();
+        if self.accept_again_at_ms.take_if(|at_ms| *at_ms <= now_ms).is_some() {
+            self.set_accepting(true);
+        }
     }
 
     pub(super) fn set_accepting(&mut self, is_accepting: bool) {

@@ -132,8 +132,7 @@ impl Server {
                 reply
             }
             Ok(None) | Err(_) => {
-                self.carried_ended(session, "its first answer cannot be read");
-                return;
+                return self.end_both_sides(session, "its first answer cannot be read");
             }
         };
         carried.first_seq = None;
@@ -207,6 +206,15 @@ impl Server {
         self.touched.insert(session);
     }
 
+    /// Ends a forwarded connection at the client and at the other node.
+    fn end_both_sides(&mut self, session: SessionId, reason: &str) {
+        let connection = self.connections.get(&session);
+        if let Some(carried) = connection.and_then(|one| one.carried.as_ref()).cloned() {
+            self.end_carried(&carried, false);
+        }
+        self.carried_ended(session, reason);
+    }
+
     /// Handles the loss of a node: clients stop waiting for its replies, and its own clients cannot
     /// continue before it is back.
     pub(super) fn cut_off(&mut self, node: &str, address: &str) {
@@ -221,12 +229,7 @@ impl Server {
         });
         let sessions: Vec<SessionId> = sessions.map(|(session, _)| *session).collect();
         for session in sessions {
-            if let Some(carried) =
-                self.connections.get(&session).and_then(|one| one.carried.as_ref()).cloned()
-            {
-                self.end_carried(&carried, false);
-            }
-            self.carried_ended(session, "it is lost");
+            self.end_both_sides(session, "it is lost");
         }
         let remote_clients =
             self.remote_sessions.iter().flat_map(|remote_sessions| &remote_sessions.remote_clients);

@@ -36,9 +36,11 @@ impl Server {
                 return None;
             }
         };
-        self.take_out(session).map(|connection| {
-            LoopEnd::HandingOver(Box::new(Handover { connection, seq, inheritance }))
-        })
+        let connection = self.take_out(session)?;
+        self.stop_sync();
+        // Other nodes may have changed something meanwhile.
+        let inheritance = self.state.inheritance().unwrap_or(inheritance);
+        Some(LoopEnd::HandingOver(Box::new(Handover { connection, seq, inheritance })))
     }
 
     /// Answers all requests received until now and closes every connection but one. Returns true if

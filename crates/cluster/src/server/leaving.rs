@@ -13,6 +13,14 @@ use crate::protocol::{Action, NodeState};
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 impl Server {
+    /// Ends the waits of other nodes for barriers and flags, which then ask the next daemon of this
+    /// node, for a limited time.
+    pub(super) fn stop_sync(&mut self) {
+        let mut actions = Vec::new();
+        self.state.stop_sync(self.now_ms(), &mut actions);
+        self.go_on_until(|state| state.has_handed_over(), actions);
+    }
+
     /// Hands over the state that this node manages for other nodes, announces that it leaves, and
     /// waits for acknowledgements, each for a limited time.
     pub(super) fn part_from_remote_sessions(&mut self) {

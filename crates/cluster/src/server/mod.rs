@@ -131,6 +131,7 @@ pub(crate) struct Server {
     desertion: Option<Desertion>,
     prepared: Arc<sync::AtomicU64>,
     is_accepting: bool,
+    accept_again_at_ms: Option<u64>,
     /// The session of the daemon that takes over, and the sequence number of its request.
     handover: Option<(SessionId, u64)>,
     scrapers: Option<Scrapers>,
@@ -214,6 +215,7 @@ impl Server {
             desertion: linger.map(|linger| Desertion::new(linger, started)),
             prepared,
             is_accepting: true,
+            accept_again_at_ms: None,
             handover: None,
             scrapers,
             latencies: Latencies::new(),
@@ -274,9 +276,10 @@ impl Server {
             self.tick_remote_sessions();
             self.tick_unheard();
             self.watch_again();
+            self.accept_again();
+            let now_ms = self.now_ms();
             if let Some(scrapers) = &mut self.scrapers {
-                scrapers
-                    .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+                scrapers.tick(self.poll.as_fd(), now_ms);
             }
             let is_stopped = self.perform(actions);
             self.settle_buffers();
@@ -315,7 +318,7 @@ impl Server {
         let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
         let state_ms = self.state.next_deadline_ms();
         let deadlines = [state_ms, scrape_ms, self.next_starved_ms(), self.watch_again_at_ms];
-        let mut at_ms = deadlines.into_iter().flatten().min();
+        let mut at_ms = deadlines.into_iter().chain([self.accept_again_at_ms]).flatten().min();
         let watched = self.remote_sessions.as_ref().and_then(RemoteSessions::next_deadline);
         for at in [watched, self.deserted_at()].into_iter().flatten() {
             let left = at.saturating_duration_since(self.started).as_millis() + 1;

@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::SCRAPE_LISTENER;
 use crate::metrics::http::{self, HttpRequest};
 
 /// Tokens of scrapers: this bit and a number.
@@ -22,6 +23,10 @@ const SCRAPE_MS_MAX: u64 = 5_000;
 
 /// Maximum age of the metrics. Computing them visits every hold, which takes time.
 const FRESH_MS: u64 = 100;
+
+/// Pause after a failed accept. Most likely descriptors have run out, and the listener stays
+/// readable.
+const ACCEPT_AGAIN_MS: u64 = 100;
 
 /// Connections accepted in one turn, so that a flood of them leaves room for clients.
 const ACCEPTS_PER_TURN: usize = 8;
@@ -128,20 +133,34 @@ pub(super) struct Scrapers {
     next: u64,
     /// The text of the metrics, and when it was computed.
     numbers: Option<(u64, String)>,
+    /// The listener is ignored until this time.
+    accept_at_ms: Option<u64>,
 }
 
 impl Scrapers {
     pub(super) fn new(listener: ScrapeListener) -> Self {
-        Self { listener, all: BTreeMap::new(), next: 0, numbers: None }
+        Self { listener, all: BTreeMap::new(), next: 0, numbers: None, accept_at_ms: None }
     }
 
     pub(super) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// The earliest deadline. Scrapers are in the order of their arrival.
+    /// When [`Self::tick`] is due.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.first_deadline_ms().into_iter().chain(self.accept_at_ms).min()
+    }
+
+    /// The earliest deadline. Scrapers are in the order of their arrival.
+    fn first_deadline_ms(&self) -> Option<u64> {
         self.all.first_key_value().map(|(_, scraper)| scraper.deadline_ms)
+    }
+
+    fn listen(&self, poll: BorrowedFd<'_>, flags: EventFlags) {
+        let token = EventData::new_u64(SCRAPE_LISTENER);
+        if let Err(error) = epoll::modify(poll, &self.listener, token, flags) {
+            tracing::error!(%error, "the listener of the metrics");
+        }
     }
 
     pub(super) fn accept(&mut self, poll: BorrowedFd<'_>, now_ms: u64) {
@@ -149,10 +168,12 @@ impl Scrapers {
             let stream = match self.listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_scraper(&error) => continue,
                 Err(error) => {
                     tracing::debug!(%error, "a scraper could not be taken");
-                    // Descriptors may have run out.
                     self.all.pop_first();
+                    self.listen(poll, EventFlags::empty());
+                    self.accept_at_ms = Some(now_ms.saturating_add(ACCEPT_AGAIN_MS));
                     return;
                 }
             };
@@ -211,10 +232,13 @@ impl Scrapers {
         }
     }
 
-    /// Drops scrapers whose deadline has passed.
-    pub(super) fn tick(&mut self, now_ms: u64) {
-        while self.next_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
+    /// Drops scrapers whose deadline has passed, and accepts others again after a pause.
+    pub(super) fn tick(&mut self, poll: BorrowedFd<'_>, now_ms: u64) {
+        while self.first_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
             self.all.pop_first();
+        }
+        if self.accept_at_ms.take_if(|at_ms| *at_ms <= now_ms).is_some() {
+            self.listen(poll, EventFlags::IN);
         }
     }
 }
@@ -262,6 +286,11 @@ impl Scraper {
         }
         ScrapeStep::Wait
     }
+}
+
+/// Whether an accept failed because this one scraper has gone, or a signal arrived.
+fn is_of_scraper(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
 fn is_pause(error: &io::Error) -> bool {

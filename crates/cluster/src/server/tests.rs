@@ -8,21 +8,29 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
 use farrow_wire::{Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome};
 
+use super::accept::ACCEPT_AGAIN_MS;
 use super::orphans::WATCH_AGAIN_MS;
 use super::*;
+use crate::node::MemorySource;
+use crate::peers::{PeerEvent, PeerLimits, PeerTimes, PeersOptions};
+use crate::protocol::cluster::PeerAction;
 use crate::protocol::{AdoptedState, DaemonInfo};
 
 const OWNER: u32 = 1000;
 
 struct World {
     server: Server,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     _stopper: UnixStream,
     sessions: u64,
 }
 
 impl World {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    fn with(peers: Option<(Peers, Devices)>) -> Self {
         let options = RegionOptions::for_capacity(Length(1 << 20));
         let geometry = Layout::new(&options).unwrap().geometry;
         let fabric = Arc::new(ShmFabric::memfd("server-test", geometry).unwrap());
@@ -40,11 +48,11 @@ impl World {
             prepared: Arc::default(),
             metrics: None,
             spill: None,
-            peers: None,
+            peers,
             net: None,
         };
         let server = Server::new(parts, state, Vec::new()).unwrap();
-        Self { server, _dir: dir, _stopper: stopper, sessions: 1 << 32 }
+        Self { server, dir, _stopper: stopper, sessions: 1 << 32 }
     }
 
     fn join(&mut self, peer: PeerIdentity, resume: Option<&Welcome>) -> (SessionId, Welcome) {
@@ -134,4 +142,100 @@ fn the_end_of_a_process_takes_nothing_from_the_next_client_in_its_place() {
     kill(child);
     world.take_events();
     assert_eq!(world.orphans(), 1, "it may still read what it holds");
+}
+
+/// One of two nodes that talk to each other.
+fn peers(name: &str) -> Peers {
+    let options = PeersOptions {
+        name: name.parse().unwrap(),
+        incarnation: 7,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        tls: None,
+        is_plaintext_allowed: true,
+        limits: PeerLimits::default(),
+        times: PeerTimes::for_lease(Duration::from_secs(10)),
+    };
+    Peers::start(options).unwrap()
+}
+
+fn wait_for_event<T>(peers: &Peers, wanted: impl Fn(PeerEvent) -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = peers.events().find_map(&wanted) {
+            return found;
+        }
+        assert!(Instant::now() < until, "no such event");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Regression test: a node answered the first message of a client with bytes that are no message.
+/// The client's node gave the client an error and kept the remote session, for which the other node
+/// could send more.
+#[test]
+fn a_remote_session_whose_first_answer_cannot_be_read_is_ended() {
+    let liar = peers("a");
+    let address = liar.local_address().to_string();
+    let mut world = World::with(Some((peers("b"), Devices::new(&MemorySource::Automatic, &[]))));
+    let (child, peer) = start();
+    let (client, stream) = UnixStream::pair().unwrap();
+    let session = SessionId(1);
+    world.server.connections.insert(session, ClientConnection::new(stream, None, peer));
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        resume: None,
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: false,
+    };
+    world.server.perform_with_remote_sessions(PeerAction::Bridge {
+        session,
+        seq: 1,
+        node: "a".to_owned(),
+        address,
+        incarnation: 7,
+        first: RequestBody::Hello(hello),
+        maps_memory: false,
+    });
+    let opened = wait_for_event(&liar, |event| match event {
+        PeerEvent::RemoteSessionOpened { remote_session, .. } => Some(remote_session),
+        _ => None,
+    });
+    liar.send(opened, vec![0xff; 64].into()).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !world.server.connections[&session].is_closing {
+        assert!(Instant::now() < until, "the answer does not arrive");
+        world.server.take_from_remote_sessions(&mut BTreeSet::new(), &mut Vec::new());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let is_process_gone = wait_for_event(&liar, |event| match event {
+        PeerEvent::RemoteSessionEnded { remote_session, is_process_gone, .. } => {
+            (remote_session == opened).then_some(is_process_gone)
+        }
+        _ => None,
+    });
+    assert_eq!(is_process_gone, Some(false), "its client lives");
+    drop(client);
+    kill(child);
+}
+
+/// Regression test: a node that ran out of descriptors accepted no client before a client's
+/// connection was closed. Without any connection it never did, though other descriptors had become
+/// free.
+#[test]
+fn a_node_without_descriptors_accepts_clients_again_after_a_while() {
+    let mut world = World::new();
+    let full = io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error());
+    world.server.cannot_accept(&full);
+    world.server.accept_again();
+    assert!(!world.server.is_accepting);
+    let wait = world.server.timeout().unwrap();
+    assert!(wait.tv_sec == 0 && wait.tv_nsec <= 250_000_000, "{wait:?}");
+    world.server.started -= Duration::from_millis(ACCEPT_AGAIN_MS);
+    world.server.accept_again();
+    assert!(world.server.is_accepting);
+    let address = world.dir.path().join("n.sock");
+    let _client = UnixStream::connect(address).unwrap();
+    world.take_events();
+    assert_eq!(world.server.connections.len(), 1);
 }

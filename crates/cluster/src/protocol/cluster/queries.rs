@@ -18,6 +18,11 @@ impl OptionalCluster {
         self.0.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
     }
 
+    /// The incarnation of this node in its cluster; 0 without a cluster.
+    pub(in crate::protocol) fn own_incarnation(&self) -> u64 {
+        self.0.as_ref().map_or(0, |one| one.membership.incarnation().0)
+    }
+
     /// The name authority: it decides on a name and owns its state. The same for all nodes with
     /// this view.
     pub(in crate::protocol) fn authority_name(&self, full: &str) -> String {

@@ -13,7 +13,7 @@
 //!
 //! A message of another epoch is rejected, so a late or repeated one restores no old state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::{Epoch, View};
 use farrow_store::NAME_BYTES_MAX;
@@ -22,6 +22,7 @@ use farrow_wire::{Rights, SyncAsk};
 use super::message::SyncQuestion;
 #[cfg(test)]
 use super::moving::MoveMutant;
+use super::moving::{COST_BYTES, Moves};
 use super::table::{NAMES_MAX, NameState, Outcomes, Party};
 use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 use crate::protocol::convert::limit;
@@ -30,6 +31,10 @@ use crate::protocol::{Action, SessionId};
 
 /// Pause before a member that is not in this epoch yet is asked again: some round trips.
 const AGAIN_MS: u64 = 20;
+
+/// Limit of the bytes of flags for the next daemon: a quarter of a message, whose other parts have
+/// limits of their own.
+const PASSED_BYTES_MAX: usize = 1 << 20;
 
 impl NodeState {
     /// Whether this node answers for the names that it owns.
@@ -221,13 +226,69 @@ impl NodeState {
         if owner == self.cluster.own_name() {
             return Err(format!("{name:?} is kept by {owner:?}, which was asked"));
         }
+        retained.check()?;
         let inherited = self.sync.moves.inherited.len();
         limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
-        if self.may_hand_over(from, &name) && self.sync.table.is_new(from, number) {
-            self.sync.moves.inherited.insert(name, (owner, retained));
+        if self.may_hand_over(from, &name) && !self.sync.table.has_come(from, number) {
+            let Moves { inherited, inherited_budget, .. } = &mut self.sync.moves;
+            inherited_budget.add(retained.members.len(), || {
+                inherited.values().map(|(_, retained)| retained.members.len()).sum()
+            })?;
+            inherited.insert(name, (owner, retained));
+            self.sync.table.is_new(from, number);
         }
         Ok(())
+    }
+
+    /// Ends all waits, since another daemon of this node follows: the waiters ask that one again.
+    /// Requests that arrive until then are refused.
+    pub fn stop_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.sync.is_leaving = true;
+        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+        let mut outcomes = Outcomes::new();
+        for name in names {
+            let retained = self.sync.table.move_away(&name, &mut outcomes);
+            self.sync.moves.sent.insert(name, retained);
+        }
+        self.tell_outcomes(outcomes, now_ms, out);
+    }
+
+    /// Flags for the next daemon of this node, which continues this incarnation.
+    pub(in crate::protocol) fn flags_to_pass_on(&self) -> Vec<(String, u64)> {
+        let moves = &self.sync.moves;
+        let away = moves.set_aside.values().flatten().chain(&moves.sent);
+        let away = away.map(|(name, retained)| (name.as_str(), retained.flags));
+        let all: BTreeMap<&str, u64> = self.sync.table.flags().chain(away).collect();
+        let (mut bytes, mut passed) = (0, Vec::new());
+        for (name, flags) in all.iter().filter(|(_, flags)| **flags != 0) {
+            bytes += name.len() + COST_BYTES;
+            if bytes > PASSED_BYTES_MAX {
+                tracing::error!(passed = passed.len(), "flags of further names are lost");
+                break;
+            }
+            passed.push(((*name).to_owned(), *flags));
+        }
+        passed
+    }
+
+    /// Resumes the flags of the previous daemon, after this one has joined its cluster. Those of
+    /// another incarnation may be out of date.
+    pub(crate) fn inherit_flags(
+        &mut self,
+        (incarnation, flags): (u64, Vec<(String, u64)>),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if incarnation != self.cluster.own_incarnation() {
+            if !flags.is_empty() {
+                tracing::warn!(names = flags.len(), "flags of an earlier incarnation are lost");
+            }
+            return;
+        }
+        for (name, flags) in flags {
+            self.bring(name, NameState { flags, members: Vec::new() }, now_ms, out);
+        }
     }
 
     /// Hands over the state of this node, which is about to leave, and takes no more.

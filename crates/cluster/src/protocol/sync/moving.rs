@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::{Epoch, Incarnation, Member, View};
 
-use super::table::NameState;
+use super::table::{EntryBudget, NameState};
 
 /// Approximate limit of the bytes of a page with more than one name: far below a message.
 pub(in crate::protocol) const PAGE_BYTES_MAX: usize = 256 << 10;
@@ -45,6 +45,8 @@ pub(in crate::protocol) struct Moves {
     pub(in crate::protocol) set_aside: BTreeMap<String, BTreeMap<String, NameState>>,
     /// State from leaving nodes, with the owner by the current view.
     pub(in crate::protocol) inherited: BTreeMap<String, (String, NameState)>,
+    /// Of their members.
+    pub(in crate::protocol) inherited_budget: EntryBudget,
     /// State that this leaving node has sent. It no longer changes.
     pub(in crate::protocol) sent: BTreeMap<String, NameState>,
     #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_membership::NodeName;
 use serde::{Deserialize, Serialize};
 
 /// Limit of the barriers of one node, and of its flag words.
@@ -15,6 +16,10 @@ const REMEMBERED_MAX: usize = 4096;
 
 /// Limit of the parties of a barrier.
 pub const PARTIES_MAX: u32 = 4096;
+
+/// Limit of waiting requests and of members of all barriers together, each some 150 B: another node
+/// can claim any number of clients.
+const ENTRIES_MAX: usize = 1 << 18;
 
 /// A waiting request, of any node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -104,11 +109,38 @@ struct Flags {
     waits: Vec<FlagWait>,
 }
 
+/// A limit of entries that are counted when they are added, and again when the limit seems reached.
+#[derive(Debug, Default)]
+pub(in crate::protocol) struct EntryBudget {
+    /// At least the number of entries.
+    used: usize,
+}
+
+impl EntryBudget {
+    /// Adds entries.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many. `count` counts those that there are.
+    pub(super) fn add(&mut self, more: usize, count: impl FnOnce() -> usize) -> Result<(), String> {
+        if self.used.saturating_add(more) > ENTRIES_MAX {
+            self.used = count();
+        }
+        let used = self.used.saturating_add(more);
+        if used > ENTRIES_MAX {
+            return Err(format!("{used} parties and waits: the limit is {ENTRIES_MAX}"));
+        }
+        self.used = used;
+        Ok(())
+    }
+}
+
 /// All barriers and flags that one node owns.
 #[derive(Debug, Default)]
 pub struct SyncTable {
     barriers: BTreeMap<String, Barrier>,
     flags: BTreeMap<String, Flags>,
+    budget: EntryBudget,
     /// Numbers of received requests, by node. At the limit, lower numbers count as received too.
     came: BTreeMap<String, BTreeSet<u64>>,
 }
@@ -126,6 +158,23 @@ impl NameState {
     /// Whether there is no state to move.
     pub fn is_empty(&self) -> bool {
         self.flags == 0 && self.members.is_empty()
+    }
+
+    /// Checks state from another node.
+    ///
+    /// # Errors
+    ///
+    /// No barrier has so many members, or no node such a name.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.members.len() > PARTIES_MAX as usize {
+            let members = self.members.len();
+            return Err(format!("a barrier of {members} parties: {PARTIES_MAX} are possible"));
+        }
+        let is_name = |party: &Party| party.node.parse::<NodeName>().is_ok();
+        match self.members.iter().find(|party| !is_name(party)) {
+            Some(party) => Err(format!("a party of a node with a name of {} B", party.node.len())),
+            None => Ok(()),
+        }
     }
 
     /// Merges state that arrived twice.
@@ -171,6 +220,9 @@ impl SyncTable {
         }
         if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
             let reason = format!("too many barriers: the limit is {NAMES_MAX}");
+            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
+        }
+        if let Err(reason) = self.add_entries(1) {
             return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
         let barrier = self.barriers.entry(name.to_owned()).or_default();
@@ -267,7 +319,7 @@ impl SyncTable {
         deadline_ms: u64,
         out: &mut Outcomes,
     ) {
-        let flags = match self.flags_of(name) {
+        let flags = match self.add_entries(1).and_then(|()| self.flags_of(name)) {
             Ok(flags) => flags,
             Err(reason) => return out.push((waiter, WaitOutcome::Refused(reason))),
         };
@@ -276,6 +328,14 @@ impl SyncTable {
             return out.push((waiter, WaitOutcome::Flags { value, is_met: true }));
         }
         flags.waits.push(FlagWait { waiter, mask, deadline_ms });
+    }
+
+    fn add_entries(&mut self, more: usize) -> Result<(), String> {
+        let Self { barriers, flags, budget, .. } = self;
+        budget.add(more, || {
+            let parties = barriers.values().map(|one| one.arrived.len() + one.members.len());
+            parties.chain(flags.values().map(|one| one.waits.len())).sum()
+        })
     }
 
     fn flags_of(&mut self, name: &str) -> Result<&mut Flags, String> {
@@ -288,6 +348,12 @@ impl SyncTable {
     /// The parties that passed a barrier last.
     pub fn members(&self, name: &str) -> impl Iterator<Item = &Party> {
         self.barriers.get(name).into_iter().flat_map(|barrier| &barrier.members)
+    }
+
+    /// The flags that are set, by name.
+    pub fn flags(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.flags.iter().map(|(name, flags)| (name.as_str(), flags.value));
+        all.filter(|(_, value)| *value != 0)
     }
 
     /// Names with state; some appear twice.
@@ -310,13 +376,14 @@ impl SyncTable {
     ///
     /// # Errors
     ///
-    /// Too many names.
+    /// Too many names or members.
     pub fn take_over(
         &mut self,
         name: &str,
         retained: NameState,
         out: &mut Outcomes,
     ) -> Result<(), String> {
+        retained.check()?;
         self.set_flags(name, retained.flags, 0, out)?;
         if retained.members.is_empty() {
             return Ok(());
@@ -324,8 +391,13 @@ impl SyncTable {
         if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
             return Err(format!("too many barriers: the limit is {NAMES_MAX}"));
         }
+        self.add_entries(retained.members.len())?;
         let barrier = self.barriers.entry(name.to_owned()).or_default();
-        barrier.members.extend(retained.members.into_iter().take(PARTIES_MAX as usize));
+        for party in retained.members {
+            if barrier.members.len() < PARTIES_MAX as usize {
+                barrier.members.insert(party);
+            }
+        }
         Ok(())
     }
 
@@ -544,6 +616,38 @@ mod tests {
         assert_eq!(out, [(waiter(2), WaitOutcome::Flags { value: 0b10, is_met: false })]);
         assert_eq!(table.set_flags("f", 0, u64::MAX, &mut out), Ok(0));
         assert!(table.flags.is_empty(), "nothing is left of flags that are all clear");
+    }
+
+    fn state(members: u64, node: &str) -> NameState {
+        let party = |client| Party { node: node.to_owned(), client, pid: 1 };
+        NameState { flags: 0, members: (0..members).map(party).collect() }
+    }
+
+    /// Regression test: a member that lies handed over barriers with any number of parties, or let
+    /// any number of clients wait. The node that owned them stored all.
+    #[test]
+    fn a_lying_member_fills_no_memory() {
+        let mut table = SyncTable::default();
+        let mut out = Vec::new();
+        for lie in [state(u64::from(PARTIES_MAX) + 1, "b"), state(1, &"b".repeat(100))] {
+            assert!(table.take_over("x", lie, &mut out).is_err());
+        }
+        let full = u64::from(PARTIES_MAX);
+        let barriers = ENTRIES_MAX as u64 / full;
+        for number in 0..barriers {
+            let name = format!("barrier {number}");
+            assert_eq!(table.take_over(&name, state(full, "b"), &mut out), Ok(()));
+        }
+        assert!(table.take_over("one more", state(1, "b"), &mut out).is_err());
+        table.arrive("one more", 2, arrival(1, 1, 9), &mut out);
+        table.wait_flags("f", 1, waiter(2), 9, &mut out);
+        let refused = |(_, told): &(Waiter, WaitOutcome)| matches!(told, WaitOutcome::Refused(_));
+        assert!(out.len() == 2 && out.iter().all(refused), "{out:?}");
+        // Once they are gone, others have room.
+        table.leave(|party| party.node == "b", "it ended", &mut Vec::new());
+        out.clear();
+        table.wait_flags("f", 1, waiter(3), 9, &mut out);
+        assert_eq!(out, []);
     }
 
     proptest! {
