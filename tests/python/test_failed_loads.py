@@ -8,6 +8,8 @@ Here, an eighth of that size: whatever fails, the ten stay; and what fits still 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +151,52 @@ def test_estimates(tmp_path: Path) -> None:
     empty = tmp_path / "empty.parquet"
     write(numbers(0), empty)
     assert estimate(empty).likely == 0
+
+
+_ESTIMATE_WHILE_IT_SHRINKS = """
+import sys, threading
+from pathlib import Path
+from farrow.cli._estimate import estimate
+
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+over = threading.Event()
+
+def rewrite():
+    while not over.is_set():
+        path.write_bytes(whole[:4096])
+        path.write_bytes(whole)
+
+other = threading.Thread(target=rewrite)
+other.start()
+found = [estimate(path).likely for _ in range(300)]
+over.set()
+other.join()
+assert estimate(path).likely > 0
+"""
+
+
+@pytest.mark.parametrize("ending", [".arrow", ".arrows"])
+def test_a_file_that_is_truncated_while_it_is_estimated_ends_no_process(
+    tmp_path: Path, ending: str
+) -> None:
+    """Another process rewrote an IPC file while ``farrow put`` read its metadata from a mapping.
+    The command ended with SIGBUS."""
+    path = tmp_path / f"numbers{ending}"
+    write(numbers(2), path)
+    command = [sys.executable, "-c", _ESTIMATE_WHILE_IT_SHRINKS, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_packed_or_damaged_ipc_file_is_estimated(tmp_path: Path) -> None:
+    table, path = numbers(4), tmp_path / "packed.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert 0 < estimate(path).least < table.nbytes
+    path.write_bytes(path.read_bytes()[:-200] + b"\xff" * 190 + b"\x10\0\0\0ARROW1")
+    assert estimate(path).likely >= 0
 
 
 def test_a_pool_has_what_it_expects_from_the_start(node: Node) -> None:

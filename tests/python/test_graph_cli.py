@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from farrow.cli import main
-from farrow.cli._graph import _Writer
+from farrow.cli._graph import _write_page, _Writer
 from farrow.graph import GraphFeatures, data, generate
 
 ROWS = 6_000
@@ -190,6 +190,28 @@ def test_report_draws_the_largest(graph, source: Path, tmp_path: Path, mode: str
     without = tmp_path / "t.html"
     assert graph("report", source, "-o", without, "--drawings", 0, "-q")[0] == 0
     assert "none was found" in without.read_text()
+
+
+def test_a_page_that_cannot_be_written_leaves_the_earlier_one_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``farrow graph report`` opened its page for writing and then failed: no page was left."""
+    page = tmp_path / "r.html"
+    page.write_text("good")
+
+    def fail(path: Path, text: str, **_: object) -> int:
+        path.write_bytes(text.encode()[:3])
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fail)
+        with pytest.raises(OSError, match="no space"):
+            _write_page(page, "a new page")
+    assert page.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [page]
+    _write_page(page, "a new page")
+    assert page.read_text() == "a new page"
+    assert list(tmp_path.iterdir()) == [page]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,15 @@ from __future__ import annotations
 import dataclasses
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 import farrow
+from farrow.cli._ipc import Damaged, buffer_sizes
 from farrow.cli._sniff import FileKind, compression_of, kind_of, text_shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Estimate", "check_room", "estimate", "pool_for"]
 
@@ -148,35 +146,19 @@ def _width(kind: pa.DataType) -> int | None:
 
 
 def _of_ipc(path: Path, kind: FileKind) -> Estimate:
-    size = path.stat().st_size
-    with pa.memory_map(str(path)) as mapped:
-        whole = mapped.read_buffer()
-        total = 0
-        for batch in _batches(whole, kind):
-            if not _lies_in(batch, whole):
-                # Compressed: the size is known only after decompression.
-                return Estimate(int(size * _PARQUET_SHARE), _PACKED_SHARE * size)
-            total += batch.nbytes
+    total = 0
+    try:
+        with path.open("rb") as file:
+            for size in buffer_sizes(file, is_file=kind is not FileKind.IPC_STREAM):
+                if size is None:
+                    # Compressed: the size is known only after decompression.
+                    packed = path.stat().st_size
+                    return Estimate(int(packed * _PARQUET_SHARE), _PACKED_SHARE * packed)
+                total += size
+    except Damaged:
+        # The load will report the error.
+        return Estimate(0, 0)
     return Estimate(total, total)
-
-
-def _batches(whole: pa.Buffer, kind: FileKind) -> Iterable[pa.RecordBatch]:
-    if kind is FileKind.IPC_STREAM:
-        yield from pa.ipc.open_stream(whole)
-        return
-    reader = pa.ipc.open_file(whole)
-    for index in range(reader.num_record_batches):
-        yield reader.get_batch(index)
-
-
-def _lies_in(batch: pa.RecordBatch, whole: pa.Buffer) -> bool:
-    start, end = whole.address, whole.address + whole.size
-    return all(
-        start <= buffer.address <= end
-        for column in batch.columns
-        for buffer in column.buffers()
-        if buffer is not None and buffer.size
-    )
 
 
 def _of_text(path: Path, delimiter: str | None, has_header: bool | None) -> Estimate:

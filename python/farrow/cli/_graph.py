@@ -215,7 +215,7 @@ def _report(options: argparse.Namespace) -> int:
                 read, candidates, settings, batch=batch, each=options.drawings, progress=report
             )
         run.drawn = _found.drawn(read, found.all())
-    output.write_text(page(run), encoding="utf-8")
+    _write_page(output, page(run))
     _summary(options, run, output)
     return 0
 
@@ -390,12 +390,28 @@ def _checked(output: str | Path, endings: tuple[str, ...]) -> Path:
     return path
 
 
+def _write_page(path: Path, text: str) -> None:
+    """Write a complete page, or leave the old one."""
+    part = _part_of(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        # Removes nothing after the part has become the file.
+        part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """The file beside another one that is written first and then renamed."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
 class _Writer:
     """A writer of tables of one schema, some batches at a time: a complete file, or none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._part = _part_of(path)
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self._stack = contextlib.ExitStack()
