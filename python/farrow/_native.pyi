@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from farrow._types import BufferLocation, NodeInfo, Target
+from farrow.dataset import FarrowDataset
 from farrow.events import Subscription
 from farrow.exceptions import InternalError
 from farrow.huge import Partition, Schema
@@ -1414,6 +1415,7 @@ class HugeTable:
         *,
         node: str | None = None,
         timeout: float = 10.0,
+        statistics: bool = True,
     ) -> Partition:
         """Add rows as one chunk.
 
@@ -1424,6 +1426,8 @@ class HugeTable:
             position: position of the first row; None: after the last row.
             node: name of the node that stores the rows; None: the client's.
             timeout: seconds to wait for room, and to retry after concurrent appends.
+            statistics: count nulls, bounds and order of the columns, by which ``farrow.dataset``
+                skips chunks. The count reads all rows, also those that stay in place.
 
         Returns:
             The partition with the rows.
@@ -1479,6 +1483,30 @@ class HugeTable:
             >>> trades.table(columns=["price"], rows=slice(1, 2))["price"].to_pylist()
             [2.5]
         """
+    def dataset(self, version: int | None = None) -> FarrowDataset:
+        """The rows as a ``pyarrow.dataset.Dataset`` that skips chunks by their statistics.
+
+        Args:
+            version: the rows as of this version; None: the newest.
+
+        Returns:
+            A dataset that DuckDB, polars and pyarrow scan in place; see ``farrow.dataset``.
+
+        Raises:
+            RowsMissing: there is a gap before the last row; the exception has the first gap.
+            InvalidArgument: the version does not exist yet.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.dataset", pa.schema({"price": pa.float64()}))
+            >>> for price in 1.5, 2.5:
+            ...     _ = trades.append(pa.table({"price": [price]}))
+            >>> import pyarrow.compute as pc
+            >>> cheap = pc.field("price") < 2
+            >>> trades.dataset().to_table(filter=cheap)["price"].to_pylist()
+            [1.5]
+            >>> [part.position for part in trades.dataset().partitions(cheap)]
+            [0]
+        """
     def partitions(self, version: int | None = None) -> builtins.list[Partition]:
         """The rows and node of each chunk, to run work near the data.
 
@@ -1497,6 +1525,8 @@ class HugeTable:
             >>> [(part.position, part.rows, part.node) for part in trades.partitions()]
             [(0, 2, 'a')]
         """
+    def _statistics(self, version: int | None = None) -> builtins.list[tuple[Partition, Any]]:
+        """Each chunk with its statistics as ``farrow.dataset`` reads them, or None."""
     def wait(
         self, *, rows: int | None = None, version: int | None = None, timeout: float = 10.0
     ) -> int:

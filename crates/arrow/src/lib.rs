@@ -44,6 +44,7 @@ mod kind;
 mod layout;
 mod schema;
 mod select;
+pub mod statistics;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod wire;

@@ -47,7 +47,7 @@ fn append_to(
 ) -> Result<Partition, Error> {
     let (schema, batch) = (schema_of(rows), BatchData::from(rows));
     let value = Value::RecordBatch { schema: &schema, batch: &batch };
-    table.append(&value, &AppendOptions { position, node, timeout: SOON })
+    table.append(&value, &AppendOptions { position, node, timeout: SOON, statistics: true })
 }
 
 fn append(table: &HugeTable, rows: &RecordBatch) -> Result<Partition, Error> {

@@ -6,11 +6,15 @@ use crate::incoming::{self, Incoming};
 use crate::part;
 use crate::shim;
 use crate::waiting::without_gil;
+use farrow::arrow::statistics::{
+    Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
+};
 use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, WaitFor};
 use farrow_capi::convert;
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{IntoPyDict, PyBytes, PyList};
 
 #[doc = doc!("HugeTable")]
 #[pyclass(frozen, module = "farrow", name = "HugeTable")]
@@ -43,6 +47,21 @@ fn partition<'py>(py: Python<'py>, chunk: &Partition) -> PyResult<Bound<'py, PyA
     let id = PyBytes::new(py, &chunk.id.to_bytes());
     let node = chunk.node.as_ref();
     class.bind(py).call1((chunk.position, chunk.rows, node, chunk.bytes, id, chunk.version))
+}
+
+/// Path, nulls, has_nan, is_ascending, is_descending, and each bound with whether it is exact.
+fn field_statistics<'py>(
+    py: Python<'py>,
+    field: &StatisticsField<'_>,
+    column: &ColumnStatistics,
+) -> PyResult<Bound<'py, PyAny>> {
+    let bound = |bound: &Option<ColumnBound>| {
+        bound.as_ref().map(|bound| (PyBytes::new(py, &bound.bytes), bound.is_exact))
+    };
+    let (min, max) = (bound(&column.min), bound(&column.max));
+    let ColumnStatistics { nulls, has_nan, is_ascending, is_descending, .. } = *column;
+    let path = field.path.clone();
+    (path, nulls, has_nan, is_ascending, is_descending, min, max).into_bound_py_any(py)
 }
 
 impl HugeTable {
@@ -86,7 +105,7 @@ impl HugeTable {
     }
 
     #[doc = doc!("HugeTable.append")]
-    #[pyo3(signature = (data, position=None, *, node=None, timeout=10.0))]
+    #[pyo3(signature = (data, position=None, *, node=None, timeout=10.0, statistics=true))]
     fn append<'py>(
         &self,
         py: Python<'py>,
@@ -94,6 +113,7 @@ impl HugeTable {
         position: Option<&Bound<'py, PyAny>>,
         node: Option<&str>,
         timeout: f64,
+        statistics: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Incoming::Arrow(rows) = Incoming::new(data)? else {
             let name = data.get_type().fully_qualified_name()?;
@@ -103,7 +123,7 @@ impl HugeTable {
         let position = position.map(|row| count(row, "position")).transpose()?;
         let timeout = duration(timeout)?;
         let done = without_gil(py, || {
-            let options = AppendOptions { position, node, timeout };
+            let options = AppendOptions { position, node, timeout, statistics };
             let done = self.table.append(&rows.value(), &options);
             drop(rows);
             done
@@ -137,6 +157,43 @@ impl HugeTable {
         let list = PyList::empty(py);
         for chunk in &self.snapshot(py, version)?.partitions {
             list.append(partition(py, chunk)?)?;
+        }
+        Ok(list)
+    }
+
+    #[doc = doc!("HugeTable.dataset")]
+    #[pyo3(signature = (version=None))]
+    fn dataset<'py>(
+        slf: &Bound<'py, Self>,
+        version: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let arguments = [("version", version)].into_py_dict(py)?;
+        py.import("farrow.dataset")?.getattr("dataset")?.call((slf,), Some(&arguments))
+    }
+
+    #[doc = doc!("HugeTable._statistics")]
+    #[pyo3(name = "_statistics", signature = (version=None))]
+    fn statistics<'py>(
+        &self,
+        py: Python<'py>,
+        version: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let version = version.map(|number| count(number, "version")).transpose()?;
+        let (partitions, found) = without_gil(py, || {
+            let partitions = self.table.snapshot(version)?.partitions;
+            let found = self.table.statistics(&partitions)?;
+            Ok::<_, farrow::Error>((partitions, found))
+        })?;
+        let fields = statistics_fields(self.table.schema());
+        let list = PyList::empty(py);
+        for (chunk, statistics) in partitions.iter().zip(&found) {
+            let statistics = statistics.as_ref().map(|statistics| {
+                let fields = fields.iter().zip(&statistics.columns);
+                let fields = fields.map(|(field, column)| field_statistics(py, field, column));
+                fields.collect::<PyResult<Vec<_>>>()
+            });
+            list.append((partition(py, chunk)?, statistics.transpose()?))?;
         }
         Ok(list)
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_arrow::SchemaNode;
+use farrow_arrow::{BatchData, SchemaNode};
 use farrow_store::ObjectId;
 
 use super::labels::{self, ChunkNode, VERSIONS_MAX};
 use super::layout::{Clash, Partition, ROWS_MAX};
 use super::place::{Place, SealedObject};
+use super::statistics::ChunkCount;
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
@@ -27,12 +28,15 @@ pub struct AppendOptions<'a> {
     pub node: Option<&'a str>,
     /// How long to wait for memory and for concurrent appends.
     pub timeout: Duration,
+    /// Whether to count statistics of the rows, by which readers skip chunks.
+    pub statistics: bool,
 }
 
 impl Default for AppendOptions<'_> {
-    /// At the end, in the memory of the client's node, within ten seconds.
+    /// At the end, in the memory of the client's node, within ten seconds, with statistics.
     fn default() -> Self {
-        Self { position: None, node: None, timeout: Duration::from_secs(10) }
+        let timeout = Duration::from_secs(10);
+        Self { position: None, node: None, timeout, statistics: true }
     }
 }
 
@@ -54,20 +58,22 @@ impl HugeTable {
     ) -> Result<Partition, Error> {
         let started = Instant::now();
         let deadline = deadline_after(options.timeout);
-        let (rows, schema) = rows_of(value)?;
+        let (schema, batches) = rows_of(value)?;
+        let rows = batches.iter().map(|batch| batch.rows as u64).sum();
         self.check_schema(schema)?;
         // Check before copying anything.
         self.next(options.position, rows)?;
         let place = Place::to_append(&self.client, options.node)?;
         let node = self.join(&place, deadline)?;
-        let zero = labels::chunk_metadata(0, rows)?;
-        let wait = options.timeout;
-        let mut draft =
-            place.draft(value, &ObjectOptions { name: None, metadata: Some(&zero), wait })?;
+        let count = ChunkCount::new(schema, batches, options.statistics);
+        let zero = labels::chunk_metadata(0, rows, count.placeholder())?;
+        let unnamed = ObjectOptions { name: None, metadata: Some(&zero), wait: options.timeout };
+        let mut draft = count.beside(|| place.draft(value, &unnamed))?;
+        let statistics = count.finish();
         let mut races = 0_u64;
         loop {
             let (version, position) = self.next(options.position, rows)?;
-            let metadata = labels::chunk_metadata(position, rows)?;
+            let metadata = labels::chunk_metadata(position, rows, statistics.clone())?;
             let name = labels::chunk_name(&self.name, self.root, version);
             if let Some(sealed) = draft.seal(&name, &metadata)? {
                 let node = Arc::clone(&node);
@@ -196,13 +202,11 @@ impl HugeTable {
     }
 }
 
-/// The number of rows, and their schema.
-fn rows_of<'a>(value: &Value<'a>) -> Result<(u64, &'a SchemaNode), Error> {
+/// The schema of the rows, and their batches.
+fn rows_of<'a>(value: &Value<'a>) -> Result<(&'a SchemaNode, &'a [BatchData]), Error> {
     match *value {
-        Value::RecordBatch { schema, batch } => Ok((batch.rows as u64, schema)),
-        Value::Table { schema, batches } => {
-            Ok((batches.iter().map(|batch| batch.rows as u64).sum(), schema))
-        }
+        Value::RecordBatch { schema, batch } => Ok((schema, std::slice::from_ref(batch))),
+        Value::Table { schema, batches } => Ok((schema, batches)),
         _ => {
             let text = "a huge table takes record batches and tables";
             Err(Error::InvalidArgument(text.into()))

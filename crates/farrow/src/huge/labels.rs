@@ -19,6 +19,7 @@ const FORMAT: &str = "1";
 const FORMAT_KEY: &str = "farrow.huge_table";
 const POSITION_KEY: &str = "position";
 const ROWS_KEY: &str = "rows";
+pub(super) const STATISTICS_KEY: &str = "statistics";
 const NODE_KEY: &str = "node";
 const REGION_KEY: &str = "region";
 
@@ -95,9 +96,15 @@ pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
     }
 }
 
-/// The encoded length is always the same.
-pub(super) fn chunk_metadata(position: u64, rows: u64) -> Result<Metadata, Error> {
-    pairs([(POSITION_KEY, format!("{position:020}")), (ROWS_KEY, format!("{rows:020}"))])
+/// The encoded length depends on that of the statistics alone.
+pub(super) fn chunk_metadata(
+    position: u64,
+    rows: u64,
+    statistics: Option<String>,
+) -> Result<Metadata, Error> {
+    let numbers = [(POSITION_KEY, position), (ROWS_KEY, rows)];
+    let numbers = numbers.map(|(key, number)| (key, format!("{number:020}")));
+    pairs(numbers.into_iter().chain(statistics.map(|text| (STATISTICS_KEY, text))))
 }
 
 /// First row and number of rows, as read from untrusted metadata.
@@ -120,7 +127,7 @@ fn read<T: FromStr<Err: Display>>(name: &str, metadata: &Metadata, key: &str) ->
     text.parse().map_err(|error| wrong(format!("{error} in {text:?}")))
 }
 
-fn pairs<const N: usize>(pairs: [(&str, String); N]) -> Result<Metadata, Error> {
+fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Result<Metadata, Error> {
     Metadata::new(pairs).map_err(|error| Error::InvalidArgument(error.to_string()))
 }
 
@@ -160,9 +167,9 @@ mod tests {
 
     #[test]
     fn metadata_survives_and_nonsense_is_refused() {
-        let long = chunk_metadata(u64::MAX, 1).unwrap();
+        let long = chunk_metadata(u64::MAX, 1, None).unwrap();
         assert_eq!(read_chunk("c", &long).unwrap(), (u64::MAX, 1));
-        assert_eq!(long.encode().len(), chunk_metadata(0, 10).unwrap().encode().len());
+        assert_eq!(long.encode().len(), chunk_metadata(0, 10, None).unwrap().encode().len());
         let member = ChunkNode { region: u64::MAX, node: "a".into() };
         assert_eq!(read_member("m", &member_metadata(&member).unwrap()).unwrap(), member);
         for wrong in [[("position", "-1"), ("rows", "1")], [("position", "1"), ("row", "1")]] {

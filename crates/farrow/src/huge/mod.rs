@@ -14,6 +14,7 @@ mod layout;
 mod place;
 mod read;
 mod schema;
+mod statistics;
 mod sweep;
 
 use std::collections::BTreeSet;

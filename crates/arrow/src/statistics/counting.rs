@@ -1,0 +1,190 @@
+//! The division of a count into tasks, which several threads take one after the other.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow_buffer::NullBuffer;
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+
+use super::scan::Piece;
+use super::values::Part;
+use super::{TableStatistics, bounds, statistics_fields};
+use crate::describe::BatchData;
+use crate::layout::{ArrayLayout, OffsetWidth};
+use crate::schema::{DEPTH_MAX, SchemaNode};
+
+/// Elements of a task: long enough that taking one costs nothing, short enough that threads end
+/// together.
+const TASK_ROWS: usize = 1 << 18;
+
+/// A count of the columns of a table, to be done by one thread or more.
+#[derive(Debug)]
+pub struct Counting<'a> {
+    rows: u64,
+    types: Vec<&'a DataType>,
+    tasks: Vec<Task<'a>>,
+    next: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Task<'a> {
+    /// Its number among the fields that have statistics.
+    field: usize,
+    work: Work<'a>,
+    done: OnceLock<Piece<'a>>,
+}
+
+#[derive(Debug)]
+enum Work<'a> {
+    Count(Part<'a>),
+    /// Nothing but the nulls is known.
+    Opaque(Piece<'a>),
+}
+
+impl<'a> Counting<'a> {
+    /// Plans the count of the first `columns_max` fields of [`statistics_fields`].
+    pub fn new(schema: &'a SchemaNode, batches: &'a [BatchData], fields_max: usize) -> Self {
+        let fields = statistics_fields(schema);
+        let types: Vec<_> =
+            fields.iter().take(fields_max).map(|field| field.node.data_type()).collect();
+        let mut plan = Planned { tasks: Vec::new(), fields_max: types.len() };
+        for batch in batches {
+            let mut field = 0;
+            for (column, node) in batch.columns.iter().zip(schema.children()) {
+                let rows = 0..batch.rows.min(column.len());
+                field = plan.visit(field, node, Some((column, rows, None)), 1);
+            }
+        }
+        let rows = batches.iter().map(|batch| batch.rows as u64).sum();
+        Self { rows, types, tasks: plan.tasks, next: AtomicUsize::new(0) }
+    }
+
+    /// Number of tasks: more threads than this have nothing to do.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Does tasks until none is left. Another thread may still be at its last one.
+    pub fn work(&self) {
+        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            task.done.get_or_init(|| task.work.count());
+        }
+    }
+
+    /// The statistics, after [`Self::work`] has returned in each thread.
+    pub fn finish(&self) -> TableStatistics {
+        let mut pieces = vec![Piece::empty(); self.types.len()];
+        for task in &self.tasks {
+            let piece = *task.done.get_or_init(|| task.work.count());
+            if let Some(sum) = pieces.get_mut(task.field) {
+                *sum = sum.then(piece);
+            }
+        }
+        let columns = pieces.iter().zip(&self.types);
+        let columns = columns.map(|(piece, data_type)| bounds::column(piece, data_type)).collect();
+        TableStatistics { rows: self.rows, columns }
+    }
+}
+
+impl<'a> Work<'a> {
+    fn count(&self) -> Piece<'a> {
+        match self {
+            Work::Count(part) => part.count(),
+            Work::Opaque(piece) => *piece,
+        }
+    }
+}
+
+struct Planned<'a> {
+    tasks: Vec<Task<'a>>,
+    fields_max: usize,
+}
+
+/// Elements of an array, and which of them are null because their parent is.
+type Elements<'a> = (&'a ArrayData, Range<usize>, Option<NullBuffer>);
+
+impl<'a> Planned<'a> {
+    /// Plans a field and those nested in it; without elements, they are unknown. Returns the
+    /// number of the next field.
+    fn visit(
+        &mut self,
+        field: usize,
+        node: &'a SchemaNode,
+        elements: Option<Elements<'a>>,
+        depth: usize,
+    ) -> usize {
+        if field >= self.fields_max {
+            return field;
+        }
+        let elements = elements.filter(|(data, rows, _)| rows.end <= data.len());
+        let elements = elements.map(|(data, rows, parent)| {
+            let own = data.nulls().map(|nulls| nulls.slice(rows.start, rows.len()));
+            (data, rows, NullBuffer::union(own.as_ref(), parent.as_ref()))
+        });
+        match &elements {
+            Some((data, rows, nulls)) => self.count(field, data, rows, nulls.as_ref()),
+            None => self.push(field, Work::Opaque(Piece::opaque(1, None))),
+        }
+        let mut next = field + 1;
+        if !super::has_counted_children(node.data_type()) || depth >= DEPTH_MAX {
+            return next;
+        }
+        for (number, child) in node.children().iter().enumerate() {
+            let below = elements.as_ref().and_then(|elements| child_of(elements, number));
+            next = self.visit(next, child, below, depth + 1);
+        }
+        next
+    }
+
+    fn count(
+        &mut self,
+        field: usize,
+        data: &'a ArrayData,
+        rows: &Range<usize>,
+        nulls: Option<&NullBuffer>,
+    ) {
+        let is_logical = ArrayLayout::of(data.data_type()).is_some_and(ArrayLayout::has_validity);
+        if !is_logical && *data.data_type() != DataType::Null {
+            // Null is decided by the values of unions and run-end encoded arrays.
+            return self.push(field, Work::Opaque(Piece::opaque(rows.len() as u64, None)));
+        }
+        for start in rows.clone().step_by(TASK_ROWS) {
+            let rows_here = start..rows.end.min(start.saturating_add(TASK_ROWS));
+            let nulls = nulls.map(|nulls| nulls.slice(start - rows.start, rows_here.len()));
+            self.push(field, Work::Count(Part { data, rows: rows_here, nulls }));
+        }
+    }
+
+    fn push(&mut self, field: usize, work: Work<'a>) {
+        self.tasks.push(Task { field, work, done: OnceLock::new() });
+    }
+}
+
+/// The elements of a child that some elements of its parent refer to; of list views, all.
+fn child_of<'a>(elements: &Elements<'a>, number: usize) -> Option<Elements<'a>> {
+    let (data, rows, nulls) = elements;
+    let child = data.child_data().get(number)?;
+    let shift = data.offset();
+    let list = |width: OffsetWidth| {
+        if rows.is_empty() {
+            return Some((child, 0..0, None));
+        }
+        let offsets = data.buffers().first()?;
+        let offset =
+            |row: usize| usize::try_from(width.read(offsets, row.checked_add(shift)?)?).ok();
+        let (first, last) = (offset(rows.start)?, offset(rows.end)?);
+        (first <= last).then_some((child, first..last, None))
+    };
+    match ArrayLayout::of(data.data_type())? {
+        ArrayLayout::Struct => Some((child, rows.start + shift..rows.end + shift, nulls.clone())),
+        ArrayLayout::List(width) => list(width),
+        ArrayLayout::ListView(_) => Some((child, 0..child.len(), None)),
+        ArrayLayout::FixedList { items } => {
+            let at = |row: usize| row.checked_add(shift)?.checked_mul(items);
+            Some((child, at(rows.start)?..at(rows.end)?, None))
+        }
+        _ => None,
+    }
+}

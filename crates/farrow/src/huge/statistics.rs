@@ -1,0 +1,182 @@
+//! Statistics of chunks: counted while a chunk is copied, kept in its metadata.
+//!
+//! There they appear and vanish with the chunk in one step, and a reader finds them by loads. The
+//! metadata has room for the first hundred columns or so. `docs/formats/statistics.md` has the
+//! bytes.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::thread;
+
+use farrow_arrow::statistics::{Counting, TableStatistics, reserved_bytes};
+use farrow_arrow::{BatchData, SchemaNode};
+use farrow_store::Metadata;
+
+use super::place::Place;
+use super::{HugeTable, Partition, labels};
+use crate::error::Error;
+
+/// The longest statistics of a chunk: in base64, they fit into the metadata with its other pairs.
+const BYTES_MAX: usize = 3000;
+/// A small chunk has at least this much room for them, more only by its size.
+const SMALL_BYTES_MAX: usize = 256;
+/// Statistics are smaller than the values that they describe by this factor.
+const VALUES_PER_BYTE: usize = 2;
+/// Tasks from which on a thread pays: below, its start takes as long as the count.
+const TASKS_PER_THREAD: usize = 4;
+/// More threads only wait for memory, which the copy needs as well.
+const THREADS_MAX: usize = 4;
+
+/// Chunks of a node whose metadata is read at a time; if a message is needed, it costs as much as
+/// one.
+const CHUNKS_AT_A_TIME: usize = 32;
+
+/// The statistics of a chunk that is being appended.
+pub(super) struct ChunkCount<'a> {
+    schema: &'a SchemaNode,
+    counting: Counting<'a>,
+    /// Bytes reserved for the result; 0: there are no statistics.
+    bytes: usize,
+}
+
+impl<'a> ChunkCount<'a> {
+    pub(super) fn new(schema: &'a SchemaNode, batches: &'a [BatchData], is_wanted: bool) -> Self {
+        let columns = schema.children().len();
+        let values = batches.iter().map(|batch| batch.rows.saturating_mul(columns));
+        let values = values.fold(0, usize::saturating_add);
+        let room = (values / VALUES_PER_BYTE).clamp(SMALL_BYTES_MAX, BYTES_MAX);
+        let (fields, bytes) = match is_wanted {
+            true => reserved_bytes(schema, room),
+            false => (0, 0),
+        };
+        let batches = if bytes == 0 { &[] } else { batches };
+        Self { schema, counting: Counting::new(schema, batches, fields), bytes }
+    }
+
+    /// A text of the length that [`Self::finish`] returns.
+    pub(super) fn placeholder(&self) -> Option<String> {
+        (self.bytes > 0).then(|| to_base64(&vec![0; self.bytes]))
+    }
+
+    /// Counts in threads of its own while `copy` runs.
+    pub(super) fn beside<T>(&self, copy: impl FnOnce() -> T) -> T {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let useful = (self.counting.tasks() / TASKS_PER_THREAD).min(THREADS_MAX);
+        let threads = useful.min(cores.div_ceil(2));
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                let count = || self.counting.work();
+                // Without a thread, the caller counts in `finish`.
+                let name = thread::Builder::new().name("farrow-statistics".into());
+                drop(name.spawn_scoped(scope, count));
+            }
+            let copied = copy();
+            self.counting.work();
+            copied
+        })
+    }
+
+    /// The statistics as text, after [`Self::beside`].
+    pub(super) fn finish(&self) -> Option<String> {
+        let bytes = self.counting.finish().encode(self.schema, self.bytes)?;
+        Some(to_base64(&bytes))
+    }
+}
+
+impl HugeTable {
+    /// The statistics of some partitions of this table, each `None` if it has none that can be
+    /// read. Sends no message to nodes whose memory is mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeLost`] names a node that has chunks of the table, [`Error::NotFound`] when the
+    /// table was dropped or a chunk deleted.
+    pub fn statistics(
+        &self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<TableStatistics>>, Error> {
+        let mut by_node: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (number, chunk) in partitions.iter().enumerate() {
+            by_node.entry(chunk.id.region().0).or_default().push(number);
+        }
+        let mut all = vec![None; partitions.len()];
+        for (region, numbers) in by_node {
+            for some in numbers.chunks(CHUNKS_AT_A_TIME) {
+                let chunks = some.iter().filter_map(|number| partitions.get(*number));
+                let name =
+                    |chunk: &Partition| labels::chunk_name(&self.name, self.root, chunk.version);
+                let names: Vec<String> = chunks.clone().map(name).collect();
+                let node = chunks.clone().next().map_or("", |chunk| &chunk.node);
+                let found = Place::new(&self.client, region, node)?.find(&names)?;
+                for ((number, chunk), found) in some.iter().zip(chunks).zip(found) {
+                    let found = found.ok_or_else(|| self.gone(chunk.version))?;
+                    if let Some(place) = all.get_mut(*number) {
+                        *place = self.read_statistics(&found.metadata, chunk.rows);
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn read_statistics(&self, metadata: &Metadata, rows: u64) -> Option<TableStatistics> {
+        let bytes = from_base64(metadata.get(labels::STATISTICS_KEY)?)?;
+        TableStatistics::decode(&bytes, &self.schema, rows)
+    }
+}
+
+/// The alphabet of RFC 4648, section 4.
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Base64 without padding.
+fn to_base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = (0..3).fold(0, |bits, at| bits << 8 | u32::from(*group.get(at).unwrap_or(&0)));
+        for at in 0..=group.len() {
+            let digit = bits >> (18 - 6 * at) & 63;
+            text.push(ALPHABET.get(digit as usize).map_or('A', |digit| char::from(*digit)));
+        }
+    }
+    text
+}
+
+/// The bytes of a text that [`to_base64`] returned; `None` for other characters.
+fn from_base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    for group in text.as_bytes().chunks(4) {
+        let mut bits = 0_u32;
+        for digit in group {
+            let digit = ALPHABET.iter().position(|one| one == digit)?;
+            bits = bits << 6 | digit as u32;
+        }
+        bits <<= 6 * (4 - group.len()) as u32;
+        // A group of one to four digits is none to three bytes of the lower three.
+        bytes.extend(bits.to_be_bytes().get(1..group.len())?);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_is_that_of_the_rfc() {
+        let pairs = [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")];
+        for (bytes, text) in pairs {
+            assert_eq!(to_base64(bytes.as_bytes()), text);
+            assert_eq!(from_base64(text).as_deref(), Some(bytes.as_bytes()));
+        }
+        assert_eq!(from_base64("Zm=v"), None);
+        assert_eq!(from_base64("\u{e4}"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn all_bytes_come_back(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(from_base64(&to_base64(&bytes)), Some(bytes));
+        }
+    }
+}

@@ -1,0 +1,200 @@
+"""Statistics of the chunks of a huge table: their values, and what they guarantee to a filter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from farrow import HugeTable
+    from farrow.huge import Partition
+
+__all__ = ["ChunkStatistics", "ColumnStatistics", "chunk_statistics", "guarantee", "plain_schema"]
+
+
+class ColumnStatistics(NamedTuple):
+    """Statistics of one column, or of a field nested in it, in one chunk.
+
+    Attributes:
+        nulls: number of nulls; None if it is unknown.
+        has_nan: whether some values are NaN, which ``min`` and ``max`` leave out.
+        order: "ascending", "descending", "constant", or "" if unordered or unknown; an ordered
+            column has neither nulls nor NaN.
+        min: no value is below it; None if it is unknown or there are no values.
+        max: no value is above it; None if it is unknown or there are no values.
+        is_min_exact: whether ``min`` is one of the values; a long string is shortened.
+        is_max_exact: whether ``max`` is one of the values.
+    """
+
+    nulls: int | None
+    has_nan: bool
+    order: str
+    min: Any
+    max: Any
+    is_min_exact: bool
+    is_max_exact: bool
+
+
+class ChunkStatistics(NamedTuple):
+    """Statistics of one chunk of a huge table.
+
+    Attributes:
+        partition: the location and the rows of the chunk.
+        columns: statistics by the names that lead to a field, ``("price",)`` for a column; None
+            if the chunk has none that this version reads.
+    """
+
+    partition: Partition
+    columns: dict[tuple[str, ...], ColumnStatistics] | None
+
+
+def chunk_statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatistics]:
+    """The statistics of all chunks of a version, in the order of their rows."""
+    schema, names = table.schema, {}
+    chunks = []
+    for partition, fields in table._statistics(version):
+        columns = None
+        if fields is not None:
+            columns = {}
+            for path, *rest in fields:
+                key = tuple(path)
+                if key not in names:
+                    names[key] = _resolve(schema, path)
+                name, data_type = names[key]
+                columns[name] = _column(data_type, *rest)
+        chunks.append(ChunkStatistics(partition, columns))
+    return chunks
+
+
+def _resolve(schema: pa.Schema, path: list[int]) -> tuple[tuple[str, ...], pa.DataType]:
+    """Names and type of a field, by the numbers of the children that lead to it."""
+    field = schema.field(path[0])
+    names = [field.name]
+    for number in path[1:]:
+        above = field.type
+        if pa.types.is_struct(above):
+            field = above.field(number)
+        elif pa.types.is_map(above):
+            entries = pa.struct([above.key_field, above.item_field])
+            field = pa.field("entries", entries, nullable=False)
+        else:
+            field = above.value_field
+        names.append(field.name)
+    return tuple(names), _plain_type(field.type)
+
+
+def _plain_type(data_type: pa.DataType) -> pa.DataType:
+    """The type of the values, with the layout that comparisons know."""
+    if pa.types.is_dictionary(data_type):
+        return _plain_type(data_type.value_type)
+    if pa.types.is_string_view(data_type):
+        return pa.string()
+    if pa.types.is_binary_view(data_type):
+        return pa.binary()
+    return data_type
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with the types of :func:`_plain_type`: filters mean the same there."""
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
+
+
+def _column(
+    data_type: pa.DataType,
+    nulls: int | None,
+    has_nan: bool,
+    ascending: bool,
+    descending: bool,
+    low: tuple[bytes, bool] | None,
+    high: tuple[bytes, bool] | None,
+) -> ColumnStatistics:
+    order = "constant" if descending else "ascending"
+    if not ascending:
+        order = "descending" if descending else ""
+    least, most = (None if bound is None else _scalar(data_type, bound[0]) for bound in (low, high))
+    return ColumnStatistics(
+        nulls=nulls,
+        has_nan=has_nan,
+        order=order,
+        min=least,
+        max=most,
+        is_min_exact=least is not None and low is not None and low[1],
+        is_max_exact=most is not None and high is not None and high[1],
+    )
+
+
+def _scalar(data_type: pa.DataType, value: bytes) -> pa.Scalar | None:
+    """A bound as a scalar; None for bytes that are no value of the type."""
+    if pa.types.is_boolean(data_type):
+        return pa.scalar(value != b"\0")
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        try:
+            return pa.scalar(value.decode(), data_type)
+        except UnicodeDecodeError:
+            return None
+    if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type):
+        return pa.scalar(value, data_type)
+    if pa.types.is_fixed_size_binary(data_type):
+        return pa.scalar(value, data_type) if len(value) == data_type.byte_width else None
+    return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(value)])[0]
+
+
+def guarantee(
+    schema: pa.Schema, chunk: ChunkStatistics, columns: Iterable[str]
+) -> pc.Expression | None:
+    """What is true for all rows of a chunk, of some columns; None if nothing is known.
+
+    A null makes each comparison null, so each bound names it as the other possibility.
+    """
+    if chunk.columns is None:
+        return None
+    wanted, times = set(columns), Counter(schema.names)
+    parts = []
+    for path, found in chunk.columns.items():
+        # A field of a repeated name is ambiguous, and the elements of a list are no rows.
+        if path[0] not in wanted or times[path[0]] > 1 or not _is_nested_in_structs(schema, path):
+            continue
+        parts += _column_guarantee(pc.field(*path), found, chunk.partition.rows)
+    whole = None
+    for part in parts:
+        whole = part if whole is None else whole & part
+    return whole
+
+
+def _is_nested_in_structs(schema: pa.Schema, path: tuple[str, ...]) -> bool:
+    field = schema.field(path[0])
+    for name in path[1:]:
+        if not pa.types.is_struct(field.type) or len(field.type.get_all_field_indices(name)) != 1:
+            return False
+        field = field.type.field(name)
+    return True
+
+
+def _column_guarantee(
+    field: pc.Expression, found: ColumnStatistics, rows: int
+) -> list[pc.Expression]:
+    if found.nulls == rows:
+        return [field.is_null()]
+    parts = [] if found.nulls != 0 else [field.is_valid()]
+    # Comparisons with NaN are false in both directions, so no bound holds for it.
+    if found.has_nan:
+        return parts
+    for bound, compare in ((found.min, pc.Expression.__ge__), (found.max, pc.Expression.__le__)):
+        if bound is None or not _is_comparable(bound):
+            continue
+        part = compare(field, bound)
+        parts.append(part if found.nulls == 0 else part | field.is_null())
+    return parts
+
+
+def _is_comparable(bound: pa.Scalar) -> bool:
+    """Whether Arrow compares values of this type."""
+    try:
+        return pc.less_equal(bound, bound).as_py() is True
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False

@@ -1,0 +1,287 @@
+"""DuckDB, polars, pandas, Ibis, Narwhals and DataFusion over Farrow's tables, in place."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import farrow
+import farrow.dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CHUNKS = 4
+ROWS = 200_000
+MIB = 1 << 20
+
+
+@pytest.fixture
+def trades(client: farrow.Client) -> farrow.HugeTable:
+    """Chunks of 200,000 rows, 16 B each, sorted by n."""
+    table = client.huge_table("trades", pa.schema({"n": pa.int64(), "price": pa.float64()}))
+    for number in range(CHUNKS):
+        n = pa.array(range(number * ROWS, (number + 1) * ROWS))
+        table.append(pa.table({"n": n, "price": pc.cast(n, pa.float64())}))
+    return table
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int]]]:
+    """Columns and number of chunks of each scan."""
+    seen: list[tuple[Any, int]] = []
+    plain = farrow.dataset.FarrowDataset.scanner
+
+    def scanner(self: Any, columns: Any = None, filter: Any = None, **options: Any) -> Any:
+        seen.append((columns, len(self.partitions(filter))))
+        return plain(self, columns=columns, filter=filter, **options)
+
+    monkeypatch.setattr(farrow.dataset.FarrowDataset, "scanner", scanner)
+    return seen
+
+
+def private_bytes() -> int:
+    """Anonymous memory of this process: what a copy would add to."""
+    text = Path("/proc/self/smaps_rollup").read_text()
+    found = re.search(r"^Anonymous: +(\d+) kB", text, re.M)
+    assert found
+    return int(found[1]) << 10
+
+
+RANGE = "select count(*), sum(price) from {} where n between 250000 and 250009"
+IN_RANGE = (10, float(sum(range(250_000, 250_010))))
+
+
+def test_duckdb_finds_a_dataset_by_its_variable(
+    trades: farrow.HugeTable, scans: list[tuple[Any, int]]
+) -> None:
+    duckdb: Any = pytest.importorskip("duckdb")
+    rows = trades.dataset()
+    assert rows.count_rows() == CHUNKS * ROWS
+    connection = duckdb.connect()
+    assert connection.sql(RANGE.format("rows")).fetchall() == [IN_RANGE]
+    assert scans[-1][1] == 1
+    assert connection.sql("select count(*) from rows").fetchall() == [(CHUNKS * ROWS,)]
+
+
+def test_duckdb_finds_attached_names(
+    trades: farrow.HugeTable, client: farrow.Client, scans: list[tuple[Any, int]]
+) -> None:
+    duckdb: Any = pytest.importorskip("duckdb")
+    from farrow.duckdb import attach, detach
+
+    client.put(pa.table({"n": [250_001], "note": ["late"]}), "notes/today")
+    client.put(b"no rows", "bytes")
+    connection = duckdb.connect()
+    names = attach(connection, client)
+    assert names == ["notes/today", "trades"]
+    assert connection.sql(RANGE.format("trades")).fetchall() == [IN_RANGE]
+    columns, chunks = scans[-1]
+    assert (set(columns), chunks) == ({"n", "price"}, 1)
+    joined = 'select price, note from trades join "notes/today" using (n)'
+    assert connection.sql(joined).fetchall() == [(250_001.0, "late")]
+    # Later rows are seen, and no view holds memory between queries.
+    trades.append(pa.table({"n": [-1], "price": [0.5]}))
+    assert connection.sql("select price from trades where n < 0").fetchall() == [(0.5,)]
+    assert scans[-1][1] == 1
+    detach(connection, names)
+    with pytest.raises(duckdb.CatalogException):
+        connection.sql("select * from trades")
+
+
+def test_attached_views_tell_what_is_wrong(client: farrow.Client) -> None:
+    duckdb: Any = pytest.importorskip("duckdb")
+    from farrow.duckdb import attach
+
+    connection = duckdb.connect()
+    with pytest.raises(farrow.NotFound):
+        attach(connection, client, ["none"])
+    table = client.huge_table("t", pa.schema({"a": pa.int64()}))
+    table.append(pa.table({"a": [1]}))
+    attach(connection, client, ["t"])
+    assert connection.sql("select a from t").fetchall() == [(1,)]
+    table.drop()
+    with pytest.raises(Exception, match=r"no object|dropped|not found"):
+        connection.sql("select a from t").fetchall()
+    client.huge_table("t", pa.schema({"a": pa.string()})).append(pa.table({"a": ["x"]}))
+    with pytest.raises(Exception, match="another schema"):
+        connection.sql("select a from t").fetchall()
+
+
+def test_duckdb_copies_nothing(trades: farrow.HugeTable) -> None:
+    duckdb: Any = pytest.importorskip("duckdb")
+    rows = trades.dataset()
+    connection = duckdb.connect()
+    query = "select sum(n), sum(price) from rows"
+    connection.sql(query).fetchall()
+    before = private_bytes()
+    found = connection.sql(query).fetchall()
+    total = sum(range(CHUNKS * ROWS))
+    assert found == [(total, float(total))]
+    assert rows.count_rows() == CHUNKS * ROWS
+    assert private_bytes() - before < 6 * MIB, "the rows are 12 MiB"
+
+
+def test_polars_skips_chunks_and_columns(
+    trades: farrow.HugeTable, client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pl: Any = pytest.importorskip("polars")
+    from farrow.polars import scan
+
+    read: list[tuple[int, int]] = []
+    plain = pl.from_arrow
+
+    def from_arrow(table: Any, **options: Any) -> Any:
+        read.append((table.num_rows, table.num_columns))
+        return plain(table, **options)
+
+    frame = scan("trades", client)
+    monkeypatch.setattr(pl, "from_arrow", from_arrow)
+    found = frame.filter(pl.col("n").is_between(250_000, 250_009)).select(pl.col("price").sum())
+    assert found.collect().item() == IN_RANGE[1]
+    assert read == [(ROWS, 2)]
+    read.clear()
+    assert frame.select(pl.col("price").sum()).collect().item() == float(sum(range(CHUNKS * ROWS)))
+    assert read == [(ROWS, 1)] * CHUNKS
+    read.clear()
+    assert frame.head(5).collect()["n"].to_list() == [0, 1, 2, 3, 4]
+    assert len(read) == 1
+    assert frame.filter(pl.col("n") > 10).head(2).collect()["n"].to_list() == [11, 12]
+    assert frame.collect().height == CHUNKS * ROWS
+
+
+def test_polars_uses_the_rows_in_place(trades: farrow.HugeTable, client: farrow.Client) -> None:
+    pl: Any = pytest.importorskip("polars")
+    from farrow.polars import scan
+
+    frame = scan(trades).collect()
+    for chunk in frame["n"].get_chunks():
+        address = chunk._get_buffer_info()[0]
+        assert client._offset(address, 8 * len(chunk)) is not None
+    assert frame.equals(pl.from_arrow(trades.table()))
+
+
+# Each as Python for polars, and the chunks that it reads.
+PREDICATES: list[tuple[Callable[[Any], Any], list[int]]] = [
+    (lambda pl: pl.col("n") == 3, [0]),
+    (lambda pl: (pl.col("n") < 2) | (pl.col("n") > 8), [0, 2]),
+    (lambda pl: (pl.col("n") > 5) & (pl.col("x").cos() > 2), [1, 2]),
+    (lambda pl: (pl.col("n") > 5) | (pl.col("x").cos() > 2), [0, 1, 2]),
+    (lambda pl: ~(pl.col("n") > 5), [0, 1, 2]),
+    (lambda pl: pl.col("n").is_null(), [1]),
+    (lambda pl: pl.col("n") != 3, [0, 1, 2]),
+    (lambda pl: pl.col("x") > 4.5, [1, 2]),
+    (lambda pl: pl.col("x").is_nan(), [0, 1, 2]),
+    (lambda pl: pl.col("s") >= "k", [2]),
+    (lambda pl: pl.col("c") == "k", [0, 1, 2]),
+    (lambda pl: pl.col("t") > pl.lit("2024-01-01 00:00:30+0000").str.to_datetime(), [0, 1, 2]),
+    (lambda pl: pl.col("t") >= TIMES[8], [2]),
+    (lambda pl: pl.col("d") < TIMES[3].date(), [0, 1, 2]),
+    (lambda pl: pl.lit(None).cast(pl.Boolean), [0, 1, 2]),
+    (lambda pl: pl.col("n").is_in([7, 8]), [0, 1, 2]),
+]
+TIMES = [pc.strptime(f"2024-01-01 00:00:{n:02}", "%Y-%m-%d %H:%M:%S", "us") for n in range(10)]
+TIMES = [pa.scalar(time.as_py(), pa.timestamp("us", "UTC")).as_py() for time in TIMES]
+
+
+@pytest.fixture
+def mixed(client: farrow.Client) -> farrow.HugeTable:
+    """Three chunks; the middle one has a null and a NaN, which polars puts above all numbers."""
+    letters = [["a", "b", "c"], ["d", "e", "f"], ["j", "k", "l"]]
+    table = None
+    for number, s in enumerate(letters):
+        n = [4 * number + 1, 4 * number + 2, None if number == 1 else 4 * number]
+        columns = {
+            "n": pa.array(n),
+            "x": [0.5 + 2 * number, math.nan if number == 1 else 1.0, 0.0],
+            "s": s,
+            "c": pa.array(s).dictionary_encode(),
+            "t": pa.array([TIMES[4 * number]] * 3, pa.timestamp("us", "UTC")),
+            "d": pa.array([TIMES[4 * number].date()] * 3),
+        }
+        rows = pa.table(columns)
+        table = table or client.huge_table("mixed", rows.schema)
+        table.append(rows)
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize("number", range(len(PREDICATES)))
+def test_predicates_mean_what_polars_says(mixed: farrow.HugeTable, number: int) -> None:
+    """polars orders NaN above all numbers and has names of its own for most things: chunks are
+    skipped by comparisons alone, and polars applies the filter."""
+    pl: Any = pytest.importorskip("polars")
+    from farrow.polars import _pruning_filter, scan
+
+    make, chunks = PREDICATES[number]
+    predicate = make(pl)
+    plain = pl.from_arrow(mixed.table()).filter(predicate)
+    assert scan(mixed).filter(predicate).collect().equals(plain)
+    dataset = mixed.dataset()
+    # As the optimizer hands it over, with typed literals.
+    seen: list[Any] = []
+    io = pytest.importorskip("polars.io.plugins")
+
+    def source(_columns: Any, pushed: Any, _rows: Any, _size: Any) -> Any:
+        seen.append(pushed)
+        frame = pl.from_arrow(mixed.table())
+        yield frame if pushed is None else frame.filter(pushed)
+
+    schema = pl.from_arrow(mixed.schema.empty_table()).schema
+    io.register_io_source(source, schema=schema).filter(predicate).collect()
+    found = _pruning_filter(seen[0], dataset.schema) if seen and seen[0] is not None else None
+    assert [part.position // 3 for part in dataset.partitions(found)] == chunks
+
+
+def test_polars_scans_the_dataset_as_well(
+    trades: farrow.HugeTable, scans: list[tuple[Any, int]]
+) -> None:
+    pl: Any = pytest.importorskip("polars")
+    frame = pl.scan_pyarrow_dataset(trades.dataset())
+    assert frame.filter(pl.col("n") < 10).select("price").collect().height == 10
+    assert scans[-1][1] == 1
+
+
+def test_pandas_takes_a_filtered_table(trades: farrow.HugeTable) -> None:
+    pd: Any = pytest.importorskip("pandas")
+    found = (
+        trades.dataset().to_table(filter=pc.field("n") < 10).to_pandas(types_mapper=pd.ArrowDtype)
+    )
+    assert found["price"].sum() == sum(range(10))
+    whole = trades.table().to_pandas(types_mapper=pd.ArrowDtype)
+    chunk = pa.chunked_array(whole["n"].array.__arrow_array__()).chunk(0)
+    assert chunk.buffers()[1].address == trades.table()["n"].chunk(0).buffers()[1].address
+
+
+def test_narwhals_takes_a_table(trades: farrow.HugeTable) -> None:
+    nw: Any = pytest.importorskip("narwhals")
+    frame = nw.from_native(trades.dataset().to_table(filter=pc.field("n") < 10))
+    assert frame.filter(nw.col("n") > 7)["price"].sum() == 17.0
+
+
+def test_ibis_reads_attached_names(
+    trades: farrow.HugeTable, client: farrow.Client, scans: list[tuple[Any, int]]
+) -> None:
+    ibis: Any = pytest.importorskip("ibis", reason="ibis-framework is not installed")
+    from farrow.duckdb import attach
+
+    connection = ibis.duckdb.connect()
+    attach(connection.con, client, ["trades"])
+    table = connection.table("trades")
+    found = table.filter(table.n.between(250_000, 250_009)).price.sum().execute()
+    assert found == IN_RANGE[1]
+    assert scans[-1][1] == 1
+
+
+def test_datafusion_prunes_fragments(trades: farrow.HugeTable) -> None:
+    datafusion: Any = pytest.importorskip("datafusion", reason="datafusion is not installed")
+    context = datafusion.SessionContext()
+    context.register_dataset("trades", trades.dataset())
+    [batch] = context.sql("select count(*), sum(price) from trades where n < 10").collect()
+    assert [column[0].as_py() for column in batch.columns] == [10, 45.0]
