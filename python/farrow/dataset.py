@@ -146,11 +146,12 @@ class FarrowDataset(ds.InMemoryDataset):  # type: ignore[misc]
         return [one.partition for one in found if one is not None]
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
-        """One fragment for each chunk that can have matching rows."""
+        """The fragments of each chunk that can have matching rows: one, unless several batches were
+        appended at once."""
         if self._scan_options.get("filter") is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
         for chunk in self._matching(filter):
-            yield ds.InMemoryFragment(chunk.batches, schema=self.schema)
+            yield from ds.InMemoryDataset(chunk.batches, schema=self.schema).get_fragments()
 
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
@@ -227,9 +228,14 @@ class _Index:
         """Numbers of the chunks that can have matching rows; all of them if in doubt."""
         if not self._has_any:
             return list(range(len(self._chunks)))
-        text = str(filter)
-        # A superset of the columns that the filter names.
-        columns = tuple(name for name in self._schema.names if name and name in text)
+        columns = tuple(self._schema.names)
+        try:
+            text = str(filter)
+            # A superset of the columns that the filter names.
+            columns = tuple(name for name in columns if name in text)
+        except UnicodeDecodeError:
+            # Arrow shortens long texts of binary values and even of strings anywhere.
+            pass
         try:
             fragments = list(self._dataset(columns).get_fragments(filter))
         except (pa.ArrowException, TypeError, ValueError):

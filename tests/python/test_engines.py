@@ -83,7 +83,7 @@ def test_duckdb_finds_attached_names(
     assert names == ["notes/today", "trades"]
     assert connection.sql(RANGE.format("trades")).fetchall() == [IN_RANGE]
     columns, chunks = scans[-1]
-    assert (set(columns), chunks) == ({"n", "price"}, 1)
+    assert (set(columns), chunks) == ({"price"}, 1)
     joined = 'select price, note from trades join "notes/today" using (n)'
     assert connection.sql(joined).fetchall() == [(250_001.0, "late")]
     # Later rows are seen, and no view holds memory between queries.
@@ -162,25 +162,25 @@ def test_polars_uses_the_rows_in_place(trades: farrow.HugeTable, client: farrow.
 
     frame = scan(trades).collect()
     for chunk in frame["n"].get_chunks():
-        address = chunk._get_buffer_info()[0]
-        assert client._offset(address, 8 * len(chunk)) is not None
+        data = chunk.to_arrow().buffers()[1]
+        assert client._offset(data.address, data.size) is not None
     assert frame.equals(pl.from_arrow(trades.table()))
 
 
 # Each as Python for polars, and the chunks that it reads.
 PREDICATES: list[tuple[Callable[[Any], Any], list[int]]] = [
-    (lambda pl: pl.col("n") == 3, [0]),
+    (lambda pl: pl.col("n") == 2, [0]),
     (lambda pl: (pl.col("n") < 2) | (pl.col("n") > 8), [0, 2]),
     (lambda pl: (pl.col("n") > 5) & (pl.col("x").cos() > 2), [1, 2]),
     (lambda pl: (pl.col("n") > 5) | (pl.col("x").cos() > 2), [0, 1, 2]),
-    (lambda pl: ~(pl.col("n") > 5), [0, 1, 2]),
+    (lambda pl: ~(pl.col("n") > 5), [0, 1]),
     (lambda pl: pl.col("n").is_null(), [1]),
     (lambda pl: pl.col("n") != 3, [0, 1, 2]),
-    (lambda pl: pl.col("x") > 4.5, [1, 2]),
+    (lambda pl: pl.col("x") > 4.5, [1]),
     (lambda pl: pl.col("x").is_nan(), [0, 1, 2]),
     (lambda pl: pl.col("s") >= "k", [2]),
     (lambda pl: pl.col("c") == "k", [0, 1, 2]),
-    (lambda pl: pl.col("t") > pl.lit("2024-01-01 00:00:30+0000").str.to_datetime(), [0, 1, 2]),
+    (lambda pl: pl.col("t") > pl.lit(TIMES[8]).dt.offset_by("1m"), [0, 1, 2]),
     (lambda pl: pl.col("t") >= TIMES[8], [2]),
     (lambda pl: pl.col("d") < TIMES[3].date(), [0, 1, 2]),
     (lambda pl: pl.lit(None).cast(pl.Boolean), [0, 1, 2]),

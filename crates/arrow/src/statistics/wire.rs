@@ -82,19 +82,26 @@ fn schema_checksum(schema: &SchemaNode) -> u32 {
 }
 
 impl TableStatistics {
-    /// The bytes, followed by zeros up to `length`; `None` if they do not fit.
-    pub fn encode(&self, schema: &SchemaNode, length: usize) -> Option<Vec<u8>> {
+    /// The bytes, of as many fields as fit in `bytes_max`; zeros may follow them. `None` if not even
+    /// one field fits.
+    pub fn encode(&self, schema: &SchemaNode, bytes_max: usize) -> Option<Vec<u8>> {
+        let mut fields = Vec::new();
+        let mut count = 0_u16;
+        for (column, field) in self.columns.iter().zip(statistics_fields(schema)) {
+            let before = fields.len();
+            column.write(width(field.node.data_type()), &mut fields)?;
+            if HEADER_BYTES + fields.len() > bytes_max || count == u16::MAX {
+                fields.truncate(before);
+                break;
+            }
+            count += 1;
+        }
         let mut bytes = vec![STATISTICS_VERSION];
         bytes.extend(schema_checksum(schema).to_le_bytes());
         bytes.extend(self.rows.to_le_bytes());
-        bytes.extend(u16::try_from(self.columns.len()).ok()?.to_le_bytes());
-        for (column, field) in self.columns.iter().zip(statistics_fields(schema)) {
-            column.write(width(field.node.data_type()), &mut bytes)?;
-        }
-        (bytes.len() <= length).then(|| {
-            bytes.resize(length, 0);
-            bytes
-        })
+        bytes.extend(count.to_le_bytes());
+        bytes.extend(fields);
+        (count > 0).then_some(bytes)
     }
 
     /// Reads bytes that anybody may have written, of a table of this schema and this many rows.

@@ -18,7 +18,7 @@ use crate::error::Error;
 
 /// The longest statistics of a chunk: in base64, they fit into the metadata with its other pairs.
 const BYTES_MAX: usize = 3000;
-/// A small chunk has at least this much room for them, more only by its size.
+/// A small chunk has at least this much room for them, and more by its size.
 const SMALL_BYTES_MAX: usize = 256;
 /// Statistics are smaller than the values that they describe by this factor.
 const VALUES_PER_BYTE: usize = 2;
@@ -32,54 +32,77 @@ const THREADS_MAX: usize = 4;
 const CHUNKS_AT_A_TIME: usize = 32;
 
 /// The statistics of a chunk that is being appended.
-pub(super) struct ChunkCount<'a> {
-    schema: &'a SchemaNode,
-    counting: Counting<'a>,
-    /// Bytes reserved for the result; 0: there are no statistics.
-    bytes: usize,
+pub(super) enum ChunkCount<'a> {
+    Nothing,
+    /// Counted at once, since the chunk is small.
+    Done(String),
+    /// To be counted while the chunk is copied.
+    Beside {
+        schema: &'a SchemaNode,
+        counting: Counting<'a>,
+        /// Bytes reserved for the result.
+        bytes: usize,
+    },
 }
 
 impl<'a> ChunkCount<'a> {
     pub(super) fn new(schema: &'a SchemaNode, batches: &'a [BatchData], is_wanted: bool) -> Self {
+        let (fields, bytes) = reserved_bytes(schema, BYTES_MAX);
+        if !is_wanted || fields == 0 {
+            return Self::Nothing;
+        }
+        let counting = Counting::new(schema, batches, fields);
+        if counting.tasks() >= TASKS_PER_THREAD {
+            return Self::Beside { schema, counting, bytes };
+        }
         let columns = schema.children().len();
         let values = batches.iter().map(|batch| batch.rows.saturating_mul(columns));
         let values = values.fold(0, usize::saturating_add);
         let room = (values / VALUES_PER_BYTE).clamp(SMALL_BYTES_MAX, BYTES_MAX);
-        let (fields, bytes) = match is_wanted {
-            true => reserved_bytes(schema, room),
-            false => (0, 0),
-        };
-        let batches = if bytes == 0 { &[] } else { batches };
-        Self { schema, counting: Counting::new(schema, batches, fields), bytes }
+        let encoded = counting.finish().encode(schema, room);
+        encoded.map_or(Self::Nothing, |bytes| Self::Done(to_base64(&bytes)))
     }
 
     /// A text of the length that [`Self::finish`] returns.
     pub(super) fn placeholder(&self) -> Option<String> {
-        (self.bytes > 0).then(|| to_base64(&vec![0; self.bytes]))
+        match self {
+            Self::Nothing => None,
+            Self::Done(text) => Some(text.clone()),
+            Self::Beside { bytes, .. } => Some(to_base64(&vec![0; *bytes])),
+        }
     }
 
     /// Counts in threads of its own while `copy` runs.
     pub(super) fn beside<T>(&self, copy: impl FnOnce() -> T) -> T {
+        let Self::Beside { counting, .. } = self else {
+            return copy();
+        };
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let useful = (self.counting.tasks() / TASKS_PER_THREAD).min(THREADS_MAX);
+        let useful = (counting.tasks() / TASKS_PER_THREAD).min(THREADS_MAX);
         let threads = useful.min(cores.div_ceil(2));
         thread::scope(|scope| {
             for _ in 0..threads {
-                let count = || self.counting.work();
-                // Without a thread, the caller counts in `finish`.
-                let name = thread::Builder::new().name("farrow-statistics".into());
-                drop(name.spawn_scoped(scope, count));
+                // Without a thread, the caller counts all of it.
+                let thread = thread::Builder::new().name("farrow-statistics".into());
+                drop(thread.spawn_scoped(scope, || counting.work()));
             }
             let copied = copy();
-            self.counting.work();
+            counting.work();
             copied
         })
     }
 
     /// The statistics as text, after [`Self::beside`].
-    pub(super) fn finish(&self) -> Option<String> {
-        let bytes = self.counting.finish().encode(self.schema, self.bytes)?;
-        Some(to_base64(&bytes))
+    pub(super) fn finish(self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Done(text) => Some(text),
+            Self::Beside { schema, counting, bytes } => {
+                let mut encoded = counting.finish().encode(schema, bytes)?;
+                encoded.resize(bytes, 0);
+                Some(to_base64(&encoded))
+            }
+        }
     }
 }
 

@@ -1,0 +1,227 @@
+"""Measure queries over a huge table: ``python bench/engines.py [--quick]``.
+
+DuckDB and polars run a group-by of all rows and a range of 0.3 % of the rows over Farrow, over
+DuckDB's own table, and over Parquet in the page cache. Then appends with and without statistics.
+Writes the raw samples and a table of ratios to bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import duckdb  # noqa: E402
+import numpy as np  # noqa: E402
+import polars as pl  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+import farrow  # noqa: E402
+import farrow.polars  # noqa: E402
+
+CHUNKS = 32
+ROWS = 1_000_000
+QUICK_ROWS = 100_000
+ROUNDS = 9
+SECONDS_MAX = 60.0
+SCHEMA = pa.schema({"ts": pa.int64(), "k": pa.int32(), "price": pa.float64()})
+GROUP = "select k, sum(price) from {} group by k"
+RANGE = "select sum(price) from {} where ts between {} and {}"
+
+# Medians of one run: case, variant, and the variant that its ratio refers to.
+RATIOS = (
+    ("group-by", "DuckDB over Farrow", "DuckDB over its own table"),
+    ("group-by", "DuckDB over Parquet", "DuckDB over its own table"),
+    ("group-by", "polars over Farrow", "polars over Parquet"),
+    ("range", "DuckDB over Farrow", "DuckDB over its own table"),
+    ("range", "DuckDB over a plain table", "DuckDB over its own table"),
+    ("range", "DuckDB over Parquet", "DuckDB over its own table"),
+    ("range", "polars over Farrow", "polars over Parquet"),
+    ("append", "with statistics", "without statistics"),
+    ("append", "with statistics, in place", "without statistics"),
+)
+
+
+class Run:
+    """The samples of one run; each is a call, in rounds over all calls of a case."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+
+    def measure(self, case: str, calls: dict[str, Callable[[], Any]], size: int) -> None:
+        """Measure the calls in turn, so that a noisy moment hits all of them."""
+        seconds: dict[str, list[float]] = {variant: [] for variant in calls}
+        results: dict[str, Any] = {}
+        for turn in range(ROUNDS + 1):
+            for variant, call in calls.items():
+                began = time.perf_counter()
+                results[variant] = call()
+                if turn:
+                    seconds[variant].append(time.perf_counter() - began)
+        values = [value for value in results.values() if isinstance(value, float)]
+        if not np.allclose(values, values[:1] * len(values)):
+            raise AssertionError(f"{case}: the results differ: {results}")
+        for variant, taken in seconds.items():
+            self.samples.append(Sample(case, "farrow", variant, "s", taken, size))
+
+    def median(self, case: str, variant: str) -> float:
+        for sample in self.samples:
+            if (sample.case, sample.variant) == (case, variant):
+                return statistics.median(sample.samples)
+        raise KeyError((case, variant))
+
+
+def main() -> int:
+    """Run, print, save."""
+    options = _options()
+    rows = QUICK_ROWS if options.quick else ROWS
+    run = Run()
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-", dir="/dev/shm") as folder:
+        socket = f"{folder}/engines.sock"
+        memory = CHUNKS * rows * 20 * 3 + (64 << 20)
+        command = [
+            *(sys.executable, "-m", "farrow.cli", "node", "--unsupervised", "--socket", socket),
+            *("--memory", str(memory), "--memory-dir", "/dev/shm", "--evict", "none"),
+        ]
+        node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            _run(run, farrow.connect(socket, timeout=SECONDS_MAX), rows, Path(folder))
+        finally:
+            node.terminate()
+            node.wait(SECONDS_MAX)
+    document = document_of(HERE.parent, run.samples, [], options.quick)
+    leave(document, "engines", _table(run), Path(options.output))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="fewer rows, not for citing")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    return parser.parse_args()
+
+
+def _run(run: Run, client: farrow.Client, rows: int, folder: Path) -> None:
+    table = client.huge_table("trades", SCHEMA)
+    for number in range(CHUNKS):
+        table.append(_chunk(number, rows))
+    plain, trades = table.table(), table.dataset()
+    path = str(folder / "trades.parquet")
+    pq.write_table(plain, path, row_group_size=rows, compression="zstd")
+    connection = duckdb.connect()
+    connection.register("farrow", trades)
+    connection.register("plain", plain)
+    connection.execute("create table own as select * from plain")
+    _queries(run, connection, farrow.polars.scan(trades), path, rows)
+    _appends(run, client, rows)
+
+
+def _chunk(number: int, rows: int) -> pa.RecordBatch:
+    rng = np.random.default_rng(number)
+    first = number * rows
+    columns = [
+        pa.array(np.arange(first, first + rows)),
+        pa.array(rng.integers(0, 1000, rows, dtype=np.int32)),
+        pa.array(rng.random(rows)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _queries(run: Run, connection: Any, scan: pl.LazyFrame, path: str, rows: int) -> None:
+    low = 20 * rows
+    high = low + CHUNKS * rows * 3 // 1000
+    sources = {
+        "DuckDB over its own table": "own",
+        "DuckDB over Farrow": "farrow",
+        "DuckDB over a plain table": "plain",
+        "DuckDB over Parquet": f"'{path}'",
+    }
+    frames = {"polars over Farrow": scan, "polars over Parquet": pl.scan_parquet(path)}
+
+    def total(query: str) -> float:
+        return float(sum(row[-1] for row in connection.execute(query).fetchall()))
+
+    def grouped(frame: pl.LazyFrame) -> float:
+        return float(frame.group_by("k").agg(pl.col("price").sum()).collect()["price"].sum())
+
+    def ranged(frame: pl.LazyFrame) -> float:
+        chosen = frame.filter(pl.col("ts").is_between(low, high))
+        return float(chosen.select(pl.col("price").sum()).collect().item())
+
+    groups: dict[str, Callable[[], Any]] = {}
+    ranges: dict[str, Callable[[], Any]] = {}
+    for variant, source in sources.items():
+        groups[variant] = lambda source=source: total(GROUP.format(source))
+        ranges[variant] = lambda source=source: total(RANGE.format(source, low, high))
+    for variant, frame in frames.items():
+        groups[variant] = lambda frame=frame: grouped(frame)
+        ranges[variant] = lambda frame=frame: ranged(frame)
+    size = CHUNKS * rows * 20
+    run.measure("group-by", groups, size)
+    run.measure("range", ranges, size)
+
+
+def _appends(run: Run, client: farrow.Client, rows: int) -> None:
+    """One chunk of 160 MB, or a tenth of it; dropped after each append, outside of the time."""
+    columns = [pa.array(np.random.default_rng(0).random(rows * 5)) for _ in range(4)]
+    names = [f"c{number}" for number in range(4)]
+    copied = pa.table(columns, names=names)
+    size = copied.nbytes
+
+    def append(is_counted: bool, is_in_place: bool) -> float:
+        data = copied
+        if is_in_place:
+            pool = client.memory_pool()
+            data = pa.table(
+                [pc.add(column, 0.0, memory_pool=pool) for column in copied.columns],
+                names=names,
+            )
+        table = client.huge_table("appended", data.schema)
+        began = time.perf_counter()
+        table.append(data, statistics=is_counted)
+        taken = time.perf_counter() - began
+        table.drop()
+        return taken
+
+    variants = {
+        "without statistics": (False, False),
+        "with statistics": (True, False),
+        "with statistics, in place": (True, True),
+    }
+    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+    for turn in range(ROUNDS + 1):
+        for variant, (is_counted, is_in_place) in variants.items():
+            taken = append(is_counted, is_in_place)
+            if turn:
+                seconds[variant].append(taken)
+    for variant, taken in seconds.items():
+        run.samples.append(Sample("append", "farrow", variant, "s", taken, size))
+
+
+def _table(run: Run) -> str:
+    lines = [
+        "| case | variant | median | ratio | to |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    for case, variant, base in RATIOS:
+        own, other = run.median(case, variant), run.median(case, base)
+        lines.append(f"| {case} | {variant} | {own * 1e3:.2f} ms | {own / other:.2f} | {base} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
