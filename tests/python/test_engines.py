@@ -92,7 +92,7 @@ def test_duckdb_finds_attached_names(
     assert scans[-1][1] == 1
     detach(connection, names)
     with pytest.raises(duckdb.CatalogException):
-        connection.sql("select * from trades")
+        connection.sql('select * from "notes/today"')
 
 
 def test_attached_views_tell_what_is_wrong(client: farrow.Client) -> None:
@@ -182,7 +182,7 @@ PREDICATES: list[tuple[Callable[[Any], Any], list[int]]] = [
     (lambda pl: pl.col("c") == "k", [0, 1, 2]),
     (lambda pl: pl.col("t") > pl.lit(TIMES[8]).dt.offset_by("1m"), [0, 1, 2]),
     (lambda pl: pl.col("t") >= TIMES[8], [2]),
-    (lambda pl: pl.col("d") < TIMES[3].date(), [0, 1, 2]),
+    (lambda pl: pl.col("d") < TIMES[3].date(), []),
     (lambda pl: pl.lit(None).cast(pl.Boolean), [0, 1, 2]),
     (lambda pl: pl.col("n").is_in([7, 8]), [0, 1, 2]),
 ]
