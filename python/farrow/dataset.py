@@ -23,6 +23,7 @@ can have matching rows.  The rows stay where they are: nothing is copied to be s
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,6 +50,9 @@ __all__ = ["ChunkStatistics", "ColumnStatistics", "FarrowDataset", "dataset", "s
 
 # Metadata key of the root of a huge table.
 _HUGE_TABLE_KEY = "farrow.huge_table"
+# Functions that compute no number, in the text of a filter; comparisons have no name there.
+_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast"}
+_FUNCTION = re.compile(r"(\w+)\(")
 # Sets of filtered columns whose guarantees are kept; queries of one program name few.
 _INDEXES_MAX = 32
 
@@ -228,20 +232,32 @@ class _Index:
         """Numbers of the chunks that can have matching rows; all of them if in doubt."""
         if not self._has_any:
             return list(range(len(self._chunks)))
-        columns = tuple(self._schema.names)
         try:
             text = str(filter)
-            # A superset of the columns that the filter names.
-            columns = tuple(name for name in columns if name in text)
         except UnicodeDecodeError:
-            # Arrow shortens long texts of binary values and even of strings anywhere.
-            pass
+            # Arrow shortens long strings within a character.
+            columns = self._named(None)
+        else:
+            columns = self._named(text)
         try:
             fragments = list(self._dataset(columns).get_fragments(filter))
         except (pa.ArrowException, TypeError, ValueError):
             # The scan reports what is wrong with a filter.
             return list(range(len(self._chunks)))
         return [int(fragment.path) for fragment in fragments]
+
+    def _named(self, text: str | None) -> tuple[str, ...]:
+        """The columns whose guarantees may be used: all that the text of a filter names, or more.
+
+        Arrow simplifies a comparison with a NaN of the filter as if NaN had an order, and finds
+        that no row matches. So bounds of floating-point columns serve filters without NaN only.
+        """
+        is_ordered = text is not None and _cannot_make_nan(text)
+        return tuple(
+            field.name
+            for field in self._schema
+            if (text is None or field.name in text) and (is_ordered or not _has_nan(field.type))
+        )
 
     def _dataset(self, columns: tuple[str, ...]) -> ds.FileSystemDataset:
         known = self._datasets.get(columns)
@@ -260,3 +276,17 @@ class _Index:
             options = {} if known is None else {"partition_expression": known}
             fragments.append(file_format.make_fragment(str(number), files, **options))
         return ds.FileSystemDataset(fragments, self._plain_schema, file_format, files)
+
+
+def _cannot_make_nan(text: str) -> bool:
+    """Whether a filter has neither a NaN nor a function that could return one."""
+    return "nan" not in text.lower() and set(_FUNCTION.findall(text)) <= _NO_NUMBERS
+
+
+def _has_nan(data_type: pa.DataType) -> bool:
+    """Whether values of this type, or of a field of a struct, can be NaN."""
+    if pa.types.is_struct(data_type):
+        return any(_has_nan(field.type) for field in data_type)
+    if pa.types.is_dictionary(data_type):
+        return _has_nan(data_type.value_type)
+    return bool(pa.types.is_floating(data_type))
