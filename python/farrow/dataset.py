@@ -50,8 +50,9 @@ __all__ = ["ChunkStatistics", "ColumnStatistics", "FarrowDataset", "dataset", "s
 
 # Metadata key of the root of a huge table.
 _HUGE_TABLE_KEY = "farrow.huge_table"
-# Functions that compute no number, in the text of a filter; comparisons have no name there.
-_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast"}
+# Functions that compute no number, in the text of a filter, and references to nested fields.
+# Comparisons have no name there.
+_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast", "Nested", "Name"}
 _FUNCTION = re.compile(r"(\w+)\(")
 # Sets of filtered columns whose guarantees are kept; queries of one program name few.
 _INDEXES_MAX = 32

@@ -1,8 +1,7 @@
 //! The division of a count into tasks, which several threads take one after the other.
 
 use std::ops::Range;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use arrow_buffer::NullBuffer;
 use arrow_data::ArrayData;
@@ -25,7 +24,7 @@ pub struct Counting<'a> {
     rows: u64,
     types: Vec<&'a DataType>,
     tasks: Vec<Task<'a>>,
-    next: AtomicUsize,
+    next: Mutex<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -58,7 +57,8 @@ impl<'a> Counting<'a> {
             }
         }
         let rows = batches.iter().map(|batch| batch.rows as u64).sum();
-        Self { rows, types, tasks: plan.tasks, next: AtomicUsize::new(0) }
+        let next = Mutex::new(0..plan.tasks.len());
+        Self { rows, types, tasks: plan.tasks, next }
     }
 
     /// Number of tasks: more threads than this have nothing to do.
@@ -68,9 +68,14 @@ impl<'a> Counting<'a> {
 
     /// Does tasks until none is left. Another thread may still be at its last one.
     pub fn work(&self) {
-        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(task) = self.next_task() {
             task.done.get_or_init(|| task.work.count());
         }
+    }
+
+    fn next_task(&self) -> Option<&Task<'a>> {
+        let number = self.next.lock().unwrap_or_else(PoisonError::into_inner).next()?;
+        self.tasks.get(number)
     }
 
     /// The statistics, after [`Self::work`] has returned in each thread.
