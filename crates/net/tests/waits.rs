@@ -3,9 +3,9 @@
 
 mod common;
 
+use farrow_memory::sync::{AtomicBool, Ordering};
 use std::io::Read;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::PeerShared;
 use super::connect::{PeerConnection, dial};
 use super::fetch::{Fetch, FetchRequest};
+use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{ConnectionClass, ErrorCode, ExpectedRanges, Op, encode_ranges};
 use crate::source::HoldId;
@@ -35,8 +35,8 @@ struct BulkState {
 }
 
 /// Requests that wait for a connection.
-#[derive(Default)]
 pub(super) struct Queue {
+    peer: Arc<PeerShared>,
     state: Mutex<BulkState>,
     changed: Condvar,
 }
@@ -48,19 +48,23 @@ enum NextWork {
 }
 
 impl Queue {
+    pub(super) fn new(peer: Arc<PeerShared>) -> Self {
+        Self { peer, state: Mutex::default(), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BulkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends requests.
-    fn push(&self, shared: &PeerShared, requests: Vec<FetchRequest>) -> Result<(), NetError> {
+    fn push(&self, requests: Vec<FetchRequest>) -> Result<(), NetError> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
         let waiting = state.requests.len();
         if waiting >= WAITING_MAX {
-            let peer = shared.options.name.clone();
+            let peer = self.peer.options.name.clone();
             return Err(NetError::Busy { peer, waiting, max: WAITING_MAX });
         }
         state.requests.extend(requests);
@@ -124,15 +128,16 @@ impl Queue {
 }
 
 /// Queues all requests of a fetch.
-pub(super) fn fetch(shared: &PeerShared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
-    shared.queue.push(shared, fetch.requests(hold))
+pub(super) fn fetch(queue: &Queue, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
+    queue.push(fetch.requests(hold))
 }
 
 /// Runs one of a peer's `threads`, until the queue is closed.
-pub(super) fn run(shared: &PeerShared, threads: usize) {
+pub(super) fn run(queue: &Queue, threads: usize) {
+    let shared = &*queue.peer;
     let mut connection = None;
     loop {
-        let request = match shared.queue.take(Some(IDLE)) {
+        let request = match queue.take(Some(IDLE)) {
             NextWork::Request(request) => request,
             NextWork::Nothing => {
                 // The peer closes idle connections, so close this one. The next request dials
@@ -147,14 +152,14 @@ pub(super) fn run(shared: &PeerShared, threads: usize) {
                 Ok(connection) => Some(connection),
                 Err(error) => {
                     let error = shared.dialer.error(shared, error);
-                    shared.queue.put_back(request.again(None, &error).into_iter());
+                    queue.put_back(request.again(None, &error).into_iter());
                     continue;
                 }
             };
         }
         if let Some(of_stream) = &mut connection {
             let mut stream =
-                BulkStream { shared, threads, connection: of_stream, sent: VecDeque::new() };
+                BulkStream { shared, queue, threads, connection: of_stream, sent: VecDeque::new() };
             if let Err(error) = stream.run(request) {
                 let sent = std::mem::take(&mut stream.sent);
                 of_stream.socket.cut(error.to_string());
@@ -164,7 +169,7 @@ pub(super) fn run(shared: &PeerShared, threads: usize) {
                 let again = sent
                     .into_iter()
                     .filter_map(|sent| sent.request.again(Some(&sent.expected), &error));
-                shared.queue.put_back(again.collect::<Vec<_>>().into_iter());
+                queue.put_back(again.collect::<Vec<_>>().into_iter());
             }
         }
     }
@@ -178,6 +183,7 @@ struct SentRequest {
 
 /// A connection with outstanding requests.
 struct BulkStream<'a> {
+    queue: &'a Queue,
     shared: &'a PeerShared,
     threads: usize,
     connection: &'a mut PeerConnection,
@@ -211,7 +217,7 @@ impl BulkStream<'_> {
             if bytes >= window || frames >= REQUESTS_AHEAD_BYTES {
                 return Ok(());
             }
-            match self.shared.queue.take(None) {
+            match self.queue.take(None) {
                 NextWork::Request(request) => self.send(request)?,
                 NextWork::Nothing | NextWork::Closed => return Ok(()),
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Length;
 
-use super::PeerShared;
+use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{ConnectionClass, Op, PeerHello, VERSION};
 use crate::records::{FrameReader, FrameWriter, RecordStream};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Span};
 
-use super::PeerShared;
 use super::destination::Destination;
+use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{ExpectedRanges, FrameHeader, RANGES_MAX, behind};
 use crate::records::FrameReader;
@@ -161,10 +161,9 @@ impl Fetch {
             self.fail(NetError::Cache(error.into()));
         }
         let outcome = self.wait_for_requests(shared, begin, time);
-        match outcome {
+        if outcome.is_ok() {
             // Every answer is in place, but the receiving threads may still hold references.
-            Ok(()) => self.destination.end(),
-            Err(_) => shared.queue.remove(self),
+            self.destination.end();
         }
         outcome
     }

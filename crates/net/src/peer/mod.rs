@@ -14,82 +14,34 @@ mod connect;
 mod destination;
 mod fetch;
 mod push;
+mod shared;
 mod small;
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farrow_memory::sync::{AtomicU64, Ordering};
+use farrow_memory::sync::AtomicU64;
 use farrow_memory::{Length, Span};
 
 use crate::cache::MirrorHold;
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{OPEN_BYTES_MAX, Op, Opened};
+use crate::frame::{OPEN_BYTES_MAX, Op};
 use crate::records::Credentials;
 pub use crate::socket::SocketOptions;
 use crate::source::HoldId;
-use crate::ticket::Ticket;
 use crate::window::LinkEstimate;
 use connect::Dialer;
 use destination::Destination;
 pub use destination::{Piece, Placement};
 use fetch::Fetch;
+use shared::PeerShared;
+pub use shared::{DaemonControl, OpenedObject, PeerOptions};
 
 /// Maximum size of a fetch on the small connection: two chunks, as for a page fault and the chunk
 /// after it.
 const SMALL_FETCH_BYTES_MAX: u64 = 128 << 10;
-
-/// Address and settings of a peer.
-#[derive(Clone, Debug)]
-pub struct PeerOptions {
-    /// Member name of the peer.
-    pub name: String,
-    /// Address of its data listener.
-    pub address: SocketAddr,
-    /// Length of its data section.
-    pub section: Length,
-    /// Options of each connection.
-    pub socket: SocketOptions,
-    /// Number of connections, and of threads, for bulk reads.
-    pub bulk_connections: usize,
-    /// Number of connections for pushes.
-    pub push_connections: usize,
-    /// Time limit for establishing a connection.
-    pub connect: Duration,
-}
-
-impl PeerOptions {
-    /// Defaults: two bulk connections, two for pushes, one second to connect.
-    #[must_use]
-    pub fn new(name: impl Into<String>, address: SocketAddr, section: Length) -> Self {
-        Self {
-            name: name.into(),
-            address,
-            section,
-            socket: SocketOptions::default(),
-            bulk_connections: 2,
-            push_connections: 2,
-            connect: Duration::from_secs(1),
-        }
-    }
-}
-
-/// Requests of a [`Peer`] to its daemon, from threads of the peer.
-pub trait DaemonControl: Send + Sync {
-    /// Requests a ticket for one connection from the peer over the control channel. Must return
-    /// within its own limit.
-    ///
-    /// # Errors
-    /// The reason of the failure.
-    fn ticket(&self) -> Result<Ticket, String>;
-
-    /// Receives the peer's notice that an object was deleted. Must return soon. The daemon answers
-    /// with [`Peer::acknowledge_gone`], from any thread.
-    fn gone(&self, notice: u64, object: u64);
-}
 
 /// Result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,60 +50,12 @@ pub struct FetchReport {
     pub fetched: Length,
 }
 
-/// An object that is held at its home.
-#[derive(Debug)]
-pub struct OpenedObject {
-    /// The hold, which [`Peer::release`] ends.
-    pub hold: HoldId,
-    /// Blocks, entry, and the bytes of a small object.
-    pub opened: Opened,
-}
-
-struct PeerShared {
-    options: PeerOptions,
-    credentials: Credentials,
-    control: Arc<dyn DaemonControl>,
-    dialer: Dialer,
-    small: small::Small,
-    queue: bulk::Queue,
-    pushes: push::PushPool,
-    link: Mutex<LinkEstimate>,
-    numbers: AtomicU64,
-    /// Grows with each arriving frame, so that waiting calls can detect progress of other requests.
-    progress: AtomicU64,
-}
-
-impl PeerShared {
-    fn number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn link(&self) -> MutexGuard<'_, LinkEstimate> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn on_progress(&self) {
-        self.progress.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn progress(&self) -> u64 {
-        self.progress.load(Ordering::Relaxed)
-    }
-
-    /// Maximum time without arriving frames while requests are outstanding: a stalled connection,
-    /// and another attempt.
-    fn patience(&self) -> Duration {
-        2 * (self.options.socket.stall + self.options.connect)
-    }
-
-    fn failed(&self, reason: impl Into<Arc<ConnectionError>>) -> NetError {
-        NetError::Connection { peer: self.options.name.clone(), reason: reason.into() }
-    }
-}
-
 /// One peer. Dropping it ends its threads and connections.
 pub struct Peer {
     shared: Arc<PeerShared>,
+    small: Arc<small::Small>,
+    queue: Arc<bulk::Queue>,
+    pushes: push::PushPool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -178,9 +82,6 @@ impl Peer {
             >> 1;
         let shared = Arc::new(PeerShared {
             dialer: Dialer::default(),
-            small: small::Small::default(),
-            queue: bulk::Queue::default(),
-            pushes: push::PushPool::new(options.push_connections.max(1)),
             link: Mutex::default(),
             numbers: AtomicU64::new(first_number),
             progress: AtomicU64::new(0),
@@ -188,13 +89,16 @@ impl Peer {
             credentials,
             control,
         });
-        let mut peer = Self { shared, threads: Vec::new() };
+        let small = Arc::new(small::Small::new(Arc::clone(&shared)));
+        let queue = Arc::new(bulk::Queue::new(Arc::clone(&shared)));
+        let pushes = push::PushPool::new(Arc::clone(&shared));
+        let mut peer = Self { shared, small, queue, pushes, threads: Vec::new() };
         for number in 0..count {
-            let shared = Arc::clone(&peer.shared);
+            let queue = Arc::clone(&peer.queue);
             let thread = std::thread::Builder::new().name(format!("farrow-net-bulk-{number}"));
-            peer.threads.push(thread.spawn(move || bulk::run(&shared, count))?);
+            peer.threads.push(thread.spawn(move || bulk::run(&queue, count))?);
         }
-        let releasing = Arc::clone(&peer.shared);
+        let releasing = Arc::clone(&peer.small);
         let thread = std::thread::Builder::new().name("farrow-net-release".into());
         peer.threads.push(thread.spawn(move || small::run_releases(&releasing))?);
         Ok(peer)
@@ -223,13 +127,13 @@ impl Peer {
         if length == 0 || length > max {
             return Err(FrameError::BodyLength { op: Op::Open, length, min: 1, max }.into());
         }
-        small::open(&self.shared, want)
+        small::open(&self.small, want)
     }
 
     /// Ends a hold at the peer. Waits for nothing, so an event loop may call it: a thread sends the
     /// release. Without an answer, the next connection repeats it.
     pub fn release(&self, hold: HoldId) {
-        small::release(&self.shared, hold);
+        small::release(&self.small, hold);
     }
 
     /// Acknowledges a notice: no reader of this node can find the object.
@@ -238,7 +142,7 @@ impl Peer {
     /// [`NetError::Connection`], [`NetError::Lost`]. The peer repeats its notice on the next
     /// connection.
     pub fn acknowledge_gone(&self, notice: u64, object: u64) -> Result<(), NetError> {
-        small::acknowledge_gone(&self.shared, notice, object)
+        small::acknowledge_gone(&self.small, notice, object)
     }
 
     /// Fetches ranges of a held object into the mirror, except parts that are complete or arriving
@@ -304,10 +208,12 @@ impl Peer {
         }
         let fetch = Fetch::new(destination);
         let sent = match bytes <= SMALL_FETCH_BYTES_MAX {
-            true => small::fetch(&self.shared, &fetch, hold),
-            false => bulk::fetch(&self.shared, &fetch, hold),
+            true => small::fetch(&self.small, &fetch, hold),
+            false => bulk::fetch(&self.queue, &fetch, hold),
         };
-        let outcome = sent.and_then(|()| fetch.wait(&self.shared, begin, time));
+        let outcome = sent.and_then(|()| {
+            fetch.wait(&self.shared, begin, time).inspect_err(|_| self.queue.remove(&fetch))
+        });
         fetch.wait_for_writers();
         outcome
     }
@@ -326,7 +232,7 @@ impl Peer {
         ranges: &[Span],
         time: Duration,
     ) -> Result<(), NetError> {
-        push::push(&self.shared, grant, map, ranges, time)
+        push::push(&self.pushes, grant, map, ranges, time)
     }
 
     /// Ends all connections to a peer that is no longer a member. All waiting and later calls fail
@@ -334,8 +240,8 @@ impl Peer {
     pub fn lose(&self, reason: &str) {
         self.shared.dialer.lose(reason);
         let error = self.shared.dialer.lost_error(&self.shared.options.name);
-        self.shared.queue.close(&error);
-        self.shared.small.close();
+        self.queue.close(&error);
+        self.small.close();
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 
-use super::PeerShared;
 use super::connect::{PeerConnection, dial};
+use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{
     ConnectionClass, ErrorCode, FrameHeader, Op, READ_BYTES_MAX, behind, encode_ranges, piece,
@@ -29,6 +29,7 @@ struct PushState {
 
 /// The connections for pushes.
 pub(super) struct PushPool {
+    peer: Arc<PeerShared>,
     state: Mutex<PushState>,
     changed: Condvar,
     connections_max: usize,
@@ -45,8 +46,9 @@ impl Drop for PoolPermit<'_> {
 }
 
 impl PushPool {
-    pub(super) fn new(connections_max: usize) -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new(), connections_max }
+    pub(super) fn new(peer: Arc<PeerShared>) -> Self {
+        let connections_max = peer.options.push_connections.max(1);
+        Self { peer, state: Mutex::default(), changed: Condvar::new(), connections_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, PushState> {
@@ -55,12 +57,11 @@ impl PushPool {
 
     fn place(
         &self,
-        shared: &PeerShared,
         begin: Instant,
         time: Duration,
         asked: Length,
     ) -> Result<PoolPermit<'_>, NetError> {
-        let peer = || shared.options.name.clone();
+        let peer = || self.peer.options.name.clone();
         let mut state = self.lock();
         if state.waiters >= WAITERS_MAX {
             let waiting = state.waiters;
@@ -95,20 +96,20 @@ impl From<ConnectionError> for PushFailure {
 }
 
 pub(super) fn push(
-    shared: &PeerShared,
+    pool: &PushPool,
     grant: GrantId,
     map: &Arc<FileMap>,
     ranges: &[Span],
     time: Duration,
 ) -> Result<(), NetError> {
-    let begin = Instant::now();
+    let (begin, shared) = (Instant::now(), &*pool.peer);
     for range in ranges {
         map.check(*range).map_err(crate::error::CacheError::from)?;
     }
     let asked = Length(ranges.iter().map(|range| range.length.0).sum());
     let requests = divide(ranges);
-    let place = shared.pushes.place(shared, begin, time, asked)?;
-    let pooled = shared.pushes.lock().free.pop();
+    let place = pool.place(begin, time, asked)?;
+    let pooled = pool.lock().free.pop();
     // The peer may have closed an idle connection, so its failure is retried once.
     let mut is_old = pooled.is_some();
     let mut connection = pooled;
@@ -124,7 +125,7 @@ pub(super) fn push(
             Push { shared, grant, map, connection: &mut used, begin, time, done: 0, asked };
         match push.run(&requests) {
             Ok(()) => {
-                shared.pushes.lock().free.push(used);
+                pool.lock().free.push(used);
                 drop(place);
                 return Ok(());
             }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::connect::{PeerConnection, dial};
 use super::fetch::{Fetch, FetchRequest};
-use super::{OpenedObject, PeerShared};
+use super::shared::{OpenedObject, PeerShared};
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{
     ConnectionClass, ErrorCode, ExpectedRanges, FrameHeader, Op, Opened, encode_ranges,
@@ -73,8 +73,8 @@ struct Releases {
 }
 
 /// The current small connection and unacknowledged releases.
-#[derive(Default)]
 pub(super) struct Small {
+    peer: Arc<PeerShared>,
     live: Mutex<Option<Arc<SmallConnection>>>,
     /// Held during a connect. Other callers wait for it: at most a pause and an attempt.
     dialing: Mutex<()>,
@@ -83,6 +83,16 @@ pub(super) struct Small {
 }
 
 impl Small {
+    pub(super) fn new(peer: Arc<PeerShared>) -> Self {
+        Self {
+            peer,
+            live: Mutex::default(),
+            dialing: Mutex::default(),
+            releases: Mutex::default(),
+            has_fresh: Condvar::new(),
+        }
+    }
+
     fn live(&self) -> MutexGuard<'_, Option<Arc<SmallConnection>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,30 +126,30 @@ impl Small {
 }
 
 /// The current connection, or a new one.
-fn connection(shared: &Arc<PeerShared>) -> Result<Arc<SmallConnection>, ConnectionError> {
-    if let Some(live) = shared.small.usable() {
+fn connection(small: &Arc<Small>) -> Result<Arc<SmallConnection>, ConnectionError> {
+    if let Some(live) = small.usable() {
         return Ok(live);
     }
-    let _dialing = shared.small.dialing.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(live) = shared.small.usable() {
+    let _dialing = small.dialing.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(live) = small.usable() {
         return Ok(live);
     }
-    let PeerConnection { socket, reader, writer } = dial(shared, ConnectionClass::Small)?;
+    let PeerConnection { socket, reader, writer } = dial(&small.peer, ConnectionClass::Small)?;
     let fresh = Arc::new(SmallConnection {
         socket,
         writer: Mutex::new(writer),
         table: Mutex::default(),
         changed: Condvar::new(),
     });
-    let (of_thread, shared_with) = (Arc::clone(&fresh), Arc::clone(shared));
+    let (of_thread, shared_with) = (Arc::clone(&fresh), Arc::clone(small));
     std::thread::Builder::new()
         .name("farrow-net-small".into())
         .spawn(move || receive_all(&shared_with, &of_thread, reader))?;
     // Before the releases are copied: one that comes later is sent by the releasing thread.
-    *shared.small.live() = Some(Arc::clone(&fresh));
-    let releases: Vec<_> = shared.small.releases().all.iter().copied().collect();
+    *small.live() = Some(Arc::clone(&fresh));
+    let releases: Vec<_> = small.releases().all.iter().copied().collect();
     for hold in releases {
-        if let Err(error) = send_release(shared, &fresh, hold) {
+        if let Err(error) = send_release(small, &fresh, hold) {
             fresh.socket.cut(error.to_string());
             return Err(error);
         }
@@ -166,38 +176,38 @@ fn begin(
     Err((pending, ConnectionError::Cut(reason)))
 }
 
-pub(super) fn open(shared: &Arc<PeerShared>, want: &[u8]) -> Result<OpenedObject, NetError> {
+pub(super) fn open(small: &Arc<Small>, want: &[u8]) -> Result<OpenedObject, NetError> {
     let mut attempt = 1;
     loop {
-        match open_once(shared, want) {
+        match open_once(small, want) {
             Ok(SmallAnswer::Opened(hold, opened)) => return Ok(OpenedObject { hold, opened }),
             Ok(SmallAnswer::Refused(code, text)) => {
-                let peer = shared.options.name.clone();
+                let peer = small.peer.options.name.clone();
                 return Err(NetError::Refused { peer, code, text });
             }
-            Err(error) if attempt >= OPEN_ATTEMPTS || shared.dialer.is_lost() => {
-                return Err(shared.dialer.error(shared, error));
+            Err(error) if attempt >= OPEN_ATTEMPTS || small.peer.dialer.is_lost() => {
+                return Err(small.peer.dialer.error(&small.peer, error));
             }
             Err(_) => attempt += 1,
         }
     }
 }
 
-fn open_once(shared: &Arc<PeerShared>, want: &[u8]) -> Result<SmallAnswer, ConnectionError> {
-    let live = connection(shared)?;
-    let id = shared.number();
+fn open_once(small: &Arc<Small>, want: &[u8]) -> Result<SmallAnswer, ConnectionError> {
+    let live = connection(small)?;
+    let id = small.peer.number();
     // A new hold for each attempt: the peer may or may not have created the previous one.
     let hold = HoldId(id);
     begin(&live, id, Pending::Open).map_err(|(_, error)| error)?;
     let begin = Instant::now();
     let answer = live.write(Op::Open, id, hold.0, want).and_then(|()| wait_for(&live, id));
     match &answer {
-        Ok(SmallAnswer::Opened(..)) => shared.link().on_round_trip(begin.elapsed()),
+        Ok(SmallAnswer::Opened(..)) => small.peer.link().on_round_trip(begin.elapsed()),
         Ok(SmallAnswer::Refused(..)) => {}
         Err(error) => {
             live.socket.cut(error.to_string());
             live.table().pending.remove(&id);
-            release(shared, hold);
+            release(small, hold);
         }
     }
     answer
@@ -220,24 +230,24 @@ fn wait_for(live: &SmallConnection, id: u64) -> Result<SmallAnswer, ConnectionEr
     }
 }
 
-pub(super) fn release(shared: &Arc<PeerShared>, hold: HoldId) {
-    if shared.dialer.is_lost() {
+pub(super) fn release(small: &Arc<Small>, hold: HoldId) {
+    if small.peer.dialer.is_lost() {
         return;
     }
-    let mut releases = shared.small.releases();
+    let mut releases = small.releases();
     if !releases.is_closed && releases.all.insert(hold.0) {
         releases.fresh.push(hold.0);
-        shared.small.has_fresh.notify_one();
+        small.has_fresh.notify_one();
     }
 }
 
 /// Sends releases until the peer is lost. The callers of [`release`] never wait for the network.
-pub(super) fn run_releases(shared: &PeerShared) {
-    while let Some(holds) = shared.small.next_releases() {
+pub(super) fn run_releases(small: &Small) {
+    while let Some(holds) = small.next_releases() {
         // Without a connection, the next one sends the releases.
-        let Some(live) = shared.small.usable() else { continue };
+        let Some(live) = small.usable() else { continue };
         for hold in holds {
-            if let Err(error) = send_release(shared, &live, hold) {
+            if let Err(error) = send_release(small, &live, hold) {
                 live.socket.cut(error.to_string());
                 break;
             }
@@ -245,60 +255,52 @@ pub(super) fn run_releases(shared: &PeerShared) {
     }
 }
 
-fn send_release(
-    shared: &PeerShared,
-    live: &SmallConnection,
-    hold: u64,
-) -> Result<(), ConnectionError> {
-    let id = shared.number();
+fn send_release(small: &Small, live: &SmallConnection, hold: u64) -> Result<(), ConnectionError> {
+    let id = small.peer.number();
     live.table().releases.insert(id);
     live.write(Op::Release, id, hold, &[])
 }
 
 pub(super) fn acknowledge_gone(
-    shared: &Arc<PeerShared>,
+    small: &Arc<Small>,
     notice: u64,
     object: u64,
 ) -> Result<(), NetError> {
-    let sent = connection(shared).and_then(|live| live.write(Op::GoneSeen, notice, object, &[]));
-    sent.map_err(|error| shared.dialer.error(shared, error))
+    let sent = connection(small).and_then(|live| live.write(Op::GoneSeen, notice, object, &[]));
+    sent.map_err(|error| small.peer.dialer.error(&small.peer, error))
 }
 
 /// Sends all requests of a small fetch.
-pub(super) fn fetch(
-    shared: &Arc<PeerShared>,
-    fetch: &Arc<Fetch>,
-    hold: HoldId,
-) -> Result<(), NetError> {
+pub(super) fn fetch(small: &Arc<Small>, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
     for request in fetch.requests(hold) {
-        send(shared, request);
+        send(small, request);
     }
     Ok(())
 }
 
 /// Sends a request, with retries. The last failure fails its fetch.
-fn send(shared: &Arc<PeerShared>, request: FetchRequest) {
+fn send(small: &Arc<Small>, request: FetchRequest) {
     let mut next = Some(request);
     while let Some(request) = next.take() {
-        let failed = match connection(shared) {
-            Ok(live) => match send_once(shared, &live, request) {
+        let failed = match connection(small) {
+            Ok(live) => match send_once(small, &live, request) {
                 None => return,
                 Some(failed) => failed,
             },
             Err(error) => (request, error),
         };
-        let error = shared.dialer.error(shared, failed.1);
+        let error = small.peer.dialer.error(&small.peer, failed.1);
         next = failed.0.again(None, &error);
     }
 }
 
 /// Sends a request once. Returns it if that failed and no other thread retries it.
 fn send_once(
-    shared: &PeerShared,
+    small: &Small,
     live: &SmallConnection,
     request: FetchRequest,
 ) -> Option<(FetchRequest, ConnectionError)> {
-    let (id, hold) = (shared.number(), request.hold.0);
+    let (id, hold) = (small.peer.number(), request.hold.0);
     let body = encode_ranges(&request.ranges);
     let expected = ExpectedRanges::new(id, &request.ranges);
     let (pending, error) = match begin(live, id, Pending::Read(Box::new((request, expected)))) {
@@ -318,35 +320,35 @@ fn send_once(
 
 /// Receives all frames of a connection. At its end, pending reads are sent again on the next
 /// connection. Callers of pending opens retry these themselves.
-fn receive_all(shared: &Arc<PeerShared>, live: &SmallConnection, mut reader: FrameReader) {
+fn receive_all(small: &Arc<Small>, live: &SmallConnection, mut reader: FrameReader) {
     let mut waits_since = None;
     let error = loop {
-        let received = receive(shared, live, &mut reader, &mut waits_since);
+        let received = receive(small, live, &mut reader, &mut waits_since);
         if let Err(error) = received {
             break error;
         }
     };
     live.socket.cut(error.to_string());
-    tracing::debug!(peer = %shared.options.name, %error, "small connection ended");
+    tracing::debug!(peer = %small.peer.options.name, %error, "small connection ended");
     let pending = {
         let mut table = live.table();
         table.ended = Some(Arc::new(ConnectionError::Cut(error.to_string())));
         std::mem::take(&mut table.pending)
     };
     live.changed.notify_all();
-    let error = shared.dialer.error(shared, error);
+    let error = small.peer.dialer.error(&small.peer, error);
     for pending in pending.into_values() {
         if let Pending::Read(pending) = pending {
             let (request, expected) = *pending;
             if let Some(request) = request.again(Some(&expected), &error) {
-                send(shared, request);
+                send(small, request);
             }
         }
     }
 }
 
 fn receive(
-    shared: &Arc<PeerShared>,
+    small: &Arc<Small>,
     live: &SmallConnection,
     reader: &mut FrameReader,
     waits_since: &mut Option<Instant>,
@@ -376,23 +378,23 @@ fn receive(
         Err(error) => return Err(error),
     };
     *waits_since = None;
-    shared.on_progress();
+    small.peer.on_progress();
     match header.op {
         Op::Data => on_data(live, reader, &header),
         Op::Gone => {
-            shared.control.gone(header.id, header.offset);
+            small.peer.control.gone(header.id, header.offset);
             Ok(())
         }
         Op::Released => {
             if !live.table().releases.remove(&header.id) {
                 return Err(not_asked(&header));
             }
-            shared.small.releases().all.remove(&header.offset);
+            small.releases().all.remove(&header.offset);
             Ok(())
         }
         Op::Opened => {
             let opened = Opened::decode(&reader.body(&header)?)?;
-            let section = shared.options.section;
+            let section = small.peer.options.section;
             let whole = farrow_memory::Span::new(farrow_memory::Offset(0), section);
             if let Some(block) = opened.blocks.iter().find(|block| !whole.contains(**block)) {
                 let (offset, length) = (block.offset, block.length);
@@ -407,7 +409,7 @@ fn receive(
             let asked = live.table().pending.remove(&header.id);
             match asked {
                 Some(Pending::Read(pending)) => {
-                    let peer = shared.options.name.clone();
+                    let peer = small.peer.options.name.clone();
                     pending.0.fetch.fail(NetError::Refused { peer, code, text });
                     Ok(())
                 }

@@ -20,6 +20,7 @@ pub use crate::socket::SocketOptions;
 use crate::source::{MemberLife, PushTarget, Source};
 use crate::ticket::{Ticket, TicketError, Tickets};
 use registry::Registry;
+pub use registry::StillRunning;
 
 /// Limits of a server.
 #[derive(Clone, Debug)]
@@ -44,16 +45,6 @@ impl Default for ServerOptions {
             idle: Duration::from_secs(300),
         }
     }
-}
-
-/// Threads of connections did not end in time.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{running} connections still run after {} ms", waited.as_millis())]
-pub struct StillRunning {
-    /// Number of running threads.
-    pub running: usize,
-    /// The caller's time limit.
-    pub waited: Duration,
 }
 
 /// State shared by the threads of a server.

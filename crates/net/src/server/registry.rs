@@ -4,12 +4,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::StillRunning;
 use crate::error::ConnectionError;
 use crate::frame::{ConnectionClass, Op};
 use crate::records::FrameWriter;
 use crate::socket::Socket;
 use crate::source::MemberLife;
+
+/// Threads of connections did not end in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{running} connections still run after {} ms", waited.as_millis())]
+pub struct StillRunning {
+    /// Number of running threads.
+    pub running: usize,
+    /// The caller's time limit.
+    pub waited: Duration,
+}
 
 /// Maximum number of recorded errors.
 const VIOLATIONS_MAX: usize = 64;
