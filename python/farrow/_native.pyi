@@ -474,6 +474,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         wait: float = 0.0,
         node: str | None = None,
+        replace: bool = False,
     ) -> ObjectRef:
         """Seal a value in shared memory.
 
@@ -509,6 +510,10 @@ class Client:
                 are served in order of arrival.
             node: name of the node that stores the object; None: this client's.  If the memory of
                 that node cannot be mapped, the node brings the object over the network.
+            replace: take the place of the object of this name on the same node, if there is one, in
+                one step: the name always leads to one of the two.  The old object stays if this put
+                fails, and its memory until the last reader releases it.  There must be room for
+                both.
 
         Returns:
             A reference to the object.
@@ -645,10 +650,11 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         wait: float = 0.0,
         node: str | None = None,
+        replace: bool = False,
     ) -> Writer:
         """Allocate an object of bytes, to be written in place and sealed.
 
-        The name is reserved at once.
+        The name is reserved at once, unless the object may replace another.
 
         Args:
             nbytes: size in bytes.
@@ -656,6 +662,7 @@ class Client:
             metadata: as in ``put``.
             wait: as in ``put``, in seconds.
             node: as in ``put``.
+            replace: as in ``put``, at the seal.
 
         Returns:
             A writer of the object.

@@ -602,6 +602,31 @@ def test_a_file_that_grows_while_it_is_read_is_not_stored_in_part(
     assert farrow.connect(node.socket).list().num_rows == 0
 
 
+def test_a_replacement_that_fails_while_it_is_read_leaves_the_old_object(
+    run, node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--replace`` deleted the old object first. If the file could not be read, both were gone."""
+    client = farrow.connect(node.socket)
+    client.put(b"old", "t.bin")
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"12345")
+
+    @contextlib.contextmanager
+    def growing(label: str, *, quiet: bool) -> Iterator[Progress]:
+        with path.open("ab") as file:
+            file.write(b"6789")
+        yield lambda done, total: None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_commands, "progress_bar", growing)
+        code, _, err = run("put", "--bytes", "--replace", str(path))
+    assert (code, "grew beyond 5 bytes" in err) == (1, True)
+    assert client.get("t.bin").to_pybytes() == b"old"
+    assert run("put", "--bytes", "--replace", str(path))[0] == 0
+    assert client.get("t.bin").to_pybytes() == b"123456789"
+    assert client.list().num_rows == 1
+
+
 # Without a node
 
 

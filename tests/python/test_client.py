@@ -191,3 +191,28 @@ print(sorted(before))
     plain = "import sys, pyarrow; print(sorted({'numpy'} & sys.modules.keys()))"
     with_numpy = run_python(plain).strip() == "['numpy']"
     assert run_python(script).strip() == ("['numpy']" if with_numpy else "[]")
+
+
+def test_a_value_takes_the_place_of_another(client: farrow.Client, node) -> None:
+    other = farrow.connect(node.socket)
+    first = client.put(b"old", "n", replace=True)
+    with pytest.raises(farrow.AlreadyExists):
+        client.put(b"new", "n")
+    view = other.get("n")
+    table = pa.table({"n": range(10_000)})
+    second = client.put(table, "n", replace=True, metadata={"k": "v"})
+    assert other.get("n").equals(table)
+    assert view.to_pybytes() == b"old"
+    assert not other.contains(first.id)
+    assert other.list("n")["id"].to_pylist() == [second.id]
+    with client.create(3, "n", replace=True) as writer:
+        writer.buffer[:] = b"abc"
+        assert other.get("n").equals(table), "until the seal"
+    assert other.get("n").to_pybytes() == b"abc"
+    writer = client.create(3, "n", replace=True)
+    writer.abort()
+    assert other.get("n").to_pybytes() == b"abc"
+    with pytest.raises(farrow.OutOfMemory):
+        client.put(bytes(240 << 20), "n", replace=True)
+        client.put(bytes(240 << 20), "n", replace=True)
+    assert other.contains("n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -56,6 +59,26 @@ def test_a_table_survives_spill_and_restart(spilling: Node) -> None:
     assert client.metadata("t") == {"k": "v"}
     kinds = [type(events.next(timeout=30)).__name__ for _ in range(3)]
     assert kinds == ["Sealed", "Spilled", "Restored"]
+
+
+def test_other_threads_run_while_metadata_is_asked_for(spilling: Node) -> None:
+    """``metadata`` of a spilled object asks the daemon, and held the GIL until the answer: with a
+    slow daemon all threads of the process stood still."""
+    client = farrow.connect(spilling.socket, timeout=60)
+    client.put(b"bytes", "x", metadata={"k": "v"})
+    client.evict(1)
+    found = []
+    asking = threading.Thread(target=lambda: found.append(client.metadata("x")))
+    os.kill(spilling.pid, signal.SIGSTOP)
+    try:
+        asking.start()
+        # Runs only if the other thread has let go of the GIL.
+        asking.join(0.2)
+        assert asking.is_alive()
+    finally:
+        os.kill(spilling.pid, signal.SIGCONT)
+    asking.join(30)
+    assert found == [{"k": "v"}]
 
 
 def test_a_missing_file_is_named(spilling: Node, folder: Path) -> None:

@@ -28,7 +28,7 @@ struct ArrowArrayStream;
 struct ArrowSchema;
 
 /* Increases when a function is added or changes. */
-#define FARROW_API_VERSION 4
+#define FARROW_API_VERSION 5
 
 typedef struct FarrowClient FarrowClient; /* a connection to one node */
 typedef struct FarrowObject FarrowObject; /* a held sealed object: it stays readable */
@@ -90,6 +90,7 @@ typedef struct FarrowPutOptions {
   const FarrowPair *metadata; /* labels, at most 4096 bytes in total */
   size_t metadata_count;      /* of several labels with one key, the last one applies */
   double wait_seconds;        /* longest wait if the region or a quota of objects is full */
+  int replace;                /* not 0: take the place of the object of this name, in one step */
 } FarrowPutOptions;
 
 /* One object of a list. Its pointers are valid until farrow_list_free. */

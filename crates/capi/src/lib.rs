@@ -28,7 +28,7 @@ pub use put::FarrowWriter;
 pub use status::FarrowStatus;
 
 /// The version of `farrow.h` this crate implements: `FARROW_API_VERSION` there.
-pub const API_VERSION: u32 = 4;
+pub const API_VERSION: u32 = 5;
 
 /// The version of `farrow.h` this library implements.
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 use crate::error::CallFailure;
 use crate::handles::{name, seconds};
 use farrow::{Metadata, ObjectOptions};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::ptr::null;
 use std::time::Duration;
 
@@ -32,12 +32,20 @@ pub struct FarrowPutOptions {
     pub metadata_count: usize,
     /// Longest wait for room, in seconds.
     pub wait_seconds: f64,
+    /// Not 0: the object takes the place of the one that has its name.
+    pub replace: c_int,
 }
 
 impl FarrowPutOptions {
     /// Only a name, which may be NULL.
     pub(crate) fn named(name: *const c_char) -> Self {
-        FarrowPutOptions { name, metadata: null(), metadata_count: 0, wait_seconds: 0.0 }
+        FarrowPutOptions {
+            name,
+            metadata: null(),
+            metadata_count: 0,
+            wait_seconds: 0.0,
+            replace: 0,
+        }
     }
 }
 
@@ -46,6 +54,7 @@ pub(crate) struct CallOptions<'a> {
     name: Option<&'a str>,
     metadata: Metadata,
     wait: Duration,
+    replace: bool,
 }
 
 impl<'a> CallOptions<'a> {
@@ -60,17 +69,20 @@ impl<'a> CallOptions<'a> {
                 name: None,
                 metadata: Metadata::default(),
                 wait: Duration::ZERO,
+                replace: false,
             });
         };
         // SAFETY: guaranteed by the caller.
         let (name, metadata) =
             unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
-        Ok(CallOptions { name, metadata, wait: seconds(options.wait_seconds)? })
+        let (wait, replace) = (seconds(options.wait_seconds)?, options.replace != 0);
+        Ok(CallOptions { name, metadata, wait, replace })
     }
 
     pub(crate) fn of_object(&self) -> ObjectOptions<'_> {
         let metadata = (!self.metadata.is_empty()).then_some(&self.metadata);
-        ObjectOptions { name: self.name, metadata, wait: self.wait }
+        let Self { name, wait, replace, .. } = *self;
+        ObjectOptions { name, metadata, wait, replace }
     }
 }
 

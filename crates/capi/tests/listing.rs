@@ -162,7 +162,13 @@ fn pairs(labels: &[(&CStr, &CStr)]) -> Vec<FarrowPair> {
 
 fn options(name: &CStr, labels: &[FarrowPair]) -> FarrowPutOptions {
     let (metadata, metadata_count) = (labels.as_ptr(), labels.len());
-    FarrowPutOptions { name: name.as_ptr(), metadata, metadata_count, wait_seconds: 0.0 }
+    FarrowPutOptions {
+        name: name.as_ptr(),
+        metadata,
+        metadata_count,
+        wait_seconds: 0.0,
+        replace: 0,
+    }
 }
 
 /// # Safety
@@ -307,8 +313,13 @@ fn bad_labels_are_refused_with_numbers() {
     assert_eq!(caller.put(c"x", &[(c"", c"v")]), FarrowStatus::InvalidArgument);
 
     let put = |metadata: *const FarrowPair, metadata_count| {
-        let options =
-            FarrowPutOptions { name: null(), metadata, metadata_count, wait_seconds: f64::NAN };
+        let options = FarrowPutOptions {
+            name: null(),
+            metadata,
+            metadata_count,
+            wait_seconds: f64::NAN,
+            replace: 0,
+        };
         // SAFETY: the bytes are static, and no call reads beyond a live pair.
         unsafe {
             let data = b"hello".as_ptr().cast();

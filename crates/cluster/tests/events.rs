@@ -9,9 +9,10 @@ use std::time::Duration;
 use common::nodes::Nodes;
 use common::{Daemon, PATIENCE};
 use farrow::{
-    Client, Error, EventKind, Next, ObjectId, ObjectKey, Registration, Seen, SubscribeOptions,
-    Subscription, Value,
+    Client, Error, EventKind, Next, ObjectId, ObjectKey, ObjectOptions, Registration, Seen,
+    SubscribeOptions, Subscription, Value,
 };
+use farrow_memory::sync;
 
 fn subscribe(client: &Client, prefix: &str) -> Subscription {
     let options = SubscribeOptions { prefix: prefix.into(), ..SubscribeOptions::default() };
@@ -198,4 +199,56 @@ fn who_may_not_read_there_hears_of_nothing() {
     assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
     let refused = subscribe(&at_b, "n").next(PATIENCE);
     assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
+}
+
+/// Objects of one batch.
+const BATCH: usize = 2_000;
+const ROUNDS: u64 = 20;
+
+/// A batch asked once whether anybody watches all objects. A subscription in the middle of its seals
+/// missed all the rest of it.
+#[test]
+fn a_subscription_in_the_middle_of_a_batch_sees_the_rest_of_it() {
+    let daemon = Daemon::start("64M", &["--no-prepare"]);
+    let (client, other) = (daemon.client(), daemon.client());
+    let values = vec![(Value::Bytes(b"small"), ObjectOptions::default()); BATCH];
+    let has_begun = sync::AtomicBool::new(false);
+    for round in 0..ROUNDS {
+        has_begun.store(false, sync::Ordering::Relaxed);
+        let (ids, listed, told) = std::thread::scope(|scope| {
+            let batch = scope.spawn(|| {
+                has_begun.store(true, sync::Ordering::Relaxed);
+                client.put_many(&values).unwrap()
+            });
+            while !has_begun.load(sync::Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_micros(round * 100));
+            let mut all = subscribe(&other, "");
+            let listed = other.list("").unwrap().len();
+            let mut told = 0;
+            while !batch.is_finished() {
+                told += sealed(&mut all);
+            }
+            let ids = batch.join().unwrap();
+            told += sealed(&mut all);
+            (ids, listed, told)
+        });
+        // One object may be sealed at the very moment of the subscription.
+        assert!(listed + told + 1 >= ids.len(), "{listed} listed, {told} told in round {round}");
+        let targets: Vec<ObjectKey> = ids.into_iter().map(Into::into).collect();
+        client.delete(&targets).unwrap();
+    }
+}
+
+/// Seals that were told and not read yet, and those that were told and lost.
+fn sealed(events: &mut Subscription) -> usize {
+    let mut count = 0;
+    while let Some(seen) = events.try_next().unwrap() {
+        count += match seen {
+            Seen::Event(event) => usize::from(event.kind == EventKind::Sealed),
+            Seen::Gap { missed } => missed as usize,
+        };
+    }
+    count
 }

@@ -188,6 +188,27 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
     .unwrap_or_else(|| panic!("bytes leaked: {:?}", client.stats().unwrap()));
 }
 
+/// The successor of a killed daemon retained everything that a client had written in place in its last
+/// ten seconds. An idle client sends no message, so deleted objects of it stayed in memory.
+#[test]
+fn deleted_objects_of_an_idle_client_are_freed_after_a_kill() {
+    let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+    let idle = daemon.client();
+    let writer = idle.create(1 << 20, Some("in place")).unwrap();
+    drop(writer.memory().clone());
+    writer.seal().unwrap();
+    daemon.kill9();
+    daemon.restart();
+    let other = daemon.client();
+    other.delete(&["in place".into()]).unwrap();
+    wait_for("the object to go", || {
+        let node = other.stats().unwrap().node;
+        (node.objects_retiring == 0).then_some(())
+    })
+    .unwrap();
+    drop(idle);
+}
+
 /// Regression: a daemon that adopted the memory of a killed one let other clients free what its creator
 /// was about to hold.
 #[test]

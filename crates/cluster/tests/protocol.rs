@@ -284,6 +284,7 @@ impl Run {
             is_held_by_creator: self.dice.roll(4) == 0,
             is_staged: self.dice.roll(8) == 0,
             lease_ms: self.dice.roll(4) * 5,
+            is_replacing: self.dice.roll(4) == 0,
         }
     }
 

@@ -314,3 +314,31 @@ fn a_restart_survives_a_marker_or_a_folder_that_fails() {
     assert!(wait_for("the folder is used again", is_spilled).is_some());
     assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
 }
+
+/// `metadata` found an object in memory, and reported `NotFound` if the object was spilled before its
+/// metadata was copied.
+#[test]
+fn metadata_is_found_while_its_object_leaves_memory_and_returns() {
+    let world = World::new("16M");
+    let (client, other) = (world.daemon.client(), world.daemon.client());
+    let metadata = Metadata::new([("k", "v")]).unwrap();
+    let options =
+        ObjectOptions { name: Some("o"), metadata: Some(&metadata), ..ObjectOptions::default() };
+    client.put_with(&Value::Bytes(&bytes_of(1, MIB)), &options).unwrap();
+    let is_over = sync::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            while !is_over.load(sync::Ordering::Relaxed) {
+                assert_eq!(other.metadata(&"o".into()).unwrap(), metadata);
+            }
+        });
+        for _ in 0..200 {
+            client.evict(1).unwrap();
+            if reading.is_finished() {
+                break;
+            }
+        }
+        is_over.store(true, sync::Ordering::Relaxed);
+        reading.join().unwrap();
+    });
+}

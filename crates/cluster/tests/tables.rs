@@ -246,6 +246,26 @@ fn ndarrays_and_many_values_in_one_message() {
     assert_eq!(client.list("").unwrap().len(), before);
 }
 
+/// The second of two values over one pool buffer copies the buffer. The memory for a batch that found no
+/// free memory was computed as if both left it in place: the batch failed with `InvalidArgument`.
+#[test]
+fn many_values_over_one_buffer_are_put_when_memory_is_short() {
+    let node = TestNode::start_spilling(32 << 20);
+    let client = node.client();
+    let pool = Arc::new(client.pool());
+    let (data, _) = pooled(&client, &pool, 256 << 10);
+    let filler = vec![7; 512 << 10];
+    for _ in 0..80 {
+        client.put(&Value::Bytes(&filler), None).unwrap();
+    }
+    let field = SchemaNode::try_from(&Field::new("n", DataType::Int64, false)).unwrap();
+    let value = Value::Array { field: &field, data: &data };
+    let ids = client.put_many(&nameless(&[value, value, value])).unwrap();
+    for id in ids {
+        assert_eq!(get(&client, id).batches[0].columns[0], data);
+    }
+}
+
 #[test]
 fn more_objects_are_held_than_fit_one_page_of_holds() {
     let node = TestNode::start(32 << 20);

@@ -1,6 +1,6 @@
 //! Many objects with at most one message.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ fn put_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<ObjectId>, Error> {
-    let made = write_batch(session, values)?;
+    let (made, mut reservation) = write_batch(session, values)?;
     let sealer = local::Sealer::new(session);
     let mut own: Vec<Option<ObjectId>> = Vec::with_capacity(made.len());
     let mut left: Vec<WrittenObject> = Vec::new();
@@ -85,7 +85,9 @@ fn put_batch(
         };
         own.push(id);
         if id.is_none() {
-            left.push(one.written());
+            let mut written = one.written();
+            written.reserve(reservation.split_one());
+            left.push(written);
         }
     }
     if left.is_empty() {
@@ -95,36 +97,31 @@ fn put_batch(
 }
 
 /// Writes all values: to free memory or, if that is too small, to memory that is made free for all
-/// of them at once.
+/// of them at once. Also returns the reservation for all of them.
 fn write_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
-) -> Result<Vec<WrittenItem>, Error> {
+) -> Result<(Vec<WrittenItem>, ObjectReservation), Error> {
     let wait = longest_wait(values.iter().map(|(_, options)| options));
-    let (mut reservation, wait) = ObjectReservation::take_to_wait(session, values.len(), wait)?;
+    let (reservation, wait) = ObjectReservation::take_to_wait(session, values.len(), wait)?;
     let mut small = WriteBatch::neighbours(session);
     let mut made: Vec<WrittenItem> = Vec::with_capacity(values.len());
     let done = values.iter().try_for_each(|(value, options)| {
         made.push(match write_plain(session, value, options, &mut small)? {
             Some((primary, size)) => WrittenItem::Plain(primary, size),
             None => {
-                let own =
-                    Prepared { place: ObjectPlacement::Free, ..reservation.split_one().into() };
+                let own = Prepared { place: ObjectPlacement::Free, ..Prepared::default() };
                 WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?))
             }
         });
         Ok(())
     });
     let error = match done.and_then(|()| small.flush()) {
-        Ok(()) => return Ok(made),
+        Ok(()) => return Ok((made, reservation)),
         Err(error) => error,
     };
     drop(small);
-    for one in made {
-        let mut written = one.written();
-        abandon(session, &mut written, false);
-        reservation.join(written.take_reservation());
-    }
+    made.into_iter().for_each(|one| abandon(session, &mut one.written(), false));
     if !room::is_short(&error) {
         return Err(error);
     }
@@ -134,7 +131,7 @@ fn write_batch(
     let done = values.iter().try_for_each(|(value, options)| {
         let place = places.pop_front().unwrap_or(ObjectPlacement::Free);
         let claim = claim.split(options.name);
-        let own = Prepared { reservation: reservation.split_one(), claim, place };
+        let own = Prepared { claim, place, ..Prepared::default() };
         made.push(WrittenItem::Whole(Box::new(write(session, value, options, own, &mut small)?)));
         Ok(())
     });
@@ -144,7 +141,7 @@ fn write_batch(
     if done.is_err() {
         made.drain(..).for_each(|one| abandon(session, &mut one.written(), false));
     }
-    done.map(|()| made)
+    done.map(|()| (made, reservation))
 }
 
 /// Memory for each value, and the claim on their names. If free memory is too small, other objects
@@ -154,10 +151,13 @@ fn places_for(
     values: &[(Value<'_>, ObjectOptions<'_>)],
     wait: Duration,
 ) -> Result<(VecDeque<ObjectPlacement>, NameClaim), Error> {
-    let sizes = values.iter().map(|(value, options)| block_bytes(session, value, options));
+    let mut taken = BTreeSet::new();
+    let sizes =
+        values.iter().map(|(value, options)| block_bytes(session, value, options, &mut taken));
     let sizes: Vec<u64> = sizes.collect::<Result<_, _>>()?;
     let names = || values.iter().filter_map(|(_, options)| options.name);
-    let claim = NameClaim::take(session, names().map(str::to_owned).collect())?;
+    let reserved = values.iter().filter_map(|(_, options)| options.name_to_reserve());
+    let claim = NameClaim::take(session, reserved.collect())?;
     let is_small = |size: &u64| *size <= SMALL_BYTES_MAX;
     let small: u64 = sizes.iter().filter(|size| is_small(size)).map(|size| lines(*size)).sum();
     let large = sizes.iter().copied().filter(|size| !is_small(size));
@@ -248,7 +248,7 @@ pub(crate) fn create_many(
 ) -> Result<Vec<Writer>, Error> {
     session.check_process()?;
     let names: Vec<String> =
-        objects.iter().filter_map(|(_, options)| options.name.map(str::to_owned)).collect();
+        objects.iter().filter_map(|(_, options)| options.name_to_reserve()).collect();
     if objects.len() > BATCH_ITEMS_MAX {
         let what = "objects created at once".into();
         return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });

@@ -191,7 +191,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Self::put`].
+    /// As [`Self::put`]. With [`ObjectOptions::replace`], [`Error::AlreadyExists`] only if the name is
+    /// that of an object of another node, or reserved by another client.
     pub fn put_with(
         &self,
         value: &Value<'_>,
@@ -251,8 +252,10 @@ impl Client {
     pub fn metadata(&self, target: &ObjectKey) -> Result<Metadata, Error> {
         let missing = || Error::NotFound { what: target.to_string() };
         let session = self.home_of(target)?;
-        if let Some(entry) = session.lookup(target)? {
-            return session.reader.metadata(&entry)?.ok_or_else(missing);
+        if let Some(entry) = session.lookup(target)?
+            && let Some(metadata) = session.reader.metadata(&entry)?
+        {
+            return Ok(metadata);
         }
         // The object may be spilled together with its metadata, or on a node that has to be asked.
         let Some(held) = session.hold(target)? else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_store::{Held, Metadata, ObjectId};
-use farrow_wire::{RequestBody, SealItem};
+use farrow_wire::SealItem;
 
 use crate::background;
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl Draft {
         metadata: &Metadata,
         wait: Duration,
     ) -> Result<Self, Error> {
-        let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
+        let options = ObjectOptions { metadata: Some(metadata), wait, ..ObjectOptions::default() };
         Self::with(session, value, &options)
     }
 
@@ -106,12 +106,9 @@ impl Draft {
             sealing.never_ends();
         }
         let id = result?;
-        let held = self.session.hold_sealed(id).inspect_err(|_| {
-            if written.pool_pages().is_empty() {
-                // All of it was copied, so nobody uses what another client deleted.
-                self.session.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
-            }
-        })?;
+        let held = self.session.hold(&id.into())?;
+        self.session.confirm(id)?;
+        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
         Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn seal_held(session: &Session, item: &SealItem) -> Option<(ObjectId,
     Some((id, held?))
 }
 
-/// Seals several objects with one timestamp.
+/// Seals several objects with one timestamp, as long as nobody watches all objects.
 pub(crate) struct Sealer<'a> {
     session: &'a Session,
     now_ns: u64,
@@ -46,10 +46,7 @@ pub(crate) struct Sealer<'a> {
 
 impl<'a> Sealer<'a> {
     pub(crate) fn new(session: &'a Session) -> Self {
-        // Subscribers to all objects are notified by the node.
-        let is_watched = session.reader.is_watched().unwrap_or(true);
-        let is_counted = session.reserved_objects.are_needed();
-        let is_possible = !session.is_cut_off() && !is_watched && !is_counted;
+        let is_possible = !session.is_cut_off() && !session.reserved_objects.are_needed();
         Self { session, now_ns: wall_clock_ns(), is_possible }
     }
 
@@ -68,9 +65,11 @@ impl<'a> Sealer<'a> {
         request: &SealRequest<'_>,
         holds: Option<&Arc<HoldTable>>,
     ) -> Option<(ObjectId, Option<Held>)> {
-        let Self { session, now_ns, is_possible: true } = *self else {
+        let Self { session, now_ns, is_possible } = *self;
+        // Subscribers to all objects are notified by the node, from the middle of a batch on too.
+        if !is_possible || session.reader.is_watched().unwrap_or(true) {
             return None;
-        };
+        }
         loop {
             let more = match session.local.entries.seal(request, now_ns, holds) {
                 Ok(Some(sealed)) => return Some(sealed),

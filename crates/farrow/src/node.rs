@@ -49,6 +49,9 @@ pub(crate) trait Node {
         deadline: Instant,
     ) -> Result<(ReplyBody, u64), Unanswered>;
 
+    /// The number of the current connection.
+    fn connection_number(&self) -> u64;
+
     /// Sends a message that needs no answer. False if the daemon is gone.
     fn tell(&self, body: RequestBody) -> bool;
 
@@ -65,11 +68,6 @@ pub(crate) trait Node {
 
     /// Returns all retained memory. False if there is none.
     fn trim_all(&self) -> bool;
-
-    /// Sends a request, with the default timeout.
-    fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
-        Ok(self.call_numbered(body, Instant::now() + self.timeout())?.0)
-    }
 }
 
 impl<N: Node> Node for Arc<N> {
@@ -91,6 +89,10 @@ impl<N: Node> Node for Arc<N> {
         deadline: Instant,
     ) -> Result<(ReplyBody, u64), Unanswered> {
         (**self).call_numbered(body, deadline)
+    }
+
+    fn connection_number(&self) -> u64 {
+        (**self).connection_number()
     }
 
     fn tell(&self, body: RequestBody) -> bool {

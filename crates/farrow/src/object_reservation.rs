@@ -65,12 +65,6 @@ impl ObjectReservation {
         Self { session: self.session.clone(), objects }
     }
 
-    /// Takes over another reservation of this client.
-    pub(crate) fn join(&mut self, mut other: Self) {
-        self.objects = self.objects.saturating_add(std::mem::take(&mut other.objects));
-        self.session = self.session.take().or_else(|| other.session.take());
-    }
-
     /// Counts objects as sealed, or possibly sealed: in that case the node drops any excess when it
     /// next learns of this client's reservations.
     pub(crate) fn used(&mut self, objects: usize) {

@@ -62,12 +62,21 @@ pub struct ObjectOptions<'a> {
     /// How long the node may take to make room. Waiting requests are served in the order of their
     /// arrival.
     pub wait: Duration,
+    /// The object takes the place of the one that has its name on the same node, if there is one. The
+    /// name leads to the old object until it leads to the new one, and the old one stays if the new one
+    /// cannot be sealed. There must be room for both.
+    pub replace: bool,
 }
 
 impl<'a> ObjectOptions<'a> {
     /// Options with a name, if any, and nothing else.
     pub fn named(name: Option<&'a str>) -> Self {
         Self { name, ..Self::default() }
+    }
+
+    /// The name to reserve before the object is written. One that another object may have is not.
+    pub(crate) fn name_to_reserve(&self) -> Option<String> {
+        self.name.filter(|_| !self.replace).map(str::to_owned)
     }
 
     /// The metadata as encoded in the region; empty for none.

@@ -4,6 +4,7 @@
 //! to its place. The client itself seals an object without a name and of one block. Every other
 //! object is sealed with one message to the node.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,14 +61,10 @@ impl WrittenObject {
         self.ticket = Some(session.extents.asked(self.primary));
     }
 
-    /// Buffers of the pool that become part of it.
-    pub(crate) fn pool_pages(&self) -> &[Span] {
-        &self.pool_pages
-    }
-
-    /// The unused reservation, for another attempt.
-    pub(crate) fn take_reservation(&mut self) -> ObjectReservation {
-        std::mem::take(&mut self.reservation)
+    /// The node is to count the object among the reserved ones.
+    pub(crate) fn reserve(&mut self, reservation: ObjectReservation) {
+        self.item.is_reserved_object = reservation.is_there();
+        self.reservation = reservation;
     }
 
     /// The object written by [`write_plain`].
@@ -119,8 +116,9 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(session: &Session, value: &Value<'_>) -> Result<Self, Error> {
-        let (plan, in_place) = plan_of(session, value)?;
+    /// `taken`: pool buffers that become part of another object before, and have to be copied.
+    fn new(session: &Session, value: &Value<'_>, taken: &BTreeSet<u64>) -> Result<Self, Error> {
+        let (plan, in_place) = plan_of(session, value, taken)?;
         let pool_pages = sorted(in_place.pool);
         let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
         let list = encode_extra(&extra);
@@ -132,29 +130,45 @@ impl Measured {
     }
 }
 
-/// Bytes of the block that a value would need.
+/// Bytes of the block that a value would need after the values before it. `taken` has the offsets of
+/// the pool buffers that become part of those.
 pub(crate) fn block_bytes(
     session: &Session,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
+    taken: &mut BTreeSet<u64>,
 ) -> Result<u64, Error> {
     let total = match value {
         Value::Bytes(bytes) => bytes.len() as u64,
-        value => Measured::new(session, value)?.total,
+        value => {
+            let measured = Measured::new(session, value, taken)?;
+            taken.extend(measured.pool_pages.iter().map(|pages| pages.offset.0));
+            measured.total
+        }
     };
     Ok(with_metadata(total, &options.encoded_metadata()))
 }
 
 /// Blocks that an object refers to in place, found while its buffers are walked.
 #[derive(Default)]
-pub(crate) struct InPlace {
+pub(crate) struct InPlace<'a> {
+    /// Buffers of the pool that are part of another object by then.
+    taken: Option<&'a BTreeSet<u64>>,
     /// Buffers of the pool, live.
     pool: Vec<Span>,
     /// Blocks of sealed objects.
     sealed: Vec<Span>,
 }
 
-impl InPlace {
+impl<'a> InPlace<'a> {
+    fn beside(taken: &'a BTreeSet<u64>) -> Self {
+        Self { taken: Some(taken), ..Self::default() }
+    }
+
+    fn is_taken(&self, pages: Span) -> bool {
+        self.taken.is_some_and(|taken| taken.contains(&pages.offset.0))
+    }
+
     /// Offset of the bytes if they may stay where they are.
     pub(crate) fn locate(
         &mut self,
@@ -170,6 +184,7 @@ impl InPlace {
         let span = Span { offset, length: Length(length as u64) };
         session.region.check(span).ok()?;
         match session.pool.find(span) {
+            Some((pages, false)) if self.is_taken(pages) => return None,
             // A copy needs no map of its own, and copying a small buffer is quicker anyway.
             Some((pages, false)) if pages.length.0 < COPIED_BYTES_MAX && are_maps_scarce() => {
                 return None;
@@ -274,7 +289,7 @@ pub(crate) fn write(
     if let Value::Bytes(bytes) = value {
         return write_bytes(session, bytes, options, prepared, small);
     }
-    let measured = Measured::new(session, value);
+    let measured = Measured::new(session, value, &BTreeSet::new());
     let measured = measured.inspect_err(|_| give_back(session, prepared.place))?;
     let Measured { plan, pool_pages, extra, list, descriptor_at, list_at, total } = measured;
     let total_bytes = with_metadata(total, &metadata);
@@ -299,6 +314,7 @@ pub(crate) fn write(
         is_held_by_creator: !pool_pages.is_empty(),
         is_staged: false,
         lease_ms: 0,
+        is_replacing: options.replace && options.name.is_some(),
     };
     let mut tail = vec![0; (total - descriptor_at) as usize];
     if let Some(place) = tail.get_mut(..descriptor.len()) {
@@ -344,15 +360,19 @@ pub(crate) fn write_plain(
     Ok(Some((primary, Length(size))))
 }
 
-fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Error> {
-    let mut in_place = InPlace::default();
+fn plan_of<'a>(
+    session: &Session,
+    value: &Value<'_>,
+    taken: &'a BTreeSet<u64>,
+) -> Result<(Plan, InPlace<'a>), Error> {
+    let mut in_place = InPlace::beside(taken);
     let mut locate = |pointer: *const u8, length: usize| in_place.locate(session, pointer, length);
     let plan = describe(value, &mut locate)?;
     if in_place.pool.len() + in_place.sealed.len() > EXTRA_BLOCKS_MAX {
         let all = sorted(in_place.pool.iter().chain(&in_place.sealed).copied().collect());
         if all.len() > EXTRA_BLOCKS_MAX {
             // Too many blocks for one object: if copied, the buffers need only one.
-            return Ok((describe(value, &mut |_, _| None)?, InPlace::default()));
+            return Ok((describe(value, &mut |_, _| None)?, InPlace::beside(taken)));
         }
     }
     Ok((plan, in_place))
@@ -387,6 +407,7 @@ fn write_bytes(
         name: options.name.map(str::to_owned),
         metadata_bytes: metadata.len() as u32,
         metadata_crc: crc32c::crc32c(&metadata),
+        is_replacing: options.replace && options.name.is_some(),
         ..SealItem::bytes(wire_span(primary), total)
     };
     let mut written = WrittenObject::new(item, primary, is_small, prepared);
@@ -416,13 +437,11 @@ fn take(
     prepared: &mut Prepared,
 ) -> Result<(Span, bool), Error> {
     if let ObjectPlacement::At { span, is_small } = prepared.place {
-        if span.length.0 < total {
-            let had = span.length;
-            give_back(session, prepared.place);
-            let text = format!("a value that needed {had} needs {total} B by now");
-            return Err(Error::InvalidArgument(text));
+        if span.length.0 >= total {
+            return Ok((span, is_small));
         }
-        return Ok((span, is_small));
+        // Another thread puts a buffer of it, which is copied therefore.
+        give_back(session, std::mem::take(&mut prepared.place));
     }
     let is_small = total <= SMALL_BYTES_MAX;
     let taken = match is_small {
@@ -434,7 +453,7 @@ fn take(
         taken => return Ok((taken?, is_small)),
     }
     // No object is evicted for a new object whose name is taken.
-    let name = options.name.map(str::to_owned).into_iter().collect();
+    let name = options.name_to_reserve().into_iter().collect();
     prepared.claim = NameClaim::take(session, name)?;
     let demand = Demand::new(1, options.name.into_iter(), options.wait);
     if is_small && options.wait.is_zero() {

@@ -15,6 +15,17 @@ use crate::options::ObjectOptions;
 use crate::value::Value;
 use crate::writer::Writer;
 
+/// Objects are brought to a node that this machine cannot map under names that are free there.
+fn check_far<'a>(all: impl IntoIterator<Item = &'a ObjectOptions<'a>>) -> Result<(), Error> {
+    match all.into_iter().find(|options| options.replace) {
+        None => Ok(()),
+        Some(ObjectOptions { name, .. }) => Err(Error::InvalidArgument(format!(
+            "{} cannot be replaced on a node whose memory cannot be mapped here: delete it first",
+            name.unwrap_or("an object without a name")
+        ))),
+    }
+}
+
 impl Client {
     /// The node in whose memory buffers should be that are to be put at `node`: that node, or this
     /// client's own if the memory of the other one is not mapped here. See [`Self::at`] and
@@ -46,6 +57,7 @@ impl Client {
         let Some(link) = self.request_link(node)? else {
             return self.at(node)?.put_with(value, options);
         };
+        check_far([options])?;
         let deadline = deadline_after(options.wait);
         let destination = FarDestination::reserve(&link, vec![options.name])?.pop();
         self.put_there(destination, value, options, deadline)
@@ -65,6 +77,7 @@ impl Client {
         let Some(link) = self.request_link(node)? else {
             return self.at(node)?.put_many(values);
         };
+        check_far(values.iter().map(|(_, options)| options))?;
         let names = values.iter().map(|(_, options)| options.name).collect();
         let mut done: Vec<ObjectId> = Vec::with_capacity(values.len());
         let destinations = FarDestination::reserve(&link, names)?;
@@ -102,6 +115,7 @@ impl Client {
         let Some(link) = self.request_link(node)? else {
             return self.at(node)?.create_with(bytes, options);
         };
+        check_far([options])?;
         let destination = FarDestination::reserve(&link, vec![options.name])?.pop();
         let staged = ObjectOptions { name: None, ..*options };
         let mut writer = Writer::new(self.nodes().own(), bytes, &staged)?;

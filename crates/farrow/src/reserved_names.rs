@@ -26,9 +26,16 @@ impl ReservedNames {
         if names.is_empty() {
             return Ok(());
         }
-        node.call(RequestBody::Reserve { names: names.clone() })?;
-        lock(&self.names).extend(names);
-        Ok(())
+        loop {
+            let body = RequestBody::Reserve { names: names.clone() };
+            let (_, connection) = node.call_numbered(body, Instant::now() + node.timeout())?;
+            let mut ours = lock(&self.names);
+            // A daemon that followed meanwhile renewed the names without these.
+            if node.connection_number() == connection {
+                ours.extend(names);
+                return Ok(());
+            }
+        }
     }
 
     /// Gives names back, except those lost to other clients.
@@ -37,10 +44,9 @@ impl ReservedNames {
         if names.is_empty() || !node.is_own_process() {
             return;
         }
-        {
-            let mut ours = lock(&self.names);
-            names.retain(|name| ours.remove(name));
-        }
+        // Under the lock: a new daemon, at which they may just be renewed, is told of it too.
+        let mut ours = lock(&self.names);
+        names.retain(|name| ours.remove(name));
         if !names.is_empty() {
             node.tell(RequestBody::Unreserve { names });
         }
@@ -51,23 +57,34 @@ impl ReservedNames {
         lock(&self.names).remove(name);
     }
 
-    /// Renews the reservations at a new daemon. A name that it refuses is lost.
-    pub(crate) fn renew(&self, link: &Link, deadline: Instant) {
+    /// Renews the reservations at a new daemon and calls `go_over` to switch to it, under one lock,
+    /// so that a concurrent return reaches the right daemon. A name that it refuses is lost.
+    pub(crate) fn renew<T>(
+        &self,
+        link: &Link,
+        deadline: Instant,
+        go_over: impl FnOnce() -> T,
+    ) -> T {
         let mut ours = lock(&self.names);
-        let mut names: Vec<String> = ours.iter().cloned().collect();
-        let later = names.split_off(names.len().min(BATCH_ITEMS_MAX));
-        let batches = std::iter::once((names, true))
-            .chain(later.chunks(BATCH_ITEMS_MAX).map(|batch| (batch.to_vec(), false)));
-        for (names, are_all) in batches {
-            let body = RequestBody::Renew { names: names.clone(), are_all };
-            let Ok(ReplyBody::Ready(are_ours)) = link.call(body, deadline) else {
-                // This daemon has ended too; the next one is told again.
-                return;
-            };
-            for (name, _) in names.iter().zip(are_ours).filter(|(_, is_ours)| !is_ours) {
-                tracing::warn!(%name, "the name of an object in creation is lost");
-                ours.remove(name);
-            }
+        renew_all(&mut ours, link, deadline);
+        go_over()
+    }
+}
+
+fn renew_all(ours: &mut BTreeSet<String>, link: &Link, deadline: Instant) {
+    let mut names: Vec<String> = ours.iter().cloned().collect();
+    let later = names.split_off(names.len().min(BATCH_ITEMS_MAX));
+    let batches = std::iter::once((names, true))
+        .chain(later.chunks(BATCH_ITEMS_MAX).map(|batch| (batch.to_vec(), false)));
+    for (names, are_all) in batches {
+        let body = RequestBody::Renew { names: names.clone(), are_all };
+        let Ok(ReplyBody::Ready(are_ours)) = link.call(body, deadline) else {
+            // This daemon has ended too; the next one is told again.
+            return;
+        };
+        for (name, _) in names.iter().zip(are_ours).filter(|(_, is_ours)| !is_ours) {
+            tracing::warn!(%name, "the name of an object in creation is lost");
+            ours.remove(name);
         }
     }
 }

@@ -3,6 +3,7 @@
 use farrow_wire::RequestBody;
 
 use crate::lock::lock;
+use crate::pending_holds::PendingState;
 use crate::session::Session;
 
 /// One seal in progress; it ends when this value is dropped.
@@ -20,7 +21,15 @@ impl Session {
         let number = state.next;
         state.next += 1;
         state.open.insert(number);
+        self.tell_open_seals(&state);
         Sealing { session: self, number }
+    }
+
+    /// The caller holds the lock, so that the last word is the current one.
+    fn tell_open_seals(&self, state: &PendingState) {
+        if let Err(error) = self.holds.tell_open_seals(state.open.len() as u64) {
+            tracing::error!(%error, "the node does not learn of open seals");
+        }
     }
 
     /// Records a new daemon. True: all objects sealed under earlier daemons are held.
@@ -46,6 +55,7 @@ impl Drop for Sealing<'_> {
         }
         let mut state = lock(&self.session.unheld.0);
         state.open.remove(&self.number);
+        self.session.tell_open_seals(&state);
         let is_due = state.is_due();
         drop(state);
         if is_due {

@@ -134,6 +134,7 @@ impl Session {
         }
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
+        holds.tell_open_seals(0)?;
         let slot = ClientSlot(welcome.slot);
         let local = LocalEntries::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;
@@ -335,10 +336,10 @@ impl Session {
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
-        self.reservations.renew(&link, deadline);
-        let connection = self
-            .reserved_objects
-            .renew(&link, welcome.are_objects_limited, || self.go_over(Arc::clone(&link), &theirs));
+        let go_over = || self.go_over(Arc::clone(&link), &theirs);
+        let connection = self.reservations.renew(&link, deadline, || {
+            self.reserved_objects.renew(&link, welcome.are_objects_limited, go_over)
+        });
         if self.note_successor() {
             link.tell(RequestBody::ConfirmEarlier);
         }
@@ -363,6 +364,11 @@ impl Session {
         }
         *current = Connection { link, number };
         current.clone()
+    }
+
+    /// The number of the current connection.
+    pub(crate) fn connection_number(&self) -> u64 {
+        lock(&self.link).number
     }
 
     /// The node that owns the memory; empty: that of the connected daemon.
@@ -393,18 +399,15 @@ impl Session {
         now_ns: u64,
     ) -> Result<Option<Held>, Error> {
         self.check_process()?;
-        loop {
-            match self.reader.hold(&self.holds, target.store()) {
-                Ok(Some(held)) if !self.is_current(held.entry())? => return Ok(None),
-                Ok(Some(held)) => {
-                    self.touch(held.entry().id, now_ns);
-                    return Ok(Some(held));
-                }
-                Ok(None) => return Ok(None),
-                Err(StoreError::HoldsExhausted { slots, .. }) => self.add_hold_block(slots)?,
-                Err(error) => return Err(named(error)),
-            }
+        let held = self.with_hold_blocks(|| self.reader.hold(&self.holds, target.store()))?;
+        let Some(held) = held else {
+            return Ok(None);
+        };
+        if !self.is_current(held.entry())? {
+            return Ok(None);
         }
+        self.touch(held.entry().id, now_ns);
+        Ok(Some(held))
     }
 
     /// Records a use of an object.
@@ -422,19 +425,37 @@ impl Session {
         self.hold_sealed(id)
     }
 
-    /// Holds an object that this client has just sealed and continues to use, and confirms that to
-    /// the node, which retains the object until then.
+    /// Holds an object that this client has just sealed and whose memory it continues to use, and
+    /// confirms that to the node, which retains the object until then. Another client may have
+    /// deleted the object meanwhile: its memory comes back with the release of this hold.
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
-        // Without a hold there is nothing to confirm: another client deleted the object meanwhile, and
-        // the node retains its memory until this client ends.
-        let held = self.hold(&ObjectKey::Id(id))?;
+        let held = match self.hold(&ObjectKey::Id(id))? {
+            None => self.with_hold_blocks(|| self.reader.hold_retained(&self.holds, id))?,
+            held => held,
+        };
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
+        self.confirm(id)?;
+        Ok(held)
+    }
+
+    /// Reports that this client holds an object that it sealed, or does not use it.
+    pub(crate) fn confirm(&self, id: ObjectId) -> Result<(), Error> {
         let ids = vec![(id.hi, id.lo)];
         if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
             // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;
         }
-        Ok(held)
+        Ok(())
+    }
+
+    /// Asks the node for pages of holds until there is one for this hold.
+    fn with_hold_blocks<T>(&self, hold: impl Fn() -> Result<T, StoreError>) -> Result<T, Error> {
+        loop {
+            match hold() {
+                Err(StoreError::HoldsExhausted { slots, .. }) => self.add_hold_block(slots)?,
+                other => return other.map_err(named),
+            }
+        }
     }
 
     /// Releases a hold.
@@ -542,6 +563,10 @@ impl Node for Session {
         deadline: Instant,
     ) -> Result<(ReplyBody, u64), Unanswered> {
         self.call_numbered(body, deadline)
+    }
+
+    fn connection_number(&self) -> u64 {
+        self.connection_number()
     }
 
     fn tell(&self, body: RequestBody) -> bool {

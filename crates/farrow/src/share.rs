@@ -104,7 +104,7 @@ impl Survey {
         if !may_lie_in(value, &sessions, options.bytes_min) {
             return Ok(None);
         }
-        let mut found: Vec<(Arc<Session>, InPlace)> =
+        let mut found: Vec<(Arc<Session>, InPlace<'_>)> =
             sessions.into_iter().map(|session| (session, InPlace::default())).collect();
         // The index of a session counts those that are used, in the order of their first use.
         let mut used: Vec<usize> = Vec::new();

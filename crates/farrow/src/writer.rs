@@ -103,6 +103,7 @@ enum WriterState {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
+    is_replacing: bool,
     reservation: ObjectReservation,
     metadata_bytes: u32,
     metadata_crc: u32,
@@ -213,7 +214,7 @@ impl Writer {
         bytes: u64,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        let name = || options.name.map(str::to_owned).into_iter().collect();
+        let name = || options.name_to_reserve().into_iter().collect();
         session.reservations.take(session, name())?;
         let since = Instant::now();
         let reservation = ObjectReservation::take(session, 1, options.wait);
@@ -233,8 +234,8 @@ impl Writer {
         put::with_metadata(bytes.max(1), &options.encoded_metadata())
     }
 
-    /// Creates a writer over pages taken from the pool's extents. The name is reserved, and so is
-    /// the object in its quotas where they count objects.
+    /// Creates a writer over pages taken from the pool's extents. The name is reserved, unless the
+    /// object may replace another, and so is the object in its quotas where they count objects.
     pub(crate) fn over(
         session: &Arc<Session>,
         pages: Span,
@@ -254,6 +255,7 @@ impl Writer {
         Ok(Self {
             memory: Arc::new(memory),
             name: options.name.map(str::to_owned),
+            is_replacing: options.replace && options.name.is_some(),
             reservation,
             metadata_bytes: metadata.len() as u32,
             metadata_crc: crc32c::crc32c(&metadata),
@@ -314,7 +316,8 @@ impl Writer {
             name: self.name.clone(),
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
-            is_reserved: self.name.is_some(),
+            is_reserved: self.name.is_some() && !self.is_replacing,
+            is_replacing: self.is_replacing,
             is_reserved_object: self.reservation.is_there(),
             is_held_by_creator: true,
             is_staged,

@@ -234,7 +234,8 @@ impl Client {
     }
 
     #[doc = doc!("Client.put")]
-    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None))]
+    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None, replace=false))]
+    #[allow(clippy::too_many_arguments)] // those of the Python method
     fn put(
         &self,
         py: Python<'_>,
@@ -243,14 +244,15 @@ impl Client {
         metadata: Option<&Bound<'_, PyAny>>,
         wait: f64,
         node: Option<&str>,
+        replace: bool,
     ) -> PyResult<ObjectRef> {
         let open = self.open()?;
         let incoming = Incoming::new(obj)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
         let id = without_gil(py, || {
-            let options =
-                ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
+            let (name, metadata) = (name.as_deref(), metadata.as_ref());
+            let options = ObjectOptions { name, metadata, wait, replace };
             let done = match node {
                 Some(node) => open.client.put_on(node, &incoming.value(), &options),
                 None => open.client.put_with(&incoming.value(), &options),
@@ -334,7 +336,8 @@ impl Client {
     }
 
     #[doc = doc!("Client.create")]
-    #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0, node=None))]
+    #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0, node=None, replace=false))]
+    #[allow(clippy::too_many_arguments)] // those of the Python method
     fn create(
         &self,
         py: Python<'_>,
@@ -343,12 +346,14 @@ impl Client {
         metadata: Option<&Bound<'_, PyAny>>,
         wait: f64,
         node: Option<&str>,
+        replace: bool,
     ) -> PyResult<Writer> {
         let open = self.open()?;
         let size = size_of(nbytes)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
-        let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
+        let (own_name, metadata) = (name.as_deref(), metadata.as_ref());
+        let options = ObjectOptions { name: own_name, metadata, wait, replace };
         let create = || match node {
             Some(node) => open.client.create_on(node, size, &options),
             None => open.client.create_with(size, &options),
@@ -389,13 +394,15 @@ impl Client {
     ) -> PyResult<Bound<'py, PyDict>> {
         let open = self.open()?;
         let target = crate::reference::target(target)?;
-        labels::dict(py, &open.client.metadata(&target).map_err(raise)?)
+        let metadata = without_gil(py, || open.client.metadata(&target))?;
+        labels::dict(py, &metadata)
     }
 
     #[doc = doc!("Client.contains")]
-    fn contains(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn contains(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<bool> {
         let open = self.open()?;
-        open.client.contains(&crate::reference::target(target)?).map_err(raise)
+        let target = crate::reference::target(target)?;
+        without_gil(py, || open.client.contains(&target))
     }
 
     #[doc = doc!("Client.delete")]
@@ -630,8 +637,8 @@ impl Client {
         false
     }
 
-    fn __contains__(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.contains(target)
+    fn __contains__(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.contains(py, target)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

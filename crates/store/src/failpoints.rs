@@ -53,6 +53,7 @@ pub const ALL: &[&str] = &[
     "seal.words",
     "seal.published",
     "seal.indexed",
+    "seal.redirected",
     "seal.carved",
     "delete.retiring",
     "delete.unindexed",

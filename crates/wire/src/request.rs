@@ -417,6 +417,8 @@ pub struct SealItem {
     /// [`LEASE_MS_MAX`](super::LEASE_MS_MAX); 0: no lease. An object with a lease is pinned, and is
     /// deleted this long after the client ends or sends [`RequestBody::EndLeases`].
     pub lease_ms: u64,
+    /// True when the object takes the name of another one of this node, which is then deleted.
+    pub is_replacing: bool,
 }
 
 impl SealItem {
@@ -438,6 +440,7 @@ impl SealItem {
             is_held_by_creator: false,
             is_staged: false,
             lease_ms: 0,
+            is_replacing: false,
         }
     }
 }

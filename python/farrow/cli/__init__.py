@@ -110,7 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     header.add_argument("--header", dest="header", action="store_true", default=None)
     header.add_argument("--no-header", dest="header", action="store_false")
     put.add_argument("--bytes", action="store_true", help="store the file's bytes as they are")
-    put.add_argument("--replace", action="store_true", help="delete an object of that name first")
+    put.add_argument(
+        "--replace", action="store_true", help="take the place of an object of that name"
+    )
     put.add_argument("--json", action="store_true", help="say what was stored as JSON")
     put.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 

@@ -130,7 +130,7 @@ def _put_file(path: Path, options: argparse.Namespace) -> int:
     name = object_name(path) if options.name is None else options.name
     client = _connect(options)
     if client.contains(name) and not options.replace:
-        raise CommandError(f"{name!r} exists already (--replace deletes it first)")
+        raise CommandError(f"{name!r} exists already (--replace puts this one in its place)")
     if options.bytes:
         return _put_bytes(client, path, name, options)
     began = time.perf_counter()
@@ -149,17 +149,16 @@ def _put_file(path: Path, options: argparse.Namespace) -> int:
     in_place = sum(int(buffer["bytes"]) for buffer in buffers if buffer["in_region"])
     total = sum(int(buffer["bytes"]) for buffer in buffers)
     looked = time.perf_counter()
-    if options.replace:
-        # Not earlier: the new table has been read successfully, and there is room for it.
+    if options.replace and _is_elsewhere(client, name):
         _check_room_to_replace(client, total - in_place, name)
         _delete_if_there(client, name)
     try:
-        ref = client.put(table, name)
+        ref = client.put(table, name, replace=options.replace)
     except farrow.OutOfMemory:
         # Buffers in the region may fragment it: copy the table out and ask for all room at once.
         table = _outside(table)
         in_place = 0
-        ref = client.put(table, name)
+        ref = _put_outside(client, table, name, replace=options.replace)
     sealed = time.perf_counter()
     facts = {
         "name": ref.name,
@@ -186,6 +185,32 @@ def _put_file(path: Path, options: argparse.Namespace) -> int:
         style="dim",
     )
     return 0
+
+
+def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> Any:
+    """Put a table of private memory. Where there is no room for both, the old object goes first."""
+    try:
+        return client.put(table, name, replace=replace)
+    except farrow.OutOfMemory:
+        if not replace:
+            raise
+    _check_room_to_replace(client, table.nbytes, name)
+    _delete_if_there(client, name)
+    return client.put(table, name)
+
+
+def _create(client: Any, size: int, name: str, *, replace: bool) -> Any:
+    """Allocate an object. Where there is no room for both, the old object goes first."""
+    if replace and _is_elsewhere(client, name):
+        _delete_if_there(client, name)
+    try:
+        return client.create(size, name, replace=replace)
+    except farrow.OutOfMemory:
+        if not replace:
+            raise
+    check_room(client, size, besides=_bytes_of(client, name))
+    _delete_if_there(client, name)
+    return client.create(size, name)
 
 
 def _outside(table: pa.Table) -> pa.Table:
@@ -215,6 +240,11 @@ def _check_room_to_replace(client: Any, missing: int, name: str) -> None:
     check_room(client, missing, besides=_bytes_of(client, name) + granted)
 
 
+def _is_elsewhere(client: Any, name: str) -> bool:
+    """Whether an object of another node has the name: that node cannot pass it on."""
+    return bool(client.contains(name)) and name not in client.list(name)["name"].to_pylist()
+
+
 def _delete_if_there(client: Any, name: str) -> None:
     with contextlib.suppress(farrow.NotFound):
         client.delete(name)
@@ -227,11 +257,8 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
         file = stack.enter_context(path.open("rb", buffering=0))
         size = os.fstat(file.fileno()).st_size
         check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
-        if options.replace:
-            # Not earlier: the file can be opened, and there is room for it.
-            _delete_if_there(client, name)
         report = stack.enter_context(progress_bar(path.name, quiet=options.quiet))
-        writer = stack.enter_context(client.create(size, name))
+        writer = stack.enter_context(_create(client, size, name, replace=options.replace))
         view = memoryview(writer.buffer).cast("B")
         done = 0
         while done < size:

@@ -1,6 +1,6 @@
 //! Deletes of objects of this node.
 
-use farrow_store::{ClientSlot, StoreError, Target};
+use farrow_store::{ClientSlot, Deleted, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
 use super::convert::{store_error, store_target};
@@ -31,18 +31,34 @@ impl NodeState {
         for result in deleted {
             results.push(match result {
                 Ok(deleted) => {
-                    self.spills.deleted(deleted.id, deleted.was_spilled);
-                    self.staged.retain(|_, staged| {
-                        staged.remove(&deleted.id);
-                        !staged.is_empty()
-                    });
-                    self.leases.forget(deleted.id);
-                    self.counts.deleted += 1;
+                    self.note_deleted(deleted);
                     Ok(())
                 }
                 Err(error) => Err(store_error(error)),
             });
         }
         Ok(results)
+    }
+
+    pub(super) fn note_deleted(&mut self, deleted: Deleted) {
+        self.spills.deleted(deleted.id, deleted.was_spilled);
+        self.staged.retain(|_, staged| {
+            staged.remove(&deleted.id);
+            !staged.is_empty()
+        });
+        self.leases.forget(deleted.id);
+        self.counts.deleted += 1;
+    }
+
+    /// Whether an object of this node has the name, so that another one may take its place.
+    pub(super) fn is_replaceable(&self, full: &str) -> Result<bool, WireError> {
+        let entry = match self.home.find(Target::Name(full)) {
+            Ok(entry) => Some(entry),
+            Err(StoreError::NotFound { .. }) => {
+                self.home.find_spilled(Target::Name(full)).map_err(store_error)?
+            }
+            Err(error) => return Err(store_error(error)),
+        };
+        Ok(entry.is_some_and(|entry| !entry.is_replica))
     }
 }

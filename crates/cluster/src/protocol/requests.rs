@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX, WireError,
     WireTarget,
@@ -36,6 +36,11 @@ impl NodeState {
                 let deleted = checked.and_then(|()| self.delete_anywhere(context, &targets, out));
                 self.reclaim.soon(&self.home, now_ms);
                 deleted
+            }
+            RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
+                let sealed = self.seal_in_places(context, items, wall_ns, out);
+                self.reclaim.soon(&self.home, now_ms);
+                sealed
             }
             body => self.serve(slot, body, now_ms, wall_ns, out).map(Some),
         };
@@ -201,8 +206,11 @@ impl NodeState {
         for item in items.iter().filter(|item| item.name.is_some()) {
             let name = item.name.as_deref().unwrap_or_default();
             let full = self.full_name(slot, name)?;
-            self.cluster.check_held(&full)?;
-            let is_taken = self.home.has_name(&full).map_err(store_error)?
+            let replaces = item.is_replacing && self.is_replaceable(&full)?;
+            if !replaces {
+                self.cluster.check_held(&full)?;
+            }
+            let is_taken = (self.home.has_name(&full).map_err(store_error)? && !replaces)
                 || (self.home.is_reserved(&full) && !item.is_reserved);
             if is_taken || !seen.insert(full) {
                 return Err(WireError::NameTaken { name: name.to_owned() });
@@ -230,7 +238,14 @@ impl NodeState {
             self.quota.check_objects(&mut self.home, slot, 1)?;
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
-        name.as_deref().map_or(Ok(()), |name| self.cluster.check_held(name))?;
+        let replaces = match name.as_deref() {
+            Some(name) if item.is_replacing && self.is_replaceable(name)? => {
+                self.check_right(slot, &RequestBody::Delete { targets: Vec::new() })?;
+                true
+            }
+            Some(name) => self.cluster.check_held(name).map(|()| false)?,
+            None => false,
+        };
         let request = SealRequest {
             kind,
             primary: span(item.primary),
@@ -244,18 +259,28 @@ impl NodeState {
             name: name.as_deref(),
             is_reserved: item.is_reserved,
         };
-        let mut sealed = self.home.seal(slot, &request, wall_ns);
+        let seal = |node: &mut Self| match replaces {
+            true => node.home.seal_replacing(slot, &request, wall_ns),
+            false => {
+                let id = node.home.seal(slot, &request, wall_ns)?;
+                Ok(Replacement { id, replaced: None })
+            }
+        };
+        let mut sealed = seal(self);
         let is_full = matches!(
             sealed,
             Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
         );
         // The store checks for room last: the rest of the request is valid.
         if is_full && self.find_entry(name.as_deref()).map_err(store_error)? {
-            sealed = self.home.seal(slot, &request, wall_ns);
+            sealed = seal(self);
         }
-        let id = sealed.map_err(store_error)?;
+        let Replacement { id, replaced } = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
         self.quota.reservations.note_sealed();
+        if let Some(deleted) = replaced {
+            self.note_deleted(deleted);
+        }
         if is_reserved_object {
             self.quota.reservations.take_back(slot, 1);
         }

@@ -67,7 +67,8 @@ impl HugeTable {
         let node = self.join(&place, deadline)?;
         let count = ChunkCount::new(schema, batches, options.statistics);
         let zero = labels::chunk_metadata(0, rows, count.placeholder())?;
-        let unnamed = ObjectOptions { name: None, metadata: Some(&zero), wait: options.timeout };
+        let wait = options.timeout;
+        let unnamed = ObjectOptions { metadata: Some(&zero), wait, ..ObjectOptions::default() };
         let mut draft = count.beside(|| place.draft(value, &unnamed))?;
         let statistics = count.finish();
         let mut races = 0_u64;
@@ -158,7 +159,8 @@ impl HugeTable {
             let name = labels::member_name(&self.name, self.root, number);
             let metadata = labels::member_metadata(&member)?;
             let wait = deadline.saturating_duration_since(Instant::now());
-            let options = ObjectOptions { name: None, metadata: Some(&metadata), wait };
+            let options =
+                ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
             let mut draft = home.draft(&Value::Bytes(b"1"), &options)?;
             match draft.seal(&name, &metadata)? {
                 Some(sealed) => self.keep(&home, &sealed)?,

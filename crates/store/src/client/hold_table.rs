@@ -22,6 +22,9 @@
 //! Several objects may be claimed with one fence, after all claims and before all second loads. The
 //! argument holds for each of them.
 //!
+//! The creator of an object may claim it after another client has deleted it: the home retains it
+//! until the creator has confirmed its claim, so the claim is there before the home's loads.
+//!
 //! For an object that a client sealed without the home, the word in question is the life, which
 //! only the home writes. An open life corresponds to a sealed sequence.
 //!
@@ -56,7 +59,7 @@ use crate::format::client_entry::life_of;
 use crate::format::entry::{Entry, EntryState, SEQUENCE_WORD, Sequence};
 use crate::format::header::RegionHeader;
 use crate::format::ids::Slot;
-use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
+use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout, OPEN_SEALS_WORD};
 use crate::hazard::{self, ClaimRequest};
 use crate::tables::control::word_of;
 
@@ -118,6 +121,8 @@ impl HoldClaim {
 struct HoldPool {
     free: Vec<HoldSlot>,
     blocks: Vec<BlockCounts>,
+    /// The first block, in which the client tells of its open seals.
+    first: Option<Arc<Alias>>,
 }
 
 type ClaimMap = HashMap<u32, HoldClaim, BuildHasherDefault<SlotHasher>>;
@@ -183,6 +188,7 @@ impl HoldTable {
         let mut pool = lock(&self.pool);
         let number = pool.blocks.len();
         pool.blocks.push(BlockCounts::default());
+        pool.first.get_or_insert_with(|| Arc::clone(&block));
         // The last one in is the first one out: low slots are used first.
         let indexes = (0..self.layout.hold_slots()).rev();
         pool.free.extend(indexes.map(|index| HoldSlot {
@@ -219,6 +225,20 @@ impl HoldTable {
         self.is_abandoned.store(true, Ordering::Release);
     }
 
+    /// Tell the home how many seals of objects whose memory this client uses are open: begun, and
+    /// neither failed nor followed by a hold. A home that follows a killed one retains the objects
+    /// of a client with open seals until the client has confirmed them.
+    ///
+    /// # Errors
+    /// Memory that cannot be written.
+    pub fn tell_open_seals(&self, open: u64) -> Result<(), StoreError> {
+        let pool = lock(&self.pool);
+        match &pool.first {
+            Some(block) if self.is_usable() => store_word(block, OPEN_SEALS_WORD, open << 1 | 1),
+            _ => Ok(()),
+        }
+    }
+
     fn is_usable(&self) -> bool {
         self.region.is_of_this_process() && !self.is_abandoned.load(Ordering::Acquire)
     }
@@ -228,7 +248,19 @@ impl HoldTable {
     /// # Errors
     /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for another block.
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
-        let is_held = self.acquire(entry.id.slot(), self.expected(entry))?;
+        let life = self.expected(entry);
+        let is_held = self.acquire(entry.id.slot(), life, life)?;
+        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
+    }
+
+    /// Hold the deleted object of `entry`, which the home retains for this client until the client
+    /// confirms. None: the slot is in another life.
+    pub(super) fn hold_retiring(
+        self: &Arc<Self>,
+        entry: &Entry,
+    ) -> Result<Option<Held>, StoreError> {
+        let life = entry.sequence();
+        let is_held = self.acquire(entry.id.slot(), life, life.with(EntryState::Retiring))?;
         Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
     }
 
@@ -241,8 +273,14 @@ impl HoldTable {
         }
     }
 
-    /// Claim the life `sequence` of `slot`, or count one more use of an existing claim.
-    fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
+    /// Claim the life `sequence` of `slot`, whose word is `expected`, or count one more use of an
+    /// existing claim.
+    fn acquire(
+        &self,
+        slot: Slot,
+        sequence: Sequence,
+        expected: Sequence,
+    ) -> Result<bool, StoreError> {
         if !self.is_usable() {
             return Err(StoreError::HoldsUnusable);
         }
@@ -260,7 +298,7 @@ impl HoldTable {
             Some(place) => place,
             None => self.take_place()?,
         };
-        match self.claim(&place, slot, sequence) {
+        match self.claim(&place, slot, expected) {
             Ok(true) => {
                 shard.claims.insert(slot.0, HoldClaim::new(sequence, since, place));
                 Ok(true)
@@ -273,9 +311,9 @@ impl HoldTable {
     }
 
     /// Steps 2 to 4 of the reader.
-    fn claim(&self, place: &HoldSlot, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
+    fn claim(&self, place: &HoldSlot, slot: Slot, expected: Sequence) -> Result<bool, StoreError> {
         let words = ClaimWords { table: self, place, slot };
-        hazard::claim(words, claim_on(slot), sequence.0)
+        hazard::claim(words, claim_on(slot), expected.0)
     }
 
     /// Drop one use. The last one clears the claim, unless a child may have inherited it.
@@ -518,20 +556,34 @@ impl HoldSlot {
     }
 
     fn span_of(&self, word: u64) -> Span {
-        Span::new(Offset(self.block.span().offset.0 + word * 8), Length(8))
+        word_span(&self.block, word)
     }
 
     fn set_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
-        if !self.block.words_mut(self.span_of(word))?.store(0, value, Ordering::Release) {
-            return Err(StoreError::unreachable_word("hold block", word));
-        }
-        Ok(())
+        set_word(&self.block, word, value)
     }
 
     fn store_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
-        self.set_word(word, value)?;
-        Ok(self.block.region().publish_if_remote(self.span_of(word))?)
+        store_word(&self.block, word, value)
     }
+}
+
+/// The span of a word of a hold block.
+fn word_span(block: &Alias, word: u64) -> Span {
+    Span::new(Offset(block.span().offset.0 + word * 8), Length(8))
+}
+
+fn set_word(block: &Alias, word: u64, value: u64) -> Result<(), StoreError> {
+    if !block.words_mut(word_span(block, word))?.store(0, value, Ordering::Release) {
+        return Err(StoreError::unreachable_word("hold block", word));
+    }
+    Ok(())
+}
+
+/// As [`set_word`], so that the home sees it too if it is on another node.
+fn store_word(block: &Alias, word: u64, value: u64) -> Result<(), StoreError> {
+    set_word(block, word, value)?;
+    Ok(block.region().publish_if_remote(word_span(block, word))?)
 }
 
 /// A claim on an object: while it exists, the object's bytes stay where they are.

@@ -31,6 +31,7 @@ use crate::tables::control::word_of;
 use crate::tables::entry_area::{namespace_of_page, split};
 use crate::tables::names::{full_name, probe};
 
+mod retained;
 mod together;
 
 /// Rounds of a lookup while the directory changes under it. After the last one the object is
@@ -185,7 +186,7 @@ impl Reader {
             let mut has_changed = false;
             let fresh = |place| self.fresh_place(table, place);
             let found =
-                probe(&index, hash, fresh, |_, slot| match self.look(&directory, slot)? {
+                probe(&index, hash, fresh, |place, slot| match self.look(&directory, slot)? {
                     Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
                         Ok::<_, StoreError>(Some(entry))
                     }
@@ -193,7 +194,16 @@ impl Reader {
                         has_changed = true;
                         Ok(None)
                     }
-                    _ => Ok(None),
+                    // Another name, unless its slot has another object by now.
+                    Look::Sealed(entry) => {
+                        has_changed |= !self.is_still(&directory, &entry)?;
+                        Ok(None)
+                    }
+                    Look::None => {
+                        has_changed |= self.has_moved(&index, &directory, (table, place), slot)?;
+                        Ok(None)
+                    }
+                    Look::Away(..) => Ok(None),
                 })?;
             if let Some(entry) = found {
                 return Ok(Some(entry));
@@ -352,7 +362,8 @@ impl Reader {
             let table = self.layout().index[(turn & 1) as usize];
             let index = self.region.words(table)?;
             let fresh = |place| self.fresh_place(table, place);
-            let found = probe(&index, hash, fresh, |_, slot| {
+            let mut has_moved = false;
+            let found = probe(&index, hash, fresh, |at, slot| {
                 if slot.0 >= self.layout().objects_max {
                     return Ok(None);
                 }
@@ -360,12 +371,19 @@ impl Reader {
                 let place = self.place_of(sequence, slot);
                 let is_it = place != Whereabouts::Nowhere
                     && self.has_name(directory, slot, sequence, name)?;
+                has_moved |= !is_it
+                    && match place {
+                        Whereabouts::Nowhere => {
+                            self.has_moved(&index, directory, (table, at), slot)?
+                        }
+                        _ => self.sequence(directory, slot, Ordering::Acquire)? != sequence,
+                    };
                 Ok::<_, StoreError>(is_it.then_some(place))
             })?;
             if let Some(place) = found {
                 return Ok(place);
             }
-            if self.word(INDEX_TURN)? == turn {
+            if !has_moved && self.word(INDEX_TURN)? == turn {
                 return Ok(Whereabouts::Nowhere);
             }
         }
@@ -924,6 +942,32 @@ impl Reader {
             self.region.refresh(Span::new(at, Length(INDEX_BYTES)))?;
         }
         Ok(())
+    }
+
+    /// Whether the name of a place of an index may have a newer object than that of `slot`, which was
+    /// not there. Where a name gets a newer object, its place changes before the older one retires.
+    /// So a slot that stays in one life while its place leads to it has lost its object for good.
+    fn has_moved(
+        &self,
+        index: &Words<'_>,
+        directory: &Words<'_>,
+        (table, place): (Span, usize),
+        slot: Slot,
+    ) -> Result<bool, StoreError> {
+        if slot.0 >= self.layout().objects_max {
+            return Ok(false);
+        }
+        let before = self.sequence(directory, slot, Ordering::Acquire)?;
+        let state = before.state();
+        if !matches!(state, EntryState::Free | EntryState::Retiring | EntryState::Unknown) {
+            return Ok(true);
+        }
+        self.fresh_place(table, place)?;
+        let word = index.load(place, Ordering::Acquire).unwrap_or_default();
+        if (word as u32).checked_sub(1) != Some(slot.0) {
+            return Ok(true);
+        }
+        Ok(self.sequence(directory, slot, Ordering::Acquire)? != before)
     }
 
     #[inline]

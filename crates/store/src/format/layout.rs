@@ -23,6 +23,9 @@ pub(crate) const ENTRY_BYTES: u64 = 128;
 pub(crate) const INDEX_BYTES: u64 = 8;
 /// Words at the start of a hold block that are not hold slots.
 pub(crate) const HOLD_HEADER_WORDS: u64 = 16;
+/// The word of a client's first hold block with twice the number of its open seals, plus 1. In its
+/// other blocks, and of a client that does not tell, it is 0.
+pub(crate) const OPEN_SEALS_WORD: u64 = 1;
 /// Bytes of an entry that a client writes, in one of its entry pages.
 pub(crate) const CLIENT_ENTRY_BYTES: u64 = 96;
 /// Bytes of an entry-page owner record.

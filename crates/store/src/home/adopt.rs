@@ -27,7 +27,7 @@ use crate::failpoint;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
 use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
-use crate::format::ids::{ObjectKind, Slot};
+use crate::format::ids::{ObjectKind, Slot, Target};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
 use crate::tables::clients::{ClientSlot, ClientTable};
@@ -125,10 +125,11 @@ impl Home {
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
         let (of_clients, mut candidates): (Vec<_>, Vec<_>) =
             std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
-        let sealed_last = keep::sealed_last(&candidates);
+        let in_place = keep::sealed_in_place(&candidates);
         let mut names = NameCheck::new(&control, header.key, &layout);
         names.check_all(&directory, &mut candidates, &mut survey.spilled)?;
-        let unnamed = names.unnamed;
+        let (unnamed, replaced) = (names.unnamed, names.replaced);
+        let replaced_slots: BTreeSet<u32> = replaced.iter().map(|id| id.slot().0).collect();
         let mut staying = store_fates(&mut directory, candidates, void)?;
         stay_spilled(&directory, &survey.spilled, &mut staying)?;
         // Reversed, so that low slots are reused first.
@@ -146,7 +147,7 @@ impl Home {
         let pins = Pins::open(control.clone(), layout, has_object)?;
         let mut home = Self {
             pins,
-            names: open_names(&control, &header, staying.names, is_new)?,
+            names: open_names(&control, &header, staying.names, &replaced_slots, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
             events: EventRing::open(control.clone(), layout)?,
             now_ns: 0,
@@ -166,6 +167,7 @@ impl Home {
             accounts,
             namespaces,
             freed_bytes: 0,
+            replaced: replaced_slots,
             spilling: BTreeSet::new(),
             spilled: staying.spilled,
             loading: BTreeMap::new(),
@@ -180,7 +182,11 @@ impl Home {
             home.inherit(unfinished);
         }
         if unfinished.is_none_or(|unfinished| unfinished.is_cut) {
-            home.keep_in_doubt(sealed_last);
+            let doubtful = home.without_sure_holds(in_place)?;
+            home.keep_in_doubt(doubtful);
+        }
+        for id in replaced {
+            home.delete(Target::Id(id))?;
         }
         home.finish_leaving(&known)?;
         home.reclaim()?;
@@ -419,7 +425,8 @@ fn occupy(
 fn open_names(
     control: &Control,
     header: &RegionHeader,
-    names: Vec<(Span, NameHash, Slot)>,
+    mut names: Vec<(Span, NameHash, Slot)>,
+    replaced: &BTreeSet<u32>,
     is_new: bool,
 ) -> Result<Names, StoreError> {
     let mut taken: Vec<Run> = names.iter().map(|(span, _, _)| name_run(*span)).collect();
@@ -427,6 +434,7 @@ fn open_names(
     let heap = Names::heap(&header.layout, taken)?;
     let turn = control.load(INDEX_TURN)?;
     let mut index = Names::new(control.clone(), header.layout, header.key, heap, turn);
+    names.retain(|(_, _, slot)| !replaced.contains(&slot.0));
     if !is_new {
         index.rebuild(names.into_iter().map(|(_, hash, slot)| (hash, slot)))?;
     }

@@ -1,9 +1,11 @@
 //! Check of object names during adoption. The 64-bit name hash, keyed per region, serves as the
 //! checksum of the name; the checksum of the entry covers it.
 //!
-//! An object with a damaged name is otherwise intact. It stays without a name, under its id.
+//! An object with a damaged name is otherwise intact. It stays without a name, under its id. Of two
+//! objects with one name, the later one replaced the other, whose deletion a kill prevented.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use farrow_memory::Span;
 
@@ -12,6 +14,7 @@ use super::settle::{Fate, KeepCandidate};
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::{HashKey, NameHash};
+use crate::format::ids::ObjectId;
 use crate::format::layout::Layout;
 use crate::format::options::NAME_GRAIN_BYTES;
 use crate::tables::control::Control;
@@ -22,22 +25,40 @@ use crate::tables::names::name_run;
 pub(super) struct NameCheck<'a> {
     control: &'a Control,
     key: HashKey,
-    /// Hashes of the valid names so far.
-    hashes: HashSet<NameHash>,
+    /// Hashes of the valid names so far, and when their objects were sealed.
+    hashes: HashMap<NameHash, u64>,
     /// First byte of the name heap.
     first: u64,
     /// The grains of the name heap that valid names take.
     taken: Vec<bool>,
     /// Objects that lost their names, with the reason.
     pub(super) unnamed: Vec<Dropped>,
+    /// Objects whose names later objects have.
+    pub(super) replaced: Vec<ObjectId>,
+}
+
+/// A name to check.
+struct NameClaim {
+    id: ObjectId,
+    name: Span,
+    hash: NameHash,
+    sealed_at_ns: u64,
+    owner: NameOwner,
+}
+
+/// Index of the object with a name.
+enum NameOwner {
+    Candidate(usize),
+    Spilled(usize),
 }
 
 impl<'a> NameCheck<'a> {
     pub(super) fn new(control: &'a Control, key: HashKey, layout: &Layout) -> Self {
         let grains = layout.names.length.0 / NAME_GRAIN_BYTES;
         let taken = vec![false; usize::try_from(grains).unwrap_or(0)];
-        let (first, hashes) = (layout.names.offset.0, HashSet::new());
-        Self { control, key, hashes, first, taken, unnamed: Vec::new() }
+        let (first, hashes) = (layout.names.offset.0, HashMap::new());
+        let (unnamed, replaced) = Default::default();
+        Self { control, key, hashes, first, taken, unnamed, replaced }
     }
 
     /// Check the name of each object that stays. Objects with damaged names are stored without a
@@ -48,30 +69,30 @@ impl<'a> NameCheck<'a> {
         candidates: &mut [KeepCandidate],
         spilled: &mut [(Entry, bool)],
     ) -> Result<(), StoreError> {
-        for candidate in candidates.iter_mut() {
-            let is_named = !candidate.name.is_empty() && !candidate.is_local;
-            if !is_named || candidate.fate != Fate::Sealed {
-                continue;
-            }
-            if let Some(reason) = self.fault(candidate.name, candidate.name_hash)? {
-                self.unnamed.push(Dropped { id: Some(candidate.id), reason });
-                (candidate.name, candidate.name_hash) = (Span::default(), NameHash(0));
-                let entry = directory.entry(candidate.slot)?;
-                directory.replace(&entry.unnamed(), EntryState::Sealed)?;
-            }
-        }
-        for (entry, is_torn) in spilled.iter_mut().filter(|(entry, _)| !entry.name.is_empty()) {
-            if let Some(reason) = self.fault(entry.name, NameHash(entry.name_hash))? {
-                self.unnamed.push(Dropped { id: Some(entry.id), reason });
-                // Stored again together with the interrupted restores.
-                (*entry, *is_torn) = (entry.unnamed(), true);
+        for claim in claims(candidates, spilled) {
+            let Some(reason) = self.fault(&claim)? else { continue };
+            self.unnamed.push(Dropped { id: Some(claim.id), reason });
+            match claim.owner {
+                NameOwner::Candidate(index) => {
+                    let Some(candidate) = candidates.get_mut(index) else { continue };
+                    (candidate.name, candidate.name_hash) = (Span::default(), NameHash(0));
+                    let entry = directory.entry(candidate.slot)?;
+                    directory.replace(&entry.unnamed(), EntryState::Sealed)?;
+                }
+                NameOwner::Spilled(index) => {
+                    if let Some((entry, is_torn)) = spilled.get_mut(index) {
+                        // Stored again together with the interrupted restores.
+                        (*entry, *is_torn) = (entry.unnamed(), true);
+                    }
+                }
             }
         }
         Ok(())
     }
 
     /// The fault of a name. If there is none, the name's range is marked as taken.
-    fn fault(&mut self, name: Span, hash: NameHash) -> Result<Option<String>, StoreError> {
+    fn fault(&mut self, claim: &NameClaim) -> Result<Option<String>, StoreError> {
+        let NameClaim { id, name, hash, sealed_at_ns, .. } = *claim;
         let mut bytes = vec![0; name.length.0 as usize];
         self.control.region().refresh(name)?;
         self.control.region().copy_out(name.offset, &mut bytes)?;
@@ -86,7 +107,8 @@ impl<'a> NameCheck<'a> {
         if String::from_utf8(bytes).is_err() {
             return Ok(Some(format!("its name of {length} B is not UTF-8")));
         }
-        if self.hashes.contains(&hash) {
+        let later_ns = self.hashes.get(&hash).copied();
+        if later_ns == Some(sealed_at_ns) {
             return Ok(Some(format!("another object has its name of {length} B")));
         }
         let run = name_run(name);
@@ -95,7 +117,35 @@ impl<'a> NameCheck<'a> {
             Some(grains) if grains.iter().all(|is_taken| !is_taken) => grains.fill(true),
             _ => return Ok(Some(format!("its name at {name} lies in that of another object"))),
         }
-        self.hashes.insert(hash);
+        match later_ns {
+            Some(_) => self.replaced.push(id),
+            None => drop(self.hashes.insert(hash, sealed_at_ns)),
+        }
         Ok(None)
     }
+}
+
+/// All names of objects that stay, those of later objects first.
+fn claims(candidates: &[KeepCandidate], spilled: &[(Entry, bool)]) -> Vec<NameClaim> {
+    let is_named =
+        |one: &&KeepCandidate| !one.name.is_empty() && !one.is_local && one.fate == Fate::Sealed;
+    let of_candidates = (0..).zip(candidates).filter(|(_, one)| is_named(one));
+    let of_candidates = of_candidates.map(|(index, one)| NameClaim {
+        id: one.id,
+        name: one.name,
+        hash: one.name_hash,
+        sealed_at_ns: one.sealed_at_ns,
+        owner: NameOwner::Candidate(index),
+    });
+    let of_spilled = (0..).zip(spilled).filter(|(_, (entry, _))| !entry.name.is_empty());
+    let of_spilled = of_spilled.map(|(index, (entry, _))| NameClaim {
+        id: entry.id,
+        name: entry.name,
+        hash: NameHash(entry.name_hash),
+        sealed_at_ns: entry.sealed_at_ns,
+        owner: NameOwner::Spilled(index),
+    });
+    let mut claims: Vec<NameClaim> = of_candidates.chain(of_spilled).collect();
+    claims.sort_by_key(|one| Reverse(one.sealed_at_ns));
+    claims
 }

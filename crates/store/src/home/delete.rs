@@ -121,7 +121,11 @@ impl Home {
     /// Remove the name of an object that cannot be found any more.
     pub(super) fn free_name(&mut self, entry: &Entry) -> Result<(), StoreError> {
         if !entry.name.is_empty() {
-            self.names.remove(NameHash(entry.name_hash), entry.id.slot())?;
+            let slot = entry.id.slot();
+            // The name of a replaced object leads to its successor.
+            if !self.replaced.remove(&slot.0) {
+                self.names.remove(NameHash(entry.name_hash), slot)?;
+            }
             failpoint!("delete.unindexed");
             self.names.erase(entry.name)?;
         }

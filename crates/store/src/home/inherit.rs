@@ -78,7 +78,8 @@ impl Home {
         for (client, id) in &unfinished.retained {
             let is_there = self.clients.get(*client).is_ok() && self.is_live(*id);
             if is_there {
-                self.keep_for(*client, *id);
+                // Its client comes back to this home, and then confirms all that it has sealed.
+                self.keep_in_doubt(vec![(id.slot(), *client)]);
             }
             left_out += usize::from(!is_there);
         }

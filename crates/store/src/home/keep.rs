@@ -5,19 +5,17 @@
 //! client may delete the object before the hold is published. Until the creator confirms its hold
 //! or disconnects, the home treats the object as held.
 //!
-//! This state is in private memory. After a kill, the next home retains the objects that each
-//! client sealed last, until the client confirms that it holds all objects it still uses.
+//! This state is in private memory. Each client tells in its hold block how many such seals it has
+//! open. After a kill, the next home retains the objects of a client with open seals, until the
+//! client confirms that it holds all objects it still uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
 use super::settle::{Fate, KeepCandidate};
+use crate::error::StoreError;
 use crate::format::ids::{ObjectId, Slot};
 use crate::tables::clients::ClientSlot;
-
-/// A running client holds an object within microseconds of the seal; one paused between seal and
-/// hold seals nothing meanwhile. So the time counts back from the last seal of each client.
-const RECENT_NS: u64 = 10_000_000_000;
 
 /// The objects treated as held, and the client of each.
 #[derive(Debug, Default)]
@@ -86,9 +84,9 @@ impl Home {
         self.retained.forget(client);
     }
 
-    /// Retain the objects that clients sealed last, after a home was killed.
-    pub(super) fn keep_in_doubt(&mut self, recent: Vec<(Slot, ClientSlot)>) {
-        for (slot, client) in recent {
+    /// Retain objects until their creators have come back to this home and confirmed.
+    pub(super) fn keep_in_doubt(&mut self, doubtful: Vec<(Slot, ClientSlot)>) {
+        for (slot, client) in doubtful {
             if self.retained.contains(slot.0) {
                 continue;
             }
@@ -96,24 +94,31 @@ impl Home {
             self.retained.in_doubt.entry(client).or_default().insert(slot.0);
         }
     }
+
+    /// Of objects with their creators, those whose creators have open seals: a creator may use
+    /// their memory without a hold.
+    pub(super) fn without_sure_holds(
+        &self,
+        sealed: Vec<(Slot, ClientSlot)>,
+    ) -> Result<Vec<(Slot, ClientSlot)>, StoreError> {
+        let creators: BTreeSet<ClientSlot> = sealed.iter().map(|(_, client)| *client).collect();
+        let mut sure = BTreeSet::new();
+        for client in creators {
+            if self.holds.has_no_open_seal(client.0)? {
+                sure.insert(client);
+            }
+        }
+        Ok(sealed.into_iter().filter(|(_, client)| !sure.contains(client)).collect())
+    }
 }
 
-/// The objects that each connected client sealed last.
-pub(super) fn sealed_last(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
-    let in_use = |one: &&KeepCandidate| {
+/// The objects whose memory their connected creators may use in place.
+pub(super) fn sealed_in_place(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
+    let is_in_use = |one: &&KeepCandidate| {
         one.account.client != 0
             && one.is_in_place
             && matches!(one.fate, Fate::Sealed | Fate::Retiring)
     };
-    let mut last = BTreeMap::new();
-    for one in candidates.iter().filter(in_use) {
-        let last = last.entry(one.creator).or_insert(one.sealed_at_ns);
-        *last = one.sealed_at_ns.max(*last);
-    }
-    let is_recent = |one: &&KeepCandidate| {
-        let last = last.get(&one.creator).copied().unwrap_or_default();
-        last - one.sealed_at_ns.min(last) <= RECENT_NS
-    };
-    let recent = candidates.iter().filter(in_use).filter(is_recent);
-    recent.map(|one| (one.slot, ClientSlot(one.creator))).collect()
+    let in_use = candidates.iter().filter(is_in_use);
+    in_use.map(|one| (one.slot, ClientSlot(one.creator))).collect()
 }

@@ -41,7 +41,7 @@ pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use quarantine::Quarantined;
 pub use replica::{ReplicaSeal, ReplicasFirst};
 pub use room::{Freed, Room};
-pub use seal::SealRequest;
+pub use seal::{Replacement, SealRequest};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
@@ -121,6 +121,8 @@ pub struct Home {
     locals: Locals,
     /// Objects that must not be evicted.
     pins: Pins,
+    /// Slots of objects whose names lead to newer objects, until they retire.
+    replaced: BTreeSet<u32>,
     /// Slots of objects that are being spilled to files.
     spilling: BTreeSet<u32>,
     /// Slots of spilled objects, with the object size that users see.

@@ -2,7 +2,7 @@
 
 use farrow_memory::{Length, Span};
 
-use super::Home;
+use super::{Deleted, Home};
 use crate::alloc::blocks::BlockRole;
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -63,8 +63,19 @@ impl<'a> SealRequest<'a> {
     }
 }
 
+/// What [`Home::seal_replacing`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replacement {
+    /// The new object.
+    pub id: ObjectId,
+    /// The object that had the name before, now deleted.
+    pub replaced: Option<Deleted>,
+}
+
 /// A fully checked seal: from here on only memory access can fail.
 struct SealPlan {
+    /// The object that has the name, and leaves it to the new one.
+    replaced: Option<ObjectId>,
     vacancy: Vacancy,
     entry: Entry,
     primary: Run,
@@ -92,7 +103,54 @@ impl Home {
         now_ns: u64,
     ) -> Result<ObjectId, StoreError> {
         self.register_shared(client, request)?;
-        let mut plan = self.plan_seal(client, request, now_ns)?;
+        let plan = self.plan_seal(client, request, now_ns)?;
+        self.carry_out(client, request, plan, now_ns)
+    }
+
+    /// As [`Home::seal`]. An object that has the name is replaced: the name leads to it until it leads
+    /// to the new object, by one store, and then it is deleted. If the seal fails it stays. A kill
+    /// leaves one of both, with the name.
+    ///
+    /// # Errors
+    /// As [`Home::seal`]; [`StoreError::NameTaken`] only for a name that another client has reserved,
+    /// or that a replica has.
+    pub fn seal_replacing(
+        &mut self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+    ) -> Result<Replacement, StoreError> {
+        let old = match request.name {
+            Some(name) => self.slot_of_name(name)?,
+            None => None,
+        };
+        let Some(old) = old else {
+            let id = self.seal(client, request, now_ns)?;
+            return Ok(Replacement { id, replaced: None });
+        };
+        self.register_shared(client, request)?;
+        let old = self.directory.entry(old)?;
+        if old.is_replica {
+            // The name is that of an object of another node.
+            let name = request.name.map(own_name).unwrap_or_default().to_owned();
+            return Err(StoreError::NameTaken { name });
+        }
+        // The later one of two objects with one name is the one that has it.
+        let now_ns = now_ns.max(old.sealed_at_ns.saturating_add(1));
+        let mut plan = self.plan_checked(client, request, now_ns)?;
+        plan.replaced = Some(old.id);
+        let id = self.carry_out(client, request, plan, now_ns)?;
+        let replaced = Some(self.delete(Target::Id(old.id))?);
+        Ok(Replacement { id, replaced })
+    }
+
+    fn carry_out(
+        &mut self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+        mut plan: SealPlan,
+        now_ns: u64,
+    ) -> Result<ObjectId, StoreError> {
         let hash = request.name.map(|name| self.names.hash(name));
         if let (Some(name), Some(hash)) = (request.name, hash) {
             plan.entry.name = self.names.write(name)?;
@@ -103,7 +161,11 @@ impl Home {
         self.now_ns = now_ns;
         self.draft_event(EventKind::Sealed, &plan.entry, request.name.unwrap_or_default())?;
         self.directory.publish(plan.vacancy, &plan.entry)?;
-        if let Some(hash) = hash {
+        if let (Some(hash), Some(old)) = (hash, plan.replaced) {
+            self.names.redirect(hash, old.slot(), slot)?;
+            self.replaced.insert(old.slot().0);
+            failpoint!("seal.redirected");
+        } else if let Some(hash) = hash {
             let directory = &self.directory;
             self.names.insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
             failpoint!("seal.indexed");
@@ -180,9 +242,23 @@ impl Home {
         request: &SealRequest<'_>,
         now_ns: u64,
     ) -> Result<SealPlan, StoreError> {
-        let ClientRecord { pid: creator_pid, namespace, .. } = *self.present(client)?;
+        self.present(client)?;
         if let Some(name) = request.name {
             self.check_name_for(client, name, request.is_reserved)?;
+        }
+        self.plan_checked(client, request, now_ns)
+    }
+
+    /// As [`Self::plan_seal`], also for a name that an object has.
+    fn plan_checked(
+        &self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+    ) -> Result<SealPlan, StoreError> {
+        let ClientRecord { pid: creator_pid, namespace, .. } = *self.present(client)?;
+        if let Some(name) = request.name {
+            self.check_reservation(client, name, request.is_reserved)?;
         }
         let too_many = StoreError::BadRequest { reason: "more extra blocks than 32 bits count" };
         let mut entry = Entry {
@@ -215,7 +291,7 @@ impl Home {
             self.names.check_room(Length(name.len() as u64))?;
         }
         entry.id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
-        Ok(SealPlan { vacancy, entry, primary, extra, carving })
+        Ok(SealPlan { replaced: None, vacancy, entry, primary, extra, carving })
     }
 
     /// Check that the list behind the descriptor equals that of the request, because the next home
@@ -258,15 +334,27 @@ impl Home {
         name: &str,
         is_reserved: bool,
     ) -> Result<(), StoreError> {
-        self.check_name_for_client(client, name)?;
-        let is_reservation_in_the_way = match self.reserved.get(name) {
-            Some(owner) => owner != client || !is_reserved,
-            None => false,
-        };
-        if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {
+        self.check_reservation(client, name, is_reserved)?;
+        if self.slot_of_name(name)?.is_some() {
             return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
         }
         Ok(())
+    }
+
+    /// Check that a client may use a name, and that no reservation is in the way.
+    fn check_reservation(
+        &self,
+        client: ClientSlot,
+        name: &str,
+        is_reserved: bool,
+    ) -> Result<(), StoreError> {
+        self.check_name_for_client(client, name)?;
+        match self.reserved.get(name) {
+            Some(owner) if owner != client || !is_reserved => {
+                Err(StoreError::NameTaken { name: own_name(name).to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The slot of the sealed or spilled object with this name.

@@ -12,7 +12,7 @@ use farrow_memory::{Length, Offset, Proximity, Span};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::ids::Slot;
-use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
+use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout, OPEN_SEALS_WORD};
 use crate::tables::client_pages::ClientPages;
 use crate::tables::control::{Control, word_of};
 
@@ -148,6 +148,18 @@ impl HoldArea {
             })?;
         }
         Ok(held)
+    }
+
+    /// Whether a client says that it has no open seal: it holds all objects whose memory it uses.
+    pub(crate) fn has_no_open_seal(&self, client: u32) -> Result<bool, StoreError> {
+        let mut told = Vec::new();
+        for block in self.blocks_of(client) {
+            let at = Offset(self.span_of(block).offset.0 + OPEN_SEALS_WORD * 8);
+            told.extend(self.pages.read(Span::new(at, Length(8)), Some(client))?);
+        }
+        // One block says how many are open; the word of the others is 0.
+        told.retain(|word| *word != 0);
+        Ok(told == [1])
     }
 
     /// How many slots of all blocks are in use.

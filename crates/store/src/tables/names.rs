@@ -7,7 +7,8 @@
 //! A reader that probes while the home changes the table misses no name that is there all the time.
 //! The place of such a name does not change within one table, and no place between the start of its
 //! probe and that place becomes 0: a tombstone becomes 0 only if the next place is 0, and then no
-//! probe passes over it. When the tables swap roles, the turn grows, and a reader that found
+//! probe passes over it. Where a name gets a newer object, its place changes once; a reader that saw
+//! the older object retire loads the place again. When the tables swap roles, the turn grows, and a reader that found
 //! nothing checks the turn again.
 
 use std::borrow::Cow;
@@ -266,6 +267,22 @@ impl Names {
         Ok(())
     }
 
+    /// Lead a name from slot `from` to slot `to` by one store: a reader finds the one or the other.
+    pub(crate) fn redirect(
+        &mut self,
+        hash: NameHash,
+        from: Slot,
+        to: Slot,
+    ) -> Result<(), StoreError> {
+        let Some((at, _)) = self.find(hash, |found| Ok(found == from))? else {
+            return Err(StoreError::Corrupt { slot: from, reason: "its name is not in the index" });
+        };
+        let words = self.control.region().words_mut(self.active())?;
+        words.store(at, place_word(hash, to), Ordering::Release);
+        drop(words);
+        self.publish(at)
+    }
+
     /// Rebuild the index in the unused table, then swap the tables by one store. A kill before that
     /// store leaves the old index unchanged.
     pub(crate) fn rebuild(
@@ -324,11 +341,16 @@ impl Names {
     }
 }
 
+/// The word of a place that leads from this hash to this slot.
+fn place_word(hash: NameHash, slot: Slot) -> u64 {
+    (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1)
+}
+
 /// Store into the first place of the probe that is empty or a tombstone. Returns the place, and
 /// whether it was a tombstone. The store is not published yet.
 fn put(index: &WordsMut<'_>, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
     let mask = index.len().wrapping_sub(1);
-    let value = (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1);
+    let value = place_word(hash, slot);
     for step in 0..index.len() {
         let at = (hash.0 as usize).wrapping_add(step) & mask;
         let found = index.load(at, Ordering::Relaxed).unwrap_or(1);

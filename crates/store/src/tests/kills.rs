@@ -146,6 +146,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
         seen.extend(kill_while_a_leave_is_finished());
         seen.extend(kill_while_an_entry_is_refused());
         seen.extend(kill_while_telling());
+        seen.extend(super::replace::kill_while_replacing());
     });
     let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");
@@ -172,7 +173,7 @@ fn kill_all_through(story: &[Op]) -> BTreeSet<&'static str> {
 }
 
 /// Run `run` with a kill at its failpoint number `kill`. Returns its name, if it was reached.
-fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
+pub(super) fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
     let killed_at = Rc::new(Cell::new(None));
     let (at, mut passed) = (Rc::clone(&killed_at), 0);
     failpoints::set_local(Some(Box::new(move |name| {

@@ -20,6 +20,7 @@ mod nodes;
 pub(crate) mod poison;
 mod quarantine;
 mod races;
+mod replace;
 mod replicas;
 mod requests;
 mod room;

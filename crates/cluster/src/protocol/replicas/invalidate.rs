@@ -200,6 +200,9 @@ impl NodeState {
             return;
         }
         let Withdrawal { asker, target, ids, .. } = withdrawal;
+        if let DeleteOrigin::Replacement(number) = asker {
+            return self.withdrawn_to_replace(number, &ids, now_ms, out);
+        }
         let result = self.delete(std::slice::from_ref(&target));
         self.reopen(&ids);
         let missing = || WireError::NotFound { what: target.to_string() };
@@ -215,6 +218,7 @@ impl NodeState {
                     tracing::debug!(%error, %target, "not deleted at the end of its lease");
                 }
             }
+            DeleteOrigin::Replacement(_) => {}
         }
         self.reclaim.soon(&self.home, now_ms);
         self.spills.take_jobs(out);

@@ -17,6 +17,7 @@ mod fetch;
 mod import;
 mod invalidate;
 mod listings;
+mod replace;
 mod state;
 mod transfers;
 mod withdrawals;

@@ -9,7 +9,9 @@ use farrow_store::{EvictionCandidate, EvictionPolicy, Home, ObjectId};
 use farrow_wire::PartSpec;
 
 use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, ImportTarget, Opening};
-use super::withdrawals::{EVERYTHING, Forwarded, Leaving, PendingDelete, Withdrawal};
+use super::withdrawals::{
+    EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
+};
 use crate::net::{Interests, Rules};
 use crate::protocol::identity::SessionId;
 use crate::protocol::rights::RightsTable;
@@ -61,6 +63,7 @@ pub(in crate::protocol) struct Replicas {
     /// Clients that wait for pages of lists.
     pub(in crate::protocol) listings: BTreeMap<u64, DeleteWaiter>,
     pub(in crate::protocol) forwarded: BTreeMap<u64, Forwarded>,
+    pub(in crate::protocol) replacements: BTreeMap<u64, PendingReplacement>,
     pub(in crate::protocol) indebted: Vec<PendingDelete>,
     pub(in crate::protocol) fetched_total: u64,
     pub(in crate::protocol) fetched_bytes_total: u64,
@@ -158,6 +161,8 @@ impl Replicas {
         let mut all: Vec<_> = fetches.map(|one| (one.session, one.seq)).collect();
         let forwarded = std::mem::take(&mut self.forwarded).into_values();
         all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
+        let replacements = std::mem::take(&mut self.replacements).into_values();
+        all.extend(replacements.map(|one| (one.context.session, one.context.seq)));
         let listings = std::mem::take(&mut self.listings).into_values();
         all.extend(listings.map(|one| (one.session, one.seq)));
         all

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
-use farrow_wire::{WireError, WireTarget};
+use farrow_wire::{SealItem, WireError, WireTarget};
 
 use super::transfers::DeleteWaiter;
+use crate::protocol::context::RequestContext;
 
 /// A delete that other nodes perform or allow in part.
 #[derive(Debug)]
@@ -39,6 +40,19 @@ pub(in crate::protocol) enum DeleteOrigin {
     Node(u64),
     /// The end of a lease: nobody waits for an answer.
     Lease,
+    /// The number of a seal that replaces the object, which deletes it.
+    Replacement(u64),
+}
+
+/// A seal that waits until other nodes have dropped their replicas of the objects it replaces.
+#[derive(Debug)]
+pub(in crate::protocol) struct PendingReplacement {
+    pub(in crate::protocol) context: RequestContext,
+    pub(in crate::protocol) items: Vec<SealItem>,
+    /// Number of objects with replicas.
+    pub(in crate::protocol) left: usize,
+    /// Ids of the objects, which other nodes cannot open meanwhile.
+    pub(in crate::protocol) ids: BTreeSet<ObjectId>,
 }
 
 /// A delete of an object of this node, waiting until no other node finds the object.

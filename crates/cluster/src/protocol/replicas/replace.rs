@@ -1,0 +1,88 @@
+//! Objects that take the place of others: the old ones are deleted once no other node finds a replica
+//! of them.
+
+use std::collections::BTreeSet;
+
+use farrow_store::ObjectId;
+use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError, WireTarget};
+
+use super::withdrawals::{DeleteOrigin, PendingReplacement, Withdrawal};
+use crate::protocol::Action;
+use crate::protocol::context::RequestContext;
+use crate::protocol::convert::limit;
+use crate::protocol::state::NodeState;
+
+/// Most seals that wait for replicas at a time.
+const REPLACEMENTS_MAX: usize = 64;
+
+impl NodeState {
+    /// Seals objects, some of which replace others. Returns `None` if the answer follows later.
+    pub(in crate::protocol) fn seal_in_places(
+        &mut self,
+        context: RequestContext,
+        items: Vec<SealItem>,
+        wall_ns: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { slot, now_ms, .. } = context;
+        let waiting = self.replicas.replacements.len();
+        limit("seals that wait for replicas", waiting + 1, REPLACEMENTS_MAX)?;
+        let number = self.replicas.token();
+        let (mut ids, mut left): (BTreeSet<ObjectId>, usize) = Default::default();
+        if self.replicas.port.is_some() {
+            for name in
+                items.iter().filter(|one| one.is_replacing).filter_map(|one| one.name.as_ref())
+            {
+                let full = self.full_name(slot, name)?;
+                if !self.is_replaceable(&full)? {
+                    continue;
+                }
+                let asker = DeleteOrigin::Replacement(number);
+                let mut withdrawal = Withdrawal::new(asker, WireTarget::Name(full));
+                if self.withdraw_elsewhere(&mut withdrawal, now_ms, out) {
+                    ids.extend(withdrawal.ids);
+                } else {
+                    left += 1;
+                    self.replicas.withdrawals.push(withdrawal);
+                }
+            }
+        }
+        if left > 0 {
+            let pending = PendingReplacement { context, items, left, ids };
+            self.replicas.replacements.insert(number, pending);
+            return Ok(None);
+        }
+        let sealed = self.serve(slot, RequestBody::Seal { items }, now_ms, wall_ns, out);
+        self.reopen(&ids);
+        sealed.map(Some)
+    }
+
+    /// No other node finds one of the objects any more that a seal replaces.
+    pub(super) fn withdrawn_to_replace(
+        &mut self,
+        number: u64,
+        ids: &BTreeSet<ObjectId>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(pending) = self.replicas.replacements.get_mut(&number) else { return };
+        pending.left = pending.left.saturating_sub(1);
+        pending.ids.extend(ids);
+        if pending.left > 0 {
+            return;
+        }
+        let Some(PendingReplacement { context, items, ids, .. }) =
+            self.replicas.replacements.remove(&number)
+        else {
+            return;
+        };
+        let session = self.sessions.get(&context.session);
+        if session.is_some_and(|session| session.slot == Some(context.slot)) {
+            let wall_ns = self.home.now_ns();
+            let context = RequestContext { now_ms, ..context };
+            self.serve_now(context, RequestBody::Seal { items }, wall_ns, out);
+        }
+        // Where nothing was sealed the old objects are there as before.
+        self.reopen(&ids);
+    }
+}
