@@ -1,4 +1,4 @@
-# make demo | test | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize: each sets up what it needs.
+# make demo | test | test-matrix | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -45,7 +45,7 @@ install: $(VENV)/farrow
 demo: $(VENV)/farrow
 	farrow demo $(if $(DATA),--data "$(DATA)")
 
-test: test-rust test-cross test-install test-python
+test: test-rust test-cross test-install test-python test-pyarrow
 
 test-rust: $(VENV)/tools
 	cargo test --quiet
@@ -59,6 +59,14 @@ test-install:
 
 test-python: $(VENV)/farrow
 	python -m pytest
+
+# The wheel with the oldest pyarrow, which has no memory pool, and with the one of the build.
+test-pyarrow: $(VENV)/farrow
+	PYTHON=$(BIN)/python bash tests/matrix.sh small
+
+# The wheel with every Python and every pyarrow that are to be had. An hour at most.
+test-matrix: $(VENV)/tools
+	PYTHON=$(BIN)/python timeout 3600 bash tests/matrix.sh full
 
 # A graph's workers on two nodes of Ray, which is too large to be installed for every test.
 test-ray: $(VENV)/farrow

@@ -12,23 +12,6 @@ processes on the machine find it and use it in place::
 
 from __future__ import annotations
 
-# Import this first: it loads libarrow.so.<SO>, which the loader then finds by its SONAME.
-import pyarrow as _pyarrow
-
-try:
-    from farrow import _native
-except ImportError as error:  # built for another series of pyarrow
-    raise ImportError(
-        f"farrow's extension does not load with pyarrow {_pyarrow.__version__} ({error}); "
-        "install the pyarrow series farrow was built for, or build farrow again"
-    ) from error
-
-if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
-    raise ImportError(
-        f"farrow was built for libarrow.so.{_native.ARROW_SO_VERSION}, but pyarrow "
-        f"{_pyarrow.__version__} brings libarrow.so.{_pyarrow.cpp_build_info.so_version}"
-    )
-
 from farrow import events, huge
 from farrow._connect import connect
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from farrow import _native
@@ -74,19 +73,4 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _node_arguments() -> list[str]:
     """Interpreter arguments that run a node: only the extension, no site packages."""
-    extension = _native.__file__
-    return ["-I", "-S", str(_LOADER), extension, _libarrow_beside(extension)]
-
-
-def _libarrow_beside(extension: str) -> str:
-    """Path of the libarrow to load first; empty if the extension's rpath finds it."""
-    library = f"libarrow.so.{_native.ARROW_SO_VERSION}"
-    site = Path(extension).resolve().parent.parent
-    if (site / "pyarrow" / library).exists():  # on its rpath
-        return ""
-    # An editable install: the extension is in a source tree, apart from pyarrow.
-    spec = PathFinder.find_spec("pyarrow")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(folder) / library).exists():
-            return str(Path(folder) / library)
-    return ""
+    return ["-I", "-S", str(_LOADER), _native.__file__]

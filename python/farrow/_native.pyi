@@ -17,7 +17,6 @@ from farrow.exceptions import InternalError
 from farrow.huge import Partition, Schema
 
 __all__ = [
-    "ARROW_SO_VERSION",
     "CancelToken",
     "Client",
     "CopyBuffers",
@@ -34,6 +33,7 @@ __all__ = [
     "SharedReference",
     "Writer",
     "__version__",
+    "bridge_series",
     "certs_init",
     "certs_issue",
     "connect",
@@ -55,7 +55,6 @@ _GraphPatterns: TypeAlias = tuple[
     list[str], list[int], list[int], list[list[int]], list[list[int]], int
 ]
 
-ARROW_SO_VERSION: str
 __version__: str
 
 @final
@@ -1054,6 +1053,8 @@ class Client:
         Raises:
             OutOfMemory: there is no room for ``expect`` bytes.
             NodeLost: the node cannot be reached.
+            ImportError: this installation has no pool for the imported pyarrow; the message lists
+                the pyarrow series that it has.  All other calls work without a pool.
 
         Examples:
             >>> numbers = pa.array(range(10_000), memory_pool=client.memory_pool())
@@ -1742,6 +1743,10 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
         "steps": for each size in "bytes" the methods to "publish", "refresh" and "write", with
         their nanoseconds; these are None where only one method exists.
     """
+
+def bridge_series() -> str | None:
+    """The libarrow series of the loaded C++ bridge (``"2600"``).  None: this installation has no
+    bridge for the imported pyarrow, and therefore no ``memory_pool``."""
 
 def panic_on_purpose(text: str) -> None:
     """Panic, to test that a panic raises ``InternalError``."""

@@ -1,27 +1,20 @@
 """Run a node with a minimal interpreter: only the extension, no pyarrow, no site.
 
-    python -I -S _node.py EXTENSION LIBARROW FLAG ...
+    python -I -S _node.py EXTENSION FLAG ...
 
-A LIBARROW that is not empty is loaded first, for an extension whose rpath does not find it.  The
-package is not imported: an import would take longer than the rest of the start.
+The package is not imported: an import would take longer than the rest of the start.
 """
 
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
-_RTLD_NOW_GLOBAL = 0x102
 
-
-def _main(extension: str, libarrow: str, *flags: str) -> int:
+def _main(extension: str, *flags: str) -> int:
     # Before anything else gets one of the descriptors of a closed standard stream.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    if libarrow:
-        import ctypes
-
-        ctypes.CDLL(libarrow, mode=_RTLD_NOW_GLOBAL)
     loader = ExtensionFileLoader("farrow._native", extension)
     native = loader.create_module(ModuleSpec("farrow._native", loader, origin=extension))
     loader.exec_module(native)

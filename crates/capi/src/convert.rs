@@ -75,6 +75,25 @@ pub unsafe fn import_array_as(
     Ok(Imported::Batch(field, ffi::batch_of_struct(data).map_err(refused)?))
 }
 
+/// Imports the chunks of a column.
+///
+/// # Safety
+/// All structures keep the contract of the C Data Interface; the arrays have the type of `schema`.
+///
+/// # Errors
+/// As [`import_array`].
+pub unsafe fn import_chunks(
+    arrays: Vec<FFI_ArrowArray>,
+    schema: &FFI_ArrowSchema,
+) -> Result<Imported, Error> {
+    // SAFETY: guaranteed by the caller.
+    let field = unsafe { ffi::import_schema(schema) }.map_err(refused)?;
+    // SAFETY: guaranteed by the caller.
+    let import = |array| unsafe { ffi::import_array(array, &field) }.map_err(refused);
+    let chunks = arrays.into_iter().map(import).collect::<Result<_, _>>()?;
+    Ok(Imported::Chunked(field, chunks))
+}
+
 /// How the arrays of a stream form one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {

@@ -5,10 +5,11 @@ use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::namespaces::{self, NamespaceLimits};
 use crate::nodes::{self, NodePools, Pools, at};
+use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
-use crate::{huge, labels, listing, outgoing, part, plain, pool, shim, warm};
+use crate::{huge, labels, listing, outgoing, part, plain, pool, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -61,9 +62,9 @@ pub fn connect(
     arguments: Option<Vec<OsString>>,
     namespace: &str,
 ) -> PyResult<Client> {
-    static BOUND: PyOnceLock<()> = PyOnceLock::new();
     static WARM: PyOnceLock<()> = PyOnceLock::new();
-    BOUND.get_or_try_init(py, || shim::bind(py))?;
+    // Loaded before the first call that is measured or holds locks.
+    Pyarrow::get(py)?;
     let options = ConnectOptions {
         socket: address,
         timeout: duration(timeout)?,

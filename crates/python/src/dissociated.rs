@@ -2,8 +2,8 @@
 
 use crate::client::Client;
 use crate::errors::{invalid_argument, raise};
+use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, target, targets};
-use crate::shim;
 use arrow_buffer::Buffer;
 use farrow::arrow::dissociated::{BatchMessages, Export, Messages, import};
 use farrow::arrow::foreign_buffer;
@@ -166,5 +166,5 @@ pub fn import_table<'py>(
         .collect();
     let messages = Messages { schema: schema.to_vec(), batches };
     let object = import(&messages, &resolve, true).map_err(|error| raise(Error::from(error)))?;
-    shim::wrap_table(client.py(), convert::export(&object).map_err(raise)?)
+    Pyarrow::get(client.py())?.wrap_table(client.py(), convert::export(&object).map_err(raise)?)
 }

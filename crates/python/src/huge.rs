@@ -4,7 +4,7 @@ use crate::client::duration;
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::incoming::{self, Incoming};
 use crate::part;
-use crate::shim;
+use crate::pyarrow::Pyarrow;
 use crate::waiting::without_gil;
 use farrow::arrow::statistics::{
     Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
@@ -74,7 +74,7 @@ impl HugeTable {
         let kind = farrow::arrow::Kind::Table;
         let empty = farrow::ArrowObject { kind, schema: schema.into(), batches: Vec::new() };
         let exported = convert::export(&empty).map_err(raise)?;
-        Ok(shim::wrap_table(py, exported)?.unbind())
+        Ok(Pyarrow::get(py)?.wrap_table(py, exported)?.unbind())
     }
 }
 
@@ -143,7 +143,7 @@ impl HugeTable {
         let version = version.map(|number| count(number, "version")).transpose()?;
         let part = part::read(columns, rows)?.unwrap_or_default();
         let arrow = without_gil(py, || self.table.table_part(version, &part))?;
-        shim::wrap_table(py, convert::export(&arrow).map_err(raise)?)
+        Pyarrow::get(py)?.wrap_table(py, convert::export(&arrow).map_err(raise)?)
     }
 
     #[doc = doc!("HugeTable.partitions")]

@@ -1,7 +1,7 @@
 //! Python objects as values to put: the kind and the bytes of each.
 
 use crate::errors::{invalid_argument, raise, unsupported};
-use crate::shim::{self, ValueClass};
+use crate::pyarrow::{Pyarrow, ValueClass};
 use arrow_buffer::Buffer;
 use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
@@ -54,10 +54,11 @@ impl Pinned {
 
 /// The bytes of a pyarrow buffer, which is retained while they are used. They must not change.
 pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-    if !matches!(shim::classify(object), ValueClass::Buffer) {
+    let pyarrow = Pyarrow::get(object.py())?;
+    if pyarrow.classify(object)? != ValueClass::Buffer {
         return Err(PyTypeError::new_err(format!("{object} is no pyarrow.Buffer")));
     }
-    let (data, size) = shim::buffer_view(object)?;
+    let (data, size) = pyarrow.buffer_view(object)?;
     let Some(address) = NonNull::new(data.cast_mut()).filter(|_| size > 0) else {
         return Ok(Buffer::from_vec(Vec::<u8>::new()));
     };
@@ -92,34 +93,17 @@ impl Incoming {
             let bytes = bytes.as_bytes();
             return Ok(Incoming::Bytes(Pinned::new(object, bytes.as_ptr(), bytes.len())));
         }
-        match shim::classify(object) {
-            ValueClass::Table => {
-                stream(shim::export_stream(object, ValueClass::Table)?, StreamKind::Table)
-            }
-            ValueClass::Chunked => {
-                stream(shim::export_stream(object, ValueClass::Chunked)?, StreamKind::Chunked)
-            }
-            ValueClass::Batch => array(shim::export_array(object, ValueClass::Batch)?, true),
-            ValueClass::Array => array(shim::export_array(object, ValueClass::Array)?, false),
-            ValueClass::Buffer => {
-                let (data, size) = shim::buffer_view(object)?;
-                Ok(Incoming::Bytes(Pinned::new(object, data, size)))
-            }
-            ValueClass::None => foreign(object),
+        let pyarrow = Pyarrow::get(object.py())?;
+        let class = pyarrow.classify(object)?;
+        if class == ValueClass::Buffer {
+            let (data, size) = pyarrow.buffer_view(object)?;
+            return Ok(Incoming::Bytes(Pinned::new(object, data, size)));
+        }
+        match pyarrow.import(object, class)? {
+            Some(imported) => Ok(Incoming::Arrow(Box::new(imported))),
+            None => foreign(object),
         }
     }
-}
-
-fn array(from: (FFI_ArrowArray, FFI_ArrowSchema), is_batch: bool) -> PyResult<Incoming> {
-    // SAFETY: a library that implements the Arrow PyCapsule interface made the structures.
-    let imported = unsafe { convert::import_array(from.0, &from.1, is_batch) };
-    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
-}
-
-fn stream(from: FFI_ArrowArrayStream, kind: StreamKind) -> PyResult<Incoming> {
-    // SAFETY: as in `array`.
-    let imported = unsafe { convert::import_stream(from, kind) };
-    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 /// Tries numpy, capsules, then the buffer protocol.
@@ -180,7 +164,9 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
     let is_column = object.get_type().getattr_opt(intern!(object.py(), "dtype"))?.is_some();
     let kind = if is_column { StreamKind::Chunked } else { StreamKind::ByType };
     // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
-    object.py().detach(|| stream(moved, kind))
+    // SAFETY: a library that implements the Arrow PyCapsule interface made the structure.
+    let imported = object.py().detach(|| unsafe { convert::import_stream(moved, kind) });
+    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 /// Whether a struct array is tabular: record batches have columns or a schema.
@@ -247,7 +233,7 @@ pub fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Pinned>> {
     })?;
     match py_buffer.bind(py).call1((object,)) {
         Ok(buffer) => {
-            let (data, size) = shim::buffer_view(&buffer)?;
+            let (data, size) = Pyarrow::get(py)?.buffer_view(&buffer)?;
             Ok(Some(Pinned::new(&buffer, data, size)))
         }
         Err(error) if error.is_instance_of::<PyTypeError>(py) => Ok(None),

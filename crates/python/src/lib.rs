@@ -1,11 +1,11 @@
 //! `farrow._native`: the Python binding of the client.
 //!
 //! It converts Python values to arguments of the `farrow` crate and back, and has no logic of its
-//! own. Arrow values pass through the C Data Interface; a C++ half (`cpp/shim.cc`), compiled
-//! against the pyarrow wheel, creates and reads pyarrow objects and subclasses `arrow::MemoryPool`.
+//! own. Arrow values pass through the C Data Interface. A library of its own for each libarrow, the
+//! bridge (`cpp/bridge.cc`), subclasses `arrow::MemoryPool`, and makes pyarrow objects faster.
 //! `python/farrow` imports it; `python/farrow/_native.pyi` lists its exports.
 //!
-//! Loading it needs libarrow, but not the pyarrow package: a node runs without it (`_node.py`).
+//! Loading it needs neither pyarrow nor libarrow: a node runs without them (`_node.py`).
 
 /// The docstring of an item from `_native.pyi`, its only source.
 macro_rules! doc {
@@ -32,28 +32,20 @@ mod outgoing;
 mod part;
 mod plain;
 mod pool;
+mod pyarrow;
 mod reference;
 mod sharing;
-mod shim;
 mod waiting;
 mod warm;
 mod writer;
 
-use pyo3::exceptions::PyImportError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
 /// The Python binding of Farrow; use it through the package `farrow`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let (compiled, loaded) = shim::so_versions();
-    if compiled != loaded {
-        return Err(PyImportError::new_err(format!(
-            "farrow was built for libarrow.so.{compiled}, but libarrow.so.{loaded} is loaded"
-        )));
-    }
     farrow::interrupt::check_on_all_threads(waiting::has_raised);
-    module.add("ARROW_SO_VERSION", compiled)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // The class of a panic that reaches Python; `farrow.exceptions` makes it an `Exception`.
     module.add("InternalError", module.py().get_type::<PanicException>())?;
@@ -71,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<waiting::CancelToken>()?;
     module.add_class::<sharing::SharedReference>()?;
     module.add_class::<writer::Writer>()?;
+    module.add_function(wrap_pyfunction!(bridge_series, module)?)?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
     module.add_function(wrap_pyfunction!(certs::issue, module)?)?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
@@ -86,6 +79,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sharing::open_shared, module)?)?;
     module.add_function(wrap_pyfunction!(panic_on_purpose, module)?)?;
     Ok(())
+}
+
+#[doc = doc!("bridge_series")]
+#[pyfunction]
+fn bridge_series(py: Python<'_>) -> PyResult<Option<&'static str>> {
+    Ok(pyarrow::Pyarrow::get(py)?.bridge_series())
 }
 
 #[doc = doc!("panic_on_purpose")]

@@ -1,7 +1,7 @@
 //! `client.list()`: the directory as an Arrow table.
 
 use crate::errors::{defect, raise};
-use crate::shim;
+use crate::pyarrow::Pyarrow;
 use arrow_array::builder::{
     BooleanBuilder, FixedSizeBinaryBuilder, MapBuilder, StringBuilder, TimestampNanosecondBuilder,
     UInt32Builder, UInt64Builder,
@@ -68,7 +68,7 @@ fn wrap(py: Python<'_>, batch: Result<RecordBatch, ArrowError>) -> PyResult<Boun
     let columns = batch.columns().iter().map(|column| column.to_data()).collect();
     let rows = BatchData { rows: batch.num_rows(), columns };
     let object = ArrowObject { kind: Kind::Table, schema: Arc::new(schema), batches: vec![rows] };
-    shim::wrap_table(py, convert::export(&object).map_err(raise)?)
+    Pyarrow::get(py)?.wrap_table(py, convert::export(&object).map_err(raise)?)
 }
 
 fn batch(objects: &[ListedObject]) -> Result<RecordBatch, ArrowError> {

@@ -2,7 +2,7 @@
 
 use crate::errors::raise;
 use crate::incoming::Numpy;
-use crate::shim;
+use crate::pyarrow::{Pyarrow, RawOwner};
 use arrow_buffer::Buffer;
 use farrow::arrow::Kind;
 use farrow::{ArrowObject, BatchItem, NdArray, Object, ObjectBytes, ObjectKind};
@@ -47,11 +47,12 @@ pub fn build_ndarray<'py>(
 /// The pyarrow value of an Arrow object.
 pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<'py, PyAny>> {
     let exported = convert::export(arrow).map_err(raise)?;
+    let pyarrow = Pyarrow::get(py)?;
     match arrow.kind {
-        Kind::Table => shim::wrap_table(py, exported),
-        Kind::ChunkedArray => shim::wrap_chunked(py, exported),
-        Kind::RecordBatch => shim::wrap_one(py, exported, true),
-        Kind::Array | Kind::NdArray => shim::wrap_one(py, exported, false),
+        Kind::Table => pyarrow.wrap_table(py, exported),
+        Kind::ChunkedArray => pyarrow.wrap_chunked(py, exported),
+        Kind::RecordBatch => pyarrow.wrap_one(py, exported, true),
+        Kind::Array | Kind::NdArray => pyarrow.wrap_one(py, exported, false),
     }
 }
 
@@ -71,7 +72,7 @@ pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyLi
     }
     // SAFETY: the bytes stay mapped and unchanged while their owner is retained; a read-only buffer
     // permits no writes.
-    let buffers = unsafe { shim::wrap_all(py, bytes)? };
+    let buffers = unsafe { Pyarrow::get(py)?.wrap_all(py, bytes)? };
     if others.is_empty() {
         return PyList::new(py, buffers);
     }
@@ -86,14 +87,14 @@ pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyLi
 }
 
 fn arrow_buffer(py: Python<'_>, data: Buffer) -> PyResult<Bound<'_, PyAny>> {
-    let (address, size) = (data.as_ptr().cast_mut(), data.len());
+    let bytes = (data.as_ptr(), data.len());
     // SAFETY: as below.
-    unsafe { shim::wrap_buffer(py, address, size, false, data) }
+    unsafe { Pyarrow::get(py)?.wrap_buffer(py, bytes, RawOwner::boxed(data)) }
 }
 
 fn buffer(py: Python<'_>, bytes: ObjectBytes) -> PyResult<Bound<'_, PyAny>> {
     let (data, size, hold) = bytes.into_hold();
     // SAFETY: the bytes stay mapped and unchanged while the hold is retained, which the buffer
     // does; it is read-only.
-    unsafe { shim::wrap_shared(py, data, size, hold) }
+    unsafe { Pyarrow::get(py)?.wrap_buffer(py, (data, size), RawOwner::shared(hold)) }
 }

@@ -1,7 +1,7 @@
 //! `client.memory_pool()`: a `pyarrow.MemoryPool` over the client's memory.
 
 use crate::errors::raise;
-use crate::shim;
+use crate::pyarrow::Pyarrow;
 use farrow::Pool;
 use farrow_capi::FarrowPool;
 use pyo3::prelude::*;
@@ -27,6 +27,7 @@ pub fn expecting(
         Expect::Bytes(bytes) => std::slice::from_ref(bytes),
         Expect::Sizes(sizes) => sizes,
     };
+    Pyarrow::get(py)?.check_pool()?;
     py.detach(|| pool.expect(sizes)).map_err(raise)?;
     new(py, pool, is_strict)
 }
@@ -37,8 +38,9 @@ pub fn expecting(
 /// bytes of the C++ pool and its handle are never freed. The client is: when the Python object is
 /// collected, the handle is retired, and it releases the client with its last allocation.
 pub fn new(py: Python<'_>, pool: Pool, is_strict: bool) -> PyResult<Py<PyAny>> {
+    Pyarrow::get(py)?.check_pool()?;
     let handle: &'static FarrowPool = Box::leak(Box::new(FarrowPool::new(pool, is_strict)));
-    let wrapped = shim::wrap_pool(py, handle)?;
+    let wrapped = Pyarrow::get(py)?.wrap_pool(py, handle)?;
     let retire = PyCFunction::new_closure(
         py,
         Some(c"retire"),

@@ -13,12 +13,12 @@ use farrow_capi::convert;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-use crate::shim;
+use crate::pyarrow::Pyarrow;
 
 /// Needs no node and changes nothing. An error here is ignored: a real `get` will report it.
 pub fn rebuild_a_table(py: Python<'_>) {
     if let Some(exported) = rebuilt().and_then(|table| convert::export(&table).ok()) {
-        let _ = shim::wrap_table(py, exported);
+        let _ = Pyarrow::get(py).and_then(|pyarrow| pyarrow.wrap_table(py, exported));
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::errors::{invalid_argument, raise};
 use crate::incoming::bytes_of;
+use crate::pyarrow::{RawOwner, export_memory};
 use crate::reference::ObjectRef;
-use crate::shim;
 use crate::waiting::without_gil;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -80,10 +80,8 @@ impl Writer {
         let size = usize::try_from(self.bytes).unwrap_or(0);
         // SAFETY: the memory of a writer stays mapped until its last owner is dropped, and the
         // buffer owns it; it is writable until seal or abort, which take the view back.
-        let buffer = unsafe { shim::wrap_buffer(py, data, size, true, memory)? };
-        // pyarrow exports signed bytes, into which `bytes` cannot be assigned.
-        let view = PyMemoryView::from(&buffer)?.call_method1("cast", ("B",))?;
-        let view = view.cast_into::<PyMemoryView>()?;
+        let exporter = unsafe { export_memory(py, data, size, RawOwner::boxed(memory))? };
+        let view = PyMemoryView::from(&exporter)?;
         *self.view() = Some(view.clone().unbind());
         Ok(view)
     }

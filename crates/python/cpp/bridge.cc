@@ -1,4 +1,4 @@
-#include "shim.h"
+#include "bridge.h"
 
 #include <cstring>
 #include <exception>
@@ -108,11 +108,10 @@ T Guarded(T otherwise, F&& body) noexcept {
 }
 
 // A buffer over memory that a Rust value owns.
-template <typename Base, typename Data>
-class Kept final : public Base {
+class Kept final : public arrow::Buffer {
  public:
-  Kept(Data* data, int64_t size, void* owner, void (*release)(void*))
-      : Base(data, size), owner_(owner), release_(release) {}
+  Kept(const uint8_t* data, int64_t size, void* owner, void (*release)(void*))
+      : arrow::Buffer(data, size), owner_(owner), release_(release) {}
   ~Kept() override { release_(owner_); }
 
  private:
@@ -123,7 +122,7 @@ class Kept final : public Base {
 // The same, for an owner of two words.
 class KeptSmall final : public arrow::Buffer {
  public:
-  KeptSmall(const fs_bytes& from, void (*release)(uint64_t*))
+  KeptSmall(const fb_bytes& from, void (*release)(uint64_t*))
       : arrow::Buffer(from.data, from.size),
         owner_{from.owner[0], from.owner[1]},
         release_(release) {}
@@ -175,16 +174,12 @@ arrow::Result<Ptr<arrow::ChunkedArray>> ImportChunked(ArrowSchema* c_schema,
   return arrow::ChunkedArray::Make(std::move(chunks), std::move(type));
 }
 
-}  // namespace
-
-extern "C" {
-
-const char* fs_capi_name(int index) {
+const char* CapiName(int index) {
   return index >= 0 && index < entry_count ? entries[index].name : nullptr;
 }
 
 // The capsule's name is the C signature; a function with another signature must not be called.
-int fs_capi_set(int index, const char* signature, void* function) {
+int CapiSet(int index, const char* signature, void* function) {
   return Guarded(1, [&] {
     std::string plain;
     for (const char* c = signature; *c != 0; ++c) {
@@ -199,22 +194,21 @@ int fs_capi_set(int index, const char* signature, void* function) {
   });
 }
 
-const char* fs_error() { return error_text.c_str(); }
-const char* fs_so_compiled() { return ARROW_SO_VERSION; }
-const char* fs_so_loaded() { return arrow::GetBuildInfo().so_version.c_str(); }
+const char* Error() { return error_text.c_str(); }
+const char* SoLoaded() { return arrow::GetBuildInfo().so_version.c_str(); }
 
-int fs_classify(PyObject* object) {
-  if (capi.is_table(object)) return FS_TABLE;
-  if (capi.is_batch(object)) return FS_BATCH;
-  if (capi.is_array(object)) return FS_ARRAY;
-  if (capi.is_chunked(object)) return FS_CHUNKED;
-  if (capi.is_buffer(object)) return FS_BUFFER;
-  return FS_NONE;
+int Classify(PyObject* object) {
+  if (capi.is_table(object)) return FB_TABLE;
+  if (capi.is_batch(object)) return FB_BATCH;
+  if (capi.is_array(object)) return FB_ARRAY;
+  if (capi.is_chunked(object)) return FB_CHUNKED;
+  if (capi.is_buffer(object)) return FB_BUFFER;
+  return FB_NONE;
 }
 
-int fs_export_stream(PyObject* object, int cls, ArrowArrayStream* out) {
+int ExportStream(PyObject* object, int cls, ArrowArrayStream* out) {
   return Guarded(1, [&] {
-    if (cls == FS_CHUNKED) {
+    if (cls == FB_CHUNKED) {
       return Done(arrow::ExportChunkedArray(capi.unwrap_chunked(object), out));
     }
     auto reader = std::make_shared<arrow::TableBatchReader>(capi.unwrap_table(object));
@@ -222,16 +216,16 @@ int fs_export_stream(PyObject* object, int cls, ArrowArrayStream* out) {
   });
 }
 
-int fs_export_array(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema) {
+int ExportOne(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema) {
   return Guarded(1, [&] {
-    if (cls == FS_BATCH) {
+    if (cls == FB_BATCH) {
       return Done(arrow::ExportRecordBatch(*capi.unwrap_batch(object), array, schema));
     }
     return Done(arrow::ExportArray(*capi.unwrap_array(object), array, schema));
   });
 }
 
-int fs_buffer_view(PyObject* object, const uint8_t** data, int64_t* size) {
+int BufferView(PyObject* object, const uint8_t** data, int64_t* size) {
   return Guarded(1, [&] {
     auto buffer = capi.unwrap_buffer(object);
     if (!buffer->is_cpu()) return Fail("a buffer that is not in main memory");
@@ -241,7 +235,7 @@ int fs_buffer_view(PyObject* object, const uint8_t** data, int64_t* size) {
   });
 }
 
-PyObject* fs_wrap_table(ArrowSchema* schema, ArrowArray* batches, int64_t count) {
+PyObject* WrapTable(ArrowSchema* schema, ArrowArray* batches, int64_t count) {
   return Guarded<PyObject*>(nullptr, [&] {
     auto table = ImportTable(schema, batches, count);
     ReleaseAll(schema, batches, count);
@@ -249,7 +243,7 @@ PyObject* fs_wrap_table(ArrowSchema* schema, ArrowArray* batches, int64_t count)
   });
 }
 
-PyObject* fs_wrap_chunked(ArrowSchema* schema, ArrowArray* chunks, int64_t count) {
+PyObject* WrapChunked(ArrowSchema* schema, ArrowArray* chunks, int64_t count) {
   return Guarded<PyObject*>(nullptr, [&] {
     auto chunked = ImportChunked(schema, chunks, count);
     ReleaseAll(schema, chunks, count);
@@ -257,32 +251,26 @@ PyObject* fs_wrap_chunked(ArrowSchema* schema, ArrowArray* chunks, int64_t count
   });
 }
 
-PyObject* fs_wrap_batch(ArrowSchema* schema, ArrowArray* batch) {
+PyObject* WrapBatch(ArrowSchema* schema, ArrowArray* batch) {
   return Guarded<PyObject*>(
       nullptr, [&] { return Wrapped(arrow::ImportRecordBatch(batch, schema), capi.wrap_batch); });
 }
 
-PyObject* fs_wrap_array(ArrowSchema* schema, ArrowArray* array) {
+PyObject* WrapArray(ArrowSchema* schema, ArrowArray* array) {
   return Guarded<PyObject*>(
       nullptr, [&] { return Wrapped(arrow::ImportArray(array, schema), capi.wrap_array); });
 }
 
-PyObject* fs_wrap_buffer(uint8_t* data, int64_t size, bool is_mutable, void* owner,
-                         void (*release)(void*)) {
+PyObject* WrapBuffer(const uint8_t* data, int64_t size, void* owner, void (*release)(void*)) {
   return Guarded<PyObject*>(nullptr, [&] {
     error_text.clear();
-    Ptr<arrow::Buffer> buffer;
-    if (is_mutable) {
-      buffer = std::make_shared<Kept<arrow::MutableBuffer, uint8_t>>(data, size, owner, release);
-    } else {
-      buffer = std::make_shared<Kept<arrow::Buffer, const uint8_t>>(data, size, owner, release);
-    }
+    Ptr<arrow::Buffer> buffer = std::make_shared<Kept>(data, size, owner, release);
     return capi.wrap_buffer(buffer);
   });
 }
 
-int64_t fs_wrap_all(const fs_bytes* items, int64_t count, void (*release)(uint64_t*),
-                    PyObject** out) {
+int64_t WrapAll(const fb_bytes* items, int64_t count, void (*release)(uint64_t*),
+                PyObject** out) {
   int64_t taken = 0;
   Guarded(0, [&] {
     error_text.clear();
@@ -297,11 +285,51 @@ int64_t fs_wrap_all(const fs_bytes* items, int64_t count, void (*release)(uint64
   return taken;
 }
 
-PyObject* fs_wrap_pool(FarrowPool* pool) {
+PyObject* WrapPool(FarrowPool* pool) {
   return Guarded<PyObject*>(nullptr, [&] {
     error_text.clear();
     return capi.box_pool(new farrow::MemoryPool(pool));
   });
 }
+
+fb_pool_calls pool_calls;
+
+void SetPoolCalls(const fb_pool_calls* calls) { pool_calls = *calls; }
+
+const fb_calls calls = {
+    FARROW_BRIDGE_BUILD, ARROW_SO_VERSION, SoLoaded,  Error,      SetPoolCalls, CapiName,
+    CapiSet,             Classify,         ExportStream, ExportOne, BufferView, WrapTable,
+    WrapChunked,         WrapBatch,        WrapArray, WrapBuffer, WrapAll,      WrapPool,
+};
+
+}  // namespace
+
+extern "C" {
+
+// Defined here, so that the library loads with a glibc older than 2.32, which has no such variable.
+// libstdc++ reads it: false makes reference counts atomic.
+char __libc_single_threaded = 0;
+
+// What farrow::MemoryPool calls, from the extension that loaded this library.
+void farrow_pool_close(FarrowPool* pool) { pool_calls.close(pool); }
+uint8_t* farrow_pool_allocate(FarrowPool* pool, uint64_t size, uint64_t alignment) {
+  return pool_calls.allocate(pool, size, alignment);
+}
+uint8_t* farrow_pool_reallocate(FarrowPool* pool, uint8_t* data, uint64_t old_size,
+                                uint64_t new_size, uint64_t alignment) {
+  return pool_calls.reallocate(pool, data, old_size, new_size, alignment);
+}
+void farrow_pool_free(FarrowPool* pool, uint8_t* data, uint64_t size, uint64_t alignment) {
+  pool_calls.free(pool, data, size, alignment);
+}
+int farrow_pool_contains(const FarrowPool* pool, const void* data) {
+  return pool_calls.contains(pool, data);
+}
+int farrow_pool_is_strict(const FarrowPool* pool) { return pool_calls.is_strict(pool); }
+void farrow_pool_note_spill(FarrowPool* pool, uint64_t size) {
+  pool_calls.note_spill(pool, size);
+}
+
+const fb_calls* farrow_bridge() { return &calls; }
 
 }  // extern "C"

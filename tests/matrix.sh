@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# One wheel with many Pythons and pyarrows: for each pair a clean environment, and tests/matrix_smoke.py
+# in it.  A pyarrow without a wheel for a Python, and a Python that is not here, are said and skipped.
+#
+# usage: matrix.sh small | full     small: two pairs, with the wheel as `make install` builds it
+#                                   full: all pairs, and a wheel with a memory pool for each pyarrow
+#                                   from 22 on
+# Python is $PYTHON (default python3) for the build and the small matrix, which needs maturin there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+mode=${1:?small or full}
+python=${PYTHON:-python3}
+
+pythons=(3.10 3.11 3.12 3.13 3.14)
+pyarrows=(15 18 21 22 23 24 25 26)
+pool_from=22
+# For each environment; the whole of a matrix has as many times that.
+limit_seconds=600
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# A node of somebody else must not be found, and pools come from the environments made here.
+unset FARROW_SOCKET FARROW_BRIDGE PYTHONPATH
+export FARROW_MEMORY=64MiB XDG_RUNTIME_DIR="$work/run" FARROW_MEMORY_DIR=/dev/shm
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+
+# The interpreter of a version: on the path, or installed by pyenv.
+interpreter() {
+    local found
+    for found in "$(command -v "python$1" || true)" "$HOME"/.pyenv/versions/"$1".*/bin/python; do
+        if [ -x "$found" ] && "$found" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" \
+            2>/dev/null; then
+            echo "$found"
+            return
+        fi
+    done
+}
+
+# An environment with one pyarrow in $3. $1: the interpreter, $2: the major.
+environment() {
+    "$1" -m venv --without-pip "$3"
+    local numpy="numpy"
+    # The wheels of pyarrow 15 are built for NumPy 1.
+    [ "$2" -ge 16 ] || numpy="numpy<2"
+    timeout "$limit_seconds" "$python" -m pip --python "$3/bin/python" install --quiet \
+        --disable-pip-version-check --only-binary :all: "pyarrow==$2.*" "$numpy" 'rich>=13' \
+        2>"$3/pip.log"
+}
+
+wheel() {
+    "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+        --wheel-dir "$work/wheel" "$root"
+}
+
+# $1: the environment, $2: pool or no-pool
+smoke() {
+    timeout "$limit_seconds" "$python" -m pip --python "$1/bin/python" install --quiet \
+        --disable-pip-version-check --no-deps "$work"/wheel/*.whl
+    (cd "$work" && timeout "$limit_seconds" "$1/bin/python" "$root/tests/matrix_smoke.py" "$2")
+}
+
+passed=0
+failed=0
+
+# $1: the version of Python, $2: the major of pyarrow, $3: pool or no-pool
+pair() {
+    local found where="$work/env-$1-$2"
+    if [ ! -d "$where" ]; then
+        found=$(interpreter "$1")
+        if [ -z "$found" ]; then
+            echo "matrix: Python $1: skipped: it is not installed"
+            return
+        fi
+        if ! environment "$found" "$2" "$where"; then
+            if grep -q "No matching distribution" "$where/pip.log"; then
+                echo "matrix: Python $1, pyarrow $2: skipped: there is no wheel"
+            else
+                cat "$where/pip.log"
+                echo "matrix: Python $1, pyarrow $2: FAILED to install"
+                failed=$((failed + 1))
+            fi
+            rm -rf "$where"
+            return
+        fi
+    fi
+    if smoke "$where" "$3"; then
+        passed=$((passed + 1))
+    else
+        echo "matrix: Python $1, pyarrow $2, $3: FAILED"
+        failed=$((failed + 1))
+    fi
+    rm -rf "$where"
+}
+
+here=$("$python" -c "import sys; print('%d.%d' % sys.version_info[:2])")
+case $mode in
+small)
+    wheel
+    # One without a bridge, and the one for which the wheel was built.
+    built=$("$python" -c "import pyarrow; print(pyarrow.__version__.split('.')[0])")
+    pair "$here" 15 no-pool
+    pair "$here" "$built" pool
+    ;;
+full)
+    # The bridges are built against the packages of the first Python that has a wheel of them.
+    packages=
+    for major in "${pyarrows[@]}"; do
+        [ "$major" -ge "$pool_from" ] || continue
+        where="$work/env-$here-$major"
+        if environment "$(interpreter "$here")" "$major" "$where"; then
+            packages="$packages:$(echo "$where"/lib/python*/site-packages/pyarrow)"
+        else
+            cat "$where/pip.log"
+            exit 1
+        fi
+    done
+    FARROW_BRIDGE_PYARROW="$packages" wheel
+    for version in "${pythons[@]}"; do
+        for major in "${pyarrows[@]}"; do
+            pair "$version" "$major" "$([ "$major" -ge "$pool_from" ] && echo pool || echo no-pool)"
+        done
+    done
+    ;;
+*)
+    echo "usage: matrix.sh small | full" >&2
+    exit 2
+    ;;
+esac
+echo "matrix: $passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
