@@ -5,6 +5,7 @@
 # usage: matrix.sh small | full     small: two pairs, with the wheel as `make install` builds it
 #                                   full: all pairs, and a wheel with a memory pool for each pyarrow
 #                                   from 22 on
+# $WHEEL is tested instead of a new wheel, if it is set: then it must have a pool for each of those.
 # Python is $PYTHON (default python3) for the build and the small matrix, which needs maturin there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,6 +50,11 @@ environment() {
 }
 
 wheel() {
+    if [ -n "${WHEEL:-}" ]; then
+        mkdir -p "$work/wheel"
+        cp "$WHEEL" "$work/wheel"
+        return
+    fi
     "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
         --wheel-dir "$work/wheel" "$root"
 }
@@ -106,7 +112,7 @@ full)
     # The bridges are built against the packages of the first Python that has a wheel of them.
     packages=
     for major in "${pyarrows[@]}"; do
-        [ "$major" -ge "$pool_from" ] || continue
+        [ "$major" -ge "$pool_from" ] && [ -z "${WHEEL:-}" ] || continue
         where="$work/env-$here-$major"
         if environment "$(interpreter "$here")" "$major" "$where"; then
             packages="$packages:$(echo "$where"/lib/python*/site-packages/pyarrow)"

@@ -1,6 +1,6 @@
 //! The functions of a loaded bridge (`cpp/bridge.h`), with its errors turned into Python exceptions.
 
-use super::ValueClass;
+use super::class::ValueClass;
 use crate::errors::invalid_argument;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow_capi::convert::Exported;

@@ -1,6 +1,6 @@
 //! pyarrow values by the Arrow C Data Interface: methods that every pyarrow has since 15.
 
-use super::ValueClass;
+use super::class::ValueClass;
 use super::owner::RawOwner;
 use crate::errors::{invalid_argument, raise};
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};

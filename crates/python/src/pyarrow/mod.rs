@@ -6,6 +6,7 @@
 
 mod bridge;
 mod cdata;
+mod class;
 mod exporter;
 mod library;
 mod owner;
@@ -20,19 +21,9 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+pub use class::ValueClass;
 pub use exporter::export as export_memory;
 pub use owner::RawOwner;
-
-/// The pyarrow class of an object: `fb_class` in `bridge.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueClass {
-    None,
-    Table,
-    Batch,
-    Array,
-    Chunked,
-    Buffer,
-}
 
 /// The imported pyarrow.
 pub struct Pyarrow {
