@@ -5,6 +5,7 @@
 # usage: matrix.sh small | full     small: two pairs, with the wheel as `make install` builds it
 #                                   full: all pairs, and a wheel with a memory pool for each pyarrow
 #                                   from 22 on
+# $MATRIX_PYTHONS and $MATRIX_PYARROWS select pairs of the full matrix: "3.10 3.13" and "15 26".
 # $WHEEL is tested instead of a new wheel, if it is set: then it must have a pool for each of those.
 # Python is $PYTHON (default python3) for the build and the small matrix, which needs maturin there.
 set -euo pipefail
@@ -13,8 +14,8 @@ root=$PWD
 mode=${1:?small or full}
 python=${PYTHON:-python3}
 
-pythons=(3.10 3.11 3.12 3.13 3.14)
-pyarrows=(15 18 21 22 23 24 25 26)
+read -ra pythons <<<"${MATRIX_PYTHONS:-3.10 3.11 3.12 3.13 3.14}"
+read -ra pyarrows <<<"${MATRIX_PYARROWS:-15 18 21 22 23 24 25 26}"
 pool_from=22
 # For each environment; the whole of a matrix has as many times that.
 limit_seconds=600
