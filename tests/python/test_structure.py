@@ -17,8 +17,7 @@ CRATES = sorted(path.parents[1] for path in (ROOT / "crates").glob("*/src/lib.rs
 # Three files can be read together: a type, its parts, and what both need.
 CIRCLE_FILES_MAX = 3
 # Crates with a larger circle, and its size. A number may fall, and a crate may leave the list.
-LARGER_CIRCLES = {
-}
+LARGER_CIRCLES = {}
 # A crate on a higher one, or on one beside it, for its tests alone: (crate, the one it uses).
 UPWARD_FOR_TESTS = {("capi", "cluster"), ("cluster", "farrow")}
 
