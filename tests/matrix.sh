@@ -24,7 +24,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # A node of somebody else must not be found, and pools come from the environments made here.
 unset FARROW_SOCKET FARROW_BRIDGE PYTHONPATH
-export FARROW_MEMORY=64MiB XDG_RUNTIME_DIR="$work/run" FARROW_MEMORY_DIR=/dev/shm
+export FARROW_MEMORY=64MiB FARROW_LINGER=0 XDG_RUNTIME_DIR="$work/run" FARROW_MEMORY_DIR=/dev/shm
 mkdir -m 700 "$XDG_RUNTIME_DIR"
 
 # The interpreter of a version: on the path, or installed by pyenv.
