@@ -13,7 +13,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use common::{Daemon, assert_balanced, bytes_of, client_at, failpoint, this_test_again, wait_for};
-use farrow::{Client, Error, NamespaceSpec, ObjectId, ObjectKey, SubscribeOptions, Value};
+use farrow::{
+    Client, Error, NamespaceSpec, ObjectId, ObjectKey, ObjectOptions, SubscribeOptions, Value,
+};
 use farrow_store::failpoints;
 
 const NOW: Duration = Duration::ZERO;
@@ -54,6 +56,17 @@ impl Teller<'_> {
         Ok(id)
     }
 
+    /// Puts in the place of the object that has the name.
+    fn replace(&mut self, client: &Client, name: &str, old: ObjectId) -> Result<ObjectId, Error> {
+        let seed = self.round * 10_000 + self.count;
+        self.count += 1;
+        println!("\ngone {old}");
+        let options = ObjectOptions { replace: true, ..ObjectOptions::named(Some(name)) };
+        let id = client.put_with(&Value::Bytes(&bytes_of(seed, 4_000)), &options)?;
+        println!("\nsealed {id} {seed} 4000");
+        Ok(id)
+    }
+
     fn delete(&self, client: &Client, ids: &[ObjectId]) -> Result<(), Error> {
         ids.iter().for_each(|id| println!("\ngone {id}"));
         client.delete(&ids.iter().map(|id| ObjectKey::Id(*id)).collect::<Vec<_>>())
@@ -82,6 +95,8 @@ impl Teller<'_> {
         let written = writer.seal()?;
         println!("\nsealed {written} 0 100000");
         drop(client.create(50_000, Some(&name("dropped")))?);
+        let replaced = self.put(&client, Some(&name("replaced")), 3_000)?;
+        self.replace(&client, &name("replaced"), replaced)?;
         // Without a subscription to all, clients seal by themselves.
         events.hang_up();
         drop(events);
