@@ -29,25 +29,31 @@ pub(crate) struct RequestLink {
     node: String,
     pub(crate) incarnation: u64,
     pub(crate) link: Link,
+    /// Its slot at the other node: (region uid, slot, nonce).
+    slot: (u64, u32, u64),
 }
 
 impl RequestLink {
+    /// Connects to a node. A connection `earlier` that broke ends there at once, so that its names
+    /// are free for this one.
     pub(crate) fn open(
         own: &Arc<Session>,
         node: &MemberInfo,
         namespace: &str,
+        earlier: Option<&Self>,
     ) -> Result<Self, Error> {
         own.check_process()?;
         let hello = Hello {
             version: PROTOCOL_VERSION,
-            resume: None,
+            resume: earlier.map(|earlier| earlier.slot),
             namespace: namespace.to_owned(),
             node: node.name.clone(),
             maps_memory: false,
         };
-        let (link, ..) = Link::connect(&own.socket, hello, Instant::now() + own.timeout)?;
+        let (link, welcome, _) = Link::connect(&own.socket, hello, Instant::now() + own.timeout)?;
+        let slot = (welcome.region_uid, welcome.slot, welcome.nonce);
         let (node, incarnation) = (node.name.clone(), node.incarnation);
-        Ok(Self { own: Arc::clone(own), node, incarnation, link })
+        Ok(Self { own: Arc::clone(own), node, incarnation, link, slot })
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -215,14 +215,15 @@ impl Nodes {
     /// A connection for requests to a node whose memory is not mapped.
     pub(crate) fn request_link(&self, node: &MemberInfo) -> Result<Arc<RequestLink>, Error> {
         let known = lock(&self.links).get(&node.name).cloned();
-        if let Some(link) = known
+        if let Some(link) = &known
             && link.incarnation == node.incarnation
             && !link.is_dead()
         {
-            return Ok(link);
+            return Ok(Arc::clone(link));
         }
         // Not under the lock: the node may be slow.
-        let link = Arc::new(RequestLink::open(&self.own, node, &self.options.namespace)?);
+        let namespace = &self.options.namespace;
+        let link = Arc::new(RequestLink::open(&self.own, node, namespace, known.as_deref())?);
         lock(&self.links).insert(node.name.clone(), Arc::clone(&link));
         Ok(link)
     }

@@ -218,8 +218,8 @@ pub enum RequestBody {
         /// Position at which the page begins; 0: the first page.
         from: u64,
     },
-    /// Brings an object that the client has sealed in memory that this node cannot map, and makes it
-    /// an object of this node. The same request again waits on.
+    /// Brings an object that the client has sealed in memory that this node cannot map, and makes
+    /// it an object of this node. The same request again waits on.
     Import {
         /// The two halves of its id.
         origin: (u64, u64),
@@ -326,7 +326,8 @@ pub struct Purpose {
 pub struct Hello {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
-    /// Set when the client had a slot before: (region uid, slot, nonce).
+    /// Set when the client had a slot before: (region uid, slot, nonce). A connection for requests
+    /// alone gets a new slot, and the earlier one ends with its connection.
     pub resume: Option<(u64, u32, u64)>,
     /// Namespace of the session; empty: the default one. A client that resumes stays in its
     /// namespace.
@@ -410,8 +411,8 @@ pub struct SealItem {
     /// True when the client continues to use the memory and will hold the object: until it confirms
     /// the hold, no delete frees the object.
     pub is_held_by_creator: bool,
-    /// True when the object exists only to be brought to another node: it is deleted when the client
-    /// ends.
+    /// True when the object exists only to be brought to another node: it is deleted when the
+    /// client ends.
     pub is_staged: bool,
     /// Milliseconds for which a reference in flight outlives this client, at most
     /// [`LEASE_MS_MAX`](super::LEASE_MS_MAX); 0: no lease. An object with a lease is pinned, and is

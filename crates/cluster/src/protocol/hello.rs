@@ -6,7 +6,7 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 use super::convert::{store_error, wire_span};
 use super::state::NodeState;
-use super::{PeerIdentity, SessionId};
+use super::{Action, PeerIdentity, SessionId};
 
 /// Limit of connections at a time of users that may not connect.
 const STRANGERS_MAX: usize = 16;
@@ -22,14 +22,14 @@ impl NodeState {
         hello: &Hello,
     ) -> Result<ReplyBody, WireError> {
         self.admit(peer, hello.version)?;
-        let slot = match hello.resume {
+        let is_bare = peer.remote_client.is_some() && !hello.maps_memory;
+        let slot = match hello.resume.filter(|_| !is_bare) {
             None => {
                 let namespace = self.home.namespace(&hello.namespace).map_err(store_error)?.id;
                 let PeerIdentity { pid, start_time, uid, remote_client } = peer;
                 self.let_in(remote_client, namespace)?;
                 let newcomer = Newcomer { pid, start_time, uid, namespace, remote_client };
                 let slot = self.join_free_place(&newcomer, peer)?;
-                let is_bare = remote_client.is_some() && !hello.maps_memory;
                 if !is_bare && let Err(error) = self.home.hold_block(slot) {
                     let _ = self.home.client_leave(slot);
                     return Err(store_error(error));
@@ -81,6 +81,32 @@ impl NodeState {
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    /// Ends the earlier connection for requests of a client that opens another one: it saw the link
+    /// break before this node did. Otherwise the names that it reserved would stay taken.
+    pub(super) fn end_earlier(
+        &mut self,
+        peer: PeerIdentity,
+        hello: &Hello,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((uid, slot, nonce)) = hello.resume.filter(|_| !hello.maps_memory) else { return };
+        let slot = ClientSlot(slot);
+        let is_it = self.home.client(slot).is_ok_and(|record| record.nonce == nonce);
+        if uid != self.home.uid().0 || !is_it {
+            return;
+        }
+        let mut sessions = self.sessions.iter();
+        let earlier = sessions
+            .find(|(_, one)| one.slot == Some(slot) && !one.maps_memory && one.peer == peer);
+        if let Some(session) = earlier.map(|(session, _)| *session) {
+            tracing::debug!(session = session.0, "another connection follows");
+            self.closed(session, false, now_ms);
+            self.settle_reserved();
+            out.push(Action::Close { session });
+        }
     }
 
     /// Joins with a slot through which no process maps the region. A slot that a process locked

@@ -199,7 +199,10 @@ impl NodeState {
                         Err(error) => Err(error),
                     },
                     (None, RequestBody::Listen(listen)) => self.listen(session, peer, listen),
-                    (None, RequestBody::Hello(hello)) => self.hello(session, peer, hello),
+                    (None, RequestBody::Hello(hello)) => {
+                        self.end_earlier(peer, hello, now_ms, out);
+                        self.hello(session, peer, hello)
+                    }
                     _ => return,
                 };
                 let has_descriptors = matches!(body, Ok(ReplyBody::Welcome(_)));

@@ -80,9 +80,9 @@ impl NodeState {
                 };
                 out.push(Action::Net(NetAction::Ticket { number, result }));
             }
-            (PendingQuestion::Gone { member, id }, answer) => {
+            (PendingQuestion::Gone(notice), answer) => {
                 let is_done = matches!(answer, Ok(Answer::Done));
-                self.gone_answered(&member, id, is_done, now_ms, out);
+                self.gone_answered(&notice, is_done, now_ms, out);
             }
             (PendingQuestion::Delete { node, which }, answer) => {
                 let result = match answer {

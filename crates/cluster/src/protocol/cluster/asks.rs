@@ -1,13 +1,13 @@
 //! Questions and notifications of this node to others.
 
-use farrow_net::source::MemberLife;
-use farrow_store::{ClientSlot, ObjectId, RemoteClient};
+use farrow_store::{ClientSlot, RemoteClient};
 
 use super::action::PeerAction;
 use super::pending::PendingQuestion;
 use super::questions::{NAMES_MAX, Question};
 use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use crate::protocol::action::Action;
+use crate::protocol::replicas::gone_notice::GoneNotice;
 
 /// A notification is retried for this long: longer than any transient link failure.
 const TELL_MS_MAX: u64 = 30_000;
@@ -100,16 +100,15 @@ impl OptionalCluster {
     /// Notifies a member that an object is deleted; `false` if that is not possible now.
     pub(in crate::protocol) fn ask_gone(
         &mut self,
-        member: &MemberLife,
-        id: ObjectId,
+        notice: GoneNotice,
         out: &mut Vec<Action>,
     ) -> bool {
-        if self.peer_in_life(&member.name, member.incarnation).is_none() {
+        if !self.is_in_life(&notice.member) {
             return false;
         }
-        let question = Question::Gone { objects: vec![id.lo] };
-        let about = PendingQuestion::Gone { member: member.clone(), id };
-        self.ask_node(&member.name, &question, about, out)
+        let question = Question::Gone { objects: vec![notice.id.lo] };
+        let node = notice.member.name.clone();
+        self.ask_node(&node, &question, PendingQuestion::Gone(notice), out)
     }
 
     /// Asks a node to delete one of its objects; `false` if that is not possible now.

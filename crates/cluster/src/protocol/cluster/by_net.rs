@@ -59,18 +59,20 @@ impl NodeState {
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster.0 else { return };
         let Some(peer) = cluster.peers.get_mut(node) else { return };
-        if peer.member.incarnation.0 != incarnation || peer.mapped().is_some() {
+        if peer.member.incarnation.0 != incarnation {
             return;
         }
         cluster.has_news = true;
+        let is_mapped = peer.mapped().is_some();
         match (answer, kind, &peer.offer) {
             (Ok(Answer::DataAddress(Some(address))), Some(kind), Some(offer)) => {
-                peer.by_net = Some(kind);
+                // Of a mapped node, only objects to import come by network.
+                peer.by_net = Some(kind).filter(|_| !is_mapped);
                 let (node, section) = (node.to_owned(), offer.data_bytes);
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
             // A node that has not yet seen this one's membership rejects the question.
-            (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) => {
+            (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) if !is_mapped => {
                 peer.ask_net_at_ms = Some(now_ms + ASK_AGAIN_MS);
             }
             _ => peer.by_net = None,

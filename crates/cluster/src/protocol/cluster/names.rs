@@ -313,7 +313,7 @@ impl NodeState {
     }
 
     /// Settles names that are not reserved any more.
-    pub(super) fn settle_reserved(&mut self) {
+    pub(in crate::protocol) fn settle_reserved(&mut self) {
         let home = &self.home;
         let Some(cluster) = &mut self.cluster.0 else {
             return;

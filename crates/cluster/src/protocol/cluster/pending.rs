@@ -1,12 +1,12 @@
 //! Questions of this node to others, under way.
 
 use farrow_membership::Epoch;
-use farrow_net::source::MemberLife;
-use farrow_store::{ClientSlot, ObjectId};
+use farrow_store::ClientSlot;
 
 use super::hint_table::HintFor;
 use super::questions::Question;
 use crate::protocol::identity::PeerIdentity;
+use crate::protocol::replicas::gone_notice::GoneNotice;
 
 /// Subject of a question under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +54,7 @@ pub(in crate::protocol) enum PendingQuestion {
         number: u64,
     },
     /// Whether a member has dropped its replica of an object.
-    Gone {
-        /// The member.
-        member: MemberLife,
-        /// The object.
-        id: ObjectId,
-    },
+    Gone(GoneNotice),
     /// A delete that another node performs.
     Delete {
         /// The node.

@@ -195,6 +195,12 @@ impl OptionalCluster {
         peer.offer.as_ref().filter(|_| is_by_net).map(|offer| offer.region_uid)
     }
 
+    /// The member with this region, however it is reached.
+    pub(in crate::protocol) fn member_with_region(&self, region: u64) -> Option<String> {
+        let mut live = self.live_peers().into_iter();
+        live.find(|node| self.region_offered_by(node) == Some(region))
+    }
+
     /// Time after which a lost node is known to be lost.
     pub(in crate::protocol) fn net_patience_ms(&self) -> u64 {
         let lease_ms = self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
@@ -243,6 +249,14 @@ impl OptionalCluster {
         if let Some(peer) = peers.and_then(|all| all.get_mut(node))
             && peer.by_net.is_some()
         {
+            peer.ask_net_at_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Asks a node for the address of its data server, also one whose memory is mapped.
+    pub(in crate::protocol) fn find_for_import(&mut self, node: &str, has_net: bool, now_ms: u64) {
+        let peers = self.0.as_mut().map(|cluster| &mut cluster.peers);
+        if let Some(peer) = peers.and_then(|all| all.get_mut(node)).filter(|_| has_net) {
             peer.ask_net_at_ms.get_or_insert(now_ms);
         }
     }

@@ -202,12 +202,20 @@ impl NodeState {
         if self.page_came(token, node, &result, out) {
             return;
         }
-        let region = self.cluster.net_region_of(node);
+        let opening = self.replicas.openings.get(&token);
+        let is_import = opening.is_some_and(|opening| opening.import.is_some());
+        let region = match is_import {
+            true => self.cluster.region_offered_by(node).filter(|_| self.cluster.is_peer(node)),
+            false => self.cluster.net_region_of(node),
+        };
         let unreachable = self.cluster.unreachable_by_net(node);
         let is_lost = matches!(result, Err(NetFault::Lost(_)));
-        let is_mapped = self.cluster.is_mapped(node);
+        let is_mapped = self.cluster.is_mapped(node) && !is_import;
         let is_without_net = region.is_none() && self.cluster.is_peer(node);
-        if is_lost {
+        if is_lost && is_import {
+            let has_net = self.replicas.kind().is_some();
+            self.cluster.find_for_import(node, has_net, now_ms);
+        } else if is_lost {
             self.cluster.find_by_net_again(node, now_ms);
         }
         let Some(opening) = self.replicas.openings.get_mut(&token) else {
@@ -217,8 +225,13 @@ impl NodeState {
             return;
         };
         opening.left.remove(node);
+        let is_outdated = opening.outdated.remove(node);
         let what = opening.key.wish.to_string();
         match result {
+            Ok((hold, _)) if is_outdated && region.is_some() => {
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+            }
             Ok((hold, opened)) => {
                 let Some(region) = region else {
                     // The node was lost meanwhile: its answer may be outdated.

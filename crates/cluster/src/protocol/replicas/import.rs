@@ -25,7 +25,8 @@ const IMPORTS_MAX: usize = 256;
 const IMPORTS_PER_SESSION_MAX: usize = 64;
 
 impl NodeState {
-    /// Brings an object of another node and makes it one of this node. `None`: the answer comes later.
+    /// Brings an object of another node and makes it one of this node. `None`: the answer comes
+    /// later.
     pub(in crate::protocol) fn import(
         &mut self,
         ask: ImportAsk,
@@ -38,7 +39,9 @@ impl NodeState {
             return Ok(Some(ReplyBody::Done));
         }
         self.check_writer(slot)?;
-        let Some(node) = self.cluster.net_node_of(origin.hi) else {
+        // Also of a node whose memory is mapped here: the client's node does not map this one's,
+        // and its daemon keeps the object until this one has copied it.
+        let Some(node) = self.cluster.member_with_region(origin.hi) else {
             let text = format!("object {origin} is of no node that is reached by network");
             return Err(WireError::Invalid(text));
         };

@@ -10,6 +10,7 @@ use farrow_net::source::MemberLife;
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
+use super::gone_notice::{GoneNotice, LastNotice};
 use super::state::{Replicas, Replicated, WithoutReplicated};
 use super::withdrawals::{DeleteOrigin, EVERYTHING, Withdrawal};
 use crate::protocol::Action;
@@ -73,7 +74,8 @@ impl NodeState {
     pub(in crate::protocol) fn drop_all_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let replicas = self.replicas.by_origin.values().map(|one| one.node.clone());
         let loading = self.replicas.loading.values().map(|one| one.node.clone());
-        for node in replicas.chain(loading).collect::<BTreeSet<_>>() {
+        let asked = self.replicas.openings.values().flat_map(|one| one.left.iter().cloned());
+        for node in replicas.chain(loading).chain(asked).collect::<BTreeSet<_>>() {
             self.drop_replicas_of(&node, now_ms, out);
         }
     }
@@ -89,6 +91,9 @@ impl NodeState {
         let of_it = self.replicas.by_origin.iter().filter(|(_, replica)| replica.node == node);
         for origin in of_it.map(|((origin, _), _)| *origin).collect::<BTreeSet<_>>() {
             self.drop_replica(origin);
+        }
+        for opening in self.replicas.openings.values_mut().filter(|one| one.left.contains(node)) {
+            opening.outdated.insert(node.to_owned());
         }
         for loading in self.replicas.loading.values_mut().filter(|one| one.node == node) {
             // The transfer in progress reports its end itself.
@@ -238,25 +243,31 @@ impl NodeState {
             }
             return;
         }
-        let is_asked = self.cluster.ask_gone(member, id, out);
+        let number = self.replicas.token();
+        let notice = GoneNotice { member: member.clone(), id, number };
+        let is_asked = self.cluster.ask_gone(notice, out);
+        let again_at_ms = (!is_asked).then_some(now_ms + TELL_AGAIN_MS);
         let leaving = self.replicas.leaving.entry(id).or_default();
-        leaving.insert(member.clone(), (!is_asked).then_some(now_ms + TELL_AGAIN_MS));
+        leaving.insert(member.clone(), LastNotice { number, again_at_ms });
     }
 
     /// A member has dropped its replica of an object, or did not answer.
     pub(in crate::protocol) fn gone_answered(
         &mut self,
-        member: &MemberLife,
-        id: ObjectId,
+        notice: &GoneNotice,
         is_done: bool,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(leaving) = self.replicas.leaving.get_mut(&id) else { return };
+        let GoneNotice { member, id, number } = notice;
+        let Some(leaving) = self.replicas.leaving.get_mut(id) else { return };
+        let Some(last) = leaving.get_mut(member).filter(|last| last.number == *number) else {
+            return;
+        };
         if is_done {
             leaving.remove(member);
-        } else if let Some(again) = leaving.get_mut(member) {
-            *again = Some(now_ms + TELL_AGAIN_MS);
+        } else {
+            last.again_at_ms = Some(now_ms + TELL_AGAIN_MS);
         }
         self.settle_leaving(now_ms, out);
     }

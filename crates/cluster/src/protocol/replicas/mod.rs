@@ -14,11 +14,14 @@
 
 mod delete;
 mod fetch;
+pub(super) mod gone_notice;
 mod import;
 mod invalidate;
 mod listings;
 mod replace;
 mod state;
+#[cfg(test)]
+mod tests;
 mod transfers;
 mod withdrawals;
 
@@ -32,6 +35,7 @@ use super::Action;
 use super::action::answer_to;
 use super::state::NodeState;
 use crate::net::{Interests, NetAction, NetEvent, Rules};
+use gone_notice::LastNotice;
 use state::Port;
 pub(super) use state::{Replicas, WithoutReplicated};
 use transfers::ROOM_MS_MAX;
@@ -120,7 +124,8 @@ impl NodeState {
         }
         let leaving = self.replicas.leaving.iter();
         let late = leaving.flat_map(|(id, members)| {
-            let late = members.iter().filter(|(_, again)| again.is_some_and(|at| at <= now_ms));
+            let is_late = |last: &LastNotice| last.again_at_ms.is_some_and(|at| at <= now_ms);
+            let late = members.iter().filter(|(_, last)| is_late(last));
             late.map(|(member, _)| (*id, member.clone())).collect::<Vec<_>>()
         });
         let late = late.collect::<Vec<_>>();

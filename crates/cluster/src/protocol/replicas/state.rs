@@ -174,7 +174,8 @@ impl Replicas {
             openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
-        let leaving = self.leaving.values().flat_map(|all| all.values().flatten().copied());
+        let leaving = self.leaving.values().flat_map(BTreeMap::values);
+        let leaving = leaving.filter_map(|last| last.again_at_ms);
         let waiters = self.openings.values().flat_map(|one| [&one.waiters, &one.late]);
         let waiters = waiters
             .chain(self.loading.values().flat_map(|one| [&one.waiters, &one.later]))

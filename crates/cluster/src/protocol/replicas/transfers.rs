@@ -75,6 +75,9 @@ pub(in crate::protocol) struct Opening {
     pub(in crate::protocol) fault: Option<WireError>,
     /// Objects recalled meanwhile: a node may have answered before the recall.
     pub(in crate::protocol) gone: BTreeSet<ObjectId>,
+    /// Nodes whose answer that is under way may be of an earlier life: the home does not know that
+    /// this node would have a replica.
+    pub(in crate::protocol) outdated: BTreeSet<String>,
     pub(in crate::protocol) deadline_ms: u64,
     /// Until this time a node that cannot be reached may be restarting.
     pub(in crate::protocol) lost_ms: u64,
@@ -101,6 +104,7 @@ impl Opening {
             is_hint_awaited: false,
             fault: None,
             gone: BTreeSet::new(),
+            outdated: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             lost_ms,
             import: None,

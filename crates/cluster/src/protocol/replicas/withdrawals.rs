@@ -6,6 +6,7 @@ use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 use farrow_wire::{SealItem, WireError, WireTarget};
 
+use super::gone_notice::LastNotice;
 use super::transfers::DeleteWaiter;
 use crate::protocol::context::RequestContext;
 
@@ -72,6 +73,5 @@ impl Withdrawal {
     }
 }
 
-/// Members that still have replicas of an object. A member that was not reached has the time of the
-/// next notification.
-pub(in crate::protocol) type Leaving = BTreeMap<MemberLife, Option<u64>>;
+/// Members that still have replicas of an object.
+pub(in crate::protocol) type Leaving = BTreeMap<MemberLife, LastNotice>;

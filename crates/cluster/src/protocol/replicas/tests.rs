@@ -1,0 +1,379 @@
+//! Answers of other nodes that come late: to an earlier notice, or from an earlier life. Two nodes
+//! of one cluster; the test is their network.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Length, Offset, Region, Span};
+use farrow_net::frame::Opened;
+use farrow_net::source::MemberLife;
+use farrow_store::{
+    Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions, RemoteClient, SpillHead,
+};
+use farrow_wire::{
+    Extent, Hello, ImportStep, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Welcome,
+    WireError,
+};
+
+use super::withdrawals::EVERYTHING;
+use super::{FetchKey, FetchWaiter};
+use crate::net::query::{Brought, NetQuery};
+use crate::net::{Interests, NetAction, NetEvent, NetFault};
+use crate::protocol::cluster::{
+    AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction, Question,
+};
+use crate::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, node_key,
+};
+
+const NAMES: [&str; 2] = ["a", "b"];
+const INCARNATION: u64 = 5;
+const ROUND_MS: u64 = 10;
+const CLIENT: SessionId = SessionId(1);
+
+/// No member has opened anything.
+struct NoInterests;
+
+impl Interests for NoInterests {
+    fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
+        BTreeSet::new()
+    }
+
+    fn close(&self, _: ObjectId) -> BTreeSet<MemberLife> {
+        BTreeSet::new()
+    }
+
+    fn reopen(&self, _: ObjectId) {}
+
+    fn is_any(&self, _: ObjectId) -> bool {
+        false
+    }
+}
+
+enum Message {
+    ToPeer(Vec<u8>),
+    Question(u64, Vec<u8>),
+    Answer(u64, Vec<u8>),
+}
+
+/// Two nodes that read each other's objects by network.
+struct Pair {
+    nodes: [NodeState; 2],
+    now_ms: u64,
+    messages: VecDeque<(usize, Message)>,
+    /// Questions of the other node that are not answered: their number here, and there.
+    asked: Vec<(u64, u64)>,
+}
+
+fn node(number: usize) -> NodeState {
+    let mut options = RegionOptions::for_capacity(Length(256 << 10));
+    (options.objects_max, options.clients_max) = (16, 4);
+    let geometry = Layout::new(&options).unwrap().geometry;
+    let fabric = Arc::new(ShmFabric::memfd("late-answers", geometry).unwrap());
+    let region = Region::map(fabric, Access::Home, None).unwrap();
+    let home = Home::create(Arc::new(region), &options, 0).unwrap();
+    let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
+    let mut node = NodeState::new(home, daemon, AdoptedState::default(), 0);
+    node.set_net(Arc::new(NoInterests), Arc::default(), "net", None);
+    node.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
+    let options = ClusterOptions {
+        net: Some("127.0.0.1:9".to_owned()),
+        name: NAMES[number].parse().unwrap(),
+        address: number.to_string(),
+        agreement: AgreementKind::Embedded,
+        seeds: (number == 1).then(|| "0".to_owned()).into_iter().collect(),
+        lease_ms: 1000,
+        offer: Offer {
+            host: "one machine".to_owned(),
+            region_uid: node.home().uid().0,
+            control_bytes: 1,
+            data_bytes: 1 << 30,
+            capacity: 1,
+            base: 0,
+            ways: Vec::new(),
+        },
+        incarnation: INCARNATION,
+        seed: 7 + number as u64,
+    };
+    node.join_cluster(options, 0, &mut Vec::new()).unwrap();
+    node
+}
+
+impl Pair {
+    fn new() -> Self {
+        let nodes = [node(0), node(1)];
+        let mut pair = Self { nodes, now_ms: 0, messages: VecDeque::new(), asked: Vec::new() };
+        let is_ready =
+            |pair: &Self| pair.nodes.iter().all(|one| one.cluster.net_nodes().len() == 1);
+        while !(is_ready(&pair) && pair.nodes.iter().all(|one| one.members().has_lease)) {
+            assert!(pair.now_ms < 60_000, "the two are no cluster after a minute");
+            pair.round();
+        }
+        pair
+    }
+
+    fn round(&mut self) -> Vec<Action> {
+        self.now_ms += ROUND_MS;
+        let mut others = Vec::new();
+        for number in [0, 1] {
+            let mut out = Vec::new();
+            self.nodes[number].tick(self.now_ms, &mut out);
+            others.extend(self.send(number, out));
+        }
+        while let Some((to, message)) = self.messages.pop_front() {
+            let (now_ms, mut out) = (self.now_ms, Vec::new());
+            let from = (NAMES[1 - to], INCARNATION);
+            match message {
+                Message::ToPeer(body) => self.nodes[to].told(from, &body, now_ms, &mut out),
+                Message::Question(token, body) => {
+                    let number = self.asked.len() as u64;
+                    self.asked.push((number, token));
+                    self.nodes[to].asked(number, from, &body, now_ms, &mut out);
+                }
+                Message::Answer(token, body) => {
+                    self.nodes[to].answered(token, Ok(body), now_ms, &mut out);
+                }
+            }
+            others.extend(self.send(to, out));
+        }
+        others
+    }
+
+    /// Queues messages to the other node, and returns the other actions.
+    fn send(&mut self, by: usize, actions: Vec<Action>) -> Vec<Action> {
+        let mut others = Vec::new();
+        for action in actions {
+            let message = match action {
+                Action::Peer(PeerAction::Tell { body, .. }) => Message::ToPeer(body),
+                Action::Peer(PeerAction::Ask { token, body, .. }) => Message::Question(token, body),
+                Action::Peer(PeerAction::Map { node, .. }) => {
+                    self.nodes[by].mapped(&node, Err("another machine".to_owned()));
+                    continue;
+                }
+                Action::Peer(PeerAction::Answer { token: number, body }) => {
+                    let (_, token) = self.asked[number as usize];
+                    Message::Answer(token, body)
+                }
+                other => {
+                    others.push(other);
+                    continue;
+                }
+            };
+            self.messages.push_back((1 - by, message));
+        }
+        others
+    }
+}
+
+impl Pair {
+    /// A client of node b sends a request to node a; the answer.
+    fn ask(&mut self, session: u64, body: RequestBody) -> Result<ReplyBody, WireError> {
+        let (seq, mut out) = (self.now_ms + 1, Vec::new());
+        let (session, request) = (SessionId(session), Request { seq, body });
+        self.nodes[0].handle(session, request, self.now_ms, 1, &mut out);
+        let mut others = self.send(0, out);
+        let until_ms = self.now_ms + 10_000;
+        loop {
+            for action in others {
+                if let Action::Send { session: to, reply, .. } = action
+                    && (to, reply.seq) == (session, seq)
+                {
+                    return reply.body;
+                }
+            }
+            assert!(self.now_ms < until_ms, "no answer after 10 s");
+            others = self.round();
+        }
+    }
+
+    /// A connection for requests of a process of node b.
+    fn connect(&mut self, session: u64, pid: u32, earlier: Option<&Welcome>) -> Welcome {
+        let remote_client = Some(RemoteClient { node: node_key("b") });
+        let peer = PeerIdentity { pid, start_time: 1, uid: 0, remote_client };
+        self.nodes[0].opened(SessionId(session), peer, self.now_ms);
+        let resume = earlier.map(|it| (it.region_uid, it.slot, it.nonce));
+        let (namespace, node) = (String::new(), String::new());
+        let maps_memory = false;
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node, maps_memory };
+        match self.ask(session, RequestBody::Hello(hello)) {
+            Ok(ReplyBody::Welcome(welcome)) => welcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reserve(&mut self, session: u64, name: &str) -> Result<ReplyBody, WireError> {
+        self.ask(session, RequestBody::Reserve { names: vec![name.to_owned()] })
+    }
+}
+
+fn asked_token(actions: &[Action]) -> u64 {
+    let [Action::Peer(PeerAction::Ask { token, .. })] = actions else { panic!("{actions:?}") };
+    *token
+}
+
+/// Regression test: a member drops its replica, answers, and opens the object again. The home then
+/// sends a second notice for a delete. The first answer arrived now and counted for the second
+/// notice. When that one failed, a replica of the deleted object stayed.
+#[test]
+fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
+    let mut pair = Pair::new();
+    let (now_ms, home) = (pair.now_ms, &mut pair.nodes[0]);
+    let member = MemberLife { name: "b".to_owned(), incarnation: INCARNATION };
+    let id = ObjectId { hi: home.home().uid().0, lo: 77 };
+    let notice = |home: &mut NodeState| {
+        let mut out = Vec::new();
+        home.tell_member_gone(&member, id, now_ms, &mut out);
+        asked_token(&out)
+    };
+    let (first, second) = (notice(home), notice(home));
+    let done = postcard::to_allocvec(&Answer::Done).unwrap();
+    let out = &mut Vec::new();
+    home.answered(first, Ok(done.clone()), now_ms, out);
+    assert!(home.replicas.is_elsewhere(id), "the second notice has no answer");
+    home.answered(second, Err("the link broke".to_owned()), now_ms, out);
+    assert!(home.replicas.is_elsewhere(id), "the second notice failed");
+    // The failure of an earlier notice changes nothing either.
+    let third = notice(home);
+    home.answered(second, Err("late".to_owned()), now_ms, out);
+    home.answered(third, Ok(done), now_ms, out);
+    assert!(!home.replicas.is_elsewhere(id));
+}
+
+/// The description of an object of a home, as its data server sends it.
+fn described(home: &NodeState) -> Opened {
+    let head = SpillHead {
+        id: ObjectId { hi: home.home().uid().0, lo: 1 << 32 },
+        kind: ObjectKind::Bytes,
+        size: Length(100),
+        descriptor_bytes: 0,
+        metadata_bytes: 0,
+        origins: vec![Span::new(Offset(4096), Length(128))],
+    };
+    let brought = Brought {
+        head: head.encode(),
+        name: Some("t".to_owned()),
+        descriptor: Vec::new(),
+        descriptor_crc: 0,
+        metadata: Vec::new(),
+        metadata_crc: 0,
+        sealed_at_ns: 1,
+    };
+    let blocks = vec![Span::new(Offset(0), Length(128))];
+    Opened { blocks, entry: brought.encode().unwrap(), inline: vec![7; 128] }
+}
+
+fn opened_at(home: &str, actions: &[Action]) -> Option<u64> {
+    actions.iter().find_map(|action| match action {
+        Action::Net(NetAction::Open { token, node, .. }) if node == home => Some(*token),
+        _ => None,
+    })
+}
+
+/// Regression test: a home is killed after it described an object, and its next daemon says that
+/// all earlier replicas are gone. The description was still in the queue of the reader's node and
+/// became a replica, which the home does not know and never recalls.
+#[test]
+fn a_description_from_an_earlier_life_becomes_no_replica() {
+    let mut pair = Pair::new();
+    let opened = described(&pair.nodes[0]);
+    let (now_ms, reader) = (pair.now_ms, &mut pair.nodes[1]);
+    let key = FetchKey::new(NetQuery::Name("t".to_owned()), Extent::Whole).unwrap();
+    let waiter = FetchWaiter { key, session: CLIENT, seq: 1, until_ms: u64::MAX };
+    let mut out = Vec::new();
+    assert_eq!(reader.fetch(waiter, now_ms, &mut out), Ok(None));
+    let token = opened_at("a", &out).unwrap();
+
+    let gone = Question::Gone { objects: vec![EVERYTHING.lo] };
+    let gone = postcard::to_allocvec(&gone).unwrap();
+    reader.asked(0, ("a", INCARNATION), &gone, now_ms, &mut Vec::new());
+    let answer = |hold| {
+        let result = Ok((hold, opened.clone()));
+        NetEvent::Opened { token, node: "a".to_owned(), result }
+    };
+    let mut out = Vec::new();
+    reader.net_event(answer(9), now_ms, &mut out);
+    let released = Action::Net(NetAction::Release { node: "a".to_owned(), hold: 9 });
+    assert_eq!(out, [released], "neither an answer to the client nor a transfer");
+
+    let until_ms = now_ms + 1_000;
+    let mut again = None;
+    while again.is_none() && pair.now_ms < until_ms {
+        again = opened_at("a", &pair.round());
+    }
+    assert_eq!(again, Some(token), "the home is asked again");
+    let (now_ms, reader, mut out) = (pair.now_ms, &mut pair.nodes[1], Vec::new());
+    reader.net_event(answer(10), now_ms, &mut out);
+    let is_answer = |action: &Action| {
+        matches!(action, Action::Send { session: CLIENT, reply, .. }
+            if matches!(reply.body, Ok(ReplyBody::Fetched(Some(_)))))
+    };
+    assert!(out.iter().any(is_answer), "{out:?}");
+}
+
+/// Regression test: a client's connection for requests broke, and the other node did not notice.
+/// The client's next put of the same name failed, since its own earlier connection had reserved it.
+#[test]
+fn a_new_connection_for_requests_ends_the_broken_one() {
+    let mut pair = Pair::new();
+    let first = pair.connect(10, 42, None);
+    assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
+    // Another process, and one that has seen the place, end nothing.
+    pair.connect(11, 43, Some(&first));
+    assert!(matches!(pair.reserve(11, "t"), Err(WireError::NameTaken { .. })));
+    let second = pair.connect(12, 42, Some(&first));
+    assert_eq!(pair.reserve(12, "t"), Ok(ReplyBody::Done));
+    assert!(matches!(pair.reserve(11, "t"), Err(WireError::NameTaken { .. })));
+    // The slot of the first may be another client's by now.
+    pair.connect(13, 42, Some(&first));
+    assert!(matches!(pair.reserve(13, "t"), Err(WireError::NameTaken { .. })));
+    pair.connect(14, 42, Some(&second));
+    assert_eq!(pair.reserve(14, "t"), Ok(ReplyBody::Done));
+}
+
+/// Regression test: node a maps the memory of node b, and b does not map that of a. A client of b
+/// put an object at a: it wrote the value, and then a refused to bring it.
+#[test]
+fn an_object_of_a_mapped_node_is_imported_by_network() {
+    let mut pair = Pair::new();
+    let of_b = Arc::clone(pair.nodes[1].home().region());
+    let fabric = Arc::clone(of_b.fabric());
+    let reader = Reader::open(of_b).unwrap();
+    pair.nodes[0].mapped("b", Ok(MappablePeer { fabric, reader }));
+    pair.connect(10, 42, None);
+    assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
+    let opened = described(&pair.nodes[1]);
+    let origin = (pair.nodes[1].home().uid().0, 1 << 32);
+    let step = ImportStep::Seal { name: Some("t".to_owned()), metadata: None, is_pinned: false };
+    let import = RequestBody::Import { origin, step, wait_ms: 60_000 };
+    let (request, mut out) = (Request { seq: 7, body: import }, Vec::new());
+    let now_ms = pair.now_ms;
+    pair.nodes[0].handle(SessionId(10), request, now_ms, 1, &mut out);
+    let token = opened_at("b", &out).unwrap();
+
+    // Nothing was fetched from b before, so there is no connection to its data server.
+    let lost = Err(NetFault::Lost("no connection".to_owned()));
+    let event = NetEvent::Opened { token, node: "b".to_owned(), result: lost };
+    let mut out = Vec::new();
+    pair.nodes[0].net_event(event, now_ms, &mut out);
+    let mut later = pair.send(0, out);
+    let is_connected = |action: &Action| matches!(action, Action::Net(NetAction::Connect { node, .. }) if node == "b");
+    let until_ms = now_ms + 1_000;
+    while pair.now_ms < until_ms
+        && !(later.iter().any(is_connected) && opened_at("b", &later).is_some())
+    {
+        later.extend(pair.round());
+    }
+    assert!(later.iter().any(is_connected), "{later:?}");
+    assert_eq!(opened_at("b", &later), Some(token), "it is tried again");
+    let (event, mut out) =
+        (NetEvent::Opened { token, node: "b".to_owned(), result: Ok((9, opened)) }, Vec::new());
+    let now_ms = pair.now_ms;
+    pair.nodes[0].net_event(event, now_ms, &mut out);
+    let is_done = |action: &Action| {
+        matches!(action, Action::Send { session: SessionId(10), reply, .. }
+            if matches!(reply.body, Ok(ReplyBody::Fetched(Some(_)))))
+    };
+    assert!(out.iter().any(is_done), "{out:?}");
+    assert!(pair.nodes[0].home().has_name("t").unwrap());
+}
