@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
+from conftest import LIMIT_SECONDS
 from farrow.cli import main
 from farrow.cli._estimate import estimate
 
@@ -156,6 +157,7 @@ def test_estimates(tmp_path: Path) -> None:
 _ESTIMATE_WHILE_IT_SHRINKS = """
 import sys, threading
 from pathlib import Path
+import pyarrow as pa
 from farrow.cli._estimate import estimate
 
 path = Path(sys.argv[1])
@@ -169,9 +171,15 @@ def rewrite():
 
 other = threading.Thread(target=rewrite)
 other.start()
-found = [estimate(path).likely for _ in range(300)]
-over.set()
-other.join()
+try:
+    for _ in range(300):
+        try:
+            estimate(path)
+        except (ValueError, OSError, pa.ArrowException):
+            pass  # a part of a file may be no table
+finally:
+    over.set()
+    other.join()
 assert estimate(path).likely > 0
 """
 
@@ -185,7 +193,9 @@ def test_a_file_that_is_truncated_while_it_is_estimated_ends_no_process(
     path = tmp_path / f"numbers{ending}"
     write(numbers(2), path)
     command = [sys.executable, "-c", _ESTIMATE_WHILE_IT_SHRINKS, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=4 * LIMIT_SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 
