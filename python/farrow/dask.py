@@ -88,12 +88,13 @@ def register(wanted: bool) -> None:
             # The look-up loads what Dask registers lazily, which would replace ours.
             before = _registered(dask_serialize, cls), _registered(dask_deserialize, cls)
             _before[cls] = before
-            dask_serialize.register(cls)(_serializer(before[0]))
             dask_deserialize.register(cls)(_deserializer(before[1]))
-        elif not wanted and cls in _before:
+        if cls in _before:
             serialize, _ = _before[cls]
             # Messages may still arrive: the deserializer stays, and knows both forms.
-            dask_serialize.register(cls)(serialize or _not_here)
+            dask_serialize.register(cls)(
+                _serializer(serialize) if wanted else serialize or _not_here
+            )
 
 
 def _registered(dispatch: Any, cls: type) -> Callable[..., Any] | None:
