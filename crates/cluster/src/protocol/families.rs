@@ -155,6 +155,23 @@ impl NodeState {
         }
     }
 
+    /// Ends clients that are expected back and map nothing any more: a client maps the region for as
+    /// long as it may return.
+    pub(super) fn end_unmapped_orphans(&mut self, now_ms: u64) {
+        if self.orphans.is_empty() || !self.ended_orphans.is_due(now_ms) {
+            return;
+        }
+        let all = self.orphans.iter();
+        let ended = all.filter(|(slot, peer)| {
+            self.cluster.is_seen_here(**peer)
+                && !self.is_bare(**slot)
+                && self.is_unmapped_by(**slot)
+        });
+        for slot in ended.map(|(slot, _)| *slot).collect::<Vec<_>>() {
+            self.orphan_died(slot, now_ms);
+        }
+    }
+
     /// Ends the sessions that mapped no memory and that a former daemon left.
     pub(super) fn end_bare_orphans(&mut self, now_ms: u64) {
         let bare = self.orphans.keys().copied().filter(|slot| self.is_bare(*slot));

@@ -105,6 +105,7 @@ impl NodeState {
             self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
             self.doubts_at_ms,
+            (!self.orphans.is_empty()).then_some(self.ended_orphans.at_ms),
             self.leases.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
@@ -122,6 +123,7 @@ impl NodeState {
         }
         self.reclaim.tick(&mut self.home, now_ms);
         self.release_in_doubt(now_ms);
+        self.end_unmapped_orphans(now_ms);
         self.tick_leases(now_ms, out);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);

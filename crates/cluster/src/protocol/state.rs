@@ -10,7 +10,7 @@ use super::parts::admission::Admission;
 use super::parts::buffers::Buffers;
 use super::parts::cluster_record::retained_rules;
 use super::parts::eviction::Eviction;
-use super::parts::families::Families;
+use super::parts::families::{EndedOrphans, Families};
 use super::parts::fanout::FanOut;
 use super::parts::leases::Leases;
 use super::parts::quota::{Quota, Quotas};
@@ -96,6 +96,8 @@ pub struct NodeState {
     pub(super) reclaim: Reclaim,
     /// Time of the next check for clients that did not return after a kill; `None`: there are none.
     pub(super) doubts_at_ms: Option<u64>,
+    /// The next check for clients that ended while one daemon followed another.
+    pub(super) ended_orphans: EndedOrphans,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
@@ -149,6 +151,7 @@ impl NodeState {
             rules,
             reclaim: Reclaim::new(now_ms),
             doubts_at_ms: Some(now_ms),
+            ended_orphans: EndedOrphans::new(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),
             prepared: 0,

@@ -24,6 +24,36 @@ pub(in crate::protocol) struct Family {
     pub(in crate::protocol) wait_ms: u64,
 }
 
+/// First check for orphans that map nothing: a client that was admitted by the former daemon has
+/// mapped the region by then.
+const ENDED_MS_MIN: u64 = 1_000;
+/// Longest pause between these checks.
+const ENDED_MS_MAX: u64 = 60_000;
+
+/// When to look for orphans that have ended: their goodbye was answered by the former daemon, which
+/// still waited for the end of their mapping when it was replaced or killed.
+#[derive(Debug)]
+pub(in crate::protocol) struct EndedOrphans {
+    pub(in crate::protocol) at_ms: u64,
+    wait_ms: u64,
+}
+
+impl EndedOrphans {
+    pub(in crate::protocol) fn new(now_ms: u64) -> Self {
+        Self { at_ms: now_ms.saturating_add(ENDED_MS_MIN), wait_ms: ENDED_MS_MIN }
+    }
+
+    /// Whether a check is due; the next one is later.
+    pub(in crate::protocol) fn is_due(&mut self, now_ms: u64) -> bool {
+        if self.at_ms > now_ms {
+            return false;
+        }
+        self.wait_ms = (self.wait_ms * 2).min(ENDED_MS_MAX);
+        self.at_ms = now_ms.saturating_add(self.wait_ms);
+        true
+    }
+}
+
 impl Families {
     pub(in crate::protocol) fn count(&self) -> usize {
         self.places.len()
