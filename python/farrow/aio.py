@@ -96,7 +96,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """``Client.close``, and the end of the client's threads.  Calls on their way end first."""
+        """``Client.close``, and the end of the client's threads once their calls have ended."""
         self.sync.close()
         self._threads.shutdown(wait=False)
 

@@ -126,13 +126,14 @@ def _path_of(file: str, name: str | None) -> Iterator[Path]:
         yield Path(copy.name)
 
 
-def _put_file(path: Path, options: argparse.Namespace) -> int:
+def _put_file(path: Path, options: argparse.Namespace) -> None:
     name = object_name(path) if options.name is None else options.name
     client = _connect(options)
     if client.contains(name) and not options.replace:
         raise CommandError(f"{name!r} exists already (--replace puts this one in its place)")
     if options.bytes:
-        return _put_bytes(client, path, name, options)
+        _put_bytes(client, path, name, options)
+        return
     began = time.perf_counter()
     besides = _bytes_of(client, name) if options.replace else 0
     expected = estimate(path, delimiter=options.delimiter, has_header=options.header)
@@ -172,7 +173,7 @@ def _put_file(path: Path, options: argparse.Namespace) -> int:
     }
     if options.json:
         print_json(facts)
-        return 0
+        return
     share = "all of it built in place" if in_place == total else f"{human_bytes(in_place)} in place"
     out = console()
     out.print(
@@ -184,7 +185,6 @@ def _put_file(path: Path, options: argparse.Namespace) -> int:
         f"loaded in {human_seconds(loaded - began)}, sealed in {human_seconds(sealed - looked)}",
         style="dim",
     )
-    return 0
 
 
 def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> Any:
@@ -250,7 +250,7 @@ def _delete_if_there(client: Any, name: str) -> None:
         client.delete(name)
 
 
-def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
+def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> None:
     """Store a file's bytes unchanged, read directly into the region."""
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -279,7 +279,6 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
             f"{visible(name)}  {human_bytes(size)}, loaded in {human_seconds(seconds)}",
             markup=False,
         )
-    return 0
 
 
 def _get(options: argparse.Namespace) -> int:
