@@ -63,12 +63,11 @@ fn sample(daemon: &Daemon, client: &Client) -> Sample {
 }
 
 /// One thread's share of a round: what it makes it takes away.
-fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64) {
+fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64, bytes: &[u8]) {
     let mut objects: Vec<ObjectKey> = Vec::new();
     let mut holds = Vec::new();
     let mut writers = Vec::new();
     let sizes = [0, 100, 1_000, 5_000, 40_000, 200_000, 1_000_000];
-    let bytes = bytes_of(thread + 1, 1_000_000);
     for operation in 0..operations {
         let value = Value::Bytes(&bytes[..sizes[dice.roll(7) as usize]]);
         match dice.roll(16) {
@@ -140,10 +139,13 @@ fn memory_descriptors_and_fragmentation_stay_flat() {
                 scope.spawn(move || {
                     let staying = daemon.client();
                     let mut dice = Dice(0x50a_c000 + thread);
+                    // Once for all rounds: malloc would sometimes keep a freed megabyte, and that
+                    // would be counted as growth of the client.
+                    let bytes = bytes_of(thread + 1, 1_000_000);
                     let share = operations / THREADS / ROUNDS / 2;
                     while started.recv().is_ok() {
-                        work(&staying, &mut dice, share, thread);
-                        work(&daemon.client(), &mut dice, share, thread);
+                        work(&staying, &mut dice, share, thread, &bytes);
+                        work(&daemon.client(), &mut dice, share, thread, &bytes);
                         done.send(()).unwrap();
                     }
                 });
