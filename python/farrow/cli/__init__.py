@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of the file (default: by its ending)",
     )
     get.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for it")
+    get.add_argument("--json", action="store_true", help="say what it is, or what was written")
 
     ls = commands.add_parser("ls", parents=[common], help="list the objects")
     ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")

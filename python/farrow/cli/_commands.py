@@ -285,7 +285,10 @@ def _get(options: argparse.Namespace) -> int:
     client = _connect(options)
     value = client.get(_target(client, options.name), timeout=options.wait)
     if options.output is None and options.format is None:
-        _preview(options.name, value)
+        if options.json:
+            print_json(_summary(options.name, value))
+        else:
+            _preview(options.name, value)
         return 0
     target = options.output or "-"
     word = options.format or (format_for(Path(target)) if target != "-" else None)
@@ -301,6 +304,9 @@ def _get(options: argparse.Namespace) -> int:
         sys.stdout.buffer.flush()
     else:
         _write_file(value, Path(target), word)
+        if options.json:
+            written = Path(target).stat().st_size
+            print_json({"name": options.name, "file": target, "format": word, "bytes": written})
     return 0
 
 
@@ -342,17 +348,44 @@ def _write_file(value: Any, target: Path, word: str) -> None:
         raise
 
 
+def _summary(name: str, value: Any) -> dict[str, Any]:
+    """What ``farrow get --json`` prints of an object: its kind, size and shape."""
+    if _is_table(value):
+        table = as_table(value)
+        columns = [
+            {"name": field.name, "type": str(field.type), "nulls": column.null_count}
+            for field, column in zip(table.schema, table.columns, strict=True)
+        ]
+        kind = {"rows": table.num_rows, "columns": columns, "bytes": table.nbytes}
+        return {"name": name, "kind": type(value).__name__, **kind}
+    kind_of_items, shape, size = _shape(value)
+    return {
+        "name": name,
+        "kind": type(value).__name__,
+        "type": kind_of_items,
+        "shape": shape,
+        "bytes": size,
+    }
+
+
+def _shape(value: Any) -> tuple[str, list[int], int]:
+    """Type of the items, shape and bytes of an object that is no table."""
+    if isinstance(value, pa.Tensor):
+        return str(value.type), list(value.shape), value.to_numpy().nbytes
+    if hasattr(value, "shape"):
+        return str(value.dtype), list(value.shape), value.nbytes
+    return "bytes", [value.size], value.size
+
+
 def _preview(name: str, value: Any) -> None:
     """Print the first rows of a table, or a summary of another object."""
     out = console()
     if not _is_table(value):
+        kind, shape, size = _shape(value)
         if isinstance(value, pa.Tensor):
-            kind = f"{value.type} tensor of shape {value.shape}"
-            size = value.to_numpy().nbytes
+            kind = f"{kind} tensor of shape {tuple(shape)}"
         elif hasattr(value, "shape"):
-            kind, size = f"{value.dtype} array of shape {value.shape}", value.nbytes
-        else:
-            kind, size = "bytes", value.size
+            kind = f"{kind} array of shape {tuple(shape)}"
         out.print(f"{visible(name)}  {kind}, {human_bytes(size)}", markup=False)
         return
     table = as_table(value)

@@ -218,8 +218,14 @@ def _physical_bytes() -> int:
 
 
 def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]) -> None:
-    """Single values and groups, one line each, then lists, then the findings."""
+    """The verdict and the findings, then single values and groups, one line each, then lists."""
     out = console()
+    out.print(_verdict(found), style="bold", markup=False)
+    for one in found:
+        mark = "[bold red]error[/]" if one.level == "error" else "[yellow]advice[/]"
+        out.print(mark, end=" ")
+        out.print(f"{one.what}: {one.consequence}.", markup=False)
+        out.print(f"       {one.command}\n", style="bold", markup=False)
     rows = []
     for key, value in survey.items():
         if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()):
@@ -237,13 +243,18 @@ def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]
     devices = _devices()
     if devices:
         out.print(grid(("devices a node can lend (--device PATH)",), [(one,) for one in devices]))
-    for one in found:
-        mark = "[bold red]error[/]" if one.level == "error" else "[yellow]advice[/]"
-        out.print(mark, end=" ")
-        out.print(f"{one.what}: {one.consequence}.", markup=False)
-        out.print(f"       {one.command}\n", style="bold", markup=False)
-    if not found:
-        out.print("[green]All that a node can use is there.[/]")
+
+
+def _verdict(found: list[Finding]) -> str:
+    """One line that says whether a node works here."""
+    errors = sum(one.level == "error" for one in found)
+    if errors:
+        count = "an error prevents it" if errors == 1 else f"{errors} errors prevent it"
+        return f"A node cannot work here: {count}."
+    if found:
+        count = "one change would make" if len(found) == 1 else f"{len(found)} changes would make"
+        return f"A node works here; {count} it faster, larger or tidier."
+    return "A node works here, with all that it can use."
 
 
 def _print_profile(out: Any, profile: dict[str, Any]) -> None:
