@@ -29,7 +29,9 @@ from harness.process import end_on_signal  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 from reproduction.experiment import Room  # noqa: E402
 from reproduction.far import Caches, Network, WhatIf  # noqa: E402
+from reproduction.maintenance import Flush, Maintenance  # noqa: E402
 from reproduction.memory import Descriptor, Initialisation, Strided  # noqa: E402
+from reproduction.objects import Objects, Slower  # noqa: E402
 from reproduction.page import Outcome, markdown, page  # noqa: E402
 from reproduction.windows import Enlarged, Modes, Placement, Windows  # noqa: E402
 
@@ -42,7 +44,7 @@ __all__ = ["EXPERIMENTS", "inside", "main", "measured", "read", "report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Windows(), Placement(), Modes(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(),
-    Strided(), Descriptor(),
+    Flush(), Strided(), Descriptor(), Objects(), Slower(), Maintenance(),
 )  # fmt: skip
 # Time for an experiment to end its nodes, after its time limit.
 _END_SECONDS_MAX = 40.0

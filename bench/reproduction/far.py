@@ -31,6 +31,9 @@ __all__ = ["Caches", "Network", "WhatIf"]
 PRIVATE, MAPPED, GRPC = "private memory", "segments in memory", "gRPC"
 _WINDOWS = ((SCATTER, 6), (CYCLES, 24))
 _DESIGNS = {"thesis": "the thesis' design", "ours": "our design"}
+# The last full day, and a Sunday in the middle of the stream, which begins on a Thursday.
+_DAYS = {"busy": "a working day", "quiet": "a Sunday"}
+_QUIET_DAY = 3
 # Over hours nearly all visited rows are in the cache, for any link.
 _TASKS = {f"{TITLES[one]} {hours} h": (one, hours) for one, hours in (*_WINDOWS, (SCATTER, 72))}
 
@@ -110,21 +113,21 @@ class Network(Experiment):
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
         """Time over the network by time with segments in memory, in the same run of the program."""
 
-        def over(design: str, end: str) -> str | None:
-            texts = []
+        def over(design: str, end: str, pattern: str) -> str | None:
+            near, far = (
+                cells.get(pattern, f"{design}, {end}", place, rate) for place in (MAPPED, GRPC)
+            )
+            found = factor(near, far, 1)
+            return None if found is None else f"{found} ({_DESIGNS[design]})"
+
+        found: dict[str, str | None] = {}
+        for word, end in (("cache", "large cache"), ("none", "no cache"), ("hits", "all hits")):
             for pattern, _ in _WINDOWS:
-                near, far = (
-                    cells.get(pattern, f"{design}, {end}", place, rate) for place in (MAPPED, GRPC)
-                )
-                found = factor(near, far, 1)
-                if found is not None:
-                    texts.append(f"{TITLES[pattern]} {found}")
-            return f"{', '.join(texts)} ({_DESIGNS[design]})" if texts else None
-
-        def both(end: str) -> str | None:
-            return "; ".join(filter(None, (over("thesis", end), over("ours", end)))) or None
-
-        return {"cache": both("large cache"), "none": both("no cache"), "hits": both("all hits")}
+                both = filter(None, (over(design, end, pattern) for design in _DESIGNS))
+                found[f"{word} {pattern}"] = "; ".join(both) or None
+        bare = cells.get(CYCLES, "thesis, no cache", GRPC, rate)
+        shown = None if bare is None else f"{bare:,.0f} rows/s, local server (the thesis' design)"
+        return {f"rate none {CYCLES}": shown, **found}
 
 
 class Caches(Experiment):
@@ -133,57 +136,89 @@ class Caches(Experiment):
     name = "caches"
     title = "Sizes of the cache in front of the network"
     about = (
-        "Scatter-gather over 24 hours with our design of the base line, by the bytes that the cache"
-        " may hold and by what makes room; and the thesis' design beside it."
+        "The windows of the thesis' base line, 6 hours of scatter-gather and 24 of cycles, without"
+        " a cache and by its bytes: the thesis' design and ours, and what makes room. Once on the"
+        " last full day, a Friday, where searches are long, and once on a Sunday, where they are"
+        " short: the thesis picks slow and fast batches of its data."
     )
-    seconds_max = (60.0, 300.0)
+    seconds_max = (150.0, 720.0)
     views = (
-        View("speed", "Throughput", "rows a second", rate, "curves", "bytes of the cache"),
-        View("hits", "Hits", "of a hundred", chart="curves", across="bytes of the cache", digits=1),
-        View("calls", "Calls", "each batch", chart="curves", across="bytes of the cache", digits=1),
-    )
+        *(
+            View(f"{pattern}, {day}", f"{TITLES[pattern].capitalize()}, {words}", "rows a second",
+                 rate, "curves", "bytes of the cache")
+            for pattern, _ in _WINDOWS
+            for day, words in _DAYS.items()
+        ),
+        *(
+            View(f"{pattern}, {day}, hits", f"{TITLES[pattern].capitalize()}, {words}: hits",
+                 "of a hundred", chart="curves", across="bytes of the cache", digits=1)
+            for pattern, _ in _WINDOWS
+            for day, words in _DAYS.items()
+        ),
+    )  # fmt: skip
+    _QUICK = ("64 KiB", "16 MiB")
+    _FULL = ("64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB")
+    _QUIET = ("64 KiB", "1 MiB", "16 MiB", "256 MiB")
 
     def run(self, room: Room) -> Iterator[Sample]:
-        """From a too small cache to one for all rows."""
+        """From no cache to one for all rows, on both days."""
         program, path = network.binary(), _stream(room)
-        sizes = ("64 KiB", "1 MiB", "16 MiB") if room.is_quick else (
-            "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB",
-        )  # fmt: skip
-        policies = ("lru",) if room.is_quick else ("lru", "fifo", "random", "lfu")
-        work = _work(SCATTER, 24, room.pick(1.0, 4.0), 20_480)
-        for size in sizes:
-            for design, policy in (("thesis", "lru"), *(("ours", one) for one in policies)):
-                options = [
-                    *("--design", design, "--policy", policy),
-                    *("--capacity", str(int(number(size)))),
-                ]
-                answer = network.run(program, "compare", str(path), *work, *options)
-                way = f"{design}, {policy.upper() if policy != 'random' else policy}"
-                yield Sample(size, way, "speed", "s", answer["network"]["times"])
-                found = _calls(answer)
-                yield Sample(size, way, "hits", "%", [found["hits, %"]])
-                yield Sample(size, way, "calls", "calls", [found["calls a batch"]])
+        for day in _DAYS:
+            when = ["--day", str(_QUIET_DAY)] if day == "quiet" else []
+            sizes = self._QUICK if room.is_quick else self._QUIET if when else self._FULL
+            for pattern, hours in _WINDOWS:
+                # Policies differ where the cache is too small: one task shows them.
+                is_short = room.is_quick or bool(when) or pattern == CYCLES
+                work = [*_work(pattern, hours, room.pick(0.7, 2.0), 20_480), *when]
+                for size in ("0 B", *sizes):
+                    for way, options in self._ways(size, is_short).items():
+                        answer = network.run(program, "compare", str(path), *work, *options)
+                        times = answer["network"]["times"]
+                        yield Sample(size, way, f"{pattern}, {day}", "s", times)
+                        hits = _calls(answer)["hits, %"]
+                        yield Sample(size, way, f"{pattern}, {day}, hits", "%", [hits])
+
+    @staticmethod
+    def _ways(size: str, is_short: bool) -> dict[str, list[str]]:
+        """Designs with their policies; without a cache, designs alone."""
+        if not number(size):
+            return {f"{one}, no cache": ["--design", one, "--no-cache"] for one in _DESIGNS}
+        policies = ("lru",) if is_short else ("lru", "fifo", "random", "lfu")
+        chosen = (("thesis", "lru"), *(("ours", one) for one in policies))
+        return {
+            f"{design}, {policy.upper() if policy != 'random' else policy}": [
+                *("--design", design, "--policy", policy, "--capacity", str(int(number(size)))),
+            ]
+            for design, policy in chosen
+        }
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """From the smallest to the largest."""
-        sizes = cells.cases("speed")
-        if not sizes:
-            return {"sizes": None}
-        ends = (sizes[0], sizes[-1])
-        found = [
-            (
-                size,
-                cells.get("speed", size, "ours, LRU", rate),
-                cells.get("hits", size, "ours, LRU"),
-            )
-            for size in ends
-        ]
-        texts = [
-            f"{size}: {speed:,.0f} rows a second, {hits:.0f} % hits"
-            for size, speed, hits in found
-            if speed is not None and hits is not None
-        ]
-        return {"sizes": "; ".join(texts) or None}
+        """By size, in both designs; hits at both ends."""
+        found: dict[str, str | None] = {}
+        for pattern, _ in _WINDOWS:
+            for day in _DAYS:
+                texts = [self._sizes(cells, f"{pattern}, {day}", design) for design in _DESIGNS]
+                found[f"{pattern}, {day}"] = "; ".join(filter(None, texts)) or None
+            found[pattern] = found[f"{pattern}, busy"]
+            found[f"hits {pattern}"] = self._hits(cells, f"{pattern}, busy, hits")
+        return found
+
+    @staticmethod
+    def _sizes(cells: Cells, variant: str, design: str) -> str | None:
+        parts = []
+        for size in cells.cases(variant):
+            policy = "no cache" if not number(size) else "LRU"
+            speed = cells.get(variant, size, f"{design}, {policy}", rate)
+            if speed is not None:
+                parts.append(f"{speed:,.0f} ({policy if not number(size) else size})")
+        return f"{_DESIGNS[design]}: {', '.join(parts)} rows/s" if parts else None
+
+    @staticmethod
+    def _hits(cells: Cells, variant: str) -> str | None:
+        sizes = [size for size in cells.cases(variant) if number(size)]
+        ends = [cells.get(variant, size, "thesis, LRU") for size in sizes[:: len(sizes) - 1 or 1]]
+        shown = [f"{value:.0f} %" for value in ends if value is not None]
+        return f"{' to '.join(shown)} (the thesis' design)" if shown else None
 
 
 class WhatIf(Experiment):
@@ -248,6 +283,7 @@ class WhatIf(Experiment):
         spread = (
             f"{min(checks):.2f} to {max(checks):.2f} of the run with delays" if checks else None
         )
+        here = cells.get("latency", "memory here", next(iter(_TASKS)))
         cxl = "; ".join(
             f"{link}: {found}"
             for link in ("CXL, direct", "CXL, switched")
@@ -257,5 +293,6 @@ class WhatIf(Experiment):
             "ThymesisFlow": of("ThymesisFlow"),
             "CXL": cxl or None,
             "Power10": of("Power10"),
+            "local": None if here is None else f"{here:.0f} ns",
             "predicted": spread,
         }

@@ -90,7 +90,7 @@ class Initialisation(Experiment):
             room.note(str(error))
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Parts in coherent memory."""
+        """Parts in coherent memory; before a write nothing is flushed there."""
 
         def part(name: str, place: str) -> float | None:
             return cells.get("coherent", name, place, _ms)
@@ -102,21 +102,29 @@ class Initialisation(Experiment):
             allocate, publish, write = (value or 0.0 for value in parts)
             return f"{allocate + publish:.3g} of {allocate + publish + write:.3g} ms"
 
-        describe, rebuild = (
-            cells.get("micro", f"{work} 3 columns", "farrow") for work in ("describe", "rebuild")
-        )
-        found = part("find it, first value", OTHER)
+        found: dict[str, str | None] = {}
+        for word, place in (("own", OWN), ("other", OTHER)):
+            found[f"allocate {word}"] = _shown_ms(part("allocate 64 KiB", place))
+            found[f"write {word}"] = _shown_ms(part("write (the copy)", place))
+            found[f"publish {word}"] = _published(cells, place)
+            found[f"all {word}"] = _shown_ms(part("put a table, all parts", place))
+            found[f"rest {word}"] = rest(place)
+        for work in ("describe", "rebuild"):
+            taken = cells.get("micro", f"{work} 3 columns", "farrow")
+            found[work] = None if taken is None else f"{taken:.2g} us"
+        first = part("find it, first value", OTHER)
+        known = first is not None
         return {
-            "allocate": _shown_ms(part("allocate", OTHER)),
-            "rest own": rest(OWN),
-            "rest other": rest(OTHER),
-            "send": None if found is None else f"none is sent; found and used in {found:.3g} ms",
-            "get own": _shown_ms(part("get 1000 x 1 kB", OWN)),
-            "get other": _shown_ms(part("get 1000 x 1 kB", OTHER)),
-            "describe": None
-            if describe is None or rebuild is None
-            else f"{describe:.2g} and {rebuild:.2g} us",
+            "before": "none: the memory is clean before it is granted again" if known else None,
+            "send": f"none is sent; found and used in {first:.3g} ms" if known else None,
+            **found,
         }
+
+
+def _published(cells: Cells, place: str) -> str | None:
+    """Publishing in node-local memory, where lines are written back; none are in coherent one."""
+    found = cells.get("node-local", "publish", place, _ms)
+    return None if found is None else f"{found:.3g} ms (memory declared node-local)"
 
 
 class Strided(Experiment):
@@ -154,21 +162,32 @@ class Strided(Experiment):
             yield _pattern(series, [value * 1e-9 for taken in rounds for value in taken])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Remote over own bandwidth."""
+        """Remote over own bandwidth, and the greatest of another node's."""
 
         def ratio(work: str, case: str) -> float | None:
             own, other = (cells.get(work, case, place, _gib_per_s) for place in _PLACES)
             return other / own if own and other else None
 
-        read = ratio("load", "64 bit, 1 thread")
-        ratios = [
+        cases = [(work, case) for work in ("load", "store") for case in cells.cases(work)]
+
+        def span(strided: bool) -> str | None:
+            ratios = [
+                found
+                for work, case in cases
+                if (" every " in case) == strided and (found := ratio(work, case)) is not None
+            ]
+            return f"{min(ratios):.2f} to {max(ratios):.2f} of own" if ratios else None
+
+        speeds = [
             found
-            for work in ("load", "store")
-            for case in cells.cases(work)
-            if (found := ratio(work, case)) is not None
+            for work, case in cases
+            if (found := cells.get(work, case, _PLACES[1], _gib_per_s)) is not None
         ]
-        strides = f"{min(ratios):.2f} to {max(ratios):.2f} of own" if ratios else None
-        return {"read": None if read is None else f"{read:.3f}", "strides": strides}
+        return {
+            "widths": span(False),
+            "strides": span(True),
+            "most": f"{max(speeds) * GIB / 1e9:.1f} GB/s" if speeds else None,
+        }
 
 
 _PLACES = ("private memory", "another node's")

@@ -12,10 +12,10 @@ from harness.tasks import Sample
 from farrow import _charts, _page
 from farrow.cli._output import human_bytes, human_seconds
 from reproduction.experiment import Cells, Experiment, View, number
-from reproduction.theirs import FIGURES, LEFT_OUT, UNKNOWN
+from reproduction.theirs import DIFFERENCES, FIGURES, LEFT_OUT, PLACES, WORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Outcome", "markdown", "page"]
 
@@ -60,8 +60,11 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
         _page.tiles(tiles),
         _page.facts("Machine and versions", _machine(document)),
         *(f"<p class=failure>{html.escape(_failure(one))}</p>" for one in failed),
-        "<h2>Theirs and ours</h2>" + _beside(outcomes),
+        "<h2>Theirs and ours</h2>" + _page.table(_HEADS, _rows(outcomes)),
+        "<h2>Differences</h2>" + _page.table(_DIFFERENCE_HEADS, DIFFERENCES.items()),
         *(_section(one) for one in outcomes),
+        "<h2>Every table and figure of the works</h2>" + _page.table(_PLACE_HEADS, _places()),
+        "<h2>The works</h2>" + _page.table(_WORK_HEADS, _works()),
         "<h2>What was left out</h2>"
         + _page.table(("what", "why"), [*LEFT_OUT, *((note, "") for note in document["notes"])]),
     ]
@@ -70,12 +73,18 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
     """Published figures and ours, for a terminal and a file."""
-    lines = ["| experiment | figure | theirs | ours | source of theirs |", "| --- " * 5 + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in _rows(outcomes)]
+    lines = _lines(_HEADS, _rows(outcomes))
     for one in outcomes:
         lines += ["", *([_failure(one)] if one.failure is not None else [])]
         lines += [f"- {one.experiment.name}: {note}" for note in one.notes]
+    lines += ["", *_lines(_DIFFERENCE_HEADS, DIFFERENCES.items())]
+    lines += ["", *_lines(_PLACE_HEADS, _places()), "", *_lines(_WORK_HEADS, _works())]
     return "\n".join(lines) + "\n"
+
+
+def _lines(heads: Sequence[str], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _failure(one: Outcome) -> str:
@@ -91,25 +100,43 @@ def _machine(document: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "load before the run", ", ".join(f"{one:.2f}" for one in document["load"])
 
 
+_HEADS = ("experiment", "figure", "theirs", "ours", "differences", "conditions of theirs", "source")
+_PLACE_HEADS = ("work", "place", "page", "shows", "run again by, or why not")
+_DIFFERENCE_HEADS = ("difference", "between theirs and ours")
+_WORK_HEADS = ("work", "title", "measured on", "pages")
+
+
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
-    """Each published figure of an experiment of this run."""
+    """Each published figure of an experiment of this run; then those that none can have."""
     for one in outcomes:
         ours = one.experiment.ours(Cells(one.samples))
         for figure in FIGURES:
-            if figure.experiment == one.experiment.name:
-                value = figure.value or UNKNOWN
+            if figure.experiment == one.experiment.name and figure.key is not None:
                 yield (
                     one.experiment.name,
                     figure.what,
-                    value,
+                    figure.text,
                     ours[figure.key] or _NOT_MEASURED,
+                    ", ".join(figure.differs),
+                    figure.conditions,
                     figure.source,
                 )
+    for figure in FIGURES:
+        if figure.why_not is not None:
+            yield (
+                "", figure.what, figure.text, f"none: {figure.why_not}", "", figure.conditions,
+                figure.source,
+            )  # fmt: skip
 
 
-def _beside(outcomes: Sequence[Outcome]) -> str:
-    heads = ("experiment", "figure", "theirs", "ours", "source of theirs")
-    return _page.table(heads, _rows(outcomes))
+def _places() -> Iterator[tuple[str, ...]]:
+    for one in PLACES:
+        yield WORKS[one.work].short, one.place, one.page, one.shows, one.run or one.why_not or ""
+
+
+def _works() -> Iterator[tuple[str, ...]]:
+    for one in WORKS.values():
+        yield one.short, f"{one.author}: {one.title} ({one.kind})", one.hardware, one.pages
 
 
 def _section(one: Outcome) -> str:
@@ -142,7 +169,7 @@ def _chart(view: View, found: dict[str, dict[str, float]]) -> str:
         for case, values in found.items():
             for peer, value in values.items():
                 # Axes are logarithmic.
-                if value > 0:
+                if value > 0 and number(case) > 0:
                     lines.setdefault(peer, []).append((number(case), value))
         return _charts.curves(
             {peer: sorted(points) for peer, points in lines.items()},

@@ -1,91 +1,138 @@
-"""Figures of the thesis and the papers, each with its source.
+"""The five works behind Farrow: their tables and figures, and what each of them states.
 
-These are only figures from the project's issues: the texts of the theses were not available.
-``None`` is a published figure that is unknown to us; none is invented, and none is read off a plot.
+``theirs.json`` was made from the texts of the works, and each figure was checked against its text.
+A figure that a work shows as a plot alone has no value: none is read off a plot.  The texts are not
+part of the repository.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
-__all__ = ["FIGURES", "LEFT_OUT", "UNKNOWN", "Figure"]
+__all__ = ["DIFFERENCES", "FIGURES", "LEFT_OUT", "PLACES", "WORKS", "Figure", "Place", "Work"]
 
-UNKNOWN = "not known to us"
-_THESIS = "Khalili 2026, as issue 6 quotes it"
-_THESIS_GAP = "Khalili 2026: no text of it was at hand"
-_PAPERS = "Groet 2023 and HCDS 2024, as issue 4 quotes them"
-_PAPERS_ARROW = "the papers, as issue 2 quotes them"
-_PAPERS_GAP = "Groet 2023 and HCDS 2024: the figures are in no issue"
-_SNAPML = "snapml on such a machine, one thread, a stream like HI-Small, as issue 5 has it"
-_LINKS = "published or announced, as issue 6 has it"
+_DATA = Path(__file__).with_suffix(".json")
+_PLOT = "a plot only"
+_NO_VALUE = "not there"
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A thesis or a paper; ``pages`` says how its pages are known."""
+
+    author: str
+    title: str
+    kind: str
+    year: int
+    hardware: str
+    pages: str
+
+    @property
+    def short(self) -> str:
+        """First author and year."""
+        return f"{self.author.partition(',')[0].split()[-1]} {self.year}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A table or figure of a work: the experiment that runs it again, or the reason why none does.
+
+    Attributes:
+        work: key of the work.
+        place: its name there, such as ``Table 5.5``.
+        page: page or pages.
+        shows: what it shows.
+        kind: ``table``, ``plot`` or ``drawing``.
+        run: name of the experiment.
+        why_not: reason, if there is none.
+    """
+
+    work: str
+    place: str
+    page: str
+    shows: str
+    kind: str
+    run: str | None = None
+    why_not: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One published figure; ``key`` is its name within its experiment."""
+    """One published figure.
 
-    experiment: str
-    key: str
+    Attributes:
+        work: key of the work.
+        place: table, figure or section.
+        page: page or pages.
+        what: what was measured.
+        value: a number, several, or None.
+        unit: unit of the value.
+        conditions: what the work says about it.
+        plot: whether the work shows it as a plot only.
+        experiment: name of the experiment with our result.
+        key: our result's key within it; several figures may have one counterpart.
+        differs: keys of ``DIFFERENCES`` between theirs and ours.
+        why_not: reason, if there is no experiment.
+    """
+
+    work: str
+    place: str
+    page: str
     what: str
-    value: str | None
-    source: str
+    value: float | tuple[float, ...] | None
+    unit: str
+    conditions: str
+    plot: bool = False
+    experiment: str | None = None
+    key: str | None = None
+    differs: tuple[str, ...] = ()
+    why_not: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        if self.value is None:
+            return _PLOT if self.plot else _NO_VALUE
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        return f"{', '.join(_plain(value) for value in values)} {self.unit}"
+
+    @property
+    def source(self) -> str:
+        """Work, place and page."""
+        return f"{WORKS[self.work].short}, {self.place}, p. {self.page}"
 
 
-FIGURES: tuple[Figure, ...] = (
-    Figure("windows", "72", "scatter-gather 72 h, rows a second", None, _THESIS_GAP),
-    Figure("windows", "240", "scatter-gather 240 h, rows a second", None, _THESIS_GAP),
-    Figure("windows", "720", "scatter-gather 720 h, rows a second", None, _THESIS_GAP),
-    Figure("windows", "bytes", "bytes a live edge, all in one process", "340 to 600", _SNAPML),
-    Figure("placement", "lost", "throughput lost in remote memory", "33 to 61 %", _THESIS),
-    Figure("placement", "scatter-gather 6 h", "scatter-gather 6 h, rows a second, one process",
-           "38,300", _SNAPML),
-    Figure("placement", "scatter-gather 72 h", "the same, 72 h", "636", _SNAPML),
-    Figure("placement", "temp-cycle 24 h", "temporal cycles 24 h, rows a second, one process",
-           "19,000", _SNAPML),
-    Figure("placement", "temp-cycle 72 h", "the same, 72 h", "669", _SNAPML),
-    Figure("enlarged", "enlarged", "throughput as data grow", None, _THESIS_GAP),
-    Figure("modes", "modes", "offline beside real-time mode", None, _THESIS_GAP),
-    Figure("network", "cache", "remote memory faster than gRPC with its best cache",
-           "33 to 313 times", _THESIS),
-    Figure("network", "none", "remote memory faster than gRPC without a cache", "965 times",
-           _THESIS),
-    Figure("network", "hits", "gRPC with every row in its cache, no call made: slower than memory",
-           "18.6 times", _THESIS),
-    Figure("caches", "sizes", "throughput and hit rates by size of the cache", None, _THESIS_GAP),
-    Figure("whatif", "ThymesisFlow", "latency of ThymesisFlow", "900 ns", _LINKS),
-    Figure("whatif", "CXL", "latency of CXL", "170 to 400 ns", _LINKS),
-    Figure("whatif", "Power10", "latency of Power10's memory inception", "150 ns", _LINKS),
-    Figure("whatif", "predicted", "throughput predicted for them", None, _THESIS_GAP),
-    Figure("initialisation", "allocate", "allocate in another node's memory", "4.99 ms", _PAPERS),
-    Figure("initialisation", "rest own", "all but the copy, own memory", "58 of 68 ms", _PAPERS),
-    Figure("initialisation", "rest other", "all but the copy, another node's memory",
-           "118 of 300 ms", _PAPERS),
-    Figure("initialisation", "send", "descriptor to a node", "3.2 ms, one after the other",
-           _PAPERS),
-    Figure("initialisation", "get own", "1000 objects of 1 kB, own memory", "1.89 ms", _PAPERS),
-    Figure("initialisation", "get other", "1000 objects of 1 kB, another node's memory", "5.05 ms",
-           _PAPERS),
-    Figure("initialisation", "describe", "describe and rebuild a batch of 3 columns",
-           "58 and 19 us", _PAPERS_ARROW),
-    Figure("strided", "read", "reading remote memory, of local", "0.885", _PAPERS),
-    Figure("strided", "strides", "strided reads and writes by element width", None, _PAPERS_GAP),
-    Figure("descriptor", "copy", "descriptor against full copy", None, _PAPERS_GAP),
-)  # fmt: skip
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,}"
 
-# Published results that are not run here, with the reason.
+
+def _figure(found: dict[str, Any]) -> Figure:
+    value = found["value"]
+    found["value"] = tuple(value) if isinstance(value, list) else value
+    found["differs"] = tuple(found.get("differs", ()))
+    return Figure(**found)
+
+
+_ALL = json.loads(_DATA.read_text())
+WORKS: dict[str, Work] = {key: Work(**found) for key, found in _ALL["works"].items()}
+DIFFERENCES: dict[str, str] = _ALL["differences"]
+PLACES: tuple[Place, ...] = tuple(Place(**found) for found in _ALL["places"])
+FIGURES: tuple[Figure, ...] = tuple(_figure(found) for found in _ALL["figures"])
+
+# What no experiment can show here, with the reason.
 LEFT_OUT: tuple[tuple[str, str], ...] = (
     (
         "ThymesisFlow, and any remote memory that is really slower",
         "not on this machine: nodes are processes that map each other's memory, which is as fast as"
-        " their own. Slower links are predicted, and the sum is checked by delays.",
+        " their own. Slower links are predicted, and the sum is checked by delays; a slower network"
+        " is run by holding back its packets.",
     ),
     (
         "IBM's AML data",
         "not shipped with the project: streams are generated with the statistics of HI-Small.",
-    ),
-    (
-        "Chen's thesis (cache maintenance in the kernel)",
-        "make lab runs it in emulated machines, its figures beside ours: kernel/README.md.",
     ),
     (
         "Plasma, Flight and other stores; snapml in the same run",

@@ -51,6 +51,8 @@ _COPIES = 6
 _ROW_BYTES = 220
 # The tasks for days outside of the process.
 _PLACED = ((SCATTER, "6 h"), (SCATTER, "72 h"), (CYCLES, "24 h"), (CYCLES, "72 h"))
+# What another node's memory is compared with.
+_NEAR = ((OWN, "of own node's memory"), (ALONE, "of one process"))
 
 
 def _measured(
@@ -97,6 +99,9 @@ def _measured(
 
 def _samples(run: Run, case: str, added: float, stats: dict[str, Any]) -> Iterator[Sample]:
     pattern = run.pattern
+    # Searches of a batch that ended at the limit, by the number of its rows: a search each.
+    cut = 1000 * sum(stats["cut_short"].values()) / max(1, len(run.calls) * BATCH)
+    yield Sample(case, run.name, f"{pattern}, cut short", "in 1000 rows", [cut])
     yield Sample(case, run.name, pattern, "s", run.calls)
     yield Sample(case, run.name, f"{pattern}, added", "rows/s", [added])
     edges = max(1, stats["edges"])
@@ -106,8 +111,12 @@ def _samples(run: Run, case: str, added: float, stats: dict[str, Any]) -> Iterat
 
 
 def _rows_a_second(cells: Cells, pattern: str, case: str, peer: str) -> str | None:
+    """The rate, and how many searches ended at the limit, where some did."""
     found = cells.get(pattern, case, peer, rate)
-    return None if found is None else f"{found:,.0f}"
+    if found is None:
+        return None
+    cut = cells.get(f"{pattern}, cut short", case, peer)
+    return f"{found:,.0f} rows/s" + (f"; {cut:,.0f} of 1000 rows cut short" if cut else "")
 
 
 class Windows(Experiment):
@@ -133,7 +142,11 @@ class Windows(Experiment):
         View(f"{SCATTER}, memory", "Memory", "bytes a live edge", digits=1),
         View(f"{SCATTER}, edges", "Live edges", "edges"),
         View(f"{SCATTER}, added", "Adding rows alone", "rows a second"),
-    )
+        View(f"{SCATTER}, cut short", "Scatter-gather searches that ended at the limit",
+             "of 1000 rows", chart="", digits=1),
+        View(f"{CYCLES}, cut short", "Cycle searches that ended at the limit",
+             "of 1000 rows", chart="", digits=1),
+    )  # fmt: skip
 
     def run(self, room: Room) -> Iterator[Sample]:
         """Every window over the same stream."""
@@ -149,8 +162,8 @@ class Windows(Experiment):
         seconds = room.pick(1.5, 10.0)
         with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
             for hours, pattern in (
-                (6, SCATTER), (24, CYCLES), (72, SCATTER), (72, CYCLES), (240, SCATTER),
-                (720, SCATTER), (240, CYCLES), (720, CYCLES),
+                (6, SCATTER), (24, SCATTER), (24, CYCLES), (72, SCATTER), (72, CYCLES),
+                (240, SCATTER), (720, SCATTER), (240, CYCLES), (720, CYCLES),
             ):  # fmt: skip
                 name = f"{pattern}-{hours}"
                 both = {
@@ -164,13 +177,19 @@ class Windows(Experiment):
                     yield from _samples(found[0], f"{hours} h", *found[1:])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Rates of the graph in one process."""
+        """Rates of both graphs; for the largest window, its bytes."""
         size = cells.get(f"{SCATTER}, memory", "720 h", ALONE)
+        edges = cells.get(f"{SCATTER}, edges", "720 h", ALONE)
+        rates = {
+            f"{pattern} {hours} h, {word}": _rows_a_second(cells, pattern, f"{hours} h", way)
+            for pattern in (SCATTER, CYCLES)
+            for hours in (6, 24, 72, 240, 720)
+            for word, way in (("local", ALONE), ("remote", OTHER))
+        }
+        shown = size is not None and edges is not None
         return {
-            "72": _rows_a_second(cells, SCATTER, "72 h", ALONE),
-            "240": _rows_a_second(cells, SCATTER, "240 h", ALONE),
-            "720": _rows_a_second(cells, SCATTER, "720 h", ALONE),
-            "bytes": None if size is None else f"{size:.0f} (720 h)",
+            "bytes": f"{size:.0f} B an edge of {edges:,.0f} (720 h)" if shown else None,
+            **rates,
         }
 
 
@@ -205,22 +224,21 @@ class Placement(Experiment):
                     yield Sample(case, run.name, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Over all windows; negative values are gains."""
-        texts = []
-        for place, words in ((OWN, "of own node's memory"), (ALONE, "of one process")):
-            lost = []
-            for pattern, case in _PLACED:
+        """Share of the throughput lost, by window and over all; negative values are gains."""
+        found: dict[str, str | None] = {}
+        by_place: dict[str, list[float]] = {}
+        for pattern, case in _PLACED:
+            texts = []
+            for place, words in _NEAR:
                 near = cells.get(pattern, case, place, rate)
                 far = cells.get(pattern, case, OTHER, rate)
                 if near and far:
-                    lost.append(100 * (1 - far / near))
-            if lost:
-                texts.append(f"{min(lost):.0f} to {max(lost):.0f} % {words}")
-        rates = {
-            f"{pattern} {case}": _rows_a_second(cells, pattern, case, ALONE)
-            for pattern, case in _PLACED
-        }
-        return {"lost": "; ".join(texts) or None, **rates}
+                    lost = 100 * (1 - far / near)
+                    by_place.setdefault(words, []).append(lost)
+                    texts.append(f"{lost:.0f} % {words}")
+            found[f"lost {pattern} {case}"] = "; ".join(texts) or None
+        ends = [f"{min(lost):.0f} to {max(lost):.0f} % {words}" for words, lost in by_place.items()]
+        return {"lost": "; ".join(ends) or None, **found}
 
 
 def _offline(
@@ -293,14 +311,19 @@ class Modes(Experiment):
                             yield Sample(f"{hours} h", peer, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Offline compared with real time, in one process."""
-        texts = []
+        """Offline compared with real time, in one process and in another node's memory."""
+        found: dict[str, str | None] = {}
         for pattern, case in ((SCATTER, "6 h"), (CYCLES, "24 h")):
-            pair = [cells.get(pattern, case, f"{mode}, {ALONE}", rate) for mode in
-                    ("offline", "real time")]  # fmt: skip
-            if pair[0] and pair[1]:
-                texts.append(f"{TITLES[pattern]} {pair[0] / pair[1]:.2f} of real time")
-        return {"modes": "; ".join(texts) or None}
+            texts = []
+            for way in (ALONE, OTHER):
+                offline, real_time = (
+                    cells.get(pattern, case, f"{mode}, {way}", rate)
+                    for mode in ("offline", "real time")
+                )
+                if offline and real_time:
+                    texts.append(f"offline {offline / real_time:.2f} of real time, {way}")
+            found[pattern] = "; ".join(texts) or None
+        return found
 
 
 class Enlarged(Experiment):
