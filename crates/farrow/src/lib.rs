@@ -19,59 +19,23 @@
 
 #![forbid(unsafe_code)]
 
-mod arena;
-mod background;
-mod batch;
-mod blocks;
-mod client;
+mod api;
 mod clock;
-mod connect;
-mod delete;
-mod draft;
+mod cluster;
+mod connection;
 mod error;
-mod extents;
-mod far_draft;
-mod far_put;
-mod get;
-mod held_bytes;
 mod huge;
-mod inherited;
 pub mod interrupt;
 mod key;
-mod local;
-mod local_entries;
 mod lock;
-mod mapping;
-mod name_claim;
-mod namespaces;
-mod node;
-mod nodes;
-mod object;
-mod object_reservation;
+mod memory;
+mod objects;
 mod options;
-mod pending_holds;
-mod pool;
-mod put;
-mod put_on;
-mod registry;
-mod reserved_names;
-mod reserved_objects;
-mod residency;
-mod room;
-mod seal;
-mod sealing;
-mod session;
 mod share;
 mod spans;
-mod subscription;
-mod sync;
-mod turn;
-mod unused;
 mod value;
-mod write_batch;
-mod writer;
 
-pub use client::{Client, FabricStats, ListedObject, Stats};
+pub use api::{Client, FabricStats, ListedObject, Stats};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
@@ -81,14 +45,14 @@ pub use farrow_wire::{
     EvictedReport, MemberInfo, Members, NamespaceReport, NamespaceSpec, PartSpec, Reach, Rights,
     Rule,
 };
-pub use held_bytes::{BatchBytes, BatchItem};
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, WaitFor};
 pub use interrupt::CancelToken;
 pub use key::ObjectKey;
-pub use object::{Hold, Object, ObjectBytes};
+pub use memory::pool::{Pool, PoolStats};
+pub use objects::held_bytes::{BatchBytes, BatchItem};
+pub use objects::object::{Hold, Object, ObjectBytes};
+pub use objects::subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};
+pub use objects::writer::{Writer, WriterMemory};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, LINGER, ObjectOptions, SpawnCommand};
-pub use pool::{Pool, PoolStats};
 pub use share::{OpenedValue, ShareOptions, SharedValue, share};
-pub use subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};
 pub use value::Value;
-pub use writer::{Writer, WriterMemory};

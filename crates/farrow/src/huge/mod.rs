@@ -9,6 +9,7 @@
 
 mod append;
 mod discover;
+mod far_draft;
 mod labels;
 mod layout;
 mod place;
@@ -28,15 +29,15 @@ use farrow_store::{Entry, Metadata, ObjectId};
 pub use append::AppendOptions;
 pub use layout::Partition;
 
-use crate::client::Client;
+use crate::api::Client;
 use crate::clock::{deadline_after, millis};
-use crate::draft::Draft;
+use crate::connection::session::Session;
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::key::ObjectKey;
 use crate::lock::lock;
-use crate::object::Object;
-use crate::session::Session;
+use crate::objects::draft::Draft;
+use crate::objects::object::Object;
 use crate::value::Value;
 use labels::ChunkNode;
 use layout::{ChunkList, Clash};

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use farrow_store::{Metadata, ObjectId};
 use farrow_wire::PartSpec;
 
-use crate::client::{Client, ListedObject};
-use crate::delete::delete;
-use crate::draft::{Draft, SealedHold};
+use crate::api::{Client, ListedObject};
+use crate::cluster::nodes::NodeReach;
+use crate::connection::session::Session;
 use crate::error::Error;
-use crate::far_draft::FarDraft;
+use crate::huge::far_draft::FarDraft;
 use crate::key::ObjectKey;
-use crate::nodes::NodeReach;
-use crate::object::Object;
+use crate::objects::delete::delete;
+use crate::objects::draft::{Draft, SealedHold};
+use crate::objects::object::Object;
 use crate::options::ObjectOptions;
-use crate::session::Session;
 use crate::value::Value;
 
 /// A node that may have objects of a table, as a client reaches it.

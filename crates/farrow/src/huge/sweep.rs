@@ -5,7 +5,7 @@ use farrow_store::ObjectId;
 use super::HugeTable;
 use super::labels;
 use super::place::Place;
-use crate::client::Client;
+use crate::api::Client;
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::lock::lock;

@@ -1,0 +1,175 @@
+//! Searches and waits for objects.
+
+use std::time::{Duration, Instant};
+
+use farrow_arrow::ArrowObject;
+use farrow_wire::PartSpec;
+
+use crate::api::Client;
+use crate::clock::{deadline_after, millis, wall_clock_ns};
+use crate::error::Error;
+use crate::interrupt;
+use crate::key::ObjectKey;
+use crate::objects::held_bytes::{self, BatchBytes, BatchItem};
+use crate::objects::object::Object;
+
+impl Client {
+    /// Finds and holds a sealed object. Sends no message if the object is in memory here. Otherwise
+    /// waits up to `timeout` for a name to be sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] with a zero timeout, else [`Error::Timeout`]; [`Error::NodeLost`] and
+    /// [`Error::NodeUnreachable`] name the node that has the object, or may have it.
+    pub fn get(&self, target: &ObjectKey, timeout: Duration) -> Result<Object, Error> {
+        self.get_by(target, timeout, || self.get_now(target))
+    }
+
+    /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`]
+    /// does. If the object's memory is not mapped here, only the part is transferred, once for all
+    /// processes of the machine. A part consists of the selected rows of each selected column;
+    /// string bytes, children of nested types and dictionaries are transferred whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`]; [`Error::InvalidArgument`] for an unknown or ambiguous column, and for an
+    /// object without columns or rows.
+    pub fn get_part(
+        &self,
+        target: &ObjectKey,
+        part: &PartSpec,
+        timeout: Duration,
+    ) -> Result<ArrowObject, Error> {
+        self.get_by(target, timeout, || self.get_part_now(target, part))
+    }
+
+    fn get_by<T>(
+        &self,
+        target: &ObjectKey,
+        timeout: Duration,
+        look: impl Fn() -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if timeout.is_zero() {
+            return Err(Error::NotFound { what: target.to_string() });
+        }
+        let started = Instant::now();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.wait_until(std::slice::from_ref(target), 1, deadline)?;
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            if Instant::now() >= deadline {
+                let waited_ms = millis(started.elapsed());
+                return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
+            }
+            // Deleted between its seal and the search, or an id, which cannot be waited for.
+            interrupt::pause(Duration::from_millis(1).min(timeout))?;
+        }
+    }
+
+    /// As [`Self::get`] for each target, within one `timeout`. Missing targets are waited for with
+    /// one message.
+    ///
+    /// # Errors
+    ///
+    /// The error of the first target that fails.
+    pub fn get_many(&self, targets: &[ObjectKey], timeout: Duration) -> Result<Vec<Object>, Error> {
+        let deadline = deadline_after(timeout);
+        // One clock reading for all: they are used at the same time.
+        let now_ns = wall_clock_ns();
+        let get_now = |target: &ObjectKey| match self.get_here_at(target, now_ns)? {
+            Some(object) => Ok(Some(object)),
+            None => self.get_now(target),
+        };
+        let found: Vec<Option<Object>> = targets.iter().map(get_now).collect::<Result<_, _>>()?;
+        let missing: Vec<ObjectKey> = targets
+            .iter()
+            .zip(&found)
+            .filter(|(_, found)| found.is_none())
+            .map(|(target, _)| target.clone())
+            .collect();
+        if !missing.is_empty() && !timeout.is_zero() {
+            self.wait_until(&missing, missing.len(), deadline)?;
+        }
+        // A target still missing is looked up once more, and then times out.
+        let least = Duration::from_millis(1).min(timeout);
+        let left = || deadline.saturating_duration_since(Instant::now()).max(least);
+        let all = targets.iter().zip(found);
+        all.map(|(target, found)| found.map_or_else(|| self.get(target, left()), Ok)).collect()
+    }
+
+    /// As [`Self::get_many`], at a lower cost for small plain-bytes objects.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get_many`].
+    pub fn get_batch(
+        &self,
+        targets: &[ObjectKey],
+        timeout: Duration,
+    ) -> Result<Vec<BatchItem>, Error> {
+        let now_ns = wall_clock_ns();
+        let mut found = held_bytes::get(self.session(), targets, now_ns)?;
+        self.nodes().get_batch(self.session(), targets, now_ns, &mut found)?;
+        let is_left =
+            |(target, found): (&ObjectKey, &Option<_>)| found.is_none().then(|| target.clone());
+        let left: Vec<ObjectKey> = targets.iter().zip(&found).filter_map(is_left).collect();
+        let mut left = match left.is_empty() {
+            true => Vec::new().into_iter(),
+            false => self.get_many(&left, timeout)?.into_iter(),
+        };
+        let missing = || Error::Protocol("an object was lost on its way to its place".into());
+        let one = |found: Option<BatchBytes>| match found {
+            Some(bytes) => Ok(BatchItem::Bytes(bytes)),
+            None => left.next().map(BatchItem::Object).ok_or_else(missing),
+        };
+        found.into_iter().map(one).collect()
+    }
+
+    fn get_now(&self, target: &ObjectKey) -> Result<Option<Object>, Error> {
+        if let Some(held) = self.session().hold(target)? {
+            return Object::new(self.session(), held).map(Some);
+        }
+        let found = self.hold_elsewhere(target, None)?;
+        found.map(|found| Object::new(&found.session, found.held)).transpose()
+    }
+
+    fn get_part_now(
+        &self,
+        target: &ObjectKey,
+        part: &PartSpec,
+    ) -> Result<Option<ArrowObject>, Error> {
+        if let Some(held) = self.session().hold(target)? {
+            return Object::new(self.session(), held)?.rebuild_part(part).map(Some);
+        }
+        let Some(found) = self.hold_elsewhere(target, Some(part))? else { return Ok(None) };
+        let object = Object::new(&found.session, found.held)?;
+        let arrow = if found.is_part { object.rebuild_arrow() } else { object.rebuild_part(part) };
+        arrow.map(Some)
+    }
+
+    /// Finds and holds an object in memory. Sends no message. `None`: there is no such object, or
+    /// [`Client::get`] would have to ask the node for it.
+    ///
+    /// # Errors
+    ///
+    /// The object or the region is damaged.
+    pub fn get_here(&self, target: &ObjectKey) -> Result<Option<Object>, Error> {
+        self.get_here_at(target, wall_clock_ns())
+    }
+
+    fn get_here_at(&self, target: &ObjectKey, now_ns: u64) -> Result<Option<Object>, Error> {
+        let own = self.session();
+        if own.may_have(target)
+            && let Some(held) = own.hold_here_at(target, now_ns)?
+        {
+            return Object::new(own, held).map(Some);
+        }
+        let found = self.nodes().hold_here_at(own, target, now_ns)?;
+        found.map(|(session, held)| Object::new(&session, held)).transpose()
+    }
+}

@@ -1,0 +1,204 @@
+//! Pins, eviction, and restoring of spilled objects.
+
+use std::collections::BTreeMap;
+use std::slice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_store::{Held, ObjectId, Whereabouts};
+use farrow_wire::link::confused;
+use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
+
+use crate::api::Client;
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::error::named;
+use crate::key::ObjectKey;
+use crate::objects::object::Object;
+
+/// Attempts to hold a spilled object: it may leave memory again between its restore and the hold.
+const RETURNS_MAX: u32 = 16;
+
+/// A file may be long and its disk slow. The node itself gives up after a minute.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
+
+/// Objects of a node whose memory is not mapped.
+type FarTargets = (MemberInfo, Vec<ObjectKey>);
+
+impl Client {
+    /// Pins objects: they are never evicted until they are unpinned by [`Client::unpin`] or
+    /// deleted, or the region ends. Pinning one twice changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] names the first missing object, [`Error::PermissionDenied`] the first of
+    /// another namespace; the others are pinned.
+    pub fn pin(&self, targets: &[ObjectKey]) -> Result<(), Error> {
+        self.set_pins(targets, true)
+    }
+
+    /// Removes pins, including those of other clients.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::pin`].
+    pub fn unpin(&self, targets: &[ObjectKey]) -> Result<(), Error> {
+        self.set_pins(targets, false)
+    }
+
+    /// Evicts objects of this client's namespace, or spills them if the node is set up to, least
+    /// recently used first, until `bytes` more are free. Objects that are held, pinned or being
+    /// written stay. The report counts the evicted objects and bytes and, if too little was freed,
+    /// the bytes that could not be evicted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the node is gone.
+    pub fn evict(&self, bytes: u64) -> Result<EvictedReport, Error> {
+        match self.session().call(RequestBody::Evict { bytes })? {
+            ReplyBody::Evicted(report) => Ok(report),
+            other => Err(confused(&other).into()),
+        }
+    }
+
+    fn set_pins(&self, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
+        let mut first_error = None;
+        let (mut near, mut far) = (Vec::new(), BTreeMap::<String, FarTargets>::new());
+        for target in targets {
+            match self.net_home_of(target)? {
+                None => near.push(target.clone()),
+                Some(node) => {
+                    let some = far.entry(node.name.clone()).or_insert((node, Vec::new()));
+                    some.1.push(target.clone());
+                }
+            }
+        }
+        for (node, targets) in far.into_values() {
+            if let Err(error) = self.set_far_pins(&node, targets, is_pinned) {
+                first_error.get_or_insert(error);
+            }
+        }
+        let targets = &near;
+        for (session, numbers) in self.by_home(targets)? {
+            let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
+            if let Err(error) = set_pins(&session, &some.collect::<Vec<_>>(), is_pinned) {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+}
+
+impl Client {
+    /// Pins or unpins objects of a node whose memory is not mapped here, at that node.
+    fn set_far_pins(
+        &self,
+        node: &MemberInfo,
+        mut left: Vec<ObjectKey>,
+        is_pinned: bool,
+    ) -> Result<(), Error> {
+        let link = self.nodes().request_link(node)?;
+        let mut first_error: Option<Error> = None;
+        for _ in 0..RETURNS_MAX {
+            let mut again = Vec::new();
+            for batch in left.chunks(BATCH_ITEMS_MAX) {
+                let targets = batch.iter().map(ObjectKey::wire).collect();
+                let results = match link.call(RequestBody::Pin { targets, is_pinned })? {
+                    ReplyBody::Pinned(results) => results,
+                    other => return Err(confused(&other).into()),
+                };
+                for (target, result) in batch.iter().zip(results) {
+                    match result.map_err(Error::from) {
+                        Ok(_) => {}
+                        // Spilled objects are restored by the search, and can be pinned then.
+                        Err(Error::NotFound { .. })
+                            if !self.find_at(node, slice::from_ref(target))?.is_empty() =>
+                        {
+                            again.push(target.clone());
+                        }
+                        Err(error) => drop(first_error.get_or_insert(error)),
+                    }
+                }
+            }
+            if again.is_empty() {
+                return first_error.map_or(Ok(()), Err);
+            }
+            left = again;
+        }
+        let what = format!("objects of node {:?}, which leave memory again and again", node.name);
+        Err(first_error.unwrap_or(Error::Timeout { what, waited_ms: 0 }))
+    }
+}
+
+fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
+    let mut first_error: Option<Error> = None;
+    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+        // An object to be pinned must be in memory, and stay there until the node has pinned it.
+        let mut held = Vec::new();
+        for target in batch.iter().filter(|_| is_pinned) {
+            if session.is_away(target)? {
+                held.extend(session.hold(target)?.map(|one| Object::new(session, one)));
+            }
+        }
+        let targets = batch.iter().map(ObjectKey::wire).collect();
+        let results = match session.call(RequestBody::Pin { targets, is_pinned })? {
+            ReplyBody::Pinned(results) => results,
+            other => return Err(confused(&other).into()),
+        };
+        for error in results.into_iter().filter_map(Result::err) {
+            first_error.get_or_insert(WireError::into(error));
+        }
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+impl Session {
+    /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
+    pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
+        for _ in 0..RETURNS_MAX {
+            if let Some(held) = self.hold_here(target)? {
+                return Ok(Some(held));
+            }
+            match self.reader.whereabouts(target.store()).map_err(named)? {
+                Whereabouts::Nowhere => return Ok(None),
+                Whereabouts::InMemory if self.is_outdated(target)? => return Ok(None),
+                Whereabouts::InMemory => {}
+                // If the object is gone meanwhile, its name may have a new object: look again.
+                Whereabouts::Away(id) => self.restore(id)?,
+            }
+        }
+        let what = format!("object {target}, which leaves memory again and again");
+        Err(Error::Timeout { what, waited_ms: 0 })
+    }
+
+    /// Whether there is such an object, in memory or not.
+    pub(crate) fn has(&self, target: &ObjectKey) -> Result<bool, Error> {
+        self.check_process()?;
+        match self.reader.whereabouts(target.store()).map_err(named)? {
+            Whereabouts::Nowhere => Ok(false),
+            Whereabouts::InMemory => Ok(!self.is_outdated(target)?),
+            Whereabouts::Away(_) => Ok(true),
+        }
+    }
+
+    /// Whether the only local copy of an object is a replica that may be outdated.
+    fn is_outdated(&self, target: &ObjectKey) -> Result<bool, Error> {
+        let found = self.reader.lookup(target.store()).map_err(named)?;
+        found.map_or(Ok(false), |entry| Ok(!self.is_current(&entry)?))
+    }
+
+    /// Whether an object is spilled, or moving to or from memory.
+    fn is_away(&self, target: &ObjectKey) -> Result<bool, Error> {
+        let place = self.reader.whereabouts(target.store()).map_err(named)?;
+        Ok(matches!(place, Whereabouts::Away(_)))
+    }
+
+    /// Restores an object, unless it is gone.
+    fn restore(&self, id: ObjectId) -> Result<(), Error> {
+        let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
+        match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

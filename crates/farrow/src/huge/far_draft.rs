@@ -1,0 +1,107 @@
+//! A draft in the client's own memory for a node that this machine cannot map.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use farrow_store::{Metadata, ObjectId};
+use farrow_wire::link::confused;
+use farrow_wire::{ImportStep, MemberInfo, ReplyBody, RequestBody};
+
+use crate::api::Client;
+use crate::clock::deadline_after;
+use crate::cluster::request_link::{FarDestination, ROOM_PAUSE, RequestLink, discard};
+use crate::error::Error;
+use crate::interrupt;
+use crate::memory::room;
+use crate::objects::draft::{Draft, SealedHold};
+use crate::options::ObjectOptions;
+use crate::value::Value;
+
+/// An object whose bytes are in the memory of another node, and that has no name yet. So several
+/// names can be tried, and none is reserved while the bytes are on their way.
+pub(crate) struct FarDraft {
+    link: Arc<RequestLink>,
+    /// The original, which is retained until the other node has the object.
+    staged: SealedHold,
+    is_sealed: bool,
+}
+
+impl FarDraft {
+    /// Writes a value to the memory of the client's own node, and has another node bring it.
+    pub(crate) fn new(
+        client: &Client,
+        node: &MemberInfo,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        let link = client.nodes().request_link(node)?;
+        let deadline = deadline_after(options.wait);
+        let staged = Draft::staged(client.nodes().own(), value, options)?.stage()?;
+        let draft = Self { link, staged, is_sealed: false };
+        loop {
+            match draft.step(ImportStep::Bring) {
+                Ok(ReplyBody::Done) => return Ok(draft),
+                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
+                Ok(other) => return Err(confused(&other).into()),
+                Err(error) if room::is_short(&error) && Instant::now() < deadline => {
+                    interrupt::pause(ROOM_PAUSE)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Seals the object under this name, pinned, with metadata as long as before. `None`: the name
+    /// is taken.
+    pub(crate) fn seal(
+        &mut self,
+        name: &str,
+        metadata: &Metadata,
+    ) -> Result<Option<ObjectId>, Error> {
+        let mut reserved = match FarDestination::reserve(&self.link, vec![Some(name)]) {
+            Ok(mut reserved) => reserved.pop(),
+            Err(Error::AlreadyExists { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (name, metadata) = (Some(name.to_owned()), Some(metadata.encode()));
+        let step = ImportStep::Seal { name, metadata, is_pinned: true };
+        loop {
+            match self.step(step.clone())? {
+                ReplyBody::Fetched(Some((hi, lo))) => {
+                    self.is_sealed = true;
+                    reserved.iter_mut().for_each(FarDestination::is_used);
+                    return Ok(Some(ObjectId { hi, lo }));
+                }
+                ReplyBody::Fetching => {}
+                ReplyBody::Fetched(None) => return Err(self.link.not_found()),
+                other => return Err(confused(&other).into()),
+            }
+        }
+    }
+
+    /// Bytes of the object's buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.staged.bytes()
+    }
+
+    fn step(&self, step: ImportStep) -> Result<ReplyBody, Error> {
+        let id = self.staged.id();
+        let wait_ms = u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
+        self.link.call(RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms })
+    }
+}
+
+impl Drop for FarDraft {
+    fn drop(&mut self) {
+        if !self.link.own.is_own_process() {
+            return;
+        }
+        let id = self.staged.id();
+        if !self.is_sealed {
+            let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
+            self.link.link.tell(RequestBody::Import { origin, step, wait_ms: 0 });
+        }
+        discard(&self.link.own, id);
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory for small objects, several to a page.
+//!
+//! Small objects are written through a second mapping of their chunk, at a private address, which
+//! is removed with the chunk. A system call for each object takes longer than the rest of a put,
+//! and locks the whole file of a region against other clients' writes.
+
+use std::sync::{Arc, Mutex};
+
+use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
+use farrow_store::BLOCK_BYTES;
+
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::interrupt::suspend;
+use crate::lock::lock;
+use crate::memory::room::Demand;
+
+/// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
+/// 1/16 of them.
+pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
+
+/// The first chunk from which small objects are cut; each later one is twice as large.
+const CHUNK_BYTES_FIRST: u64 = 64 << 10;
+/// The largest chunk.
+const CHUNK_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a chunk's mapping that are populated at a time: 64 single page faults cost more, and
+/// the whole chunk at once would be a noticeable pause.
+const READY_BYTES: u64 = 256 << 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    state: Mutex<ArenaState>,
+}
+
+#[derive(Debug, Default)]
+struct ArenaState {
+    /// The unused rest of the chunk.
+    next: u64,
+    end: u64,
+    chunk_bytes: u64,
+    /// The chunk, writable. `None`: the mapping failed.
+    alias: Option<Arc<Alias>>,
+    /// End of the populated part of the alias.
+    ready_end: u64,
+}
+
+impl Arena {
+    /// Memory for `bytes`, rounded up to whole lines, from free memory.
+    pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+        self.take_from(session, bytes, |bytes| session.extents.take_to_cut(session, bytes))
+    }
+
+    /// As [`Self::take`], after that found no memory: the node makes room.
+    pub(crate) fn make(
+        &self,
+        session: &Session,
+        bytes: u64,
+        demand: &Demand,
+    ) -> Result<Span, Error> {
+        self.take_from(session, bytes, |bytes| session.extents.make_to_cut(session, bytes, demand))
+    }
+
+    fn take_from(
+        &self,
+        session: &Session,
+        bytes: u64,
+        fresh: impl FnOnce(u64) -> Result<Span, Error>,
+    ) -> Result<Span, Error> {
+        let length = lines(bytes);
+        let mut state = lock(&self.state);
+        if state.end - state.next < length {
+            // The node is asked under the lock.
+            let _quiet = suspend();
+            let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
+            let fresh = fresh(chunk.max(length))?;
+            state.chunk_bytes = chunk;
+            // A new chunk right behind the old one continues it: nothing is left over.
+            if fresh.offset.0 != state.end {
+                let rest =
+                    Span { offset: Offset(state.next), length: Length(state.end - state.next) };
+                leave(session, rest);
+                state.next = fresh.offset.0;
+            }
+            state.end = fresh.offset.0 + fresh.length.0;
+            state.map(session);
+        }
+        let span = Span { offset: Offset(state.next), length: Length(length) };
+        state.next += length;
+        if state.ready_end < state.next {
+            state.make_ready();
+        }
+        Ok(span)
+    }
+
+    /// Writes bytes to memory that was taken here, and publishes them.
+    pub(crate) fn write(
+        &self,
+        session: &Session,
+        offset: Offset,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let span = Span { offset, length: Length(bytes.len() as u64) };
+        let alias = lock(&self.state).alias.clone();
+        match alias.filter(|alias| alias.span().contains(span)) {
+            Some(alias) => alias.write(offset, bytes)?,
+            // Another thread has started the next chunk since, or the mapping failed.
+            None => session.write_by_call(offset, bytes)?,
+        }
+        // A seal follows, by a release store or by a message.
+        session.region.publish_if_node_local(span)?;
+        Ok(())
+    }
+
+    /// Gives back memory that was not used after all.
+    pub(crate) fn untake(&self, session: &Session, span: Span) {
+        let mut state = lock(&self.state);
+        if span.offset.0 + span.length.0 == state.next {
+            state.next = span.offset.0;
+        } else {
+            drop(state);
+            session.extents.give_lines(session, span);
+        }
+    }
+}
+
+impl ArenaState {
+    /// Maps the new chunk in place of the old one.
+    fn map(&mut self, session: &Session) {
+        let pages = self.next - self.next % page_bytes();
+        let span = Span { offset: Offset(pages), length: Length(self.end - pages) };
+        self.ready_end = pages;
+        self.alias = session
+            .region
+            .alias(span)
+            .inspect_err(|error| tracing::debug!(%error, "a chunk is written by system calls"))
+            .map(Arc::new)
+            .ok();
+    }
+
+    fn make_ready(&mut self) {
+        let start = self.ready_end;
+        self.ready_end = (self.next + READY_BYTES).min(self.end);
+        if let Some(alias) = &self.alias {
+            let part = Span { offset: Offset(start), length: Length(self.ready_end - start) };
+            // If this fails, each page is populated by the first write to it.
+            let _ = alias.populate_part(part);
+        }
+    }
+}
+
+/// `bytes` rounded up to whole lines.
+pub(crate) fn lines(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Gives back the rest of a chunk: whole pages to this client's extents, single lines to the node.
+fn leave(session: &Session, rest: Span) {
+    let end = rest.offset.0 + rest.length.0;
+    let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);
+    let lines = Span { offset: rest.offset, length: Length(first_page - rest.offset.0) };
+    session.extents.give_lines(session, lines);
+    if end > first_page {
+        let pages = Span { offset: Offset(first_page), length: Length(end - first_page) };
+        session.extents.give(session, pages);
+    }
+}

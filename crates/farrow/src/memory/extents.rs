@@ -1,0 +1,635 @@
+//! Memory that the node has granted to this client and that contains no object yet.
+//!
+//! The node grants ranges ahead of need, so that most allocations cost no message. Surplus ranges
+//! are returned. Ranges are whole pages; only the rest of a page is returned as lines.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use farrow_memory::{Length, MapError, Offset, Span, page_bytes};
+use farrow_store::{Run, SpaceAllocator};
+use farrow_wire::WireSpan;
+
+use crate::error::Error;
+use crate::lock::lock;
+use crate::memory::node::{FIRST_CONNECTION, Node};
+use crate::memory::room::{self, Demand, GROUPS_MAX};
+
+/// The first grant. Later ones double up to the maximum: a client that writes little takes little,
+/// and a client that writes much asks seldom.
+const GRANT_BYTES_FIRST: u64 = 256 << 10;
+
+/// The largest grant beyond need, and the most free bytes that a client retains for its next
+/// allocations.
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// Retained bytes are at most this part of the heap, since no other client can use them.
+const AHEAD_PART_OF_HEAP: u64 = 64;
+
+/// The largest grant to be cut up for small objects: one message for several thousand of them.
+const CUT_BYTES_MAX: u64 = 8 << 20;
+
+/// Free ranges that a client retains.
+const RETAINED_RUNS_MAX: usize = 2;
+
+/// For allocations of this size or more nothing is granted ahead: the message costs less than the
+/// first touch of their pages, and the surplus would fragment the heap.
+const EXACT_BYTES_MIN: u64 = 256 << 10;
+
+/// Ranges of one client, allocated by the page.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    /// Whether ranges are mapped writable over the window while they are here.
+    is_writable: bool,
+    /// See [`AHEAD_BYTES_MAX`].
+    ahead_bytes: u64,
+    state: Mutex<ExtentsState>,
+}
+
+#[derive(Debug)]
+struct ExtentsState {
+    free: SpaceAllocator,
+    /// All ranges that are granted and not sealed by the node, from start to end, merged. Objects
+    /// sealed by this client itself remain part of it.
+    granted: BTreeMap<u64, u64>,
+    /// Ranges with an open seal request, by start. A range that is granted again meanwhile was
+    /// sealed and then deleted: it leaves this list, and a late answer to its seal changes nothing.
+    asked: BTreeMap<u64, SealingRange>,
+    /// Number of seal requests so far.
+    seals: u64,
+    /// The connection for which `granted` was last compared with the node's records.
+    connection: u64,
+    grant_bytes: u64,
+}
+
+/// A range with a seal request. The number distinguishes the request from one for the same range
+/// after it was granted again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SealTicket {
+    span: Span,
+    number: u64,
+}
+
+/// A range between a seal request and its answer.
+#[derive(Debug)]
+struct SealingRange {
+    end: u64,
+    number: u64,
+    /// The answer was lost: at the next connection the node reports whether the range is granted.
+    is_lost: bool,
+}
+
+/// The ranges of a grant, and the connection that granted them.
+#[derive(Debug, Clone)]
+pub(crate) struct Granted {
+    pub(crate) ranges: Vec<Span>,
+    pub(crate) connection: u64,
+}
+
+impl Extents {
+    /// The extents of a client in this heap, still empty.
+    pub(crate) fn new(heap: Span, is_writable: bool) -> Result<Self, Error> {
+        let page = page_bytes();
+        let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
+        let free = SpaceAllocator::with_occupied(all, page, page, [all])
+            .map_err(|error| Error::Protocol(format!("the heap of the node: {error}")))?;
+        let state = ExtentsState {
+            free,
+            granted: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            seals: 0,
+            connection: FIRST_CONNECTION,
+            grant_bytes: GRANT_BYTES_FIRST,
+        };
+        let ahead_bytes = (heap.length.0 / AHEAD_PART_OF_HEAP).clamp(page, AHEAD_BYTES_MAX);
+        Ok(Self { is_writable, ahead_bytes, state: Mutex::new(state) })
+    }
+
+    /// Whole pages for `bytes`, from memory that is free here or at the node. Evicts nothing.
+    pub(crate) fn take(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
+        let whole = whole_pages(bytes)?;
+        self.take_or_ask(node, whole, |state| state.want(whole, self.ahead_bytes))
+    }
+
+    /// As [`Self::take`], for a range from which many small objects are cut: more is granted ahead,
+    /// whatever the size.
+    pub(crate) fn take_to_cut(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
+        let whole = whole_pages(bytes)?;
+        let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
+        self.take_or_ask(node, whole, |state| state.want_ahead(whole, ahead_bytes))
+    }
+
+    /// As [`Self::take_to_cut`], after that found no memory: the node makes room, if it can satisfy
+    /// the whole demand.
+    pub(crate) fn make_to_cut(
+        &self,
+        node: &dyn Node,
+        bytes: u64,
+        demand: &Demand,
+    ) -> Result<Span, Error> {
+        let whole = whole_pages(bytes)?;
+        let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
+        let want = lock(&self.state).want_ahead(whole, ahead_bytes);
+        self.ask_for_one(node, whole, want, Some(demand))
+    }
+
+    /// Takes `whole` bytes of free memory here, or requests a grant.
+    fn take_or_ask(
+        &self,
+        node: &dyn Node,
+        whole: u64,
+        want: impl FnOnce(&mut ExtentsState) -> u64,
+    ) -> Result<Span, Error> {
+        let want = {
+            let mut state = lock(&self.state);
+            match state.take(whole) {
+                Some(span) => return Ok(span),
+                None => want(&mut state),
+            }
+        };
+        match self.ask_for_one(node, whole, want, None) {
+            Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
+                // The ranges that this client retains may suffice.
+                if !node.trim_all() {
+                    return Err(error);
+                }
+                self.ask_for_one(node, whole, whole, None)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Requests a grant of one range, and takes `whole` bytes of it.
+    fn ask_for_one(
+        &self,
+        node: &dyn Node,
+        whole: u64,
+        want: u64,
+        demand: Option<&Demand>,
+    ) -> Result<Span, Error> {
+        let granted = self.ask(node, &[whole], want, demand)?;
+        let granted = granted.first().copied().unwrap_or_default();
+        Ok(lock(&self.state).hand_out(granted, whole))
+    }
+
+    /// Requests a range for each size. On return they are recorded, and writable where needed.
+    fn ask(
+        &self,
+        node: &dyn Node,
+        sizes: &[u64],
+        want: u64,
+        demand: Option<&Demand>,
+    ) -> Result<Vec<Span>, Error> {
+        loop {
+            let granted = room::ask(node, sizes.to_vec(), want, demand)?;
+            if lock(&self.state).accept(&granted) {
+                self.make_ready(node, &granted.ranges)?;
+                return Ok(granted.ranges);
+            }
+            // Another thread has found the next daemon since, and returned the ranges.
+            tracing::debug!(?granted, "granted by a daemon that has gone");
+        }
+    }
+
+    /// As [`Self::make`], but without a wait it first tries to take free memory in one piece, with
+    /// no further message.
+    pub(crate) fn take_or_make(
+        &self,
+        node: &dyn Node,
+        sizes: &[u64],
+        demand: &Demand,
+    ) -> Result<Vec<Span>, Error> {
+        if sizes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if demand.wait.is_zero() {
+            let whole = all_whole_pages(sizes)?;
+            let all = whole.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+            match self.take(node, all) {
+                Ok(span) => return Ok(cut(span, &whole)),
+                Err(error) if !room::is_short(&error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        self.make(node, sizes, demand)
+    }
+
+    /// Whole pages for each of `sizes`, all or none. Other objects are evicted for them only if the
+    /// whole demand can be satisfied.
+    pub(crate) fn make(
+        &self,
+        node: &dyn Node,
+        sizes: &[u64],
+        demand: &Demand,
+    ) -> Result<Vec<Span>, Error> {
+        let sizes = all_whole_pages(sizes)?;
+        if !demand.wait.is_zero() {
+            // In the node's queue the request would wait for memory that this client retains.
+            node.trim_all();
+        }
+        let groups = room::groups(&sizes, GROUPS_MAX);
+        let ranges = self.ask(node, &group_sizes(&sizes, &groups), 0, Some(demand))?;
+        let mut spans = Vec::with_capacity(sizes.len());
+        let mut left = &sizes[..];
+        for (range, count) in ranges.into_iter().zip(groups) {
+            let (group, rest) = left.split_at(count.min(left.len()));
+            spans.extend(cut(range, group));
+            left = rest;
+        }
+        Ok(spans)
+    }
+
+    /// Makes granted ranges of the pool writable in place. If that fails, returns all of them.
+    fn make_ready(&self, node: &dyn Node, granted: &[Span]) -> Result<(), Error> {
+        if !self.is_writable {
+            return Ok(());
+        }
+        let ready = granted.iter().try_for_each(|span| node.region().make_writable(*span));
+        if ready.is_err() {
+            self.release(node, granted);
+        }
+        Ok(ready?)
+    }
+
+    /// Takes the pages right behind `end`, if they are free here.
+    pub(crate) fn extend(&self, end: Offset, bytes: u64) -> bool {
+        let Some(bytes) = bytes.checked_next_multiple_of(page_bytes()) else {
+            return false;
+        };
+        let Some(stop) = end.0.checked_add(bytes) else {
+            return false;
+        };
+        lock(&self.state).free.claim(Run { start: end.0, end: stop })
+    }
+
+    /// Takes back unused whole pages. Retains some and returns the rest to the node.
+    pub(crate) fn give(&self, node: &dyn Node, span: Span) {
+        // In a forked child the pages belong to the parent, and another of its threads may hold the
+        // lock.
+        if !node.is_own_process() {
+            return;
+        }
+        let surplus = {
+            let mut state = lock(&self.state);
+            if let Err(error) = state.free.free(span_run(span)) {
+                tracing::error!(%error, "a range was given back twice");
+                return;
+            }
+            state.surplus(self.ahead_bytes)
+        };
+        self.release(node, &surplus);
+    }
+
+    /// Returns unused parts of pages, lines of 128 bytes, which cannot be reused here.
+    pub(crate) fn give_lines(&self, node: &dyn Node, span: Span) {
+        if span.length.0 > 0 && node.is_own_process() {
+            let connection = lock(&self.state).let_go(&[span]);
+            node.give_back(&[span], connection);
+        }
+    }
+
+    /// Records that the node is about to be asked to make this range part of an object.
+    pub(crate) fn asked(&self, span: Span) -> SealTicket {
+        lock(&self.state).asked_to_seal(span)
+    }
+
+    /// Records that the node did not make the range part of an object.
+    pub(crate) fn refused(&self, ticket: SealTicket) {
+        lock(&self.state).end_seal(ticket);
+    }
+
+    /// Records that the range became part of an object.
+    pub(crate) fn sealed(&self, ticket: SealTicket) {
+        lock(&self.state).sealed(ticket);
+    }
+
+    /// Records that the seal was never answered.
+    pub(crate) fn in_limbo(&self, node: &dyn Node, ticket: SealTicket) {
+        if node.is_own_process() {
+            lock(&self.state).in_limbo(ticket);
+        }
+    }
+
+    /// Returns all free ranges to the node. False if there are none.
+    pub(crate) fn trim(&self, node: &dyn Node) -> bool {
+        if !node.is_own_process() {
+            return false;
+        }
+        let free = {
+            let mut state = lock(&self.state);
+            let runs: Vec<Span> = state.free.runs().map(run_span).collect();
+            let free = |run: &Span| state.free.claim(span_run(*run));
+            runs.into_iter().filter(free).collect::<Vec<_>>()
+        };
+        self.release(node, &free);
+        !free.is_empty()
+    }
+
+    /// Returns granted ranges that are neither free here nor in use to the node.
+    fn release(&self, node: &dyn Node, spans: &[Span]) {
+        if spans.is_empty() || !node.is_own_process() {
+            return;
+        }
+        let gone = match self.is_writable {
+            true => self.protected(node, spans),
+            false => spans.to_vec(),
+        };
+        // Only after the protection: a released range may be granted to another client at once.
+        let connection = lock(&self.state).let_go(&gone);
+        for batch in gone.chunks(farrow_wire::BATCH_ITEMS_MAX) {
+            node.give_back(batch, connection);
+        }
+    }
+
+    /// The ranges that could be made read-only. The others must not be granted to another client.
+    fn protected(&self, node: &dyn Node, spans: &[Span]) -> Vec<Span> {
+        let mut gone = Vec::with_capacity(spans.len());
+        for span in spans {
+            let Err(error) = node.region().make_read_only(*span) else {
+                gone.push(*span);
+                continue;
+            };
+            if matches!(error, MapError::TooManyMaps { .. }) {
+                // The range is still writable, and free: the next allocation may take it.
+                let _ = lock(&self.state).free.free(span_run(*span));
+                tracing::debug!(%error, %span, "a range is not given back yet");
+            } else {
+                tracing::error!(%error, %span, "a range cannot be given back");
+            }
+        }
+        gone
+    }
+
+    /// Prepares the comparison with the node's records for a new connection: drops ranges of seals
+    /// with an unknown outcome. Returns the ranges that remain this client's.
+    pub(crate) fn reconcile(&self, connection: u64) -> Vec<Span> {
+        lock(&self.state).reconcile(connection)
+    }
+}
+
+impl ExtentsState {
+    /// Takes pages that are free here.
+    fn take(&mut self, whole: u64) -> Option<Span> {
+        self.free.allocate(whole, alignment_for(whole)).map(run_span)
+    }
+
+    /// The size of the grant to request for `whole` bytes.
+    fn want(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
+        if whole >= EXACT_BYTES_MIN {
+            return whole;
+        }
+        self.want_ahead(whole, ahead_bytes)
+    }
+
+    fn want_ahead(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
+        let want = self.grant_bytes.min(ahead_bytes).max(whole);
+        self.grant_bytes = (self.grant_bytes * 2).min(AHEAD_BYTES_MAX);
+        want
+    }
+
+    /// Records a grant. False: the records were compared with the node's since, and the comparison
+    /// returned the ranges.
+    fn accept(&mut self, granted: &Granted) -> bool {
+        let is_valid = granted.connection == self.connection;
+        if is_valid {
+            granted.ranges.iter().for_each(|range| self.insert_granted(*range));
+        }
+        is_valid
+    }
+
+    /// Removes ranges from the records. Returns the connection on which to release them.
+    fn let_go(&mut self, spans: &[Span]) -> u64 {
+        spans.iter().for_each(|span| self.remove_granted(*span));
+        self.connection
+    }
+
+    fn asked_to_seal(&mut self, span: Span) -> SealTicket {
+        self.seals += 1;
+        let Run { start, end } = span_run(span);
+        self.asked.insert(start, SealingRange { end, number: self.seals, is_lost: false });
+        SealTicket { span, number: self.seals }
+    }
+
+    /// False: the range was sealed, deleted and granted again since.
+    fn end_seal(&mut self, ticket: SealTicket) -> bool {
+        let start = ticket.span.offset.0;
+        let is_open = self.asked.get(&start).is_some_and(|one| one.number == ticket.number);
+        is_open && self.asked.remove(&start).is_some()
+    }
+
+    fn sealed(&mut self, ticket: SealTicket) {
+        if self.end_seal(ticket) {
+            self.remove_granted(ticket.span);
+        }
+    }
+
+    fn in_limbo(&mut self, ticket: SealTicket) {
+        let asked = self.asked.get_mut(&ticket.span.offset.0);
+        if let Some(asked) = asked.filter(|one| one.number == ticket.number) {
+            asked.is_lost = true;
+        }
+    }
+
+    /// See [`Extents::reconcile`]. The range of a seal under way stays: its answer may still
+    /// arrive.
+    fn reconcile(&mut self, connection: u64) -> Vec<Span> {
+        self.connection = connection;
+        let lost: Vec<Run> = (self.asked.iter())
+            .filter(|(_, asked)| asked.is_lost)
+            .map(|(start, asked)| Run { start: *start, end: asked.end })
+            .collect();
+        self.asked.retain(|_, asked| !asked.is_lost);
+        // Ranges that are still granted return to the node: a writer's pages may be read-only.
+        lost.into_iter().for_each(|run| self.remove_granted(run_span(run)));
+        let runs = self.granted.iter().map(|(start, end)| Run { start: *start, end: *end });
+        runs.map(run_span).collect()
+    }
+
+    /// Takes the first `whole` bytes of a new grant; the rest becomes free.
+    fn hand_out(&mut self, granted: Span, whole: u64) -> Span {
+        let (head, tail) = split(granted, whole);
+        if let Some(tail) = tail {
+            let _ = self.free.free(span_run(tail));
+        }
+        head
+    }
+
+    fn insert_granted(&mut self, span: Span) {
+        // A range that was sealed, and deleted since, may be granted again.
+        self.remove_granted(span);
+        self.end_seals(span);
+        let Run { mut start, mut end } = span_run(span);
+        if let Some((before, stop)) = self.granted.range(..start).next_back()
+            && *stop == start
+        {
+            start = *before;
+        }
+        if let Some(stop) = self.granted.remove(&end) {
+            end = stop;
+        }
+        self.granted.insert(start, end);
+    }
+
+    /// Ends the seals of ranges that overlap this one: they were carried out, whatever the answers.
+    fn end_seals(&mut self, span: Span) {
+        let Run { start, end } = span_run(span);
+        let ended: Vec<Run> = (self.asked.range(..end).rev())
+            .take_while(|(_, asked)| asked.end > start)
+            .map(|(from, asked)| Run { start: *from, end: asked.end })
+            .collect();
+        for run in ended {
+            self.asked.remove(&run.start);
+            self.remove_granted(run_span(run));
+        }
+    }
+
+    fn remove_granted(&mut self, span: Span) {
+        let Run { start, end } = span_run(span);
+        let touched: Vec<(u64, u64)> = self
+            .granted
+            .range(..end)
+            .rev()
+            .take_while(|(_, stop)| **stop > start)
+            .map(|(from, stop)| (*from, *stop))
+            .collect();
+        for (from, stop) in touched {
+            self.granted.remove(&from);
+            if from < start {
+                self.granted.insert(from, start);
+            }
+            if stop > end {
+                self.granted.insert(end, stop);
+            }
+        }
+    }
+
+    /// Takes out free ranges beyond those worth retaining. The longest that fit are retained, and
+    /// only a few: each one fragments the heap.
+    fn surplus(&mut self, retained: u64) -> Vec<Span> {
+        let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
+        runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.length));
+        let (mut count, mut bytes) = (0, 0);
+        runs.retain(|run| {
+            let is_retained = count < RETAINED_RUNS_MAX && bytes + run.length.0 <= retained;
+            if is_retained {
+                (count, bytes) = (count + 1, bytes + run.length.0);
+            }
+            !is_retained
+        });
+        runs.retain(|run| self.free.claim(span_run(*run)));
+        runs
+    }
+}
+
+fn whole_pages(bytes: u64) -> Result<u64, Error> {
+    let too_much = || Error::InvalidArgument(format!("{bytes} B are more than memory can hold"));
+    bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(too_much)
+}
+
+fn all_whole_pages(sizes: &[u64]) -> Result<Vec<u64>, Error> {
+    let whole: Vec<u64> = sizes.iter().map(|size| whole_pages(*size)).collect::<Result<_, _>>()?;
+    let all = whole.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
+    whole_pages(all.unwrap_or(u64::MAX)).map(|_| whole)
+}
+
+/// Cuts a range into parts of these sizes, in order; the last part includes the remainder.
+fn cut(range: Span, sizes: &[u64]) -> Vec<Span> {
+    let mut left = range;
+    let mut spans: Vec<Span> = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let (head, rest) = split(left, *size);
+        spans.push(head);
+        left = rest.unwrap_or(Span { length: Length(0), ..left });
+    }
+    if let Some(last) = spans.last_mut() {
+        last.length.0 += left.length.0;
+    }
+    spans
+}
+
+/// The total size of each group.
+fn group_sizes(sizes: &[u64], groups: &[usize]) -> Vec<u64> {
+    let mut left = sizes.iter();
+    groups.iter().map(|count| left.by_ref().take(*count).sum()).collect()
+}
+
+/// Ranges of a huge page or more are aligned to one where that costs nothing.
+fn alignment_for(bytes: u64) -> u64 {
+    if bytes >= farrow_store::HUGE_GRANT_BYTES { farrow_store::HUGE_GRANT_BYTES } else { 1 }
+}
+
+fn split(span: Span, bytes: u64) -> (Span, Option<Span>) {
+    let head = Span { offset: span.offset, length: Length(bytes.min(span.length.0)) };
+    let rest = span.length.0.saturating_sub(bytes);
+    let offset = Offset(span.offset.0 + head.length.0);
+    (head, (rest > 0).then_some(Span { offset, length: Length(rest) }))
+}
+
+pub(crate) fn run_span(run: Run) -> Span {
+    Span { offset: Offset(run.start), length: Length(run.end.saturating_sub(run.start)) }
+}
+
+pub(crate) fn span_run(span: Span) -> Run {
+    Run { start: span.offset.0, end: span.offset.0.saturating_add(span.length.0) }
+}
+
+/// The parts of `theirs` that are in none of `ours`.
+pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
+    let mut ours: Vec<Run> = ours.iter().copied().map(span_run).collect();
+    ours.sort_unstable();
+    let mut left = Vec::new();
+    for span in theirs {
+        let Run { mut start, end } = span_run(*span);
+        for our in &ours {
+            if our.end <= start || our.start >= end {
+                continue;
+            }
+            if our.start > start {
+                left.push((start, our.start - start));
+            }
+            start = start.max(our.end);
+        }
+        if start < end {
+            left.push((start, end - start));
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod models;
+#[cfg(test)]
+mod orders;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(start: u64, end: u64) -> Span {
+        run_span(Run { start, end })
+    }
+
+    #[test]
+    fn what_the_node_granted_and_we_do_not_know_is_found() {
+        let ours = [of(10, 20), of(30, 40)];
+        assert_eq!(difference(&[of(10, 20)], &ours), []);
+        assert_eq!(difference(&[of(0, 50)], &ours), [(0, 10), (20, 10), (40, 10)]);
+        assert_eq!(difference(&[of(15, 35)], &ours), [(20, 10)]);
+        assert_eq!(difference(&[of(1, 2), of(38, 45)], &ours), [(1, 1), (40, 5)]);
+    }
+
+    #[test]
+    fn granted_ranges_merge_and_are_cut() {
+        let heap = of(0, 64 * page_bytes());
+        let extents = Extents::new(heap, false).unwrap();
+        let mut state = lock(&extents.state);
+        state.insert_granted(of(0, 10));
+        state.insert_granted(of(20, 30));
+        state.insert_granted(of(10, 20));
+        assert_eq!(state.granted, BTreeMap::from([(0, 30)]));
+        state.remove_granted(of(5, 8));
+        state.remove_granted(of(25, 30));
+        assert_eq!(state.granted, BTreeMap::from([(0, 5), (8, 25)]));
+        state.remove_granted(of(0, 30));
+        assert!(state.granted.is_empty());
+    }
+}

@@ -1,0 +1,173 @@
+//! An object that is written and not yet sealed: its name and metadata may still change.
+//!
+//! For a caller that tries several names until one is free: the bytes are written once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_store::{Held, Metadata, ObjectId};
+use farrow_wire::SealItem;
+
+use crate::connection::sealing::Sealing;
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::memory::background;
+use crate::objects::object_reservation::ObjectReservation;
+use crate::objects::put::{self, WrittenObject};
+use crate::objects::seal::{self, Sealed};
+use crate::objects::write_batch::WriteBatch;
+use crate::options::ObjectOptions;
+use crate::value::Value;
+
+/// A drop without a seal leaves nothing behind.
+pub(crate) struct Draft {
+    session: Arc<Session>,
+    /// `None` once sealed or abandoned.
+    written: Option<WrittenObject>,
+}
+
+/// An object that was just sealed, held so that it is not evicted before it is pinned.
+#[derive(Debug)]
+pub(crate) struct SealedHold {
+    session: Arc<Session>,
+    held: Option<Held>,
+    id: ObjectId,
+}
+
+impl Draft {
+    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        metadata: &Metadata,
+        wait: Duration,
+    ) -> Result<Self, Error> {
+        let options = ObjectOptions { metadata: Some(metadata), wait, ..ObjectOptions::default() };
+        Self::with(session, value, &options)
+    }
+
+    /// Writes a value that is to be brought to another node, with its labels and without its name.
+    pub(crate) fn staged(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        Self::with(session, value, &ObjectOptions { name: None, ..*options })
+    }
+
+    fn with(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        session.check_process()?;
+        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
+        let options = ObjectOptions { wait, ..*options };
+        let small = &mut WriteBatch::nothing(session);
+        let mut written = put::write(session, value, &options, reservation.into(), small)?;
+        written.item.is_held_by_creator = true;
+        Ok(Self { session: Arc::clone(session), written: Some(written) })
+    }
+
+    /// Replaces the metadata with metadata of the same encoded length.
+    pub(crate) fn relabel(&mut self, metadata: &Metadata) -> Result<(), Error> {
+        match &mut self.written {
+            Some(written) => put::relabel(&self.session, written, &metadata.encode()),
+            None => Err(Error::InvalidArgument("the object is sealed".into())),
+        }
+    }
+
+    /// Seals the object under this name. `None` if the name is taken: try again with another one.
+    pub(crate) fn seal(&mut self, name: &str) -> Result<Option<SealedHold>, Error> {
+        let Some(mut written) = self.written.take() else {
+            return Err(Error::InvalidArgument("the object is sealed".into()));
+        };
+        written.item.name = Some(name.to_owned());
+        let sealing = self.session.sealing();
+        written.ask(&self.session);
+        let result = seal::one(&self.session, written.item.clone());
+        if matches!(&result, Err(no) if matches!(no.error, Error::AlreadyExists { .. })) {
+            self.written = Some(written);
+            return Ok(None);
+        }
+        self.finish(written, result, sealing).map(Some)
+    }
+
+    /// After the reply of the node: holds what was sealed.
+    fn finish(
+        &self,
+        mut written: WrittenObject,
+        result: Sealed,
+        sealing: Sealing<'_>,
+    ) -> Result<SealedHold, Error> {
+        let is_settled = put::settle(&self.session, &mut written, &result);
+        background::take_down(std::mem::take(&mut written.retired));
+        if !is_settled {
+            sealing.never_ends();
+        }
+        let id = result?;
+        let held = self.session.hold(&id.into())?;
+        self.session.confirm(id)?;
+        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
+        Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
+    }
+
+    /// Seals it without a name, until another node has brought it or the client ends.
+    pub(crate) fn stage(mut self) -> Result<SealedHold, Error> {
+        self.seal_nameless(|item| item.is_staged = true)
+    }
+
+    /// Seals it without a name, with a lease for references in flight. Its metadata has the label of
+    /// the lease.
+    pub(crate) fn lease(mut self, lease_ms: u64) -> Result<SealedHold, Error> {
+        self.seal_nameless(|item| item.lease_ms = lease_ms)
+    }
+
+    fn seal_nameless(&mut self, set: impl FnOnce(&mut SealItem)) -> Result<SealedHold, Error> {
+        let Some(mut written) = self.written.take() else {
+            return Err(Error::InvalidArgument("the object is sealed".into()));
+        };
+        set(&mut written.item);
+        let sealing = self.session.sealing();
+        written.ask(&self.session);
+        let result = seal::one(&self.session, written.item.clone());
+        self.finish(written, result, sealing)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(mut written) = self.written.take() {
+            put::abandon(&self.session, &mut written, false);
+            background::take_down(written.retired);
+        }
+    }
+}
+
+impl SealedHold {
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Number of its blocks besides the primary one.
+    pub(crate) fn extra_count(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.entry().extra_count as usize)
+    }
+
+    /// Bytes of the object's buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.entry().size.0)
+    }
+}
+
+impl Drop for SealedHold {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.session.release(held);
+        }
+    }
+}

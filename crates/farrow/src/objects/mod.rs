@@ -1,0 +1,23 @@
+//! Objects at one node: how they are written, sealed, held and deleted.
+//!
+//! * `put` and `batch`: one value, many values. `writer`: bytes that the caller writes in place.
+//!   `draft`: a value that is written before its name is known.
+//! * Before a write: `name_claim` and `object_reservation` reserve a name and a place in the quota.
+//! * `write_batch` combines small writes.
+//! * After it: `local` seals without a message, `seal` by one.
+//! * `object` and `held_bytes`: objects that this client holds. `delete` deletes.
+//! * `subscription`: events of objects.
+
+pub(crate) mod batch;
+pub(crate) mod delete;
+pub(crate) mod draft;
+pub(crate) mod held_bytes;
+pub(crate) mod local;
+pub(crate) mod name_claim;
+pub(crate) mod object;
+pub(crate) mod object_reservation;
+pub(crate) mod put;
+pub(crate) mod seal;
+pub(crate) mod subscription;
+pub(crate) mod write_batch;
+pub(crate) mod writer;

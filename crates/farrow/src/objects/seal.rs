@@ -1,0 +1,99 @@
+//! Requests to the node to seal written memory as objects.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use farrow_store::{Entry, ObjectId};
+use farrow_wire::link::confused;
+use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
+
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::memory::node::Unanswered;
+
+/// The outcome of one object's seal.
+pub(crate) type Sealed = Result<ObjectId, Unsealed>;
+
+/// Why a seal yielded no object.
+#[derive(Debug)]
+pub(crate) struct Unsealed {
+    pub(crate) error: Error,
+    /// Whether an object may exist, or have existed: the request was sent, and no answer arrived.
+    pub(crate) is_unknown: bool,
+}
+
+impl From<Unsealed> for Error {
+    fn from(unsealed: Unsealed) -> Self {
+        unsealed.error
+    }
+}
+
+impl Unsealed {
+    /// The error of a request that was sent.
+    fn sent(error: Error) -> Self {
+        let is_unknown = matches!(
+            error,
+            Error::Timeout { .. }
+                | Error::Protocol(_)
+                | Error::Disconnected { .. }
+                | Error::NodeLost { .. }
+        );
+        Self { error, is_unknown }
+    }
+}
+
+/// Seals one object.
+pub(crate) fn one(session: &Session, item: SealItem) -> Sealed {
+    let mut sealed = many(session, vec![item])?;
+    let none = || Unsealed::sent(Error::Protocol("the node sealed nothing".into()));
+    sealed.pop().unwrap_or_else(|| Err(none()))
+}
+
+/// Seals several objects in one message, each with its own result. The caller has recorded the seal
+/// requests in its extents.
+pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed>, Unsealed> {
+    let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
+    let deadline = Instant::now() + session.timeout;
+    match session.call_numbered(RequestBody::Seal { items }, deadline) {
+        Ok((ReplyBody::Sealed(results), _)) if results.len() == blocks.len() => {
+            let id = |(hi, lo)| ObjectId { hi, lo };
+            let sealed = |result: Result<_, WireError>| {
+                result.map(id).map_err(|error| Unsealed::sent(error.into()))
+            };
+            Ok(results.into_iter().map(sealed).collect())
+        }
+        Ok((other, _)) => Err(Unsealed::sent(confused(&other).into())),
+        Err(Unanswered { error, was_sent: false }) => Err(Unsealed { error, is_unknown: false }),
+        Err(Unanswered {
+            error: error @ (Error::Disconnected { .. } | Error::NodeLost { .. }),
+            ..
+        }) => find_sealed(session, &blocks, &error).ok_or(Unsealed::sent(error)),
+        Err(Unanswered { error, .. }) => Err(Unsealed::sent(error)),
+    }
+}
+
+/// Looks for the objects of a seal whose answer was lost, in the directory and by primary block. An
+/// object not found may have been sealed all the same: the next daemon may have deleted, evicted or
+/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found.
+fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<Sealed>> {
+    let (_, slot, _) = session.place();
+    let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
+    // The former block of a spilled or deleted object may belong to any client by now.
+    let is_own = |entry: &Entry| entry.creator == slot;
+    let listed = session.reader.list("").ok()?.into_iter();
+    for listed in listed.filter(|one| !one.is_spilled && is_own(&one.entry)) {
+        let block = listed.entry.primary.offset.0;
+        if blocks.contains(&block) {
+            found.insert(block, listed.entry.id);
+        }
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let gone = || Error::Disconnected {
+        socket: session.socket.clone(),
+        reason: format!("it sealed some objects of several only: {error}"),
+    };
+    let result = |block| found.get(block).copied().ok_or_else(|| Unsealed::sent(gone()));
+    Some(blocks.iter().map(result).collect())
+}

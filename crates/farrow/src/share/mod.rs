@@ -1,0 +1,295 @@
+//! Values passed by reference: a short message instead of the bytes.
+//!
+//! A value of this process whose buffers are in mapped memory is sealed once more, in place, as an
+//! object with a lease. If its buffers are in the memory of several nodes, each node has one object
+//! that retains its part, and a further object lists these parts and has the descriptor. The
+//! message names one object. `docs/formats/reference.md` specifies the bytes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Field};
+use bytes::Bytes;
+use farrow_arrow::{COPY_ALIGNMENT, Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
+use farrow_memory::{Address, Span};
+use farrow_store::{Metadata, ObjectId};
+use farrow_wire::{EXTRA_BLOCKS_MAX, LEASE_LABEL, LEASE_MS_MAX, RequestBody};
+
+use crate::api::Client;
+use crate::clock::millis;
+use crate::connection::session::{Session, own_sessions};
+use crate::error::Error;
+use crate::key::ObjectKey;
+use crate::objects::draft::{Draft, SealedHold};
+use crate::objects::object::Object;
+use crate::objects::put::{InPlace, describe};
+use crate::options::ObjectOptions;
+use crate::value::Value;
+
+mod layout;
+
+use layout::{Form, Message, Parts, place_of, virtual_offset};
+
+/// When a value is shared, and for how long its reference lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct ShareOptions {
+    /// Fewest bytes in mapped memory.
+    pub bytes_min: u64,
+    /// How long the reference outlives this process, or the [`SharedValue`]; at most an hour.
+    pub lease: Duration,
+}
+
+/// A reference to a value, and the leases on its objects. When it is dropped, or its process dies,
+/// the reference stays valid for the length of the lease.
+#[derive(Debug)]
+pub struct SharedValue {
+    message: Vec<u8>,
+    leases: Vec<Lease>,
+}
+
+impl SharedValue {
+    /// The reference, for [`Client::open_shared`].
+    pub fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// The socket of the node through which the reference was made.
+    pub fn socket(&self) -> &std::path::Path {
+        self.leases.last().map_or(std::path::Path::new(""), |lease| &lease.session().socket)
+    }
+}
+
+/// The lease on one object.
+#[derive(Debug)]
+struct Lease(SealedHold);
+
+impl Lease {
+    fn session(&self) -> &Arc<Session> {
+        self.0.session()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let session = self.session();
+        let ids = vec![(self.0.id().hi, self.0.id().lo)];
+        if !session.is_own_process() || session.tell(RequestBody::EndLeases { ids: ids.clone() }) {
+            return;
+        }
+        // The daemon restarts. A drop must not wait for its successor.
+        let session = Arc::clone(session);
+        let work = move || {
+            if let Err(error) = session.call(RequestBody::EndLeases { ids }) {
+                tracing::debug!(%error, "leases last until this client ends");
+            }
+        };
+        let thread = std::thread::Builder::new().name("farrow-lease".into()).stack_size(256 << 10);
+        drop(thread.spawn(work));
+    }
+}
+
+/// The sessions in whose memory a value is, each with the blocks that contain it.
+struct Survey {
+    plan: Plan,
+    used: Vec<(Arc<Session>, Vec<Span>)>,
+}
+
+impl Survey {
+    /// Describes a value over the memory of all sessions. `None`: too little of it is there.
+    fn new(value: &Value<'_>, options: &ShareOptions) -> Result<Option<Self>, Error> {
+        let sessions = own_sessions();
+        if !may_lie_in(value, &sessions, options.bytes_min) {
+            return Ok(None);
+        }
+        let mut found: Vec<(Arc<Session>, InPlace<'_>)> =
+            sessions.into_iter().map(|session| (session, InPlace::default())).collect();
+        // The index of a session counts those that are used, in the order of their first use.
+        let mut used: Vec<usize> = Vec::new();
+        let mut locate = |pointer: *const u8, length: usize| {
+            let mut all = found.iter_mut().enumerate();
+            let (number, offset) = all.find_map(|(number, (session, in_place))| {
+                Some((number, in_place.locate(session, pointer, length)?))
+            })?;
+            let index = used.iter().position(|one| *one == number).unwrap_or_else(|| {
+                used.push(number);
+                used.len() - 1
+            });
+            virtual_offset(index, offset)
+        };
+        let plan = describe(value, &mut locate)?;
+        if plan.in_place_bytes() < options.bytes_min.max(1)
+            || plan.copy_bytes() > plan.in_place_bytes()
+        {
+            return Ok(None);
+        }
+        let of_use = |number: usize| {
+            let (session, in_place) = found.get_mut(number)?;
+            Some((Arc::clone(session), std::mem::take(in_place).into_spans()))
+        };
+        let used: Vec<_> = used.into_iter().filter_map(of_use).collect();
+        if used.iter().any(|(_, spans)| spans.len() > EXTRA_BLOCKS_MAX) {
+            return Ok(None);
+        }
+        Ok(Some(Self { plan, used }))
+    }
+}
+
+/// Whether enough bytes of a value are in the regions of the sessions, without reading any data.
+fn may_lie_in(value: &Value<'_>, sessions: &[Arc<Session>], bytes_min: u64) -> bool {
+    let mut bytes = 0u64;
+    let mut count = |buffer: &Buffer| {
+        let address = Address(buffer.as_ptr() as usize);
+        if sessions.iter().any(|session| session.region.offset_of(address).is_some()) {
+            bytes = bytes.saturating_add(buffer.len() as u64);
+        }
+    };
+    match value {
+        Value::Bytes(_) => {}
+        Value::NdArray { data, .. } => count(data),
+        Value::Array { data, .. } => each_buffer(data, &mut count),
+        Value::ChunkedArray { chunks, .. } => {
+            chunks.iter().for_each(|chunk| each_buffer(chunk, &mut count));
+        }
+        Value::RecordBatch { batch, .. } => {
+            batch.columns.iter().for_each(|column| each_buffer(column, &mut count));
+        }
+        Value::Table { batches, .. } => {
+            let columns = batches.iter().flat_map(|batch| &batch.columns);
+            columns.for_each(|column| each_buffer(column, &mut count));
+        }
+    }
+    bytes >= bytes_min.max(1)
+}
+
+fn each_buffer(data: &ArrayData, count: &mut dyn FnMut(&Buffer)) {
+    data.buffers().iter().for_each(&mut *count);
+    data.child_data().iter().for_each(|child| each_buffer(child, count));
+}
+
+/// Shares a value whose buffers are in memory that this process maps: in held objects, in a pool, on
+/// one node or several. Copies only buffers that are smaller than a page or lie elsewhere. `None`:
+/// fewer than `bytes_min` bytes are there, or fewer than half.
+///
+/// # Errors
+///
+/// As [`Client::put`]; nothing was shared then.
+pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedValue>, Error> {
+    let Some(Survey { plan, used }) = Survey::new(value, options)? else { return Ok(None) };
+    let ms = millis(options.lease).clamp(1, LEASE_MS_MAX);
+    if let [(session, _)] = used.as_slice() {
+        let leases = vec![seal(session, value, ms)?];
+        return Ok(Some(SharedValue { message: message(Form::Value, &leases), leases }));
+    }
+    let mut leases = Vec::with_capacity(used.len() + 1);
+    for (session, spans) in &used {
+        let Some(lease) = seal_part(session, spans, ms)? else { return Ok(None) };
+        leases.push(lease);
+    }
+    // The list is best in the memory of the client's own node.
+    let own = used.iter().find(|(session, _)| !session.is_elsewhere()).or(used.first());
+    let Some((session, _)) = own else { return Ok(None) };
+    let list = list_of(&plan, &leases, session.region_uid())?;
+    leases.push(seal(session, &Value::Bytes(&list), ms)?);
+    Ok(Some(SharedValue { message: message(Form::Parts, &leases), leases }))
+}
+
+/// The last lease is that of the object that the message names.
+fn message(form: Form, leases: &[Lease]) -> Vec<u8> {
+    let id = leases.last().map(|lease| lease.0.id());
+    Message { form, id: id.unwrap_or(ObjectId { hi: 0, lo: 0 }) }.encode()
+}
+
+fn seal(session: &Arc<Session>, value: &Value<'_>, lease_ms: u64) -> Result<Lease, Error> {
+    let wrong = |error: farrow_store::MetadataError| Error::InvalidArgument(error.to_string());
+    let metadata = Metadata::new([(LEASE_LABEL, lease_ms.to_string())]).map_err(wrong)?;
+    let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
+    Draft::staged(session, value, &options)?.lease(lease_ms).map(Lease)
+}
+
+/// An object that retains blocks of one node: an array of bytes over each. `None`: memory maps are
+/// scarce, and a block would have been copied to another place.
+fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<Option<Lease>, Error> {
+    let chunk = |span: &Span| -> Result<ArrayData, Error> {
+        let buffer = Buffer::from(Bytes::from_owner(session.region.sealed(*span)?));
+        let built = ArrayData::builder(DataType::UInt8).len(buffer.len()).add_buffer(buffer);
+        built.build().map_err(|error| Error::InvalidArgument(error.to_string()))
+    };
+    let chunks: Vec<ArrayData> = spans.iter().map(chunk).collect::<Result<_, _>>()?;
+    let field = SchemaNode::try_from(&Field::new("", DataType::UInt8, false));
+    let field = field.map_err(|error| Error::InvalidArgument(error.to_string()))?;
+    let lease = seal(session, &Value::ChunkedArray { field: &field, chunks: &chunks }, ms)?;
+    Ok((lease.0.extra_count() == spans.len()).then_some(lease))
+}
+
+/// The content of the object that lists the parts.
+fn list_of(plan: &Plan, leases: &[Lease], region: u64) -> Result<Vec<u8>, Error> {
+    let ids: Vec<ObjectId> = leases.iter().map(|lease| lease.0.id()).collect();
+    let mut parts = Parts::new(ids, plan.copy_bytes(), plan.descriptor_bytes());
+    let base = virtual_offset(leases.len(), parts.copies_at()).unwrap_or_default();
+    let stamp = DescriptorStamp { region, epoch: 0 };
+    plan.write_copies(parts.copies_mut())?;
+    parts.set_descriptor(&plan.descriptor(stamp, base));
+    Ok(parts.into_bytes())
+}
+
+/// The value of a reference.
+#[derive(Debug)]
+pub enum OpenedValue {
+    /// An object that has the whole value.
+    Object(Object),
+    /// A value over objects of several nodes.
+    Rebuilt(Rebuilt),
+}
+
+impl Client {
+    /// Finds and holds the objects of a reference, and rebuilds the value over them. The reference is
+    /// untrusted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDescriptor`] for bytes that are no reference; [`Error::NotFound`] when its
+    /// lease is over; else as [`Client::get`].
+    pub fn open_shared(&self, message: &[u8]) -> Result<OpenedValue, Error> {
+        let Message { form, id } = Message::decode(message)?;
+        let object = self.get(&ObjectKey::Id(id), Duration::ZERO)?;
+        match form {
+            Form::Value => Ok(OpenedValue::Object(object)),
+            Form::Parts => self.open_parts(&object).map(OpenedValue::Rebuilt),
+        }
+    }
+
+    fn open_parts(&self, list: &Object) -> Result<Rebuilt, Error> {
+        let bytes = list.view()?;
+        // Other processes of this user can write to the memory: a copy is checked and used.
+        let parts = Parts::decode(&bytes)?;
+        let keys: Vec<ObjectKey> = parts.ids().iter().copied().map(ObjectKey::Id).collect();
+        let objects = self.get_many(&keys, Duration::ZERO)?;
+        let own = Buffer::from(Bytes::from_owner(bytes));
+        let resolve = |offset: u64, length: u64| {
+            let (index, offset) = place_of(offset);
+            if let Some(object) = objects.get(index) {
+                return object.resolve(offset, length);
+            }
+            let end = offset.checked_add(length)?;
+            if index != objects.len() || end > own.len() as u64 {
+                return None;
+            }
+            let start = usize::try_from(offset).ok()?;
+            Some(own.slice_with_length(start, usize::try_from(length).ok()?))
+        };
+        let decoded = Decoded::parse(parts.descriptor(), &Limits::default())?;
+        Ok(decoded.rebuild(&resolve)?)
+    }
+}
+
+impl fmt::Debug for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Survey").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// The copies in a list are aligned as those in any object.
+const _: () = assert!(COPY_ALIGNMENT == layout::ALIGNMENT);
