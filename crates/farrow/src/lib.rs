@@ -35,7 +35,7 @@ mod share;
 mod spans;
 mod value;
 
-pub use api::{Client, FabricStats, ListedObject, Stats};
+pub use api::{Client, FabricStats, ListedObject, Pool, Stats};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
@@ -48,7 +48,7 @@ pub use farrow_wire::{
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, WaitFor};
 pub use interrupt::CancelToken;
 pub use key::ObjectKey;
-pub use memory::pool::{Pool, PoolStats};
+pub use memory::pool::PoolStats;
 pub use objects::held_bytes::{BatchBytes, BatchItem};
 pub use objects::object::{Hold, Object, ObjectBytes};
 pub use objects::subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};

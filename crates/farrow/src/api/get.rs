@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use farrow_arrow::ArrowObject;
-use farrow_wire::PartSpec;
+use farrow_wire::link::confused;
+use farrow_wire::{BATCH_ITEMS_MAX, PartSpec, ReplyBody, RequestBody, WAIT_MS_MAX};
 
 use crate::api::Client;
 use crate::clock::{deadline_after, millis, wall_clock_ns};
@@ -114,7 +115,7 @@ impl Client {
     ) -> Result<Vec<BatchItem>, Error> {
         let now_ns = wall_clock_ns();
         let mut found = held_bytes::get(self.session(), targets, now_ns)?;
-        self.nodes().get_batch(self.session(), targets, now_ns, &mut found)?;
+        self.get_batch_elsewhere(targets, now_ns, &mut found)?;
         let is_left =
             |(target, found): (&ObjectKey, &Option<_>)| found.is_none().then(|| target.clone());
         let left: Vec<ObjectKey> = targets.iter().zip(&found).filter_map(is_left).collect();
@@ -171,5 +172,94 @@ impl Client {
         }
         let found = self.nodes().hold_here_at(own, target, now_ns)?;
         found.map(|(session, held)| Object::new(&session, held)).transpose()
+    }
+
+    /// Finds and holds small plain-bytes objects, those that are not yet `found`, in the memory of
+    /// nodes at which this client already has a session. Sends messages only for pages of holds.
+    fn get_batch_elsewhere(
+        &self,
+        targets: &[ObjectKey],
+        now_ns: u64,
+        found: &mut [Option<BatchBytes>],
+    ) -> Result<(), Error> {
+        let mut left: Vec<usize> =
+            (0..found.len()).filter(|index| matches!(found.get(*index), Some(None))).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let usable = self.nodes().usable()?;
+        for session in self.nodes().others(&usable, self.session()) {
+            let is_possible = |index: &&usize| {
+                targets.get(**index).is_some_and(|target| session.may_have(target))
+            };
+            let possible: Vec<usize> = left.iter().filter(is_possible).copied().collect();
+            if possible.is_empty() {
+                continue;
+            }
+            let some: Vec<ObjectKey> =
+                possible.iter().filter_map(|index| targets.get(*index).cloned()).collect();
+            for (index, one) in possible.into_iter().zip(held_bytes::get(session, &some, now_ns)?) {
+                if let Some(place) = found.get_mut(index) {
+                    *place = one;
+                }
+            }
+            left.retain(|index| matches!(found.get(*index), Some(None)));
+        }
+        Ok(())
+    }
+
+    /// Waits until `count` of the objects are sealed or the timeout expires, and returns which are
+    /// sealed. Only names can be waited for: an id exists from its seal on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the node is gone; [`Error::NodeUnreachable`] when one of the
+    /// objects is, or is sealed, in memory that cannot be mapped here.
+    pub fn wait(
+        &self,
+        targets: &[ObjectKey],
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Vec<bool>, Error> {
+        let ready = targets.iter().map(|target| self.contains(target));
+        let ready: Vec<bool> = ready.collect::<Result<_, _>>()?;
+        let have = ready.iter().filter(|ready| **ready).count();
+        if have >= count.min(targets.len()) || timeout.is_zero() {
+            return Ok(ready);
+        }
+        self.wait_until(targets, count, deadline_after(timeout))
+    }
+
+    pub(crate) fn wait_until(
+        &self,
+        targets: &[ObjectKey],
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, Error> {
+        if targets.len() > BATCH_ITEMS_MAX {
+            return Err(Error::TooMany {
+                what: "objects to wait for".into(),
+                max: BATCH_ITEMS_MAX as u64,
+            });
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout_ms = millis(left).min(WAIT_MS_MAX);
+            let body = RequestBody::Wait {
+                targets: targets.iter().map(ObjectKey::wire).collect(),
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+                timeout_ms,
+            };
+            // The node enforces the timeout; its answer may take a little longer.
+            let patience = deadline.checked_add(self.session().timeout).unwrap_or(deadline);
+            let ready = match self.session().call_until(body, patience)? {
+                ReplyBody::Ready(ready) => ready,
+                other => return Err(confused(&other).into()),
+            };
+            let have = ready.iter().filter(|ready| **ready).count();
+            if have >= count.min(targets.len()) || timeout_ms < WAIT_MS_MAX {
+                return Ok(ready);
+            }
+        }
     }
 }

@@ -1,15 +1,25 @@
 //! The methods of [`Client`], by topic. They choose a node and call the rooms below.
 //!
-//! * `client`: connecting, puts, waits, lists, statistics.
-//! * `get`: searches and waits for objects; `residency`: pins and eviction.
-//! * `put_on`: puts into the memory of a named node.
+//! * `client`: connecting, puts, deletes. `put_on`: puts into the memory of a named node.
+//! * `get`: searches and waits for objects. `search`: which node has an object.
+//! * `listing`, `stats`: lists of objects; statistics.
+//! * `pins`: pins and eviction. `pool`: the allocator for Arrow.
+//! * `nodes`: the members of the cluster, and the client at one of them.
 //! * `namespaces`, `sync`: quotas and permissions; barriers and flags.
 
 mod client;
 mod get;
+mod listing;
 mod namespaces;
+mod nodes;
+mod pins;
+mod pool;
 mod put_on;
-mod residency;
+mod search;
+mod stats;
 mod sync;
 
-pub use client::{Client, FabricStats, ListedObject, Stats};
+pub use client::Client;
+pub use listing::ListedObject;
+pub use pool::Pool;
+pub use stats::{FabricStats, Stats};

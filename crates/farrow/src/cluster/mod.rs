@@ -1,7 +1,11 @@
 //! The other nodes of the cluster, as one client sees them.
 //!
 //! * `nodes`: the membership list, and one session at each node whose memory is mapped.
-//! * `request_link`: connections to nodes whose memory is not mapped, and names reserved there.
+//! * `lookup`: searches of their memory.
+//! * `fetch`: objects of nodes whose memory is not mapped.
+//! * `request_link`: connections to such nodes, and names reserved there.
 
+pub(crate) mod fetch;
+pub(crate) mod lookup;
 pub(crate) mod nodes;
 pub(crate) mod request_link;

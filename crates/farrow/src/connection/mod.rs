@@ -1,13 +1,16 @@
 //! The session with one node: its mapped region, its socket, and what outlives a daemon.
 //!
-//! * `session`: the session itself. `connect` reaches or starts a daemon, `mapping` maps its region.
+//! * `session`: the session itself; `calls`, its requests; `holds`, its objects.
+//! * `connect` reaches or starts a daemon, `mapping` maps its region.
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
 //! * `reserved_names`, `reserved_objects`: reservations, which are renewed at the next daemon.
 //! * `sealing`, `pending_holds`: seals whose objects this client does not hold yet.
 //! * `local_entries`: pages in which this client writes entries of objects itself.
 //! * `inherited`: memory that forked children may read.
 
+mod calls;
 mod connect;
+mod holds;
 mod inherited;
 pub(crate) mod local_entries;
 mod mapping;

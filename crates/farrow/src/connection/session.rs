@@ -4,17 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrow_memory::{Length, Offset, Proximity, Region, Retired, Span, page_bytes, process_id};
-use farrow_store::{
-    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, Reader, StoreError,
-    UseStamps,
-};
-use farrow_wire::link::{Link, LinkError, confused};
-use farrow_wire::{
-    BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, paths,
-};
+use farrow_memory::{Proximity, Region, Retired, Span, process_id};
+use farrow_store::{ClientSlot, EntryTable, HoldTable, NamespaceId, Reader, UseStamps};
+use farrow_wire::link::Link;
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
 
-use crate::clock::{monotonic_ns, wall_clock_ns};
 use crate::connection::connect::{Connected, connect};
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
@@ -23,25 +17,17 @@ use crate::connection::registry::Registry;
 use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
-use crate::error::{Error, named};
-use crate::interrupt::{self, may_interrupt};
-use crate::key::ObjectKey;
+use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::arena::Arena;
 use crate::memory::background::{self, Populator};
 use crate::memory::blocks::HeldBlocks;
-use crate::memory::extents::{Extents, difference};
+use crate::memory::extents::Extents;
 use crate::memory::node::{FIRST_CONNECTION, Node, Unanswered};
 use crate::memory::pool::PoolCore;
 use crate::memory::unused::Inherited;
 use crate::options::{ConnectOptions, SpawnCommand};
-use crate::spans::{span, wire_span};
-
-/// How long an ending client waits for a daemon that has just replaced another.
-const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
-
-/// Uses of an object within this time count as one.
-const USE_GRAIN_NS: u64 = 1_000_000;
+use crate::spans::span;
 
 /// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
 /// it costs a table some 50 us more below this size, and a third less from twice this size on.
@@ -59,17 +45,17 @@ pub(crate) fn own_sessions() -> Vec<Arc<Session>> {
 
 /// The daemon's identification of this client.
 #[derive(Debug, Clone, Copy)]
-struct Identity {
-    region_uid: u64,
-    slot: u32,
-    nonce: u64,
+pub(super) struct Identity {
+    pub(super) region_uid: u64,
+    pub(super) slot: u32,
+    pub(super) nonce: u64,
 }
 
 /// A connection to the daemon. Its number distinguishes it from earlier and later connections.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
-    link: Arc<Link>,
-    number: u64,
+pub(super) struct Connection {
+    pub(super) link: Arc<Link>,
+    pub(super) number: u64,
 }
 
 /// Shared by the client, its objects and its pools; the session ends when all are dropped.
@@ -93,17 +79,17 @@ pub(crate) struct Session {
     pub(crate) inherited: Inherited,
     /// Earlier events do not belong to the client's namespace.
     pub(crate) events_from: u64,
-    spawn: Option<SpawnCommand>,
+    pub(super) spawn: Option<SpawnCommand>,
     /// No node served when this session was opened: it started a private one.
     pub(crate) has_started_node: bool,
     /// The node that owns the memory; empty: the client's own.
-    node: String,
-    identity: Identity,
+    pub(super) node: String,
+    pub(super) identity: Identity,
     pid: u32,
-    link: Mutex<Connection>,
-    reconnecting: Turn,
+    pub(super) link: Mutex<Connection>,
+    pub(super) reconnecting: Turn,
     /// One more than the number of hold slots at the latest request for a block.
-    hold_slots: Mutex<u64>,
+    pub(super) hold_slots: Mutex<u64>,
 }
 
 impl Session {
@@ -194,178 +180,6 @@ impl Session {
         })
     }
 
-    /// Sends a request to the daemon, with the default timeout.
-    pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
-        self.call_until(body, Instant::now() + self.timeout)
-    }
-
-    /// As [`Self::call`], until this deadline.
-    pub(crate) fn call_until(
-        &self,
-        body: RequestBody,
-        deadline: Instant,
-    ) -> Result<ReplyBody, Error> {
-        Ok(self.call_numbered(body, deadline)?.0)
-    }
-
-    /// Sends a request to the daemon. If the daemon is gone, finds its successor and sends the
-    /// request again if it was not sent or may be repeated. Also returns the number of the
-    /// connection that answered.
-    pub(crate) fn call_numbered(
-        &self,
-        body: RequestBody,
-        deadline: Instant,
-    ) -> Result<(ReplyBody, u64), Unanswered> {
-        self.check_process().map_err(Unanswered::unsent)?;
-        // Other calls may run under a lock, or would have an unknown outcome if interrupted.
-        let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
-        let interrupt = interrupt::current();
-        let mut body = body;
-        let mut connection = lock(&self.link).clone();
-        loop {
-            if connection.link.is_dead() {
-                // The request was not sent yet, so any request may be sent again.
-                connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
-            }
-            let again = may_repeat(&body).then(|| body.clone());
-            let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
-            body = match (answer, again) {
-                (Ok(reply), _) => return Ok((reply, connection.number)),
-                (Err(LinkError::Unsent { body, .. }), _) => *body,
-                (Err(LinkError::Closed { .. }), Some(body)) => body,
-                (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
-                    let reason = format!("it went away before it answered: {reason}");
-                    let error = Error::NodeLost { node: self.node.clone(), reason };
-                    return Err(Unanswered { error, was_sent: true });
-                }
-                (Err(error), _) => {
-                    let was_sent = !matches!(error, LinkError::Frame(_));
-                    return Err(Unanswered { error: error.into(), was_sent });
-                }
-            };
-        }
-    }
-
-    /// Whether a lost connection to another node failed at that node: the client's own daemon,
-    /// which proxied it, still accepts connections.
-    fn is_other_gone(&self) -> bool {
-        self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
-    }
-
-    /// Sends a message that needs no answer. False if the daemon is gone.
-    pub(crate) fn tell(&self, body: RequestBody) -> bool {
-        self.is_own_process() && lock(&self.link).link.tell(body)
-    }
-
-    /// Returns unused ranges to the node, if `connection` is still the current one. Otherwise a
-    /// later comparison of the records has already returned them, and they may have been granted
-    /// again.
-    pub(crate) fn give_back(&self, spans: &[Span], connection: u64) {
-        if !self.clean(spans) {
-            return;
-        }
-        let current = lock(&self.link);
-        if current.number == connection {
-            let spans = spans.iter().copied().map(wire_span).collect();
-            current.link.tell(RequestBody::Release { spans });
-        }
-    }
-
-    /// On memory that is not coherent between machines, cleans the caches of this one before ranges
-    /// are returned. False: the ranges remain this client's.
-    fn clean(&self, spans: &[Span]) -> bool {
-        if !self.region.is_node_local() {
-            return true;
-        }
-        farrow_store::clean(&self.region, spans)
-            .inspect_err(|error| tracing::error!(%error, "ranges are not given back"))
-            .is_ok()
-    }
-
-    /// Ends the session. If the daemon is gone, looks once for its successor.
-    fn say_goodbye(&self) {
-        if !self.is_own_process() {
-            return;
-        }
-        let _quiet = interrupt::suspend();
-        let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
-        // A daemon that is killed before it reads this leaves the session to its successor, which
-        // then retains objects for a client that does not return.
-        let link = lock(&self.link).link.clone();
-        // One that only does not answer has no successor.
-        let has_ended = |error: &LinkError| {
-            matches!(
-                error,
-                LinkError::Closed { .. }
-                    | LinkError::Unsent { .. }
-                    | LinkError::Refused(WireError::Closing)
-            )
-        };
-        if link.call(RequestBody::Goodbye, deadline).err().is_none_or(|error| !has_ended(&error)) {
-            return;
-        }
-        match Link::connect(&self.socket, self.return_hello(), deadline) {
-            Ok((link, ..)) => drop(link.call(RequestBody::Goodbye, deadline)),
-            Err(error) => tracing::debug!(%error, "nobody to say goodbye to"),
-        }
-    }
-
-    fn return_hello(&self) -> Hello {
-        let Identity { region_uid, slot, nonce } = self.identity;
-        Hello {
-            version: PROTOCOL_VERSION,
-            resume: Some((region_uid, slot, nonce)),
-            namespace: String::new(),
-            node: self.node.clone(),
-            maps_memory: true,
-        }
-    }
-
-    fn reconnect(&self, old: &Connection, deadline: Instant) -> Result<Connection, Error> {
-        let _one = self.reconnecting.enter(&self.socket, deadline)?;
-        let current = lock(&self.link).clone();
-        if current.number != old.number && !current.link.is_dead() {
-            return Ok(current);
-        }
-        let hello = self.return_hello();
-        // A restarted daemon is waited for; if none appears, the caller waits no longer than its
-        // own deadline.
-        let Connected { link, welcome, .. } =
-            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
-        let link = Arc::new(link);
-        let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
-        self.local.add(&pages)?;
-        let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
-        let go_over = || self.go_over(Arc::clone(&link), &theirs);
-        let connection = self.reservations.renew(&link, deadline, || {
-            self.reserved_objects.renew(&link, welcome.are_objects_limited, go_over)
-        });
-        if self.note_successor() {
-            link.tell(RequestBody::ConfirmEarlier);
-        }
-        tracing::info!(socket = %self.socket.display(), "connected again");
-        Ok(connection)
-    }
-
-    /// Compares the records with the node's list of grants, and switches to the new connection,
-    /// under one lock. So each change of the records is either sent to this connection or seen
-    /// here. Grants of lost answers are returned. A caller that receives such an answer later sees
-    /// by its number that it is void.
-    fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
-        let mut current = lock(&self.link);
-        let number = current.number + 1;
-        let mut ours = self.extents.reconcile(number);
-        ours.extend(self.pool.extents().reconcile(number));
-        let lost = difference(theirs, &ours);
-        if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
-            for spans in lost.chunks(BATCH_ITEMS_MAX) {
-                link.tell(RequestBody::Release { spans: spans.to_vec() });
-            }
-        }
-        *current = Connection { link, number };
-        current.clone()
-    }
-
     /// The number of the current connection.
     pub(crate) fn connection_number(&self) -> u64 {
         lock(&self.link).number
@@ -386,114 +200,10 @@ impl Session {
         lock(&self.link).link.is_dead()
     }
 
-    /// Finds an object in memory and holds it; `None` if it is not there. Sends messages only for
-    /// pages of holds.
-    pub(crate) fn hold_here(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
-        self.hold_here_at(target, wall_clock_ns())
-    }
-
-    /// As [`Self::hold_here`], with the current time as an argument.
-    pub(crate) fn hold_here_at(
-        &self,
-        target: &ObjectKey,
-        now_ns: u64,
-    ) -> Result<Option<Held>, Error> {
-        self.check_process()?;
-        let held = self.with_hold_blocks(|| self.reader.hold(&self.holds, target.store()))?;
-        let Some(held) = held else {
-            return Ok(None);
-        };
-        if !self.is_current(held.entry())? {
-            return Ok(None);
-        }
-        self.touch(held.entry().id, now_ns);
-        Ok(Some(held))
-    }
-
-    /// Records a use of an object.
-    pub(crate) fn touch(&self, id: ObjectId, now_ns: u64) {
-        self.uses.touch(id.slot(), now_ns, USE_GRAIN_NS);
-    }
-
-    /// As [`Self::hold_sealed`], for an object of one block that this process wrote entirely.
-    pub(crate) fn hold_written(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
-        if let Some(entry) = self.lookup(&ObjectKey::Id(id))?
-            && entry.primary.offset == primary.offset
-        {
-            self.reader.note_written(&entry);
-        }
-        self.hold_sealed(id)
-    }
-
-    /// Holds an object that this client has just sealed and whose memory it continues to use, and
-    /// confirms that to the node, which retains the object until then. Another client may have
-    /// deleted the object meanwhile: its memory comes back with the release of this hold.
-    pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
-        let held = match self.hold(&ObjectKey::Id(id))? {
-            None => self.with_hold_blocks(|| self.reader.hold_retained(&self.holds, id))?,
-            held => held,
-        };
-        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
-        self.confirm(id)?;
-        Ok(held)
-    }
-
-    /// Reports that this client holds an object that it sealed, or does not use it.
-    pub(crate) fn confirm(&self, id: ObjectId) -> Result<(), Error> {
-        let ids = vec![(id.hi, id.lo)];
-        if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
-            // The last daemon may have handed over that this confirmation is outstanding.
-            self.call(RequestBody::Confirm { ids })?;
-        }
-        Ok(())
-    }
-
-    /// Asks the node for pages of holds until there is one for this hold.
-    fn with_hold_blocks<T>(&self, hold: impl Fn() -> Result<T, StoreError>) -> Result<T, Error> {
-        loop {
-            match hold() {
-                Err(StoreError::HoldsExhausted { slots, .. }) => self.add_hold_block(slots)?,
-                other => return other.map_err(named),
-            }
-        }
-    }
-
-    /// Releases a hold.
-    pub(crate) fn release(&self, held: Held) {
-        let id = held.entry().id;
-        drop(held);
-        self.released(id);
-    }
-
-    /// Follows the release of a hold. If the object was deleted meanwhile, the node is asked to
-    /// reclaim it.
-    pub(crate) fn released(&self, id: ObjectId) {
-        if self.is_own_process() && matches!(self.reader.is_there(id), Ok(false)) {
-            self.tell(RequestBody::Reclaim);
-        }
-    }
-
-    pub(crate) fn lookup(&self, target: &ObjectKey) -> Result<Option<Entry>, Error> {
-        self.check_process()?;
-        let found = self.reader.lookup(target.store()).map_err(named)?;
-        found.map_or(Ok(None), |entry| Ok(self.is_current(&entry)?.then_some(entry)))
-    }
-
-    /// Whether an object is known to exist. Once this node's lease has expired, the original of a
-    /// replica may have been deleted without this node's knowledge.
-    pub(crate) fn is_current(&self, entry: &Entry) -> Result<bool, Error> {
-        Ok(!entry.is_replica || monotonic_ns() < self.reader.replicas_until()?)
-    }
-
     /// The daemon's identification of this client: region, slot and nonce.
     pub(crate) fn place(&self) -> (u64, u32, u64) {
         let Identity { region_uid, slot, nonce } = self.identity;
         (region_uid, slot, nonce)
-    }
-
-    /// Whether an object may be here: an id names the region of its object.
-    pub(crate) fn may_have(&self, target: &ObjectKey) -> bool {
-        !matches!(target, ObjectKey::Id(id) if id.region().0 != self.region_uid())
     }
 
     pub(crate) fn region_uid(&self) -> u64 {
@@ -515,32 +225,6 @@ impl Session {
             retired.append(self.region.retire_writable(pages)?);
         }
         unpublished.iter().try_for_each(|part| Ok(self.region.publish(*part)?))
-    }
-
-    /// Writes bytes to pages of this client that are not mapped writable.
-    pub(crate) fn write_by_call(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
-        if self.region.write_by_call(offset, bytes).is_err() {
-            // A device may support only mappings.
-            let span = Span { offset, length: Length(bytes.len() as u64) };
-            let pages = span.outward(page_bytes()).unwrap_or(span);
-            self.region.alias(pages)?.write(offset, bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Adds a page for holds, unless another thread got one since `slots` were counted.
-    pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
-        let mut known = lock(&self.hold_slots);
-        if *known > slots {
-            return Ok(());
-        }
-        let block = match self.call(RequestBody::HoldBlock)? {
-            ReplyBody::HoldBlock(block) => span(block),
-            other => return Err(confused(&other).into()),
-        };
-        self.holds.add_block(block)?;
-        *known = slots + 1;
-        Ok(())
     }
 }
 
@@ -600,33 +284,4 @@ impl Drop for Session {
             self.say_goodbye();
         }
     }
-}
-
-/// Whether a request may be sent twice: a repetition changes nothing, or the next daemon takes back
-/// the grants of the lost answer.
-fn may_repeat(body: &RequestBody) -> bool {
-    matches!(
-        body,
-        RequestBody::Grant { .. }
-            | RequestBody::Room(_)
-            | RequestBody::ReserveObjects { .. }
-            | RequestBody::Wait { .. }
-            | RequestBody::Confirm { .. }
-            | RequestBody::ConfirmEarlier
-            | RequestBody::EndLeases { .. }
-            | RequestBody::Reclaim
-            | RequestBody::Stats
-            | RequestBody::Namespaces
-            | RequestBody::Rules
-            | RequestBody::SetRule(_)
-            | RequestBody::Nodes
-            | RequestBody::FindLost { .. }
-            | RequestBody::Fetch { .. }
-            | RequestBody::ListAt { .. }
-            | RequestBody::FindAt { .. }
-            | RequestBody::Import { .. }
-            | RequestBody::Pin { .. }
-            | RequestBody::Restore { .. }
-            | RequestBody::Overview { .. }
-    )
 }

@@ -87,7 +87,7 @@ impl HugeTable {
     fn fetch_ahead(&self, chunk: &ChunkRows<'_>, part: &PartSpec) -> Result<(), Error> {
         let place = Place::new(&self.client, chunk.chunk.id.region().0, &chunk.chunk.node)?;
         if place.is_by_net() {
-            self.client.fetch_ahead(&chunk.chunk.id.into(), chunk.part(part).as_ref());
+            self.client.nodes().fetch_ahead(&chunk.chunk.id.into(), chunk.part(part).as_ref());
         }
         Ok(())
     }

@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
+use farrow_memory::{Alias, Length, Offset, Region, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
-use crate::connection::session::Session;
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::lock::lock;
+use crate::memory::extents::Extents;
+use crate::memory::node::Node;
 use crate::memory::room::Demand;
 
 /// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
@@ -47,23 +48,30 @@ struct ArenaState {
 
 impl Arena {
     /// Memory for `bytes`, rounded up to whole lines, from free memory.
-    pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
-        self.take_from(session, bytes, |bytes| session.extents.take_to_cut(session, bytes))
+    pub(crate) fn take(
+        &self,
+        node: &dyn Node,
+        extents: &Extents,
+        bytes: u64,
+    ) -> Result<Span, Error> {
+        self.take_from(node, extents, bytes, |bytes| extents.take_to_cut(node, bytes))
     }
 
     /// As [`Self::take`], after that found no memory: the node makes room.
     pub(crate) fn make(
         &self,
-        session: &Session,
+        node: &dyn Node,
+        extents: &Extents,
         bytes: u64,
         demand: &Demand,
     ) -> Result<Span, Error> {
-        self.take_from(session, bytes, |bytes| session.extents.make_to_cut(session, bytes, demand))
+        self.take_from(node, extents, bytes, |bytes| extents.make_to_cut(node, bytes, demand))
     }
 
     fn take_from(
         &self,
-        session: &Session,
+        node: &dyn Node,
+        extents: &Extents,
         bytes: u64,
         fresh: impl FnOnce(u64) -> Result<Span, Error>,
     ) -> Result<Span, Error> {
@@ -79,11 +87,11 @@ impl Arena {
             if fresh.offset.0 != state.end {
                 let rest =
                     Span { offset: Offset(state.next), length: Length(state.end - state.next) };
-                leave(session, rest);
+                leave(node, extents, rest);
                 state.next = fresh.offset.0;
             }
             state.end = fresh.offset.0 + fresh.length.0;
-            state.map(session);
+            state.map(node.region());
         }
         let span = Span { offset: Offset(state.next), length: Length(length) };
         state.next += length;
@@ -96,7 +104,7 @@ impl Arena {
     /// Writes bytes to memory that was taken here, and publishes them.
     pub(crate) fn write(
         &self,
-        session: &Session,
+        region: &Arc<Region>,
         offset: Offset,
         bytes: &[u8],
     ) -> Result<(), Error> {
@@ -105,33 +113,32 @@ impl Arena {
         match alias.filter(|alias| alias.span().contains(span)) {
             Some(alias) => alias.write(offset, bytes)?,
             // Another thread has started the next chunk since, or the mapping failed.
-            None => session.write_by_call(offset, bytes)?,
+            None => write_by_call(region, offset, bytes)?,
         }
         // A seal follows, by a release store or by a message.
-        session.region.publish_if_node_local(span)?;
+        region.publish_if_node_local(span)?;
         Ok(())
     }
 
     /// Gives back memory that was not used after all.
-    pub(crate) fn untake(&self, session: &Session, span: Span) {
+    pub(crate) fn untake(&self, node: &dyn Node, extents: &Extents, span: Span) {
         let mut state = lock(&self.state);
         if span.offset.0 + span.length.0 == state.next {
             state.next = span.offset.0;
         } else {
             drop(state);
-            session.extents.give_lines(session, span);
+            extents.give_lines(node, span);
         }
     }
 }
 
 impl ArenaState {
     /// Maps the new chunk in place of the old one.
-    fn map(&mut self, session: &Session) {
+    fn map(&mut self, region: &Arc<Region>) {
         let pages = self.next - self.next % page_bytes();
         let span = Span { offset: Offset(pages), length: Length(self.end - pages) };
         self.ready_end = pages;
-        self.alias = session
-            .region
+        self.alias = region
             .alias(span)
             .inspect_err(|error| tracing::debug!(%error, "a chunk is written by system calls"))
             .map(Arc::new)
@@ -154,14 +161,25 @@ pub(crate) fn lines(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(BLOCK_BYTES)
 }
 
+/// Writes bytes to pages of this client that are not mapped writable.
+fn write_by_call(region: &Arc<Region>, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
+    if region.write_by_call(offset, bytes).is_err() {
+        // A device may support only mappings.
+        let span = Span { offset, length: Length(bytes.len() as u64) };
+        let pages = span.outward(page_bytes()).unwrap_or(span);
+        region.alias(pages)?.write(offset, bytes)?;
+    }
+    Ok(())
+}
+
 /// Gives back the rest of a chunk: whole pages to this client's extents, single lines to the node.
-fn leave(session: &Session, rest: Span) {
+fn leave(node: &dyn Node, extents: &Extents, rest: Span) {
     let end = rest.offset.0 + rest.length.0;
     let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);
     let lines = Span { offset: rest.offset, length: Length(first_page - rest.offset.0) };
-    session.extents.give_lines(session, lines);
+    extents.give_lines(node, lines);
     if end > first_page {
         let pages = Span { offset: Offset(first_page), length: Length(end - first_page) };
-        session.extents.give(session, pages);
+        extents.give(node, pages);
     }
 }

@@ -14,16 +14,17 @@ use crate::key::ObjectKey;
 use crate::memory::arena::{SMALL_BYTES_MAX, lines};
 use crate::memory::background;
 use crate::memory::room::{self, Demand};
+use crate::objects::block::block_bytes;
 use crate::objects::local;
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
-use crate::objects::put::{
-    ObjectPlacement, Prepared, WrittenObject, abandon, block_bytes, give_back, settle, write,
-    write_plain,
-};
+use crate::objects::put::{write, write_plain};
 use crate::objects::seal::{self, Unsealed};
 use crate::objects::write_batch::WriteBatch;
 use crate::objects::writer::Writer;
+use crate::objects::written::{
+    ObjectPlacement, Prepared, WrittenObject, abandon, give_back, settle,
+};
 use crate::options::ObjectOptions;
 use crate::value::Value;
 

@@ -13,9 +13,10 @@ use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::background;
 use crate::objects::object_reservation::ObjectReservation;
-use crate::objects::put::{self, WrittenObject};
+use crate::objects::put;
 use crate::objects::seal::{self, Sealed};
 use crate::objects::write_batch::WriteBatch;
+use crate::objects::written::{self, WrittenObject};
 use crate::options::ObjectOptions;
 use crate::value::Value;
 
@@ -72,7 +73,7 @@ impl Draft {
     /// Replaces the metadata with metadata of the same encoded length.
     pub(crate) fn relabel(&mut self, metadata: &Metadata) -> Result<(), Error> {
         match &mut self.written {
-            Some(written) => put::relabel(&self.session, written, &metadata.encode()),
+            Some(written) => written::relabel(&self.session, written, &metadata.encode()),
             None => Err(Error::InvalidArgument("the object is sealed".into())),
         }
     }
@@ -100,7 +101,7 @@ impl Draft {
         result: Sealed,
         sealing: Sealing<'_>,
     ) -> Result<SealedHold, Error> {
-        let is_settled = put::settle(&self.session, &mut written, &result);
+        let is_settled = written::settle(&self.session, &mut written, &result);
         background::take_down(std::mem::take(&mut written.retired));
         if !is_settled {
             sealing.never_ends();
@@ -138,7 +139,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(mut written) = self.written.take() {
-            put::abandon(&self.session, &mut written, false);
+            written::abandon(&self.session, &mut written, false);
             background::take_down(written.retired);
         }
     }

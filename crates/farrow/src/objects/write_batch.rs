@@ -41,7 +41,7 @@ impl<'a> WriteBatch<'a> {
         if !is_next || self.bytes.len() + gap + bytes.len() > self.most {
             self.flush()?;
             if bytes.len() >= self.most {
-                return self.session.arena.write(self.session, offset, bytes);
+                return self.session.arena.write(&self.session.region, offset, bytes);
             }
             self.start = offset.0;
         } else {
@@ -54,7 +54,7 @@ impl<'a> WriteBatch<'a> {
     /// Performs all buffered writes.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if !self.bytes.is_empty() {
-            self.session.arena.write(self.session, Offset(self.start), &self.bytes)?;
+            self.session.arena.write(&self.session.region, Offset(self.start), &self.bytes)?;
             self.bytes.clear();
         }
         Ok(())

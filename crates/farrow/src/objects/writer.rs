@@ -21,9 +21,9 @@ use crate::memory::background;
 use crate::memory::extents::{SealTicket, difference};
 use crate::memory::room::Demand;
 use crate::memory::unused::Unused;
+use crate::objects::block::{metadata_offset, with_metadata};
 use crate::objects::local;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
-use crate::objects::put;
 use crate::objects::seal::{self, Unsealed};
 use crate::options::ObjectOptions;
 use crate::spans::{span, wire_span};
@@ -231,7 +231,7 @@ impl Writer {
 
     /// Bytes of an object and its metadata; never 0.
     pub(crate) fn block_bytes(bytes: u64, options: &ObjectOptions<'_>) -> u64 {
-        put::with_metadata(bytes.max(1), &options.encoded_metadata())
+        with_metadata(bytes.max(1), &options.encoded_metadata())
     }
 
     /// Creates a writer over pages taken from the pool's extents. The name is reserved, unless the
@@ -248,7 +248,7 @@ impl Writer {
         let metadata = options.encoded_metadata();
         if !metadata.is_empty() {
             let target = session.region.writable_slice(pages)?;
-            target.write_at(put::metadata_offset(pages, &metadata), &metadata)?;
+            target.write_at(metadata_offset(pages, &metadata), &metadata)?;
         }
         let (session, since) = (Arc::clone(session), fork::completed_forks());
         let memory = WriterMemory { session, pages, bytes, since, state, published };

@@ -23,9 +23,9 @@ use crate::clock::millis;
 use crate::connection::session::{Session, own_sessions};
 use crate::error::Error;
 use crate::key::ObjectKey;
+use crate::objects::block::{InPlace, describe};
 use crate::objects::draft::{Draft, SealedHold};
 use crate::objects::object::Object;
-use crate::objects::put::{InPlace, describe};
 use crate::options::ObjectOptions;
 use crate::value::Value;
 

@@ -21,7 +21,7 @@ const PARTS_MAX: u64 = 32;
 
 /// The reserved memory, and its free part.
 #[derive(Debug)]
-pub(super) struct Expected {
+pub(crate) struct Expected {
     ranges: Vec<Run>,
     free: SpaceAllocator,
 }
@@ -29,7 +29,7 @@ pub(super) struct Expected {
 impl Expected {
     /// Reserves memory for buffers of these sizes, or for one size in any number of parts: all or
     /// none.
-    pub(super) fn take(node: &dyn Node, extents: &Extents, sizes: &[u64]) -> Result<Self, Error> {
+    pub(crate) fn take(node: &dyn Node, extents: &Extents, sizes: &[u64]) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
         let mut found = extents.take_or_make(node, sizes, &demand);
         if let [bytes] = *sizes {
@@ -51,25 +51,25 @@ impl Expected {
     }
 
     /// Takes pages of the reserved memory.
-    pub(super) fn allocate(&mut self, bytes: u64) -> Option<Span> {
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Span> {
         self.free.allocate(bytes, 1).map(run_span)
     }
 
     /// Takes the pages right behind `end`, if they are free here.
-    pub(super) fn extend(&mut self, end: Offset, bytes: u64) -> bool {
+    pub(crate) fn extend(&mut self, end: Offset, bytes: u64) -> bool {
         let stop = end.0.checked_add(bytes);
         stop.is_some_and(|stop| self.free.claim(Run { start: end.0, end: stop }))
     }
 
     /// Takes back pages. False if they are not part of the reserved memory.
-    pub(super) fn give(&mut self, span: Span) -> bool {
+    pub(crate) fn give(&mut self, span: Span) -> bool {
         let run = span_run(span);
         let is_in = |all: &Run| all.start <= run.start && run.end <= all.end;
         self.ranges.iter().any(is_in) && self.free.free(run).is_ok()
     }
 
     /// Returns the unused pages.
-    pub(super) fn end(self, node: &dyn Node, extents: &Extents) {
+    pub(crate) fn end(self, node: &dyn Node, extents: &Extents) {
         self.free.runs().for_each(|run| extents.give(node, run_span(run)));
     }
 }

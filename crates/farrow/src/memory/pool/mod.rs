@@ -1,34 +1,27 @@
-//! An allocator of memory in the region, for Arrow to build tables in.
+//! The buffers of the pool, which belong to the session.
 //!
 //! A buffer of a page or more has pages of its own. When it becomes part of an object, its pages
 //! are sealed in place, and its address stays valid while the buffer lives. Smaller buffers share
 //! pages and are copied at `put`, because a page is the unit of protection.
 
-mod expected;
+pub(crate) mod expected;
 mod slab;
 
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use farrow_memory::{Address, Length, Offset, Retired, Span, fork, page_bytes, sync};
+use farrow_memory::{Length, Offset, Retired, Span, fork, page_bytes, sync};
 use farrow_store::Held;
 
-use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::extents::{Extents, SealTicket};
 use crate::memory::node::Node;
 use crate::memory::unused::Unused;
-use expected::Expected;
 use slab::Slabs;
 
 /// Buffers from this size on have pages of their own.
 const OWN_PAGES_BYTES_MIN: u64 = 2049;
-
-/// The page table entries of buffers from this size on are populated at once, which causes a
-/// quarter of the page faults.
-const POPULATE_BYTES_MIN: u64 = 256 << 10;
 
 /// Statistics of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,19 +42,7 @@ pub struct PoolStats {
     pub refused_bytes: u64,
 }
 
-/// The pool of a client. Threads may share it. Its memory keeps the client's session alive only
-/// while the pool lives, so a consumer of its buffers must also keep the pool.
-///
-/// A pool takes free memory. It knows neither the total demand nor whether an object will result,
-/// so no object is evicted or spilled for it; when memory is full its allocations fail. A load that
-/// knows its size declares it with [`Self::expect`], and then objects are evicted for it.
-#[derive(Debug)]
-pub struct Pool {
-    session: Arc<Session>,
-    expected: Mutex<Option<Expected>>,
-}
-
-/// The state of the pool, which belongs to the session.
+/// The buffers of all pools of a session.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
     extents: Extents,
@@ -96,269 +77,26 @@ enum LargeState {
     Sealed(Held),
 }
 
-impl Pool {
-    pub(crate) fn new(session: Arc<Session>) -> Self {
-        Self { session, expected: Mutex::default() }
-    }
-
-    /// Reserves memory for buffers of these sizes, all or none, instead of any earlier reservation.
-    /// Unused objects are evicted or spilled for it, but only if that frees enough. A single size
-    /// may be the sum of all buffers. Unused memory is returned by [`Self::expect_no_more`], or
-    /// with the pool.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfMemory`] and the other errors of [`Client::create`](crate::Client::create)
-    /// about memory.
-    pub fn expect(&self, sizes: &[u64]) -> Result<(), Error> {
-        self.session.check_process()?;
-        self.expect_no_more();
-        let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
-        if !sizes.is_empty() {
-            let expected = Expected::take(&self.session, self.session.pool.extents(), &sizes)?;
-            *lock(&self.expected) = Some(expected);
-        }
-        Ok(())
-    }
-
-    /// Returns the unused part of the memory reserved with [`Self::expect`].
-    pub fn expect_no_more(&self) {
-        let expected = lock(&self.expected).take();
-        if let Some(expected) = expected
-            && self.session.is_own_process()
-        {
-            expected.end(&self.session, self.session.pool.extents());
-        }
-    }
-
-    /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a page).
-    /// `None`: the region is full, or this process is a forked child of the client's.
-    pub fn allocate(&self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
-        let core = &self.session.pool;
-        let taken = self.take(size, alignment);
-        let Some(offset) = taken else {
-            core.refused.fetch_add(1, sync::Ordering::Relaxed);
-            core.refused_bytes.fetch_add(size as u64, sync::Ordering::Relaxed);
-            return None;
-        };
-        lock(&core.state).stats.allocated(size as u64);
-        self.pointer(offset)
-    }
-
-    /// Changes the size of an allocation, in place if possible; its first bytes are retained.
-    /// `None`: the region is full, and the old allocation stays as it was.
-    pub fn reallocate(
-        &self,
-        pointer: NonNull<u8>,
-        old: usize,
-        new: usize,
-        alignment: usize,
-    ) -> Option<NonNull<u8>> {
-        // In a forked child the allocation belongs to the parent.
-        let offset = self.offset(pointer).filter(|_| self.session.is_own_process())?;
-        if self.fits_in_place(offset, new as u64) {
-            lock(&self.session.pool.state).stats.resized(old as u64, new as u64);
-            return Some(pointer);
-        }
-        let fresh = self.allocate(new, alignment)?;
-        let retained = old.min(new) as u64;
-        let moved = self.offset(fresh).is_some_and(|to| self.copy(offset, to, retained).is_ok());
-        if !moved {
-            self.free(fresh, new);
-            return None;
-        }
-        lock(&self.session.pool.state).stats.moves += 1;
-        self.free(pointer, old);
-        Some(fresh)
-    }
-
-    /// Frees an allocation of `size` bytes. Memory that became part of an object stays in it.
-    pub fn free(&self, pointer: NonNull<u8>, size: usize) {
-        let session = &self.session;
-        if !session.is_own_process() {
-            return;
-        }
-        let Some(offset) = self.offset(pointer) else {
-            return;
-        };
-        let freed = {
-            let mut state = lock(&session.pool.state);
-            state.stats.freed(size as u64);
-            match state.large.remove(&offset.0) {
-                Some(large) => FreeOutcome::Large(large),
-                None => match state.slabs.since_of(offset.0) {
-                    Some(since) => FreeOutcome::Slot(since),
-                    None => return,
-                },
-            }
-        };
-        let large = match freed {
-            FreeOutcome::Large(large) => large,
-            FreeOutcome::Slot(since) => return self.give_unused(Unused::Slot(offset), since),
-        };
-        let pages = Span { offset, length: Length(large.pages) };
-        match large.state {
-            LargeState::Live => self.give_unused(Unused::Pages(pages), large.since),
-            LargeState::Sealed(held) => {
-                held.date_back(large.since);
-                session.release(held);
-            }
-            // The node decides whether the memory belongs to an object.
-            LargeState::Sealing(ticket) => self.give_unused(Unused::Limbo(ticket), large.since),
-        }
-    }
-
-    /// True if the pointer is into the region, so that this pool must free it.
-    pub fn contains(&self, pointer: NonNull<u8>) -> bool {
-        self.offset(pointer).is_some()
-    }
-
-    /// Statistics since the client connected; zeros in a forked child.
-    pub fn stats(&self) -> PoolStats {
-        let core = &self.session.pool;
-        if !self.session.is_own_process() {
-            return PoolStats::default();
-        }
-        let mut stats = lock(&core.state).stats;
-        stats.refused = core.refused.load(sync::Ordering::Relaxed);
-        stats.refused_bytes = core.refused_bytes.load(sync::Ordering::Relaxed);
-        stats
-    }
-
-    /// Returns unused memory to the node.
-    pub fn trim(&self) {
-        self.session.pool.trim(&self.session);
-    }
-
-    fn take(&self, size: usize, alignment: usize) -> Option<Offset> {
-        let session = &self.session;
-        let size = size.max(1) as u64;
-        let alignment = alignment as u64;
-        if alignment > page_bytes() || !session.is_own_process() {
-            return None;
-        }
-        if size < OWN_PAGES_BYTES_MIN && alignment <= slab::SLOT_BYTES_MIN {
-            return self.take_slot(size);
-        }
-        let span = self.pages(size)?;
-        if span.length.0 >= POPULATE_BYTES_MIN {
-            let _ = session.region.populate(span, farrow_memory::Populate::Write);
-        }
-        let since = fork::completed_forks();
-        let large = Large { pages: span.length.0, since, state: LargeState::Live };
-        lock(&session.pool.state).large.insert(span.offset.0, large);
-        Some(span.offset)
-    }
-
-    fn take_slot(&self, size: u64) -> Option<Offset> {
-        let core = &self.session.pool;
-        if let Some(offset) = lock(&core.state).slabs.take(size) {
-            return Some(Offset(offset));
-        }
-        let bytes = Slabs::slab_bytes();
-        let span = self.pages(bytes)?;
-        let mut state = lock(&core.state);
-        state.slabs.add(span, size, fork::completed_forks());
-        state.slabs.take(size).map(Offset)
-    }
-
-    fn fits_in_place(&self, offset: Offset, new: u64) -> bool {
-        let core = &self.session.pool;
-        let mut state = lock(&core.state);
-        let Some(large) = state.large.get_mut(&offset.0) else {
-            return state.slabs.fits(offset.0, new);
-        };
-        if !matches!(large.state, LargeState::Live) || new < OWN_PAGES_BYTES_MIN {
-            return false;
-        }
-        if new <= large.pages {
-            let needed = new.next_multiple_of(page_bytes());
-            // Shrinking by half or more is worth a system call: Arrow trims its builders this way.
-            // A tail that a child may share is returned with the rest.
-            let is_inherited = fork::is_inherited(large.since, fork::forks());
-            if needed <= large.pages / 2 && !is_inherited {
-                let offset = Offset(offset.0 + needed);
-                let tail = Span { offset, length: Length(large.pages - needed) };
-                large.pages = needed;
-                drop(state);
-                self.give(tail);
-            }
-            return true;
-        }
-        let end = Offset(offset.0 + large.pages);
-        let more = new.next_multiple_of(page_bytes()) - large.pages;
-        let of_expected = lock(&self.expected).as_mut().is_some_and(|room| room.extend(end, more));
-        let grown = of_expected || core.extents.extend(end, more);
-        if grown {
-            large.pages = new.next_multiple_of(page_bytes());
-        }
-        grown
-    }
-
-    /// Whole pages: of the expected memory, or else of free memory.
-    fn pages(&self, bytes: u64) -> Option<Span> {
-        let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
-        expected.or_else(|| logged(self.session.pool.extents.take(&self.session, bytes)))
-    }
-
-    /// Gives back memory that was in use since fork `since`: to the expected memory if it is part
-    /// of that, once no child shares it.
-    fn give_unused(&self, memory: Unused, since: u64) {
-        if fork::is_inherited(since, fork::forks()) {
-            return self.session.give_unused(memory, since);
-        }
-        let pages = match memory {
-            Unused::Pages(pages) => Some(pages),
-            Unused::Slot(offset) => lock(&self.session.pool.state).slabs.free(offset.0),
-            Unused::Limbo(_) => return self.session.give_unused(memory, since),
-        };
-        if let Some(pages) = pages {
-            self.give(pages);
-        }
-    }
-
-    fn give(&self, span: Span) {
-        let is_expected = lock(&self.expected).as_mut().is_some_and(|room| room.give(span));
-        if !is_expected {
-            self.session.pool.extents.give(&self.session, span);
-        }
-    }
-
-    /// Copies within the region, from memory that no thread changes now to memory of this client.
-    fn copy(&self, from: Offset, to: Offset, length: u64) -> Result<(), Error> {
-        let region = &self.session.region;
-        let source = region.sealed(Span { offset: from, length: Length(length) })?;
-        let target = region.writable_slice(Span { offset: to, length: Length(length) })?;
-        Ok(target.write_at(to, source.as_slice())?)
-    }
-
-    fn offset(&self, pointer: NonNull<u8>) -> Option<Offset> {
-        self.session.region.offset_of(Address(pointer.as_ptr() as usize))
-    }
-
-    fn pointer(&self, offset: Offset) -> Option<NonNull<u8>> {
-        let address = self.session.region.address_of(Span { offset, length: Length(1) }).ok()?;
-        NonNull::new(std::ptr::with_exposed_provenance_mut(address.0))
-    }
+/// What a freed buffer was.
+pub(crate) enum FreedBuffer {
+    /// Memory of no object, in use since that fork.
+    Unused(Unused, u64),
+    /// Part of an object, in use since that fork.
+    Sealed(Held, u64),
 }
 
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // In a forked child the lock may have been held by another thread of the parent.
-        if self.session.is_own_process() {
-            self.expect_no_more();
-        }
-    }
+/// The outcome of a reallocation in place.
+pub(crate) enum Resized {
+    /// The buffer has to move.
+    Not,
+    InPlace,
+    /// In place, and these pages at its end are unused.
+    Without(Span),
 }
 
-enum FreeOutcome {
-    Large(Large),
-    /// A slot of a slab made after that fork.
-    Slot(u64),
-}
-
-fn logged(taken: Result<Span, Error>) -> Option<Span> {
-    taken.inspect_err(|error| tracing::debug!(%error, "the pool has no room")).ok()
+/// Bytes of a slab.
+pub(crate) fn slab_bytes() -> u64 {
+    Slabs::slab_bytes()
 }
 
 impl PoolCore {
@@ -369,6 +107,115 @@ impl PoolCore {
             refused: sync::AtomicU64::new(0),
             refused_bytes: sync::AtomicU64::new(0),
         })
+    }
+
+    /// Whether a buffer of this size and alignment is a slot of a slab.
+    pub(crate) fn is_slot(size: u64, alignment: u64) -> bool {
+        size < OWN_PAGES_BYTES_MIN && alignment <= slab::SLOT_BYTES_MIN
+    }
+
+    /// A slot of an open slab; `None` if there is none.
+    pub(crate) fn take_slot(&self, size: u64) -> Option<Offset> {
+        lock(&self.state).slabs.take(size).map(Offset)
+    }
+
+    /// Adds a slab of [`slab_bytes`] bytes, and takes a slot of it.
+    pub(crate) fn take_slot_of(&self, fresh: Span, size: u64) -> Option<Offset> {
+        let mut state = lock(&self.state);
+        state.slabs.add(fresh, size, fork::completed_forks());
+        state.slabs.take(size).map(Offset)
+    }
+
+    /// Records a buffer with pages of its own.
+    pub(crate) fn insert(&self, pages: Span) {
+        let since = fork::completed_forks();
+        let large = Large { pages: pages.length.0, since, state: LargeState::Live };
+        lock(&self.state).large.insert(pages.offset.0, large);
+    }
+
+    /// Removes a freed buffer of `size` bytes. `None`: there is none at this offset.
+    pub(crate) fn remove(&self, offset: Offset, size: u64) -> Option<FreedBuffer> {
+        let mut state = lock(&self.state);
+        state.stats.freed(size);
+        let Some(large) = state.large.remove(&offset.0) else {
+            let since = state.slabs.since_of(offset.0)?;
+            return Some(FreedBuffer::Unused(Unused::Slot(offset), since));
+        };
+        let pages = Span { offset, length: Length(large.pages) };
+        Some(match large.state {
+            LargeState::Live => FreedBuffer::Unused(Unused::Pages(pages), large.since),
+            // The node decides whether the memory belongs to an object.
+            LargeState::Sealing(ticket) => FreedBuffer::Unused(Unused::Limbo(ticket), large.since),
+            LargeState::Sealed(held) => FreedBuffer::Sealed(held, large.since),
+        })
+    }
+
+    /// Frees a slot. The result is its slab if that is empty now and another slab is open.
+    pub(crate) fn remove_slot(&self, offset: Offset) -> Option<Span> {
+        lock(&self.state).slabs.free(offset.0)
+    }
+
+    /// Changes the size of a buffer in place. `extend` takes that many bytes of pages behind its
+    /// end, and returns whether they were free.
+    pub(crate) fn resize(
+        &self,
+        offset: Offset,
+        new: u64,
+        extend: impl FnOnce(Offset, u64) -> bool,
+    ) -> Resized {
+        let mut state = lock(&self.state);
+        let Some(large) = state.large.get_mut(&offset.0) else {
+            return if state.slabs.fits(offset.0, new) { Resized::InPlace } else { Resized::Not };
+        };
+        if !matches!(large.state, LargeState::Live) || new < OWN_PAGES_BYTES_MIN {
+            return Resized::Not;
+        }
+        let needed = new.next_multiple_of(page_bytes());
+        if new <= large.pages {
+            // Shrinking by half or more is worth a system call: Arrow trims its builders this way.
+            // A tail that a child may share is returned with the rest.
+            let is_inherited = fork::is_inherited(large.since, fork::forks());
+            if needed > large.pages / 2 || is_inherited {
+                return Resized::InPlace;
+            }
+            let offset = Offset(offset.0 + needed);
+            let tail = Span { offset, length: Length(large.pages - needed) };
+            large.pages = needed;
+            return Resized::Without(tail);
+        }
+        if !extend(Offset(offset.0 + large.pages), needed - large.pages) {
+            return Resized::Not;
+        }
+        large.pages = needed;
+        Resized::InPlace
+    }
+
+    /// Counts an allocation.
+    pub(crate) fn count_allocated(&self, bytes: u64) {
+        lock(&self.state).stats.allocated(bytes);
+    }
+
+    /// Counts an allocation that failed.
+    pub(crate) fn count_refused(&self, bytes: u64) {
+        self.refused.fetch_add(1, sync::Ordering::Relaxed);
+        self.refused_bytes.fetch_add(bytes, sync::Ordering::Relaxed);
+    }
+
+    /// Counts a reallocation in place.
+    pub(crate) fn count_resized(&self, old: u64, new: u64) {
+        lock(&self.state).stats.resized(old, new);
+    }
+
+    /// Counts a reallocation that moved.
+    pub(crate) fn count_moved(&self) {
+        lock(&self.state).stats.moves += 1;
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        let mut stats = lock(&self.state).stats;
+        stats.refused = self.refused.load(sync::Ordering::Relaxed);
+        stats.refused_bytes = self.refused_bytes.load(sync::Ordering::Relaxed);
+        stats
     }
 
     /// Returns unused memory to the node. False if there is none.
@@ -387,8 +234,7 @@ impl PoolCore {
 
     /// Frees a slot, and its slab if that is empty now and another slab is open.
     pub(crate) fn free_slot(&self, node: &dyn Node, offset: Offset) {
-        let slab = lock(&self.state).slabs.free(offset.0);
-        if let Some(slab) = slab {
+        if let Some(slab) = self.remove_slot(offset) {
             self.extents.give(node, slab);
         }
     }

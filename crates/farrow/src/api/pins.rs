@@ -1,26 +1,20 @@
-//! Pins, eviction, and restoring of spilled objects.
+//! Pins and eviction.
 
 use std::collections::BTreeMap;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use farrow_store::{Held, ObjectId, Whereabouts};
 use farrow_wire::link::confused;
 use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
 
 use crate::api::Client;
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::error::named;
 use crate::key::ObjectKey;
 use crate::objects::object::Object;
 
-/// Attempts to hold a spilled object: it may leave memory again between its restore and the hold.
+/// Attempts to pin an object of another node: it may leave memory again after its restore.
 const RETURNS_MAX: u32 = 16;
-
-/// A file may be long and its disk slow. The node itself gives up after a minute.
-const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 
 /// Objects of a node whose memory is not mapped.
 type FarTargets = (MemberInfo, Vec<ObjectKey>);
@@ -87,9 +81,7 @@ impl Client {
         }
         first_error.map_or(Ok(()), Err)
     }
-}
 
-impl Client {
     /// Pins or unpins objects of a node whose memory is not mapped here, at that node.
     fn set_far_pins(
         &self,
@@ -150,55 +142,4 @@ fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> R
         }
     }
     first_error.map_or(Ok(()), Err)
-}
-
-impl Session {
-    /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
-    pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
-        for _ in 0..RETURNS_MAX {
-            if let Some(held) = self.hold_here(target)? {
-                return Ok(Some(held));
-            }
-            match self.reader.whereabouts(target.store()).map_err(named)? {
-                Whereabouts::Nowhere => return Ok(None),
-                Whereabouts::InMemory if self.is_outdated(target)? => return Ok(None),
-                Whereabouts::InMemory => {}
-                // If the object is gone meanwhile, its name may have a new object: look again.
-                Whereabouts::Away(id) => self.restore(id)?,
-            }
-        }
-        let what = format!("object {target}, which leaves memory again and again");
-        Err(Error::Timeout { what, waited_ms: 0 })
-    }
-
-    /// Whether there is such an object, in memory or not.
-    pub(crate) fn has(&self, target: &ObjectKey) -> Result<bool, Error> {
-        self.check_process()?;
-        match self.reader.whereabouts(target.store()).map_err(named)? {
-            Whereabouts::Nowhere => Ok(false),
-            Whereabouts::InMemory => Ok(!self.is_outdated(target)?),
-            Whereabouts::Away(_) => Ok(true),
-        }
-    }
-
-    /// Whether the only local copy of an object is a replica that may be outdated.
-    fn is_outdated(&self, target: &ObjectKey) -> Result<bool, Error> {
-        let found = self.reader.lookup(target.store()).map_err(named)?;
-        found.map_or(Ok(false), |entry| Ok(!self.is_current(&entry)?))
-    }
-
-    /// Whether an object is spilled, or moving to or from memory.
-    fn is_away(&self, target: &ObjectKey) -> Result<bool, Error> {
-        let place = self.reader.whereabouts(target.store()).map_err(named)?;
-        Ok(matches!(place, Whereabouts::Away(_)))
-    }
-
-    /// Restores an object, unless it is gone.
-    fn restore(&self, id: ObjectId) -> Result<(), Error> {
-        let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
-        match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
-            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
 }

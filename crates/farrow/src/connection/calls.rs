@@ -1,0 +1,223 @@
+//! Requests to the daemon, and the search for its successor when it is gone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::Span;
+use farrow_wire::link::{Link, LinkError};
+use farrow_wire::{BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
+
+use crate::connection::connect::{Connected, connect};
+use crate::connection::session::{Connection, Identity, Session};
+use crate::error::Error;
+use crate::interrupt::{self, may_interrupt};
+use crate::lock::lock;
+use crate::memory::extents::difference;
+use crate::memory::node::Unanswered;
+use crate::spans::{span, wire_span};
+
+/// How long an ending client waits for a daemon that has just replaced another.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
+
+impl Session {
+    /// Sends a request to the daemon, with the default timeout.
+    pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
+        self.call_until(body, Instant::now() + self.timeout)
+    }
+
+    /// As [`Self::call`], until this deadline.
+    pub(crate) fn call_until(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<ReplyBody, Error> {
+        Ok(self.call_numbered(body, deadline)?.0)
+    }
+
+    /// Sends a request to the daemon. If the daemon is gone, finds its successor and sends the
+    /// request again if it was not sent or may be repeated. Also returns the number of the
+    /// connection that answered.
+    pub(crate) fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered> {
+        self.check_process().map_err(Unanswered::unsent)?;
+        // Other calls may run under a lock, or would have an unknown outcome if interrupted.
+        let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
+        let interrupt = interrupt::current();
+        let mut body = body;
+        let mut connection = lock(&self.link).clone();
+        loop {
+            if connection.link.is_dead() {
+                // The request was not sent yet, so any request may be sent again.
+                connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
+            }
+            let again = may_repeat(&body).then(|| body.clone());
+            let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
+            body = match (answer, again) {
+                (Ok(reply), _) => return Ok((reply, connection.number)),
+                (Err(LinkError::Unsent { body, .. }), _) => *body,
+                (Err(LinkError::Closed { .. }), Some(body)) => body,
+                (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
+                    let reason = format!("it went away before it answered: {reason}");
+                    let error = Error::NodeLost { node: self.node.clone(), reason };
+                    return Err(Unanswered { error, was_sent: true });
+                }
+                (Err(error), _) => {
+                    let was_sent = !matches!(error, LinkError::Frame(_));
+                    return Err(Unanswered { error: error.into(), was_sent });
+                }
+            };
+        }
+    }
+
+    /// Whether a lost connection to another node failed at that node: the client's own daemon,
+    /// which proxied it, still accepts connections.
+    fn is_other_gone(&self) -> bool {
+        self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
+    }
+
+    /// Sends a message that needs no answer. False if the daemon is gone.
+    pub(crate) fn tell(&self, body: RequestBody) -> bool {
+        self.is_own_process() && lock(&self.link).link.tell(body)
+    }
+
+    /// Returns unused ranges to the node, if `connection` is still the current one. Otherwise a
+    /// later comparison of the records has already returned them, and they may have been granted
+    /// again.
+    pub(crate) fn give_back(&self, spans: &[Span], connection: u64) {
+        if !self.clean(spans) {
+            return;
+        }
+        let current = lock(&self.link);
+        if current.number == connection {
+            let spans = spans.iter().copied().map(wire_span).collect();
+            current.link.tell(RequestBody::Release { spans });
+        }
+    }
+
+    /// On memory that is not coherent between machines, cleans the caches of this one before ranges
+    /// are returned. False: the ranges remain this client's.
+    fn clean(&self, spans: &[Span]) -> bool {
+        if !self.region.is_node_local() {
+            return true;
+        }
+        farrow_store::clean(&self.region, spans)
+            .inspect_err(|error| tracing::error!(%error, "ranges are not given back"))
+            .is_ok()
+    }
+
+    /// Ends the session. If the daemon is gone, looks once for its successor.
+    pub(super) fn say_goodbye(&self) {
+        if !self.is_own_process() {
+            return;
+        }
+        let _quiet = interrupt::suspend();
+        let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
+        // A daemon that is killed before it reads this leaves the session to its successor, which
+        // then retains objects for a client that does not return.
+        let link = lock(&self.link).link.clone();
+        // One that only does not answer has no successor.
+        let has_ended = |error: &LinkError| {
+            matches!(
+                error,
+                LinkError::Closed { .. }
+                    | LinkError::Unsent { .. }
+                    | LinkError::Refused(WireError::Closing)
+            )
+        };
+        if link.call(RequestBody::Goodbye, deadline).err().is_none_or(|error| !has_ended(&error)) {
+            return;
+        }
+        match Link::connect(&self.socket, self.return_hello(), deadline) {
+            Ok((link, ..)) => drop(link.call(RequestBody::Goodbye, deadline)),
+            Err(error) => tracing::debug!(%error, "nobody to say goodbye to"),
+        }
+    }
+
+    fn return_hello(&self) -> Hello {
+        let Identity { region_uid, slot, nonce } = self.identity;
+        Hello {
+            version: PROTOCOL_VERSION,
+            resume: Some((region_uid, slot, nonce)),
+            namespace: String::new(),
+            node: self.node.clone(),
+            maps_memory: true,
+        }
+    }
+
+    fn reconnect(&self, old: &Connection, deadline: Instant) -> Result<Connection, Error> {
+        let _one = self.reconnecting.enter(&self.socket, deadline)?;
+        let current = lock(&self.link).clone();
+        if current.number != old.number && !current.link.is_dead() {
+            return Ok(current);
+        }
+        let hello = self.return_hello();
+        // A restarted daemon is waited for; if none appears, the caller waits no longer than its
+        // own deadline.
+        let Connected { link, welcome, .. } =
+            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
+        let link = Arc::new(link);
+        let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
+        self.local.add(&pages)?;
+        let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
+        let go_over = || self.go_over(Arc::clone(&link), &theirs);
+        let connection = self.reservations.renew(&link, deadline, || {
+            self.reserved_objects.renew(&link, welcome.are_objects_limited, go_over)
+        });
+        if self.note_successor() {
+            link.tell(RequestBody::ConfirmEarlier);
+        }
+        tracing::info!(socket = %self.socket.display(), "connected again");
+        Ok(connection)
+    }
+
+    /// Compares the records with the node's list of grants, and switches to the new connection,
+    /// under one lock. So each change of the records is either sent to this connection or seen
+    /// here. Grants of lost answers are returned. A caller that receives such an answer later sees
+    /// by its number that it is void.
+    fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
+        let mut current = lock(&self.link);
+        let number = current.number + 1;
+        let mut ours = self.extents.reconcile(number);
+        ours.extend(self.pool.extents().reconcile(number));
+        let lost = difference(theirs, &ours);
+        if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
+            for spans in lost.chunks(BATCH_ITEMS_MAX) {
+                link.tell(RequestBody::Release { spans: spans.to_vec() });
+            }
+        }
+        *current = Connection { link, number };
+        current.clone()
+    }
+}
+
+/// Whether a request may be sent twice: a repetition changes nothing, or the next daemon takes back
+/// the grants of the lost answer.
+fn may_repeat(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Grant { .. }
+            | RequestBody::Room(_)
+            | RequestBody::ReserveObjects { .. }
+            | RequestBody::Wait { .. }
+            | RequestBody::Confirm { .. }
+            | RequestBody::ConfirmEarlier
+            | RequestBody::EndLeases { .. }
+            | RequestBody::Reclaim
+            | RequestBody::Stats
+            | RequestBody::Namespaces
+            | RequestBody::Rules
+            | RequestBody::SetRule(_)
+            | RequestBody::Nodes
+            | RequestBody::FindLost { .. }
+            | RequestBody::Fetch { .. }
+            | RequestBody::ListAt { .. }
+            | RequestBody::FindAt { .. }
+            | RequestBody::Import { .. }
+            | RequestBody::Pin { .. }
+            | RequestBody::Restore { .. }
+            | RequestBody::Overview { .. }
+    )
+}

@@ -1,0 +1,185 @@
+//! An object between its write and the answer to its seal.
+
+use std::sync::Arc;
+
+use farrow_memory::{Length, Retired, Span};
+use farrow_wire::SealItem;
+
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::memory::extents::SealTicket;
+use crate::objects::block::metadata_offset;
+use crate::objects::name_claim::NameClaim;
+use crate::objects::object_reservation::ObjectReservation;
+use crate::objects::seal::Sealed;
+use crate::objects::write_batch::WriteBatch;
+use crate::spans::wire_span;
+
+/// An object that is written and not yet sealed.
+pub(crate) struct WrittenObject {
+    pub(crate) item: SealItem,
+    pub(super) primary: Span,
+    pub(super) is_small: bool,
+    /// Buffers of the pool that become part of the object.
+    pub(super) pool_pages: Vec<Span>,
+    /// The old page tables of these buffers.
+    pub(crate) retired: Retired,
+    reservation: ObjectReservation,
+    claim: NameClaim,
+    /// Set once the node was asked to seal the object.
+    ticket: Option<SealTicket>,
+}
+
+impl WrittenObject {
+    pub(super) fn new(
+        mut item: SealItem,
+        primary: Span,
+        is_small: bool,
+        prepared: Prepared,
+    ) -> Self {
+        let Prepared { reservation, claim, .. } = prepared;
+        item.is_reserved_object = reservation.is_there();
+        item.is_reserved = claim.is_there();
+        let retired = Retired::default();
+        let (pool_pages, ticket) = (Vec::new(), None);
+        Self { item, primary, is_small, pool_pages, retired, reservation, claim, ticket }
+    }
+
+    /// Records that the node is about to be asked to seal the object.
+    pub(crate) fn ask(&mut self, session: &Session) {
+        self.ticket = Some(session.extents.asked(self.primary));
+    }
+
+    /// The node is to count the object among the reserved ones.
+    pub(crate) fn reserve(&mut self, reservation: ObjectReservation) {
+        self.item.is_reserved_object = reservation.is_there();
+        self.reservation = reservation;
+    }
+
+    /// The object written by [`write_plain`](super::put::write_plain).
+    pub(crate) fn small_bytes(primary: Span, size: Length) -> Self {
+        let item = SealItem::bytes(wire_span(primary), size.0);
+        Self::new(item, primary, true, Prepared::default())
+    }
+}
+
+/// Resources acquired for an object before it is written.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    pub(crate) reservation: ObjectReservation,
+    pub(crate) claim: NameClaim,
+    pub(crate) place: ObjectPlacement,
+}
+
+/// Where an object is placed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum ObjectPlacement {
+    /// Anywhere; if no memory is free, other objects are evicted.
+    #[default]
+    Any,
+    /// In free memory only.
+    Free,
+    /// In this range. A small object shares its pages with others.
+    At { span: Span, is_small: bool },
+}
+
+impl From<ObjectReservation> for Prepared {
+    fn from(reservation: ObjectReservation) -> Self {
+        Self { reservation, ..Self::default() }
+    }
+}
+
+/// Gives back memory that was not written to.
+pub(crate) fn give_back(session: &Session, place: ObjectPlacement) {
+    match place {
+        ObjectPlacement::At { span, is_small: true } => session.extents.give_lines(session, span),
+        ObjectPlacement::At { span, is_small: false } => session.extents.give(session, span),
+        ObjectPlacement::Any | ObjectPlacement::Free => {}
+    }
+}
+
+/// Writes metadata to the end of its block.
+pub(super) fn write_metadata(
+    small: &mut WriteBatch<'_>,
+    primary: Span,
+    metadata: &[u8],
+) -> Result<(), Error> {
+    if metadata.is_empty() {
+        return Ok(());
+    }
+    small.write(metadata_offset(primary, metadata), metadata)
+}
+
+/// Replaces the metadata of a written and unsealed object by metadata of the same length.
+pub(crate) fn relabel(
+    session: &Session,
+    written: &mut WrittenObject,
+    metadata: &[u8],
+) -> Result<(), Error> {
+    if metadata.len() as u64 != u64::from(written.item.metadata_bytes) {
+        let had = written.item.metadata_bytes;
+        let text = format!("metadata of {} B in the place of {had} B", metadata.len());
+        return Err(Error::InvalidArgument(text));
+    }
+    write_metadata(&mut WriteBatch::nothing(session), written.primary, metadata)?;
+    written.item.metadata_crc = crc32c::crc32c(metadata);
+    Ok(())
+}
+
+/// Records the node's answer: the memory belongs to the object, to this client again, or the
+/// outcome is unknown.
+/// False: the object may be sealed, and its bytes in the pool are in use without a hold.
+pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) -> bool {
+    let id = match result {
+        Ok(id) => *id,
+        Err(no) => {
+            abandon(session, written, no.is_unknown);
+            return !no.is_unknown || written.pool_pages.is_empty();
+        }
+    };
+    written.reservation.used(1);
+    written.claim.sealed();
+    if let Some(ticket) = written.ticket {
+        session.extents.sealed(ticket);
+    }
+    if written.pool_pages.is_empty() {
+        return true;
+    }
+    // Each buffer holds the object until Arrow frees it, so that the source table stays valid even
+    // if the object is deleted.
+    match session.hold_sealed(id) {
+        Ok(held) => {
+            session.pool.commit_seal(&written.pool_pages, &held);
+            true
+        }
+        // The buffers stay read-only and are never reused, which is safe.
+        Err(error) => {
+            tracing::error!(%error, %id, "a sealed object cannot be held");
+            false
+        }
+    }
+}
+
+pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject, is_unknown: bool) {
+    // In a forked child the memory belongs to the parent.
+    if !session.is_own_process() {
+        return;
+    }
+    if is_unknown {
+        written.reservation.used(1);
+        // The object may be sealed: the buffers of the pool stay read-only as well.
+        if let Some(ticket) = written.ticket {
+            session.extents.in_limbo(session, ticket);
+        }
+        return;
+    }
+    if let Some(ticket) = written.ticket {
+        session.extents.refused(ticket);
+    }
+    session.pool.abort_seal(session, &written.pool_pages);
+    if written.is_small {
+        session.arena.untake(session, &session.extents, written.primary);
+    } else {
+        session.extents.give(session, written.primary);
+    }
+}
