@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._native import Client
+from farrow._pruning import Index, columns_of
+from farrow._statistics import chunk_statistics
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
-__all__ = ["chunks", "read", "selected_schema"]
+__all__ = ["Selection", "chunks", "groups", "selected_schema", "selection"]
 
 
-def chunks(client: Client, name: str) -> tuple[pa.Schema, list[Partition]]:
-    """The schema of a huge table, or of an object that is a table, and its chunks.
+# More chunks in one task would leave workers without work at the end of a job.
+_BYTES_PER_TASK_MAX = 256 << 20
+
+
+def chunks(
+    client: Client,
+    name: str,
+    filter: pc.Expression | None = None,
+    version: int | None = None,
+) -> tuple[pa.Schema, list[Partition]]:
+    """The schema of a huge table, or of an object that is a table, and its chunks: those that can
+    have rows for which the filter is true.
 
     Raises:
         NotFound: there is neither.
-        InvalidArgument: the object has no columns.
+        InvalidArgument: the object has no columns, or a version is given for one without.
     """
     try:
         huge = client.huge_table(name)
     except (NotFound, InvalidArgument):
         value = client.get(name)
     else:
-        return huge.schema, huge.partitions()
+        known = [chunk for chunk, _ in chunk_statistics(huge, version)]
+        numbers, _ = Index(huge.schema, [*known]).matching(filter)
+        return huge.schema, [known[number].partition for number in numbers]
+    if version is not None:
+        raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
     if not isinstance(value, (pa.Table, pa.RecordBatch)):
         raise InvalidArgument(f"{name!r} is a {type(value).__name__}, not a table")
     listed = client.list(name, all_nodes=True)
@@ -39,20 +55,57 @@ def chunks(client: Client, name: str) -> tuple[pa.Schema, list[Partition]]:
     return value.schema, [whole]
 
 
-def read(
-    client: Client, id: bytes, columns: Sequence[str] | None, filter: pc.Expression | None
-) -> pa.Table:
-    """Columns and rows of one chunk: in place, except for the rows that a filter selects."""
-    needed = None
-    if columns is not None and filter is None:
-        needed = list(columns)
-    value: Any = client.get(id, columns=needed)
-    table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
-    if filter is not None:
-        table = table.filter(filter)
-        if columns is not None:
-            table = table.select(list(columns))
-    return table
+def groups(chunks: Sequence[Partition], count: int) -> list[list[Partition]]:
+    """Chunks that follow each other on one node, in about so many groups.
+
+    A group has as many bytes as the others, and 256 MiB at most: chunks are not divided.
+    """
+    total = sum(chunk.nbytes for chunk in chunks)
+    share = min(_BYTES_PER_TASK_MAX, total / max(1, count))
+    found: list[list[Partition]] = []
+    size = 0.0
+    for chunk in chunks:
+        is_with_last = bool(found) and found[-1][-1].node == chunk.node
+        if not is_with_last or size + chunk.nbytes / 2 > share:
+            found.append([])
+            size = 0.0
+        found[-1].append(chunk)
+        size += chunk.nbytes
+    return found
+
+
+class Selection(NamedTuple):
+    """What is read of each chunk; it can be pickled.
+
+    Attributes:
+        columns: names of the columns of the result; None: all.
+        filter: the rows; None: all.
+        needed: names of the columns of both; None: all.
+    """
+
+    columns: list[str] | None
+    filter: pc.Expression | None
+    needed: list[str] | None
+
+    def read(self, client: Client, id: bytes) -> pa.Table:
+        """Columns and rows of one chunk: in place, except for the rows that a filter selects."""
+        value: Any = client.get(id, columns=self.needed)
+        table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
+        if self.filter is not None:
+            table = table.filter(self.filter)
+        return table if self.columns is None else table.select(self.columns)
+
+
+def selection(
+    schema: pa.Schema, columns: Sequence[str] | None, filter: pc.Expression | None
+) -> Selection:
+    """The selection of columns and rows of a table with this schema."""
+    names = None if columns is None else list(columns)
+    if names is None or filter is None:
+        return Selection(names, filter, names)
+    filtered = columns_of(filter, schema)
+    needed = None if filtered is None else list(dict.fromkeys([*names, *filtered]))
+    return Selection(names, filter, needed)
 
 
 def selected_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:

@@ -1533,8 +1533,9 @@ class HugeTable:
             >>> [(part.position, part.rows, part.node) for part in trades.partitions()]
             [(0, 2, 'a')]
         """
-    def _statistics(self, version: int | None = None) -> builtins.list[tuple[Partition, Any]]:
-        """Each chunk with its statistics as ``farrow.dataset`` reads them, or None."""
+    def _statistics(self, version: int | None = None) -> builtins.list[tuple[Partition, bool, Any]]:
+        """Each chunk, whether its memory is mapped, and its statistics as ``farrow.dataset`` reads
+        them, or None."""
     def wait(
         self, *, rows: int | None = None, version: int | None = None, timeout: float = 10.0
     ) -> int:

@@ -53,11 +53,14 @@ class ChunkStatistics(NamedTuple):
     columns: dict[tuple[str, ...], ColumnStatistics] | None
 
 
-def chunk_statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatistics]:
-    """The statistics of all chunks of a version, in the order of their rows."""
+def chunk_statistics(
+    table: HugeTable, version: int | None = None
+) -> list[tuple[ChunkStatistics, bool]]:
+    """The statistics of all chunks of a version, in the order of their rows, and whether the memory
+    of a chunk is mapped."""
     schema, names = table.schema, {}
     chunks = []
-    for partition, fields in table._statistics(version):
+    for partition, is_mapped, fields in table._statistics(version):
         columns = None
         if fields is not None:
             columns = {}
@@ -67,7 +70,7 @@ def chunk_statistics(table: HugeTable, version: int | None = None) -> list[Chunk
                     names[key] = _resolve(schema, path)
                 name, data_type = names[key]
                 columns[name] = _column(data_type, *rest)
-        chunks.append(ChunkStatistics(partition, columns))
+        chunks.append((ChunkStatistics(partition, columns), is_mapped))
     return chunks
 
 

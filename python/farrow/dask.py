@@ -16,6 +16,7 @@ node.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["SharingPlugin", "read_farrow", "to_farrow"]
 
 _CLASSES = (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array, pa.Buffer, np.ndarray)
+
+# So many keep all threads at work until the end, though partitions take different times.
+_PARTITIONS_PER_THREAD = 4
 
 # The functions that were registered before, by class; None: the class was pickled.
 _before: dict[type, tuple[Callable[..., Any] | None, Callable[..., Any] | None]] = {}
@@ -145,18 +149,25 @@ def read_farrow(
     columns: Sequence[str] | None = None,
     filters: Any = None,
     *,
+    version: int | None = None,
+    npartitions: int | None = None,
     address: str | None = None,
 ) -> dask.dataframe.DataFrame:
-    """A Dask dataframe over a table in Farrow: one partition for each chunk of a huge table.
+    """A Dask dataframe over a table in Farrow.
 
     Its columns have types of Arrow (``pandas.ArrowDtype``) and are the memory of the node: a worker
-    reads in place.  A selection of columns is pushed into the read.
+    reads in place.  A selection of columns is pushed into the read, and chunks of a huge table that
+    cannot have rows of the filter are left out by their statistics.  A partition has contiguous
+    chunks of one node.
 
     Args:
         name: name of a huge table, or of an object that is a table.
         columns: names of columns; None: all.
         filters: rows to read: a ``pyarrow.compute.Expression``, or the tuples of
             ``dask.dataframe.read_parquet``, such as ``[("price", ">", 5)]``.
+        version: a version of a huge table; None: the newest.
+        npartitions: about how many partitions; None: four for each thread of the workers.  No
+            chunk is divided, and one partition has at most 256 MiB of chunks.
         address: path of the socket of a node, for this process and for workers on its machine;
             None: as ``farrow.connect``.
 
@@ -173,36 +184,52 @@ def read_farrow(
     import dask.dataframe as dd
 
     client = farrow.connect(address)
-    schema, chunks = _chunks.chunks(client, name)
-    selected = _chunks.selected_schema(schema, columns)
     expression = _expression(filters)
+    schema, chunks = _chunks.chunks(client, name, expression, version)
+    selected = _chunks.selected_schema(schema, columns)
     meta = _frame(_with_filter(schema.empty_table(), selected.names, expression))
     if not chunks:
         return dd.from_pandas(meta, npartitions=1)
+    count = _PARTITIONS_PER_THREAD * _threads() if npartitions is None else npartitions
     return dd.from_map(
-        _Read(client.address, tuple(selected.names), expression),
-        [chunk.id for chunk in chunks],
+        _Read(client.address, schema, tuple(selected.names), expression),
+        [tuple(chunk.id for chunk in group) for group in _chunks.groups(chunks, count)],
         meta=meta,
         label="read-farrow",
         enforce_metadata=False,
     )
 
 
+def _threads() -> int:
+    """Threads of the workers of the present cluster, or of this machine."""
+    try:
+        threads = sum(distributed.get_client().nthreads().values())
+    except ValueError:
+        # Dask's own scheduler of threads.
+        threads = 0
+    return threads or len(os.sched_getaffinity(0))
+
+
 class _Read:
     """Reads one partition; Dask gives it fewer columns where a program needs no others."""
 
-    def __init__(self, address: str, columns: tuple[str, ...], filter: Any) -> None:
+    def __init__(
+        self, address: str, schema: pa.Schema, columns: tuple[str, ...], filter: Any
+    ) -> None:
         self._address = address
+        self._schema = schema
         self.columns = columns
         self._filter = filter
 
     def __dask_tokenize__(self) -> Any:
-        return type(self).__name__, self._address, self.columns, str(self._filter)
+        # The text of a filter does not tell long strings apart.
+        return type(self).__name__, self._address, self.columns, pickle.dumps(self._filter)
 
-    def __call__(self, id: bytes, columns: Sequence[str] | None = None) -> Any:
-        wanted = list(self.columns if columns is None else columns)
+    def __call__(self, ids: Sequence[bytes], columns: Sequence[str] | None = None) -> Any:
+        wanted = self.columns if columns is None else columns
+        selection = _chunks.selection(self._schema, wanted, self._filter)
         client = _references._client(self._address)
-        return _frame(_chunks.read(client, id, wanted, self._filter))
+        return _frame(pa.concat_tables([selection.read(client, id) for id in ids]))
 
 
 def _with_filter(table: pa.Table, columns: Sequence[str], filter: Any) -> pa.Table:
@@ -289,9 +316,12 @@ def _append(part: Any, address: str, name: str, schema: pa.Schema, position: int
             raise
 
 
+_ALL = _chunks.Selection(None, None, None)
+
+
 def _has_rows(huge: Any, address: str, position: int, table: pa.Table) -> bool:
     client = _references._client(address)
     for chunk in huge.partitions():
         if (chunk.position, chunk.rows) == (position, len(table)):
-            return bool(_chunks.read(client, chunk.id, None, None).equals(table))
+            return bool(_ALL.read(client, chunk.id).equals(table))
     return False

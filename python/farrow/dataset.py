@@ -2,7 +2,9 @@
 
 DuckDB, polars, DataFusion, Acero and Ibis push the columns and the filter of a query into a
 dataset.  This one compares the filter with the statistics of each chunk, and reads only chunks that
-can have matching rows.  The rows stay where they are: nothing is copied to be scanned::
+can have matching rows; of a chunk that is sorted by a filtered column it reads only the range.  The
+rows stay where they are: nothing is copied to be scanned.  Where a node's memory cannot be mapped,
+only the columns of the query travel, of the chunks that remain::
 
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -23,23 +25,19 @@ can have matching rows.  The rows stay where they are: nothing is copied to be s
 
 from __future__ import annotations
 
-import re
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from farrow._statistics import (
-    ChunkStatistics,
-    ColumnStatistics,
-    chunk_statistics,
-    guarantee,
-    plain_schema,
-)
+from farrow._pruning import Index, columns_of
+from farrow._ranges import cut
+from farrow._statistics import ChunkStatistics, ColumnStatistics, chunk_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow.compute as pc
 
@@ -50,12 +48,10 @@ __all__ = ["ChunkStatistics", "ColumnStatistics", "FarrowDataset", "dataset", "s
 
 # Metadata key of the root of a huge table.
 _HUGE_TABLE_KEY = "farrow.huge_table"
-# Functions that compute no number, in the text of a filter, and references to nested fields.
-# Comparisons have no name there.
-_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast", "Nested", "Name"}
-_FUNCTION = re.compile(r"(\w+)\(")
-# Sets of filtered columns whose guarantees are kept; queries of one program name few.
-_INDEXES_MAX = 32
+# Chunks of nodes that are not mapped, fetched by one call: it fetches some of them ahead.
+_CHUNKS_AT_A_TIME = 8
+# Columns that Arrow makes during a scan.
+_MADE_COLUMNS = {"__batch_index", "__fragment_index", "__last_in_fragment", "__filename"}
 
 
 def dataset(
@@ -72,8 +68,9 @@ def dataset(
         version: a version of a huge table; None: the newest.
 
     Returns:
-        A dataset whose fragments are the chunks of a huge table. It keeps the rows in memory while
-        it exists, and does not see later appends.
+        A dataset whose fragments are the chunks of a huge table. It keeps the rows of nodes whose
+        memory is mapped in memory while it exists; it fetches rows of other nodes when they are
+        read, and these can be dropped meanwhile. It does not see later appends.
 
     Raises:
         NotFound: there is no such name.
@@ -87,15 +84,15 @@ def dataset(
         source = _named(source, connect() if client is None else client)
     if isinstance(source, HugeTable):
         version = source.version if version is None else version
-        chunks = chunk_statistics(source, version)
-        return FarrowDataset(source.table(version), chunks)
+        return FarrowDataset(source.schema, _chunks_of(source, version))
     if version is not None:
         raise InvalidArgument(f"version {version} of an object that has no versions")
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if not isinstance(source, pa.Table):
         raise InvalidArgument(f"a dataset of {type(source).__name__}, which has no columns")
-    return FarrowDataset(source, [])
+    batches = source.to_batches()
+    return FarrowDataset(source.schema, [_Chunk(None, one.num_rows, [one]) for one in batches])
 
 
 def _named(name: str, client: Client) -> Any:
@@ -114,26 +111,132 @@ def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatis
     Returns:
         For each chunk its location, and for each field that has statistics their values.
     """
-    return chunk_statistics(table, version)
+    return [chunk for chunk, _ in chunk_statistics(table, version)]
 
 
-class FarrowDataset(ds.InMemoryDataset):  # type: ignore[misc]
+class _Chunk:
+    """The batches of a chunk, and its statistics, if it has some."""
+
+    __slots__ = ("batches", "rows", "source", "statistics")
+
+    def __init__(
+        self,
+        statistics: ChunkStatistics | None,
+        rows: int,
+        batches: list[pa.RecordBatch],
+        source: tuple[HugeTable, int] | None = None,
+    ) -> None:
+        self.statistics = statistics
+        self.rows = rows
+        self.batches = batches
+        # Where its rows are fetched from, by version; None: ``batches`` are all of them.
+        self.source = source
+
+    def follows(self, other: _Chunk) -> bool:
+        """Whether the rows of both are fetched, and are contiguous."""
+        if self.source is None or other.source is None:
+            return False
+        assert self.statistics is not None
+        assert other.statistics is not None
+        end = other.statistics.partition.position + other.rows
+        return self.statistics.partition.position == end
+
+    def ordered(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Which of these columns are sorted, and how."""
+        known = None if self.statistics is None else self.statistics.columns
+        orders = [(name, known[(name,)].order) for name in names if known and (name,) in known]
+        return [(name, order) for name, order in orders if order in ("ascending", "descending")]
+
+
+def _chunks_of(table: HugeTable, version: int) -> list[_Chunk]:
+    """The chunks of a version, with their batches where memory is mapped."""
+    known = chunk_statistics(table, version)
+    _check_gaps(table, version, [chunk.partition for chunk, _ in known])
+    chunks: list[_Chunk] = []
+    for is_mapped, group in itertools.groupby(known, key=lambda one: one[1]):
+        run = [chunk for chunk, _ in group]
+        if is_mapped:
+            chunks += _in_place(table, version, run)
+        else:
+            chunks += [_Chunk(one, one.partition.rows, [], (table, version)) for one in run]
+    return chunks
+
+
+def _check_gaps(table: HugeTable, version: int, partitions: list[Partition]) -> None:
+    """Raise the error about rows that are missing."""
+    end = 0
+    for partition in partitions:
+        if partition.position > end:
+            table.table(version, rows=slice(0, partition.position))
+        end = partition.position + partition.rows
+
+
+def _in_place(table: HugeTable, version: int, run: list[ChunkStatistics]) -> Iterator[_Chunk]:
+    """Contiguous chunks with their batches: they follow each other, and no batch has rows of
+    two."""
+    first, last = run[0].partition, run[-1].partition
+    rows = slice(first.position, last.position + last.rows)
+    left = iter(table.table(version, rows=rows).to_batches())
+    for one in run:
+        own: list[pa.RecordBatch] = []
+        count = 0
+        while count < one.partition.rows:
+            own.append(next(left))
+            count += own[-1].num_rows
+        yield _Chunk(one, count, own)
+
+
+def _fetched(
+    run: list[_Chunk], columns: list[str] | None
+) -> Iterator[tuple[_Chunk, list[pa.RecordBatch]]]:
+    """Contiguous chunks that are not mapped, with these columns of their rows."""
+    if not run or run[0].source is None or run[0].statistics is None:
+        return
+    table, version = run[0].source
+    first = run[0].statistics.partition.position
+    rows = slice(first, first + sum(chunk.rows for chunk in run))
+    found: pa.Table = table.table(version, columns=columns, rows=rows)
+    start = 0
+    for chunk in run:
+        yield chunk, found.slice(start, chunk.rows).to_batches()
+        start += chunk.rows
+
+
+def _with_batches(
+    chunks: Iterable[_Chunk], columns: list[str] | None
+) -> Iterator[tuple[_Chunk, list[pa.RecordBatch]]]:
+    """Chunks and their rows, with at least these columns; some chunks are fetched at a time."""
+    run: list[_Chunk] = []
+    for chunk in chunks:
+        if run and not (chunk.follows(run[-1]) and len(run) < _CHUNKS_AT_A_TIME):
+            yield from _fetched(run, columns)
+            run = []
+        if chunk.source is None:
+            yield chunk, chunk.batches
+        else:
+            run.append(chunk)
+    yield from _fetched(run, columns)
+
+
+class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     """A dataset that reads only the chunks that can have matching rows; made by :func:`dataset`.
 
     Methods that are not named here are those of ``pyarrow.dataset.Dataset``.
     """
 
     _chunks: list[_Chunk]
-    _index: _Index
+    _index: Index
+    _is_far: bool
 
-    def __init__(self, table: pa.Table, statistics: list[ChunkStatistics]) -> None:
-        super().__init__(table)
-        batches = table.to_batches()
-        if statistics:
-            self._chunks = _divide(batches, statistics)
-        else:
-            self._chunks = [_Chunk(None, batch.num_rows, [batch]) for batch in batches]
-        self._index = _Index(table.schema, [chunk.statistics for chunk in self._chunks])
+    def __init__(self, schema: pa.Schema, chunks: list[_Chunk]) -> None:
+        is_far = any(chunk.source is not None for chunk in chunks)
+        batches = [batch for chunk in chunks for batch in chunk.batches]
+        # Rows that Arrow reads without these methods.
+        rows = _unreadable(schema) if is_far else ds.InMemoryDataset(batches, schema=schema)
+        super().__init__(schema, [rows])
+        self._chunks = chunks
+        self._index = Index(schema, [chunk.statistics for chunk in chunks])
+        self._is_far = is_far
 
     def __reduce__(self) -> Any:
         raise TypeError("a dataset over shared memory cannot be pickled; open it by its name there")
@@ -142,21 +245,35 @@ class FarrowDataset(ds.InMemoryDataset):  # type: ignore[misc]
         """The same dataset, of which each scan reads only matching rows."""
         filtered: FarrowDataset = super().filter(expression)
         filtered._chunks, filtered._index = self._chunks, self._index
+        filtered._is_far = self._is_far
         return filtered
 
     def partitions(self, filter: pc.Expression | None = None) -> list[Partition]:
         """The chunks of the huge table that a scan with this filter reads."""
         filter = self._scanner_options({"filter": filter})["filter"]
-        found = [chunk.statistics for chunk in self._matching(filter)]
+        numbers, _ = self._index.matching(filter)
+        found = [self._chunks[number].statistics for number in numbers]
         return [one.partition for one in found if one is not None]
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
         """The fragments of each chunk that can have matching rows: one, unless several batches were
-        appended at once."""
+        appended at once.
+
+        Of a node whose memory is not mapped, a chunk is a :class:`FarFragment`.
+        """
         if self._scan_options.get("filter") is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
-        for chunk in self._matching(filter):
-            yield from ds.InMemoryDataset(chunk.batches, schema=self.schema).get_fragments()
+        return self._fragments(filter)
+
+    def _fragments(self, filter: pc.Expression | None) -> Iterator[Any]:
+        numbers, ranges = self._index.matching(filter)
+        for number in numbers:
+            chunk = self._chunks[number]
+            if chunk.source is not None:
+                yield FarFragment(FarrowDataset(self.schema, [chunk]))
+                continue
+            batches = cut(chunk.batches, chunk.ordered(ranges), ranges)
+            yield from ds.InMemoryDataset(batches, schema=self.schema).get_fragments()
 
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
@@ -164,12 +281,24 @@ class FarrowDataset(ds.InMemoryDataset):  # type: ignore[misc]
         """A scanner of the chunks that can have matching rows."""
         options = self._scanner_options({"filter": filter, **options})
         filter = options.pop("filter")
-        chunks = self._matching(filter)
-        if len(chunks) == len(self._chunks) and self._scan_options.get("filter") is None:
-            return super().scanner(columns=columns, filter=filter, **options)
-        batches = [batch for chunk in chunks for batch in chunk.batches]
-        chosen = ds.InMemoryDataset(batches, schema=self.schema)
-        return chosen.scanner(columns=columns, filter=filter, **options)
+        schema, found = self._read(filter, columns)
+        batches = [batch for some in found for batch in some]
+        rows = ds.InMemoryDataset(batches, schema=schema)
+        return rows.scanner(columns=columns, filter=filter, **options)
+
+    def to_batches(
+        self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """The matching rows; of rows that are fetched, some chunks at a time."""
+        if not self._is_far:
+            yield from self.scanner(columns, filter, **options).to_batches()
+            return
+        options = self._scanner_options({"filter": filter, **options})
+        filter = options.pop("filter")
+        schema, found = self._read(filter, columns)
+        for batches in found:
+            rows = ds.InMemoryDataset(batches, schema=schema)
+            yield from rows.to_batches(columns=columns, filter=filter, **options)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Number of rows, or of matching rows; without a filter nothing is read."""
@@ -178,116 +307,124 @@ class FarrowDataset(ds.InMemoryDataset):  # type: ignore[misc]
             return sum(chunk.rows for chunk in self._chunks)
         return int(self.scanner(filter=filter, columns=[], **options).count_rows())
 
-    def _tables(self, filter: pc.Expression | None) -> Iterator[pa.Table]:
-        """All rows of each chunk that can have matching rows."""
-        for chunk in self._matching(filter):
-            yield pa.Table.from_batches(chunk.batches, self.schema)
+    def sort_by(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        """As ``pyarrow.dataset.Dataset.sort_by``."""
+        return self._whole().sort_by(*arguments, **options)
 
-    def _matching(self, filter: pc.Expression | None) -> list[_Chunk]:
-        if filter is None:
-            return self._chunks
-        return [self._chunks[number] for number in self._index.matching(filter)]
+    def join(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        """As ``pyarrow.dataset.Dataset.join``."""
+        return self._whole().join(*arguments, **options)
 
+    def join_asof(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        """As ``pyarrow.dataset.Dataset.join_asof``."""
+        return self._whole().join_asof(*arguments, **options)
 
-class _Chunk:
-    """The batches of a chunk, and its statistics, if it has some."""
+    def replace_schema(self, schema: pa.Schema) -> ds.Dataset:
+        """As ``pyarrow.dataset.Dataset.replace_schema``."""
+        return self._whole().replace_schema(schema)
 
-    __slots__ = ("batches", "rows", "statistics")
+    def _whole(self) -> ds.Dataset:
+        """All rows, for methods that Arrow has no other source for."""
+        schema, found = self._read(None, None)
+        rows = ds.InMemoryDataset([batch for some in found for batch in some], schema=schema)
+        filter = self._scan_options.get("filter")
+        return rows if filter is None else rows.filter(filter)
 
-    def __init__(
-        self, statistics: ChunkStatistics | None, rows: int, batches: list[pa.RecordBatch]
-    ) -> None:
-        self.statistics = statistics
-        self.rows = rows
-        self.batches = batches
+    def _read(
+        self, filter: pc.Expression | None, columns: Any
+    ) -> tuple[pa.Schema, Iterator[list[pa.RecordBatch]]]:
+        """The batches of each chunk that can have matching rows, and their schema.
 
-
-def _divide(batches: list[pa.RecordBatch], statistics: list[ChunkStatistics]) -> list[_Chunk]:
-    """The batches of each chunk: they follow each other, and no batch has rows of two."""
-    left = iter(batches)
-    chunks = []
-    for one in statistics:
-        own: list[pa.RecordBatch] = []
-        rows = 0
-        while rows < one.partition.rows:
-            own.append(next(left))
-            rows += own[-1].num_rows
-        chunks.append(_Chunk(one, rows, own))
-    return chunks
-
-
-class _Index:
-    """Chooses chunks: a dataset of no data whose fragments carry the guarantees of the chunks.
-
-    Arrow itself simplifies a filter by a guarantee, as it does for the row groups of Parquet.
-    """
-
-    def __init__(self, schema: pa.Schema, chunks: list[ChunkStatistics | None]) -> None:
-        self._schema = schema
-        self._plain_schema = plain_schema(schema)
-        self._chunks = chunks
-        self._has_any = any(chunk is not None and chunk.columns for chunk in chunks)
-        self._datasets: dict[tuple[str, ...], ds.FileSystemDataset] = {}
-
-    def matching(self, filter: pc.Expression) -> list[int]:
-        """Numbers of the chunks that can have matching rows; all of them if in doubt."""
-        if not self._has_any:
-            return list(range(len(self._chunks)))
-        try:
-            text = str(filter)
-        except UnicodeDecodeError:
-            # Arrow shortens long strings within a character.
-            columns = self._named(None)
-        else:
-            columns = self._named(text)
-        try:
-            fragments = list(self._dataset(columns).get_fragments(filter))
-        except (pa.ArrowException, TypeError, ValueError):
-            # The scan reports what is wrong with a filter.
-            return list(range(len(self._chunks)))
-        return [int(fragment.path) for fragment in fragments]
-
-    def _named(self, text: str | None) -> tuple[str, ...]:
-        """The columns whose guarantees may be used: all that the text of a filter names, or more.
-
-        Arrow simplifies a comparison with a NaN of the filter as if NaN had an order, and finds
-        that no row matches. So bounds of floating-point columns serve filters without NaN only.
+        It has at least the columns of the filter, and these: names, or expressions by name.
         """
-        is_ordered = text is not None and _cannot_make_nan(text)
-        return tuple(
-            field.name
-            for field in self._schema
-            if (text is None or field.name in text) and (is_ordered or not _has_nan(field.type))
-        )
+        needed = self._needed(filter, columns) if self._is_far else None
+        schema = self.schema
+        if needed is not None:
+            fields = [schema.field(name) for name in needed]
+            schema = pa.schema(fields, metadata=schema.metadata)
+        numbers, ranges = self._index.matching(filter)
+        chunks = [self._chunks[number] for number in numbers]
 
-    def _dataset(self, columns: tuple[str, ...]) -> ds.FileSystemDataset:
-        known = self._datasets.get(columns)
-        if known is None:
-            if len(self._datasets) >= _INDEXES_MAX:
-                self._datasets = {}
-            known = self._datasets[columns] = self._build(columns)
-        return known
+        def batches() -> Iterator[list[pa.RecordBatch]]:
+            for chunk, found in _with_batches(chunks, needed):
+                rows = cut(found, chunk.ordered(ranges), ranges)
+                if needed is not None and chunk.source is None:
+                    rows = [batch.select(needed) for batch in rows]
+                yield rows
 
-    def _build(self, columns: tuple[str, ...]) -> ds.FileSystemDataset:
-        # No file is ever opened: the paths are the numbers of the chunks.
-        file_format, files = ds.IpcFileFormat(), fs.LocalFileSystem()
-        fragments = []
-        for number, chunk in enumerate(self._chunks):
-            known = None if chunk is None else guarantee(self._schema, chunk, columns)
-            options = {} if known is None else {"partition_expression": known}
-            fragments.append(file_format.make_fragment(str(number), files, **options))
-        return ds.FileSystemDataset(fragments, self._plain_schema, file_format, files)
+        return schema, batches()
+
+    def _needed(self, filter: pc.Expression | None, columns: Any) -> list[str] | None:
+        """Names of the columns that a scan needs; None: all, also if in doubt."""
+        names = self.schema.names
+        if columns is None or len(set(names)) < len(names):
+            return None
+        found: set[str] = set()
+        expressions = list(columns.values()) if isinstance(columns, dict) else []
+        if filter is not None:
+            expressions.append(filter)
+        for expression in expressions:
+            used = columns_of(expression, self.schema)
+            if used is None:
+                return None
+            found.update(used)
+        if not isinstance(columns, dict):
+            found.update(columns)
+        if not found <= {*names, *_MADE_COLUMNS}:
+            # The scan reports what is wrong with them.
+            return None
+        return [name for name in names if name in found]
 
 
-def _cannot_make_nan(text: str) -> bool:
-    """Whether a filter has neither a NaN nor a function that could return one."""
-    return "nan" not in text.lower() and set(_FUNCTION.findall(text)) <= _NO_NUMBERS
+class FarFragment:
+    """The rows of a chunk of a node whose memory is not mapped, with the methods of
+    ``pyarrow.dataset.Fragment``: each fetches the columns that it needs."""
+
+    def __init__(self, rows: FarrowDataset) -> None:
+        self._rows = rows
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        return self._rows.schema
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """True for all rows."""
+        return self._rows.partition_expression
+
+    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:
+        """A scanner of the rows; the schema can only be their own."""
+        from farrow import InvalidArgument
+
+        if schema is not None and not schema.equals(self.physical_schema):
+            raise InvalidArgument(f"rows of {self.physical_schema.names}, not {schema.names}")
+        return self._rows.scanner(**options)
+
+    def to_batches(self, schema: pa.Schema | None = None, **options: Any) -> Any:
+        """The rows as record batches."""
+        return self.scanner(schema, **options).to_batches()
+
+    def to_table(self, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
+        """The rows as a table."""
+        return self.scanner(schema, **options).to_table()
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """The first rows."""
+        return self.scanner(**options).head(num_rows)
+
+    def take(self, indices: Any, **options: Any) -> pa.Table:
+        """Rows by their numbers."""
+        return self.scanner(**options).take(indices)
+
+    def count_rows(self, **options: Any) -> int:
+        """Number of rows, or of matching rows."""
+        return int(self._rows.count_rows(**options))
 
 
-def _has_nan(data_type: pa.DataType) -> bool:
-    """Whether values of this type, or of a field of a struct, can be NaN."""
-    if pa.types.is_struct(data_type):
-        return any(_has_nan(field.type) for field in data_type)
-    if pa.types.is_dictionary(data_type):
-        return _has_nan(data_type.value_type)
-    return bool(pa.types.is_floating(data_type))
+def _unreadable(schema: pa.Schema) -> ds.Dataset:
+    """Rows that only methods in Python fetch: a read past them is an error, and never no rows."""
+    path = "rows-of-other-nodes, read them by the methods of farrow.dataset.FarrowDataset"
+    file_format, files = ds.IpcFileFormat(), fs.LocalFileSystem()
+    fragment = file_format.make_fragment(path, files)
+    return ds.FileSystemDataset([fragment], schema, file_format, files)

@@ -94,7 +94,9 @@ def scan(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
         wanted = None if predicate is None else _pruning_filter(predicate, found.schema)
-        for table in found._tables(wanted):
+        schema, chunks = found._read(wanted, columns)
+        for batches in chunks:
+            table = pa.Table.from_batches(batches, schema)
             chosen = table if columns is None else table.select(columns)
             if predicate is None and most is not None:
                 chosen = chosen.slice(0, most)

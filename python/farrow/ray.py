@@ -41,6 +41,9 @@ __all__ = ["FarrowDatasink", "aggregate", "read_farrow", "setup_worker"]
 # A task takes this part of the resource: it only says where the task runs.
 _SHARE_OF_NODE = 0.001
 
+# So many keep all cores at work until the end, though tasks take different times.
+_TASKS_PER_CORE = 4
+
 # A written block waits for the other blocks of its dataset: longer than most jobs.
 _WRITE_LEASE_SECONDS = 3600.0
 
@@ -79,15 +82,13 @@ class _FarrowDatasource(Datasource):  # type: ignore[misc]
         address: str,
         schema: pa.Schema,
         chunks: list[Partition],
-        columns: list[str] | None,
-        filter: pc.Expression | None,
+        selection: _chunks.Selection,
     ) -> None:
         super().__init__()
         self._address = address
         self._schema = schema
         self._chunks = chunks
-        self._columns = columns
-        self._filter = filter
+        self._selection = selection
 
     def get_name(self) -> str:
         return "Farrow"
@@ -98,24 +99,20 @@ class _FarrowDatasource(Datasource):  # type: ignore[misc]
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        count = max(1, min(parallelism, len(self._chunks)))
-        groups = [
-            self._chunks[len(self._chunks) * n // count : len(self._chunks) * (n + 1) // count]
-            for n in range(count)
-        ]
-        return [self._task(group, per_task_row_limit) for group in groups if group]
+        groups = _chunks.groups(self._chunks, parallelism)
+        return [self._task(group, per_task_row_limit) for group in groups]
 
     def _task(self, group: list[Partition], row_limit: int | None) -> ReadTask:
-        address, columns, filter = self._address, self._columns, self._filter
+        address, selection = self._address, self._selection
         ids = [chunk.id for chunk in group]
 
         def read() -> Iterable[pa.Table]:
             client = _references._client(address)
             for id in ids:
-                yield _chunks.read(client, id, columns, filter)
+                yield selection.read(client, id)
 
         # A filter leaves an unknown number of rows.
-        rows = sum(chunk.rows for chunk in group) if filter is None else None
+        rows = sum(chunk.rows for chunk in group) if selection.filter is None else None
         metadata = BlockMetadata(
             num_rows=rows,
             size_bytes=sum(chunk.nbytes for chunk in group),
@@ -130,17 +127,22 @@ def read_farrow(
     *,
     columns: Sequence[str] | None = None,
     filter: pc.Expression | None = None,
+    version: int | None = None,
     address: str | None = None,
 ) -> ray.data.Dataset:
     """A Ray dataset over a table in Farrow.
 
-    The tasks that read the chunks of a node run there (see the module).  Ray copies what they
-    read into its own object store: select columns and rows here, or use ``aggregate``.
+    The tasks that read the chunks of a node run there (see the module): four for each CPU of the
+    cluster, unless there are fewer chunks or more than 256 MiB of chunks for each.  Chunks of a
+    huge table that cannot have rows of the filter are left out by their statistics.  Ray copies
+    what the tasks read into its own object store: select columns and rows here, or use
+    ``aggregate``.
 
     Args:
         name: name of a huge table, or of an object that is a table.
         columns: names of columns; None: all.
         filter: the rows to read; None: all.
+        version: a version of a huge table; None: the newest.
         address: path of the socket of a node, for this process and for tasks on its machine;
             None: as ``farrow.connect``.
 
@@ -149,15 +151,20 @@ def read_farrow(
         InvalidArgument: the object has no columns, or a column does not exist.
     """
     client = farrow.connect(address)
-    schema, chunks = _chunks.chunks(client, name)
+    schema, chunks = _chunks.chunks(client, name, filter, version)
     selected = _chunks.selected_schema(schema, columns)
-    names = None if columns is None else list(columns)
+    selection = _chunks.selection(schema, columns, filter)
+    by_node = _by_node(chunks)
+    cores = ray.cluster_resources().get("CPU", 1)
+    tasks = max(1, round(_TASKS_PER_CORE * cores / max(1, len(by_node))))
     sources = [
         ray.data.read_datasource(
-            _FarrowDatasource(client.address, selected, own, names, filter),
+            _FarrowDatasource(client.address, selected, own, selection),
             ray_remote_args=_options(node),
+            # With more than there are tasks, Ray would divide the blocks once more.
+            override_num_blocks=len(_chunks.groups(own, tasks)),
         )
-        for node, own in _by_node(chunks).items()
+        for node, own in by_node.items()
     ]
     if not sources:
         return ray.data.from_arrow(selected.empty_table())
@@ -287,7 +294,8 @@ def _partial(
     pairs: list[tuple[str, str]],
 ) -> pa.Table:
     client = _references._client(address)
-    tables = [_chunks.read(client, id, columns, None) for id in ids]
+    selection = _chunks.Selection(columns, None, columns)
+    tables = [selection.read(client, id) for id in ids]
     return _grouped(pa.concat_tables(tables), keys, pairs)
 
 

@@ -145,7 +145,7 @@ def test_polars_skips_chunks_and_columns(
     monkeypatch.setattr(pl, "from_arrow", from_arrow)
     found = frame.filter(pl.col("n").is_between(250_000, 250_009)).select(pl.col("price").sum())
     assert found.collect().item() == IN_RANGE[1]
-    assert read == [(ROWS, 2)]
+    assert read == [(10, 2)], "of a sorted chunk, the range"
     read.clear()
     assert frame.select(pl.col("price").sum()).collect().item() == float(sum(range(CHUNKS * ROWS)))
     assert read == [(ROWS, 1)] * CHUNKS

@@ -215,3 +215,52 @@ def test_a_partition_may_be_appended_twice(shared: farrow.Client) -> None:
             farrow.dask._append(part + 1, shared.address, "dask/twice", schema, 0)
     finally:
         trades.drop()
+
+
+def test_a_dataframe_reads_only_chunks_that_can_match(
+    cluster: Any, shared: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk was once a task, and each task read all columns of its chunk for a filter."""
+    huge = shared.huge_table("dask/pruned", table().schema)
+    try:
+        for number in range(40):
+            n = np.arange(number * 1000, (number + 1) * 1000)
+            huge.append(pa.table({"n": n, "half": n / 2}))
+
+        def read(**options: Any) -> Any:
+            return farrow.dask.read_farrow("dask/pruned", address=shared.address, **options)
+
+        # Two workers of one thread each, and four partitions for each.
+        assert read().npartitions == 8
+        assert read(npartitions=40).npartitions == 40
+        assert read(npartitions=1).npartitions == 1
+        assert read(npartitions=3)["n"].sum().compute() == sum(range(40_000))
+        some = read(columns=["half"], filters=[("n", ">=", 38_500), ("n", "<", 39_500)])
+        assert some.npartitions == 2
+        assert some["half"].compute().tolist() == [n / 2 for n in range(38_500, 39_500)]
+        none = read(filters=[("n", "<", 0)])
+        assert none.npartitions == 1
+        assert none.compute().empty
+        assert read(version=2)["n"].max().compute() == 1999
+        # A partition has at most so many bytes of chunks.
+        monkeypatch.setattr(farrow._chunks, "_BYTES_PER_TASK_MAX", 32_000)
+        assert read(npartitions=1).npartitions == 20
+    finally:
+        huge.drop()
+
+
+def test_filters_that_differ_in_a_long_string_are_two(cluster: Any, shared: farrow.Client) -> None:
+    """Arrow's text of a filter shortens strings, and Dask took two filters for one."""
+    words = ["x" * 200 + letter + "y" * 200 for letter in "ab"]
+    shared.put(pa.table({"word": words}), "dask/words")
+    try:
+        read = [
+            farrow.dask.read_farrow(
+                "dask/words", filters=[("word", "==", word)], address=shared.address
+            )
+            for word in words
+        ]
+        assert read[0]._name != read[1]._name
+        assert [frame["word"].compute().tolist() for frame in read] == [[word] for word in words]
+    finally:
+        shared.delete("dask/words")

@@ -66,6 +66,16 @@ try:
     assert data.sum("n") == pc.sum(whole.filter(pc.field("k") == 3)["n"]).as_py()
     assert data.columns() == ["n"]
     assert farrow.ray.read_farrow("trades", address=address).count() == 4 * ROWS
+    assert farrow.ray.read_farrow("trades", version=1, address=address).count() == ROWS
+    # Chunks that cannot match have no task.
+    sources = []
+    plain = ray.data.read_datasource
+    ray.data.read_datasource = lambda source, **options: sources.append(source) or plain(
+        source, **options)
+    last = farrow.ray.read_farrow("trades", filter=pc.field("n") >= 3 * ROWS, address=address)
+    ray.data.read_datasource = plain
+    assert last.count() == ROWS
+    assert [len(one.get_read_tasks(8)) for one in sources] == [1]
 
     # Written back, in order.
     copy = farrow.ray.read_farrow("trades", address=address)

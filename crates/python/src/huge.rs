@@ -180,20 +180,22 @@ impl HugeTable {
         version: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let version = version.map(|number| count(number, "version")).transpose()?;
-        let (partitions, found) = without_gil(py, || {
+        let (partitions, mapped, found) = without_gil(py, || {
             let partitions = self.table.snapshot(version)?.partitions;
+            let mapped = partitions.iter().map(|chunk| self.table.is_mapped(chunk));
+            let mapped = mapped.collect::<Result<Vec<bool>, _>>()?;
             let found = self.table.statistics(&partitions)?;
-            Ok::<_, farrow::Error>((partitions, found))
+            Ok::<_, farrow::Error>((partitions, mapped, found))
         })?;
         let fields = statistics_fields(self.table.schema());
         let list = PyList::empty(py);
-        for (chunk, statistics) in partitions.iter().zip(&found) {
+        for ((chunk, is_mapped), statistics) in partitions.iter().zip(mapped).zip(&found) {
             let statistics = statistics.as_ref().map(|statistics| {
                 let fields = fields.iter().zip(&statistics.columns);
                 let fields = fields.map(|(field, column)| field_statistics(py, field, column));
                 fields.collect::<PyResult<Vec<_>>>()
             });
-            list.append((partition(py, chunk)?, statistics.transpose()?))?;
+            list.append((partition(py, chunk)?, is_mapped, statistics.transpose()?))?;
         }
         Ok(list)
     }

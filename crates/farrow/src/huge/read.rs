@@ -70,6 +70,17 @@ impl HugeTable {
         Ok(ArrowObject { kind: Kind::Table, schema, batches })
     }
 
+    /// Whether the rows of a partition are in memory that this process maps. Others are fetched when
+    /// they are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name its node.
+    pub fn is_mapped(&self, partition: &Partition) -> Result<bool, Error> {
+        let place = Place::new(&self.client, partition.id.region().0, &partition.node)?;
+        Ok(!place.is_by_net())
+    }
+
     /// The schema of the selected columns.
     fn selected_schema(&self, part: &PartSpec) -> Result<Arc<SchemaNode>, Error> {
         let Some(columns) = &part.columns else { return Ok(Arc::clone(&self.schema)) };
