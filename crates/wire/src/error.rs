@@ -243,6 +243,39 @@ pub enum WireError {
     Cancelled,
 }
 
+impl WireError {
+    /// The kind of the error, as a label of metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::TooMany { .. } => "too_many",
+            Self::NameTaken { .. } => "name_taken",
+            Self::NotFound { .. } => "not_found",
+            Self::Invalid(_) => "invalid",
+            Self::Denied(_) => "denied",
+            Self::Version { .. } => "version",
+            Self::OtherRegion { .. } => "other_region",
+            Self::Closing => "closing",
+            Self::Damaged(_) => "damaged",
+            Self::TooLarge { .. } => "too_large",
+            Self::QuotaExceeded { .. } => "quota_exceeded",
+            Self::NoNamespace { .. } => "no_namespace",
+            Self::NamespaceInUse { .. } => "namespace_in_use",
+            Self::NodeLost { .. } => "node_lost",
+            Self::NoRemoteSession { .. } => "no_remote_session",
+            Self::NoNode { .. } => "no_node",
+            Self::BarrierBroken { .. } => "barrier_broken",
+            Self::CutOff { .. } => "cut_off",
+            Self::NotGranted { .. } => "not_granted",
+            Self::NotRestored { .. } => "not_restored",
+            Self::NodeUnreachable { .. } => "node_unreachable",
+            Self::NoRoom { .. } => "no_room",
+            Self::NotSpilled { .. } => "not_spilled",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// The part of an error message about requests ahead of this one.
 pub fn before(waiting: u64) -> String {
     match waiting {

@@ -13,6 +13,20 @@ pub struct Reply {
     pub body: Result<ReplyBody, WireError>,
 }
 
+impl Reply {
+    /// Its errors: that of the request, or those of single items.
+    pub fn errors(&self) -> impl Iterator<Item = &WireError> {
+        let (sealed, others): (&[Result<_, _>], &[Result<_, _>]) = match &self.body {
+            Ok(ReplyBody::Sealed(items)) => (items, &[]),
+            Ok(ReplyBody::Deleted(items) | ReplyBody::Pinned(items)) => (&[], items),
+            _ => (&[], &[]),
+        };
+        let items = sealed.iter().filter_map(|item| item.as_ref().err());
+        let items = items.chain(others.iter().filter_map(|item| item.as_ref().err()));
+        self.body.as_ref().err().into_iter().chain(items)
+    }
+}
+
 /// The result of a request, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyBody {
@@ -293,7 +307,7 @@ pub struct NodeStats {
     pub waiting_bytes: u64,
     /// Wake-ups of the event loop since start; an idle loop does not wake.
     pub turns_total: u64,
-    /// Eviction policy: `lru` or `none`.
+    /// Reaction to a shortage of memory: `lru`, `none` or `spill`.
     pub eviction: String,
     /// Bytes of held sealed objects.
     pub held: u64,

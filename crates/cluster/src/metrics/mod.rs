@@ -5,6 +5,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod http;
+pub(crate) mod limits;
 mod lines;
 pub(crate) mod text;
 

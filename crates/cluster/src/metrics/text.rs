@@ -1,27 +1,42 @@
 //! The text exposition format of Prometheus, version 0.0.4.
 
-use farrow_wire::NodeStats;
+use farrow_wire::{NamespaceReport, NodeStats};
 
 use super::Latencies;
 use super::cluster::{self, Traffic};
+use super::limits::{self, Errors};
 use super::lines::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
 
 /// A family of one sample without labels: name, type, help, value.
 type Single = (&'static str, &'static str, &'static str, f64);
 
+/// What a scrape shows.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured<'a> {
+    pub(crate) stats: &'a NodeStats,
+    pub(crate) namespaces: &'a [NamespaceReport],
+    pub(crate) latencies: &'a Latencies,
+    pub(crate) errors: &'a Errors,
+    /// Whether `/readyz` answers 200.
+    pub(crate) is_ready: bool,
+    /// `None`: the node has no cluster.
+    pub(crate) of_cluster: Option<(&'a ClusterNumbers, &'a Traffic)>,
+}
+
 /// Writes all metrics of a node, and of its cluster if it has one.
-pub(crate) fn write(
-    stats: &NodeStats,
-    latencies: &Latencies,
-    of_cluster: Option<(&ClusterNumbers, &Traffic)>,
-) -> String {
+pub(crate) fn write(measured: Measured<'_>) -> String {
+    let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster } = measured;
     let mut out = String::with_capacity(16 << 10);
     for (name, kind, help, value) in singles(stats) {
         head(&mut out, name, kind, help);
         line(&mut out, name, "", value);
     }
     info(&mut out, stats);
+    head(&mut out, "farrow_ready", "gauge", "Whether the node is ready, as /readyz answers.");
+    line(&mut out, "farrow_ready", "", f64::from(u8::from(is_ready)));
+    errors.write(&mut out);
+    limits::write_namespaces(&mut out, namespaces);
     let name = "farrow_request_seconds";
     head(&mut out, name, "histogram", "Time a request took the event loop, waits left out.");
     for (kind, histogram) in latencies {
@@ -170,10 +185,18 @@ mod tests {
         let stats = NodeStats { capacity: 1 << 40, uptime_ms: 1500, memory, ..Default::default() };
         let mut latencies = Latencies::new();
         latencies.entry("seal").or_default().add(Duration::from_micros(3));
-        let text = write(&stats, &latencies, None);
+        let text = write(Measured {
+            stats: &stats,
+            namespaces: &[],
+            latencies: &latencies,
+            errors: &Errors::default(),
+            is_ready: true,
+            of_cluster: None,
+        });
         assert!(text.ends_with('\n'));
         assert!(text.contains("\nfarrow_capacity_bytes 1099511627776\n"), "{text}");
         assert!(text.contains("\nfarrow_uptime_seconds 1.5\n"));
+        assert!(text.contains("\nfarrow_ready 1\n"));
         assert!(text.contains(r#"memory="a \"path\"\\ with\nlines""#), "{text}");
         assert!(
             text.contains("\nfarrow_request_seconds_bucket{kind=\"seal\",le=\"0.0000025\"} 0\n")
@@ -187,6 +210,7 @@ mod tests {
         let count = announced.len();
         announced.dedup();
         assert_eq!(count, announced.len());
-        assert_eq!(count, singles(&stats).len() + 2);
+        // Those of namespaces, and what the node is, whether it is ready, its times and its errors.
+        assert_eq!(count, singles(&stats).len() + 5 + 4);
     }
 }

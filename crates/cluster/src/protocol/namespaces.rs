@@ -124,6 +124,11 @@ impl NodeState {
     /// All namespaces and their usage.
     pub(super) fn namespaces(&mut self) -> Result<ReplyBody, WireError> {
         self.home.register_all().map_err(store_error)?;
+        Ok(ReplyBody::Namespaces(self.namespace_reports()))
+    }
+
+    /// All namespaces, with the objects that are registered.
+    pub(crate) fn namespace_reports(&self) -> Vec<NamespaceReport> {
         let report = |one: &Namespace| {
             let NamespaceOptions { name, bytes_max, objects_max, writers } = one.options.clone();
             let used = self.home.usage_of_namespace(one.id);
@@ -137,6 +142,6 @@ impl NodeState {
                 clients: self.home.clients_in(one.id).count() as u64,
             }
         };
-        Ok(ReplyBody::Namespaces(self.home.namespaces().map(report).collect()))
+        self.home.namespaces().map(report).collect()
     }
 }

@@ -85,6 +85,7 @@ impl Server {
             self.starved.remove(&(since_ms, session));
         }
         self.touched.insert(session);
+        self.errors.add(&error);
         let reply = Reply { seq, body: Err(error) };
         connection.queue(&reply, false).is_ok() && flush(connection, &self.fabric).is_ok()
     }

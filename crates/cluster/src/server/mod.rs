@@ -36,6 +36,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::metrics::Latencies;
+use crate::metrics::limits::Errors;
 use crate::net::Net;
 use crate::peer_memory::Devices;
 use crate::peers::Peers;
@@ -136,6 +137,7 @@ pub(crate) struct Server {
     handover: Option<(SessionId, u64)>,
     scrapers: Option<Scrapers>,
     latencies: Latencies,
+    errors: Errors,
     spill: Option<Worker>,
     remote_sessions: Option<RemoteSessions>,
     net: Option<Net>,
@@ -219,6 +221,7 @@ impl Server {
             handover: None,
             scrapers,
             latencies: Latencies::new(),
+            errors: Errors::default(),
             spill,
             remote_sessions,
             net,
@@ -428,6 +431,9 @@ impl Server {
     fn perform(&mut self, actions: Vec<Action>) -> bool {
         let mut is_stopped = false;
         for action in actions {
+            if let Action::Send { reply, .. } = &action {
+                reply.errors().for_each(|error| self.errors.add(error));
+            }
             match action {
                 Action::Send { session, reply, .. } if self.is_remote_client(session) => {
                     self.reply_to_remote_client(session, &reply);

@@ -11,6 +11,7 @@ use super::Server;
 use super::connection::ReadOutcome;
 use super::output::flush;
 use crate::metrics;
+use crate::metrics::text::Measured;
 use crate::protocol::{Action, SessionId};
 
 impl Server {
@@ -109,11 +110,14 @@ impl Server {
 
     pub(super) fn scrape(&mut self, token: u64) {
         let now_ms = self.now_ms();
-        let Self { scrapers: Some(scrapers), state, latencies, poll, remote_sessions, .. } = self
+        let Self {
+            scrapers: Some(scrapers), state, latencies, errors, poll, remote_sessions, ..
+        } = self
         else {
             return;
         };
         let readiness = state.readiness(now_ms);
+        let is_ready = readiness.is_ok();
         scrapers.ready(poll.as_fd(), token, now_ms, readiness, || {
             let _span = tracing::debug_span!("scrape").entered();
             match state.current_stats(now_ms) {
@@ -121,7 +125,14 @@ impl Server {
                     let numbers = state.cluster_numbers(now_ms);
                     let traffic =
                         remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
-                    metrics::text::write(&stats, latencies, numbers.as_ref().zip(traffic))
+                    metrics::text::write(Measured {
+                        stats: &stats,
+                        namespaces: &state.namespace_reports(),
+                        latencies,
+                        errors,
+                        is_ready,
+                        of_cluster: numbers.as_ref().zip(traffic),
+                    })
                 }
                 Err(error) => {
                     tracing::error!(%error, "no numbers");
