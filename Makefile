@@ -135,6 +135,7 @@ lint: $(VENV)/tools
 	ruff check python tests bench docs examples kernel kernel/run crates/python
 	ruff format --check python tests bench docs examples kernel kernel/run crates/python
 	mypy
+	python bench/figures.py
 
 # The site, and the Rust reference; warnings and dead links are errors.
 docs: $(VENV)/farrow

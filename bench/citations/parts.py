@@ -1,0 +1,141 @@
+"""Figures of the design notes: cache maintenance, a software cache, the network fabric."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from citations.raw import digits, run_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["coherence", "fabric", "hits"]
+
+_GIB = 1 << 30
+
+
+def coherence(page: str) -> str:
+    """Farrow's measuring loops beside a C program."""
+    run = run_of("coherence")
+    rows = []
+    for title, case in (
+        ("`clflushopt`, clean, uncached, 1 GiB, ns a line", "clflushopt clean uncached 1 GiB"),
+        ("`clflushopt`, dirty, 16 MiB", "clflushopt dirty 16 MiB"),
+        ("`clflushopt`, dirty, 1 MiB, which the second-level cache holds",
+         "clflushopt dirty 1 MiB"),
+        ("`clflush`, dirty, 1 MiB", "clflush dirty 1 MiB"),
+        ("store, then `clwb`, 64 MiB, GiB/s", "store, clwb 64 MiB"),
+        ("copy past the cache, 64 MiB", "copy past the cache 64 MiB"),
+        ("fill past the cache, 64 MiB", "fill past the cache 64 MiB"),
+        ("one object of 1 KiB stored and published, of 1024 in a row, ns", "one object of 1 KiB"),
+    ):  # fmt: skip
+        both = [run.median(case, peer) for peer in ("c", "farrow")]
+        # Speeds are compared as times.
+        pair = ("farrow", "c") if "past the cache" in case or "store" in case else ("c", "farrow")
+        ratio = statistics.median(run.ratios(case, pair[0], case, pair[1]))
+        rows.append([title, *(f"{value:.3g}" for value in both), f"{ratio:.2f}"])
+    return table(["", "C", "Farrow", "Farrow's time / C's"], rows)
+
+
+def hits(page: str) -> str:
+    """A hit alone in both designs of the cache, by the length of the row."""
+    run = run_of("network")
+    answers = run.document["answers"]
+    rows = [
+        [
+            f"{one['entries_per_row']:,.0f}", f"{one['thesis_ns']:,.0f}", f"{one['ours_ns']:,.0f}",
+            _ratio(one["thesis_over_ours"]), f"{one['thesis_read_ns']:,.0f}",
+            f"{one['ours_read_ns']:,.0f}", _ratio(one["thesis_over_ours_read"]),
+        ]
+        for one in answers
+        if one["kind"] == "hits"
+    ]  # fmt: skip
+    heads = ["entries a row", "thesis, ns", "ours", "ratio", "thesis, and every entry read",
+             "ours, and read", "ratio"]  # fmt: skip
+    hot: dict[str, list[str]] = {}
+    replayed: list[str] = []
+    for one in answers:
+        if one["kind"] == "compare" and one["way"].endswith("all hits"):
+            design = one["way"].partition(",")[0]
+            hot.setdefault(design, []).append(f"{one['network_over_mapped']:.1f}")
+            if design == "thesis":
+                replayed.append(f"{one['replay']['thesis_over_ours']:.1f} ({one['name']})")
+    tail = (
+        "\n\nThe ratio for the reference alone grows with the row; where every entry is read,"
+        " reading takes the most time in\nboth designs. Over the rows that searches asked for it is"
+        f" {' and '.join(replayed)}.\nA whole search with all hits does far more than ask for rows:"
+        f" against segments here the thesis' design takes\n{' and '.join(hot['thesis'])} times as"
+        f" long, ours {' and '.join(hot['ours'])} ({run.link(page)})."
+    )
+    return table(heads, rows) + tail
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def fabric(page: str) -> str:
+    """The network fabric beside raw TCP: the least and the most of the medians of the runs."""
+    runs = run_of("fabric").document["runs"]
+
+    def bulk(way: str, of: Callable[[Any], float]) -> str:
+        return _span(
+            statistics.median(of(one) for one in run["bulk"][way])
+            for run in runs
+            if way in run["bulk"]
+        )
+
+    def share(way: str, raw: str) -> str:
+        if way == raw:
+            return "1"
+        return _span(
+            statistics.median(
+                theirs["seconds"] / ours["seconds"]
+                for ours, theirs in zip(run["bulk"][way], run["bulk"][raw], strict=True)
+            )
+            for run in runs
+            if way in run["bulk"]
+        )
+
+    rows = []
+    for title, way, goal in (
+        ("raw, committed", "raw, committed", ""),
+        ("plain, committed", "net, committed", "0.85 of raw, 0.25 s"),
+        ("raw, fresh", "raw, fresh", ""),
+        ("plain, fresh", "net, fresh", "0.65 s"),
+        ("plain, fresh huge pages", "net, fresh huge pages", "0.40 s"),
+        ("TLS, committed", "net+TLS, committed", "half of plain, 0.6 s"),
+        ("plain, 2 of 100 columns", "net, 2 of 100 columns", "10 ms for 20 MiB"),
+    ):
+        raw = "raw, " + way.partition(", ")[2].removesuffix(" huge pages")
+        speed = bulk(way, lambda one: one["bytes"] / one["seconds"] / _GIB)
+        cpu = bulk(
+            way,
+            lambda one: (
+                (one["reader_cpu_seconds"] + one["home_cpu_seconds"]) / (one["bytes"] / _GIB)
+            ),
+        )
+        rows.append([title, speed, share(way, raw), cpu, goal])
+    heads = ["way", "GiB/s", "of raw TCP", "CPU s/GiB, both ends", "goal"]
+    small = []
+    for title, case, goal in (
+        ("1 kB, first in the node, by open", "1 kB", "raw + 20"),
+        ("64 KiB read", "64 KiB", "raw + 30"),
+    ):
+        cells = [
+            _span(
+                statistics.median(one["p50_us"] for one in run["small"][f"{way}, {case}"])
+                for run in runs
+            )
+            for way in ("raw", "net", "net+TLS")
+        ]
+        small.append([title, *cells, goal])
+    latency = table(["latency, p50 us", "raw", "plain", "TLS", "goal"], small)
+    return table(heads, rows) + "\n\n" + latency
+
+
+def _span(values: Iterable[float]) -> str:
+    found = list(values)
+    low, high = digits(min(found)), digits(max(found))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,141 @@
+"""A committed run: its samples, medians, spreads and ratios.  Standard library only: ``make lint``
+runs it before anything is installed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os.path
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "REPOSITORY",
+    "RESULTS",
+    "Run",
+    "digits",
+    "quartiles",
+    "run_of",
+    "shown",
+    "spread",
+    "table",
+]
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results"
+REPOSITORY = HERE.parent.parent
+# Units, the largest first.
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+# Below, two digits of it would be written 1.0e+02.
+_THREE_DIGITS_FROM = 99.5
+_LARGER_FROM = 1000
+
+
+class Run:
+    """One file of ``bench/results``.
+
+    Attributes:
+        name: its name without an ending.
+        document: its contents.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+        self._found: dict[tuple[str, str, str], list[float]] = {}
+        for one in self.document.get("samples", ()):
+            key = one["case"], one["peer"], one["variant"]
+            # A case may have been measured on several servers.
+            self._found.setdefault(key, []).extend(one["samples"])
+
+    @property
+    def is_citable(self) -> bool:
+        """Whether it is a full run of a committed state."""
+        commit = self.document.get("commit", {})
+        return self.document.get("quick") is False and commit.get("changed") is False
+
+    def link(self, page: str) -> str:
+        """A Markdown link to its table from a page, with what the reader must know of it."""
+        words = "quick run" if self.document["quick"] else "run"
+        changed = ", of files that were not committed" if self.document["commit"]["changed"] else ""
+        start = (REPOSITORY / page).parent
+        target = os.path.relpath(RESULTS / f"{self.name}.md", start)
+        return f"[{words} of {self.document['date']}]({target}){changed}"
+
+    def samples(self, case: str, peer: str, variant: str | None = None) -> list[float]:
+        """The samples of a case; an empty list if it was not measured."""
+        if variant is not None:
+            return self._found.get((case, peer, variant), [])
+        found = [found for key, found in self._found.items() if key[:2] == (case, peer)]
+        return found[0] if len(found) == 1 else []
+
+    def need(self, case: str, peer: str, variant: str | None = None) -> list[float]:
+        """The samples of a case that must be there.
+
+        Raises:
+            ValueError: it was not measured.
+        """
+        found = self.samples(case, peer, variant)
+        if not found:
+            raise ValueError(f"{self.name} has no samples of {case!r} by {peer!r}")
+        return found
+
+    def median(self, case: str, peer: str, variant: str | None = None) -> float:
+        """The median of a case that must be there."""
+        return statistics.median(self.need(case, peer, variant))
+
+    def ratios(self, case: str, peer: str, other: str, other_peer: str) -> list[float]:
+        """Each sample of the second case over the one of the first taken in the same turn."""
+        pairs = zip(self.need(case, peer), self.need(other, other_peer), strict=False)
+        return [after / before for before, after in pairs]
+
+
+@functools.lru_cache
+def run_of(kind: str) -> Run:
+    """The run that ``runs.json`` names."""
+    return Run(json.loads((HERE / "runs.json").read_text())[kind])
+
+
+def quartiles(values: list[float]) -> tuple[float, float]:
+    """The ends of the middle half."""
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def digits(value: float) -> str:
+    """Two digits below a hundred, three from there."""
+    if value >= _THREE_DIGITS_FROM:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:#.2g}".rstrip(".") if value else "0"
+
+
+def shown(seconds: float, unit: str) -> str:
+    """A time in its row's unit; in a larger one from a thousand on."""
+    unit = _unit(seconds, unit)
+    return f"{digits(seconds / _SECONDS[unit])} {unit}"
+
+
+def _unit(seconds: float, unit: str) -> str:
+    names = list(_SECONDS)
+    while seconds / _SECONDS[unit] >= _LARGER_FROM and unit != names[0]:
+        unit = names[names.index(unit) - 1]
+    return unit
+
+
+def spread(values: list[float], unit: str) -> str:
+    """The middle half of the samples, in the unit that ``shown`` takes for the median."""
+    scale = _SECONDS[_unit(statistics.median(values), unit)]
+    low, high = (digits(value / scale) for value in quartiles(values))
+    return low if low == high else f"{low} to {high}"
