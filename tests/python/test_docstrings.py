@@ -19,7 +19,7 @@ import pytest
 
 import farrow
 from conftest import Cluster, Node
-from farrow import _native, events, huge, sharing
+from farrow import _native, backup, events, huge, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,8 @@ def public() -> Iterator[tuple[str, Any]]:
     yield "events.Subscription", events.Subscription
     for name in sharing.__all__:
         yield f"sharing.{name}", getattr(sharing, name)
+    for name in ("create", "restore", "verify"):
+        yield f"backup.{name}", getattr(backup, name)
     for cls in CLASSES:
         for name, member in vars(cls).items():
             if not name.startswith("_"):
@@ -198,8 +200,11 @@ WITH_EXAMPLES = [name for name in PUBLIC if examples_of(name).examples]
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_run(name: str, one: farrow.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(
+    name: str, one: farrow.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FARROW_SOCKET", one.address)
+    monkeypatch.chdir(tmp_path)
     test = examples_of(name)
     test.globs["client"] = one
     told: list[str] = []

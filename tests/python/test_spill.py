@@ -39,7 +39,7 @@ def test_more_than_fits_is_kept(spilling: Node) -> None:
         client.put(bytes([i]) * 4 * MIB, f"o{i}")
     stats = client.stats()
     assert stats["objects"] + stats["objects_spilled"] == 20
-    assert (stats["eviction"], stats["evicted_total"]) == ("lru", 0)
+    assert (stats["eviction"], stats["evicted_total"]) == ("spill", 0)
     assert stats["spilled"] == stats["objects_spilled"] * 4 * MIB
     for i in range(20):
         assert client.get(f"o{i}").to_pybytes() == bytes([i]) * 4 * MIB

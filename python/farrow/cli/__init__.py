@@ -170,6 +170,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_certs(commands)
 
+    _add_backup(commands, common)
+
     stat = commands.add_parser("stat", parents=[common], help="how full the node is")
     depth = stat.add_mutually_exclusive_group()
     depth.add_argument("--all", action="store_true", help="all statistics")
@@ -213,6 +215,27 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
     doctor.add_argument("--json", action="store_true")
     return parser
+
+
+def _add_backup(commands: Any, common: argparse.ArgumentParser) -> None:
+    save = commands.add_parser(
+        "backup", parents=[common], help="save named objects in a folder or bucket"
+    )
+    load = commands.add_parser(
+        "restore", parents=[common], help="put objects of a backup into the node"
+    )
+    for parser in (save, load):
+        parser.add_argument("target", metavar="FOLDER|URL", help="such as s3://bucket/folder")
+        parser.add_argument("names", nargs="*", metavar="NAME", help="only these objects")
+        parser.add_argument("--json", action="store_true", help="say what was done as JSON")
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+    save.add_argument(
+        "--partial", action="store_true", help="go on without the objects of lost nodes"
+    )
+    taken = load.add_mutually_exclusive_group()
+    taken.add_argument("--replace", action="store_true", help="replace objects of these names")
+    taken.add_argument("--skip", action="store_true", help="leave names that exist as they are")
+    taken.add_argument("--check", action="store_true", help="only check the files; needs no node")
 
 
 def _add_certs(commands: Any) -> None:

@@ -602,6 +602,18 @@ def _top(options: argparse.Namespace) -> int:
     return run(_connect(options), interval=options.interval, once=options.once)
 
 
+def _backup(options: argparse.Namespace) -> int:
+    from farrow.cli import _backup
+
+    return _backup.create(_connect(options), options)
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from farrow.cli import _backup
+
+    return _backup.check(options) if options.check else _backup.restore(_connect(options), options)
+
+
 def _clean(options: argparse.Namespace) -> int:
     from farrow.cli._clean import run
 
@@ -628,6 +640,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "graph": _graph.graph,
     "lab": _lab.lab,
+    "backup": _backup,
+    "restore": _restore,
     "clean": _clean,
     "doctor": _doctor,
 }

@@ -88,7 +88,10 @@ impl NodeState {
             waiting: self.admission.waiting() as u64,
             waiting_bytes: self.admission.waiting_bytes(),
             turns_total: self.turns,
-            eviction: self.eviction.policy.name().to_owned(),
+            eviction: match self.spills.is_on() {
+                true => "spill".to_owned(),
+                false => self.eviction.policy.name().to_owned(),
+            },
             held: held.0,
             pinned: pinned.0,
             objects_pinned: objects_pinned.into(),

@@ -1,0 +1,294 @@
+"""Write a backup: data first, each file checked and on the disk, then the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from farrow._native import __version__
+from farrow.backup import _manifest, _values
+from farrow.backup._place import Place
+from farrow.exceptions import NodeLost, NodeUnreachable, NotFound, NotGranted
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from farrow._native import Client
+    from farrow.backup._place import File
+
+__all__ = ["Created", "Progress", "create"]
+
+# Called with (done, total) in bytes.
+Progress = Callable[[int, int], None]
+
+_HUGE_KEY = "farrow.huge_table"
+# The name of a part of a huge table: its table, the id of the table's root object, and a number.
+_PART_NAME = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/(?:node/)?[0-9]{10}", re.DOTALL)
+# Objects that are replaced more often than this while they are looked for are left out.
+_ATTEMPTS_MAX = 10
+# Data without a manifest in a bucket is of a killed backup if it is older.
+_LEFTOVER_AGE = timedelta(days=7)
+_COLUMNS = ("name", "id", "bytes", "sealed_at", "metadata", "pinned", "node")
+
+
+class Created(NamedTuple):
+    """A backup that was written.
+
+    Attributes:
+        id: its id.
+        objects: number of its objects.
+        nbytes: bytes of its files.
+        left_out: names that were deleted while it was written.
+        lost_nodes: nodes whose objects are not in it.
+    """
+
+    id: str
+    objects: int
+    nbytes: int
+    left_out: list[str]
+    lost_nodes: list[str]
+
+
+def create(
+    client: Client,
+    target: str | os.PathLike[str],
+    names: Iterable[str] | None = None,
+    *,
+    partial: bool = False,
+    progress: Progress | None = None,
+) -> Created:
+    """Save the named objects of the client's namespace, on all nodes.
+
+    Values are written from where they are: a backup takes some megabytes of memory.  Spilled
+    objects are restored to memory one by one.  A failed or killed backup leaves the earlier one as
+    it was.
+
+    Args:
+        client: a client in the namespace.
+        target: a folder, which is made if it does not exist, or a URL of pyarrow or fsspec, such as
+            ``s3://bucket/folder``.
+        names: names of the objects; None: all.
+        partial: whether to go on if nodes are lost, without their objects.
+        progress: called at times with (done, total) in bytes.
+
+    Returns:
+        What was written.
+
+    Raises:
+        NotFound: an object of ``names`` does not exist.
+        NodeLost: a node is lost, and ``partial`` is False.
+        NotRestored: the spill file of an object is missing or damaged.
+        DamagedFile: the target has a manifest that is damaged, or no backup's.
+        InvalidArgument: another process writes or restores a backup there, or the URL is unknown.
+        OSError: a file cannot be written.
+
+    Examples:
+        >>> from farrow import backup
+        >>> reference = client.put(b"hello", "backup.create")
+        >>> created = backup.create(client, "saved", ["backup.create"])
+        >>> created.objects, created.left_out
+        (1, [])
+    """
+    place = Place(target)
+    place.make_folder()
+    with place.locked(shared=False):
+        _former(place)
+        begun = _now()
+        rows, lost = _listed(client, partial=partial)
+        chosen = _chosen(rows, names)
+        ident = f"{begun:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+        folder = f"{_manifest.DATA}/{ident}"
+        place.make_folder(folder)
+        try:
+            writer = _Writer(client, place, folder, progress, sum(row["bytes"] for row in chosen))
+            entries = [entry for row in chosen if (entry := writer.save(row, partial=partial))]
+            place.sync(folder)
+            place.sync(_manifest.DATA)
+            place.sync(".")
+            former = _former(place)
+            manifest = _manifest.Manifest(
+                ident,
+                __version__,
+                client.namespace,
+                begun.isoformat(),
+                _now().isoformat(),
+                tuple(lost),
+                tuple(entries),
+            )
+            _manifest.write(place, manifest)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                place.remove_folder(folder)
+            raise
+        # The backup is complete: what cannot be removed now is removed by the next one.
+        with contextlib.suppress(OSError):
+            _remove_others(place, ident, former)
+    return Created(ident, len(entries), writer.nbytes, writer.left_out, lost)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _former(place: Place) -> str | None:
+    """The id of the backup that counts now.
+
+    Raises:
+        DamagedFile: the manifest is damaged, or no backup's, and may be somebody's.
+    """
+    try:
+        return _manifest.read(place).id
+    except NotFound:
+        return None
+
+
+def _remove_others(place: Place, ident: str, former: str | None) -> None:
+    for other in place.folders(_manifest.DATA):
+        if other == ident or not _manifest.is_id(other):
+            continue
+        begun = datetime.strptime(other[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        is_leftover = place.is_local or _now() - begun > _LEFTOVER_AGE
+        if other == former or is_leftover:
+            place.remove_folder(f"{_manifest.DATA}/{other}")
+
+
+def _listed(client: Client, *, partial: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """The named objects of all nodes without the parts of huge tables, and the lost nodes."""
+    lost = [node.name for node in client.nodes() if node.reach == "lost"]
+    try:
+        tables = [client.list(all_nodes=True)]
+    except NodeUnreachable:
+        tables = []
+        for node in client.nodes():
+            if node.reach not in ("live", "suspect"):
+                continue
+            try:
+                table = client.list(node=node.name)
+            except (NodeLost, NotGranted):
+                lost.append(node.name)
+                continue
+            nodes = pa.array([node.name] * len(table), pa.string())
+            tables.append(table.append_column("node", nodes))
+    if lost and not partial:
+        error = NodeLost(f"objects of {', '.join(sorted(lost))} would be left out: lost")
+        error.node = lost[0]
+        raise error
+    rows = [row for table in tables for row in _rows(table)]
+    roots = {(row["name"], row["id"].hex()) for row in rows if _HUGE_KEY in row["metadata"]}
+
+    def is_part(name: str) -> bool:
+        found = _PART_NAME.fullmatch(name)
+        return found is not None and (found["table"], found["root"]) in roots
+
+    kept = {row["name"]: row for row in rows if not is_part(row["name"])}
+    return [kept[name] for name in sorted(kept)], sorted(lost)
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The named objects of a list."""
+    # Nanoseconds do not fit Python's datetime.
+    index = table.schema.get_field_index("sealed_at")
+    table = table.set_column(index, "sealed_at", table["sealed_at"].cast(pa.string()))
+    for row in table.select(_COLUMNS).to_pylist():
+        if row["name"] is not None:
+            yield {**row, "metadata": dict(row["metadata"] or ()), "node": row["node"] or ""}
+
+
+def _chosen(rows: list[dict[str, Any]], names: Iterable[str] | None) -> list[dict[str, Any]]:
+    if names is None:
+        return rows
+    wanted = set(names)
+    missing = wanted - {row["name"] for row in rows}
+    if missing:
+        raise NotFound(f"no object named {', '.join(map(repr, sorted(missing)))}")
+    return [row for row in rows if row["name"] in wanted]
+
+
+class _Writer:
+    """Writes objects to files with rising numbers."""
+
+    def __init__(
+        self, client: Client, place: Place, folder: str, progress: Progress | None, total: int
+    ) -> None:
+        self._client = client
+        self._place = place
+        self._folder = folder
+        self._report = progress or (lambda done, total: None)
+        self._total = total
+        self._done = 0
+        self._files = 0
+        self.nbytes = 0
+        self.left_out: list[str] = []
+
+    def save(self, row: dict[str, Any], *, partial: bool) -> _manifest.Entry | None:
+        """The entry of an object whose files are written; None if it is gone."""
+        name: str = row["name"]
+        listed: dict[str, Any] | None = row
+        for _ in range(_ATTEMPTS_MAX):
+            if listed is None:
+                break
+            try:
+                entry = self._entry(listed)
+            except NotFound:
+                # Replaced or deleted since it was listed.
+                listed = self._again(name)
+                continue
+            except NodeLost:
+                if not partial:
+                    raise
+                break
+            self._done += row["bytes"]
+            self._report(min(self._done, self._total), self._total)
+            return entry
+        self.left_out.append(name)
+        return None
+
+    def _again(self, name: str) -> dict[str, Any] | None:
+        found = _rows(self._client.list(name, all_nodes=True))
+        return next((row for row in found if row["name"] == name), None)
+
+    def _entry(self, row: dict[str, Any]) -> _manifest.Entry:
+        if _HUGE_KEY in row["metadata"]:
+            return self._huge_entry(row)
+        value = self._client.get(row["id"])
+        kind = _values.kind_of(value)
+        # The list has no labels of spilled objects.
+        metadata = self._client.metadata(row["id"])
+        file = self._write(value)
+        dimensions = tuple(value.dim_names) if kind == "tensor" else ()
+        return _manifest.Entry(
+            row["name"], kind, row["bytes"], row["sealed_at"], metadata, row["pinned"],
+            row["node"], file, dimensions=dimensions,
+        )  # fmt: skip
+
+    def _huge_entry(self, row: dict[str, Any]) -> _manifest.Entry:
+        table = self._client.huge_table(row["name"])
+        partitions = sorted(table.partitions(table.version), key=lambda part: part.version)
+        file = self._write(table.schema.empty_table())
+        parts = [
+            _manifest.Part(
+                part.position, part.rows, part.node, self._write(self._client.get(part.id))
+            )
+            for part in partitions
+        ]
+        return _manifest.Entry(
+            row["name"], _values.HUGE, sum(part.nbytes for part in partitions), row["sealed_at"],
+            {}, True, row["node"], file, tuple(parts),
+        )  # fmt: skip
+
+    def _write(self, value: Any) -> File:
+        ending = _values.ENDINGS[_values.kind_of(value)]
+        path = f"{self._folder}/{self._files:06}.{ending}"
+        self._files += 1
+        with self._place.write(path) as sink:
+            _values.write_value(value, sink)
+            file = sink.file(path)
+        self.nbytes += file.bytes
+        return file
