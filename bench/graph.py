@@ -1,10 +1,11 @@
-"""Measure graph features: ``python bench/graph.py [--quick]``.
+"""Measure graph features: ``python bench/graph.py [--quick] [--stream NAME]``.
 
 A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
 in causal mode and snapml (as installed from the package registry) alternately, on the same batches,
 one thread each.  In batch mode the counts must be equal, batch by batch.
-Then it compares two threads with one, and a graph after thirty days with a fresh one.  Prints rates
-and ratios and writes the raw samples and the table to bench/results/.
+Then it compares two threads with one, and a graph after thirty days with a fresh one, and measures
+ratios to snapml over streams of two generators and over three days of each: ranges, not one figure.
+Prints rates and ratios and writes the raw samples and the table to bench/results/.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
+from harness import second_stream  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import Lines, python_of, set_up  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOUR = 3600
+DAY_SECONDS = 24 * HOUR
 # Turns of each peer at a task.
 TURNS = 5
 COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-cycle": 9}
@@ -41,6 +44,11 @@ FROM = 0.7
 LIFE_DAYS, LIFE_ROWS, LIFE_ACCOUNTS, LIFE_END = 30, 10_000_000, 500_000, 0.95
 # Limit on the edges of one search, for all patterns over long windows.
 WORK_MAX = 80_000
+# The generators of streams, and the days of each on which ratios are measured, from the first one,
+# at noon: three working days in a row.
+STREAMS = ("first", "second")
+DAYS = {"Tuesday": 5, "Wednesday": 6, "Thursday": 7}
+RANGE_TURNS = 2
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
 
 
@@ -149,8 +157,11 @@ class Driver(Lines):
         self.end()
 
 
-def stream(rows: int, path: Path, **how: int) -> None:
-    """Write a generated stream in the format of the drivers."""
+def stream(rows: int, path: Path, generator: str = "first", **how: int) -> None:
+    """Write a generated stream in the format of the drivers; ``STREAMS`` names the generators."""
+    if generator == "second":
+        second_stream.transfers(rows, **how).tofile(path)
+        return
     from farrow.graph import data, generate
 
     table = data.from_table(generate.transactions(rows, seed=7, **how)).table
@@ -190,6 +201,67 @@ def measure(
             if ours[:common] != theirs[:common]:
                 notes.append(f"{task.name}: counts differ from snapml's")
         yield task, samples
+
+
+def range_tasks() -> list[Task]:
+    """Tasks whose ratio to snapml is measured over streams and days."""
+    singles = (
+        ("scatter-gather", 6), ("scatter-gather", 24), ("temp-cycle", 24), ("temp-cycle", 72),
+        ("vertex-stats", 24),
+    )  # fmt: skip
+    return [*(one(name, hours) for name, hours in singles), whole_day("")]
+
+
+def ranges(paths: dict[str, Path], quick: bool, notes: list[str]) -> Iterator[tuple[Task, Sample]]:
+    """Farrow in batch mode and snapml alternately, on each day of each stream.
+
+    Counts that differ are a note.  Variants of the samples are stream and day.
+    """
+    batches, seconds = (8, 0.8) if quick else (40, 2.0)
+    for generator, path in paths.items():
+        times = np.fromfile(path, dtype=np.int64).reshape(4, -1)[3]
+        for name, day in DAYS.items():
+            noon = times[0] - times[0] % DAY_SECONDS + day * DAY_SECONDS + DAY_SECONDS // 2
+            start = float(np.searchsorted(times, noon) / len(times))
+            for task in range_tasks():
+                wanted = dataclasses.replace(task, start=start)
+                with contextlib.ExitStack() as stack:
+                    drivers = {
+                        peer: stack.enter_context(Driver(peer, path, wanted))
+                        for peer in ("batch", "snapml")
+                    }
+                    for _ in range(RANGE_TURNS):
+                        for driver in drivers.values():
+                            driver.turn(batches * task.batch, seconds)
+                ours, theirs = (driver.sums for driver in drivers.values())
+                common = min(len(ours), len(theirs))
+                if ours[:common] != theirs[:common]:
+                    notes.append(f"{task.name}, {generator}, {name}: counts differ from snapml's")
+                for peer, driver in drivers.items():
+                    yield (
+                        task,
+                        Sample(task.name, peer, f"{generator} stream, {name}", "s", driver.times),
+                    )
+
+
+def range_table(found: list[tuple[Task, Sample]]) -> str:
+    """Markdown: the ratio on each day of each stream, and its range."""
+    by_task: dict[str, dict[str, dict[str, Sample]]] = {}
+    tasks_of = {}
+    for task, sample in found:
+        tasks_of[task.name] = task
+        by_task.setdefault(task.name, {}).setdefault(sample.variant, {})[sample.peer] = sample
+    variants = list(dict.fromkeys(sample.variant for _, sample in found))
+    heads = ["batch / snapml", *variants, "range"]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for name, by_variant in by_task.items():
+        ratios = [
+            faster(tasks_of[name], by_variant[one]["batch"], by_variant[one]["snapml"])
+            for one in variants
+        ]
+        cells = [name, *(f"{ratio:.1f}" for ratio in ratios)]
+        lines.append(f"| {' | '.join(cells)} | {min(ratios):.1f} to {max(ratios):.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
@@ -309,24 +381,40 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="a fifth of the rows and less time")
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the stream")
+    parser.add_argument(
+        "--stream", choices=(*STREAMS, "both"), default="both",
+        help="generators; the tasks run on the first one chosen, ranges over all chosen",
+    )  # fmt: skip
+    parser.add_argument("--ranges-only", action="store_true", help="only ranges of ratios")
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
     options = parser.parse_args()
     notes: list[str] = []
+    generators = STREAMS if options.stream == "both" else (options.stream,)
     chosen = ["batch", "causal", *set_up(["snapml"], notes, lambda text: print(text, flush=True))]
     with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
-        path = Path(folder) / "stream.bin"
-        began = time.perf_counter()
-        stream(options.rows, path)
-        notes.append(f"{options.rows} rows made and read in {time.perf_counter() - began:.1f} s")
-        results = list(measure(chosen, path, options.quick, notes))
-        shared = list(in_two(path, options.quick))
-        stream(LIFE_ROWS, path, days=LIFE_DAYS, accounts=LIFE_ACCOUNTS)
-        old = aged(path, options.quick)
-    samples = [sample for _, each in results + shared for sample in each.values()]
-    samples += old[1].values()
+        paths = {}
+        for generator in generators:
+            paths[generator] = Path(folder) / f"{generator}.bin"
+            began = time.perf_counter()
+            stream(options.rows, paths[generator], generator)
+            seconds = time.perf_counter() - began
+            notes.append(f"{generator} stream: {options.rows} rows made in {seconds:.1f} s")
+        path = paths[generators[0]]
+        has_peer = "snapml" in chosen
+        over = list(ranges(paths, options.quick, notes)) if has_peer else []
+        samples = [sample for _, sample in over]
+        texts = [range_table(over)] if over else []
+        if not options.ranges_only:
+            results = list(measure(chosen, path, options.quick, notes))
+            shared = list(in_two(path, options.quick))
+            stream(LIFE_ROWS, path, generators[0], days=LIFE_DAYS, accounts=LIFE_ACCOUNTS)
+            old = aged(path, options.quick)
+            samples += [sample for _, each in results + shared for sample in each.values()]
+            samples += old[1].values()
+            texts = [table(results), *texts, scaling(shared), life(*old)]
     document = document_of(HERE.parent, samples, notes, options.quick)
-    text = f"{table(results)}\n{scaling(shared)}\n{life(*old)}"
-    leave(document, "graph", text, Path(options.output))
+    kind = "graph-ranges" if options.ranges_only else "graph"
+    leave(document, kind, "\n".join(texts), Path(options.output))
     return 0
 
 

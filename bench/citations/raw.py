@@ -88,10 +88,16 @@ class Run:
         """The median of a case that must be there."""
         return statistics.median(self.need(case, peer, variant))
 
-    def ratios(self, case: str, peer: str, other: str, other_peer: str) -> list[float]:
+    def ratios(
+        self, case: str, peer: str, other: str, other_peer: str, variant: str | None = None
+    ) -> list[float]:
         """Each sample of the second case over the one of the first taken in the same turn."""
-        pairs = zip(self.need(case, peer), self.need(other, other_peer), strict=False)
-        return [after / before for before, after in pairs]
+        one, two = self.need(case, peer, variant), self.need(other, other_peer, variant)
+        return [after / before for before, after in zip(one, two, strict=False)]
+
+    def variants(self, case: str) -> list[str]:
+        """The variants of a case, in the order in which they were measured."""
+        return list(dict.fromkeys(key[2] for key in self._found if key[0] == case))
 
 
 @functools.lru_cache
