@@ -1,7 +1,7 @@
 /*
  * Put bytes, find them by name, write an object in place: the C interface on one page.
  *
- *   cc -std=c11 bytes.c -I../include -lfarrow_capi -o bytes
+ *   cc -std=c11 bytes.c $(pkg-config --cflags --libs farrow) -o bytes
  *   ./bytes SOCKET
  */
 #include <stdio.h>

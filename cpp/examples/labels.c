@@ -1,7 +1,7 @@
 /*
  * Label objects, find them by a label, wait for several: no object is opened.
  *
- *   cc -std=c11 labels.c -I../include -lfarrow_capi -o labels
+ *   cc -std=c11 labels.c $(pkg-config --cflags --libs farrow) -o labels
  *   ./labels SOCKET
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // Build an Arrow table in shared memory with farrow::MemoryPool; read it from another process.
 //
-//   g++ -std=c++20 table.cc -I../include -I$ARROW/include -lfarrow_capi -larrow -o table
+//   g++ -std=c++20 table.cc $(pkg-config --cflags --libs farrow arrow) -o table
 //   ./table write SOCKET NAME
 //   ./table read SOCKET NAME
 #include <cstdlib>

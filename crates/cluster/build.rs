@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("proto");
     println!("cargo::rerun-if-changed={}", root.display());
     let files = protox::compile(["farrow/v1/node.proto"], [&root])?;
     tonic_prost_build::configure().build_transport(false).bytes(".farrow.v1").compile_fds(files)?;

@@ -39,20 +39,23 @@ def run(*command: object, **more: Any) -> str:
 
 
 @pytest.fixture(scope="session")
-def capi() -> Path:
-    """The folder of libfarrow_capi.so, built now."""
+def capi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the C library, built now."""
     if shutil.which("cargo") is None or not (ROOT / "Cargo.toml").exists():
         pytest.skip("no cargo: the C library is built from the sources")
     # The interpreter must not matter here, but a change of it would build pyo3 again.
     run("cargo", "build", "--quiet", "--package", "farrow-capi", cwd=ROOT)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return target / "debug"
+    folder = tmp_path_factory.mktemp("capi")
+    for name in ("libfarrow.so", "libfarrow.so.0.1"):
+        (folder / name).symlink_to((target / "debug" / "libfarrow_capi.so").resolve())
+    return folder
 
 
 def compile_c(source: str, out: Path, capi: Path) -> Path:
     run(
         "gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", ROOT / "cpp" / source,
-        f"-I{ROOT / 'cpp' / 'include'}", f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}",
+        f"-I{ROOT / 'cpp' / 'include'}", f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}",
         "-o", out,
     )  # fmt: skip
     return out
@@ -87,7 +90,7 @@ def test_c_labels(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 
 @needs_compiler
 def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
-    linked = (f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}")
+    linked = (f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}")
     example = compile_cpp("examples/table.cc", tmp_path / "table", *linked)
     assert "built in place: true" in run(example, "write", client.address, "t")
     rows = 1_000_000
@@ -106,7 +109,7 @@ def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 
 @needs_compiler
 def test_cpp_pool(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
-    linked = (f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}")
+    linked = (f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}")
     program = compile_cpp("tests/pool_test.cc", tmp_path / "pool_test", *linked)
     capacity = client.stats()["capacity"]
     assert run(program, client.address, capacity) == "ok\n"
@@ -251,7 +254,7 @@ farrow.farrow_close(far)
 def test_a_client_in_c_at_another_node(make_node: Any, capi: Path) -> None:
     cluster = Cluster(make_node, 3)
     process = subprocess.Popen(
-        [sys.executable, "-c", _AT_A_NODE, capi / "libfarrow_capi.so", cluster.nodes["a"].socket],
+        [sys.executable, "-c", _AT_A_NODE, capi / "libfarrow.so", cluster.nodes["a"].socket],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -1,7 +1,7 @@
 /*
  * farrow.h - the C interface of Farrow: share Arrow tables between processes in place.
  *
- * Implemented by libfarrow_capi (crates/capi). All functions may be called from any thread, and
+ * Implemented by libfarrow (crates/capi). All functions may be called from any thread, and
  * several threads may use a handle at once, except while one of them frees it.
  *
  * Errors: functions that can fail return a FarrowStatus. If it is not FARROW_OK,
@@ -143,7 +143,10 @@ FarrowStatus farrow_set_interrupt(FarrowInterruptCheck check, void *data, int on
 /* ---- connection ------------------------------------------------------------------------- */
 
 /* Connects to the node at a socket path, in its default namespace. NULL: $FARROW_SOCKET, else this
- * user's node. */
+ * user's node, else a private node is started, if the program farrowd is in the bin folder of the
+ * library's prefix or on the PATH. A private node ends with its last client or, while it has named
+ * objects, $FARROW_LINGER seconds later (600 by default). $FARROW_MEMORY (such as 4GiB) sets its
+ * size. */
 FarrowStatus farrow_connect(const char *socket, double timeout_seconds, FarrowClient **client);
 
 /* The same connection with the memory of another node of the cluster: the new client puts, creates

@@ -1,6 +1,6 @@
 // farrow::MemoryPool: an arrow::MemoryPool that allocates in a Farrow region.
 //
-// Header only; link with libfarrow_capi and libarrow. Other processes can map its buffers, so
+// Header only; link with libfarrow and libarrow. Other processes can map its buffers, so
 // farrow_put_stream() and farrow_put_array() copy none of them.
 //
 // As with every pool of Arrow, each buffer keeps a bare pointer to its pool: the pool must

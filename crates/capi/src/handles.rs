@@ -1,8 +1,9 @@
 //! The client handle, and the names, ids and times that C passes.
 
 use crate::error::{CallFailure, guard, guard_or};
+use crate::library;
 use crate::status::FarrowStatus;
-use farrow::{Client, ConnectOptions, ObjectId, ObjectKey};
+use farrow::{Client, ConnectOptions, ObjectId, ObjectKey, SpawnCommand};
 use farrow_memory::Span;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -113,11 +114,10 @@ pub unsafe extern "C" fn farrow_connect(
             // SAFETY: guaranteed by the caller.
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes()))
         });
-        let options = ConnectOptions {
-            socket,
-            timeout: seconds(timeout_seconds)?,
-            ..ConnectOptions::default()
-        };
+        let timeout = seconds(timeout_seconds)?;
+        let spawn =
+            if socket.is_none() { SpawnCommand::installed(library::programs()) } else { None };
+        let options = ConnectOptions { socket, timeout, spawn, ..ConnectOptions::default() };
         let connected = Client::connect(&options)?;
         *client = Box::into_raw(Box::new(FarrowClient { client: connected }));
         Ok(())

@@ -1,7 +1,7 @@
 //! The C interface of Farrow, declared in `cpp/include/farrow/farrow.h`.
 //!
 //! It converts handles, C strings and Arrow's C structures to calls of the `farrow` crate and back,
-//! and contains no logic of its own. C and C++ programs link it as `libfarrow_capi`. The Python
+//! and contains no logic of its own. `make install-c` installs it as `libfarrow`. The Python
 //! extension contains it for the memory pool and the Arrow conversions.
 //!
 //! No function unwinds into C: panics are caught and become `FARROW_PANIC`. Every pointer from C is
@@ -11,6 +11,7 @@ pub mod convert;
 mod error;
 mod handles;
 mod interrupt;
+mod library;
 mod listing;
 mod object;
 mod options;

@@ -103,10 +103,31 @@ pub struct SpawnCommand {
 /// next program by hand.
 pub const LINGER: Duration = Duration::from_secs(600);
 
+/// The program of the daemon.
+const DAEMON: &str = "farrowd";
+
 impl SpawnCommand {
     /// The `farrowd` at this path.
     pub fn daemon(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), memory: None, linger: None }
+    }
+
+    /// The first `farrowd` in `folders`, else in the folders of `$PATH`; `None` if there is none.
+    /// Relative folders are left out: another user may write in the current folder.
+    pub fn installed(folders: impl IntoIterator<Item = PathBuf>) -> Option<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let is_program = |file: &PathBuf| {
+            std::fs::metadata(file)
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        folders
+            .into_iter()
+            .chain(std::env::split_paths(&path))
+            .filter(|folder| folder.is_absolute())
+            .map(|folder| folder.join(DAEMON))
+            .find(is_program)
+            .map(Self::daemon)
     }
 
     /// Starts a private node at `socket`; its standard error is written to `log`.

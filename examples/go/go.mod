@@ -1,0 +1,3 @@
+module farrow-example
+
+go 1.17

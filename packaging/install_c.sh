@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs the C library: libfarrow (shared and static), the headers, the files by which pkg-config
+# and CMake find them, and the daemon farrowd, which the library starts where no node serves.
+#
+# usage: install_c.sh PREFIX [PROFILE]     PROFILE of cargo: release (default) or dev
+# $DESTDIR is put before PREFIX in the file system, and is not part of any path that is written.
+# $LIBDIR is the folder of libraries in the prefix (default lib).
+# $FARROWD is a daemon that is built already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+prefix=${1:?PREFIX}
+profile=${2:-release}
+libdir=${LIBDIR:-lib}
+case $prefix in
+/*) ;;
+*)
+    echo "install_c: PREFIX must be absolute, not $prefix" >&2
+    exit 2
+    ;;
+esac
+
+version=$(sed -n '/^\[workspace.package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
+major=${version%%.*}
+minor=$(echo "$version" | cut -d. -f2)
+# As crates/capi/build.rs names it.
+soname=libfarrow.so.$major.$minor
+built=$([ "$profile" = dev ] && echo debug || echo "$profile")
+built=${CARGO_TARGET_DIR:-target}/$built
+
+cargo build --quiet --profile "$profile" --package farrow-capi
+if [ -z "${FARROWD:-}" ]; then
+    cargo build --quiet --profile "$profile" --package farrow-cluster --bin farrowd
+    FARROWD=$built/farrowd
+fi
+
+root=${DESTDIR:-}$prefix
+lib=$root/$libdir
+install -d "$root/bin" "$lib/pkgconfig" "$lib/cmake/Farrow" "$root/include/farrow"
+install -m 755 "$FARROWD" "$root/bin/farrowd"
+install -m 755 "$built/libfarrow_capi.so" "$lib/libfarrow.so.$version"
+install -m 644 "$built/libfarrow_capi.a" "$lib/libfarrow.a"
+ln -sf "libfarrow.so.$version" "$lib/$soname"
+ln -sf "$soname" "$lib/libfarrow.so"
+install -m 644 cpp/include/farrow/farrow.h cpp/include/farrow/memory_pool.hpp "$root/include/farrow"
+
+# What a static link needs besides: rustc --print native-static-libs.
+private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+# From a folder in the library folder back to the prefix.
+up=../$(echo "$libdir" | sed 's,[^/][^/]*,..,g')
+
+# A prefix that is moved as a whole stays usable. pkg-config omits flags for /usr only if it is named.
+pc_prefix='${pcfiledir}'/$up
+[ "$prefix" = /usr ] && pc_prefix=/usr
+cat >"$lib/pkgconfig/farrow.pc" <<PC
+prefix=$pc_prefix
+libdir=\${prefix}/$libdir
+includedir=\${prefix}/include
+
+Name: farrow
+Description: Arrow tables in far memory: the C interface of Farrow
+Version: $version
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lfarrow
+Libs.private: $private
+PC
+
+sed "s,@VERSION@,$version,; s,@SONAME@,$soname,; s,@PRIVATE@,${private// /;},; s,@UP@,../$up,; s,@LIBDIR@,$libdir," \
+    packaging/FarrowConfig.cmake >"$lib/cmake/Farrow/FarrowConfig.cmake"
+sed "s,@VERSION@,$version,; s,@MAJOR@,$major,; s,@MINOR@,$minor," \
+    packaging/FarrowConfigVersion.cmake >"$lib/cmake/Farrow/FarrowConfigVersion.cmake"
+echo "install_c: libfarrow $version in $root"

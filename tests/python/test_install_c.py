@@ -1,0 +1,194 @@
+"""The installed C library: a program that has never seen the repository finds it and builds.
+
+The examples are copied elsewhere and built there, by pkg-config and by CMake, shared and static.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import wait_until
+from farrow import _native
+
+ROOT = Path(__file__).resolve().parents[2]
+ARROW = Path(pa.get_library_dirs()[0])
+LIBARROW = f"libarrow.so.{pa.cpp_build_info.so_version}"
+
+# Debian's libjna-java.
+JNA = Path("/usr/share/java/jna.jar")
+
+CMAKE = f"""
+cmake_minimum_required(VERSION 3.16)
+project(examples C CXX)
+find_package(Farrow 0.1 REQUIRED)
+add_executable(bytes bytes.c)
+target_link_libraries(bytes PRIVATE Farrow::farrow)
+add_executable(labels labels.c)
+target_link_libraries(labels PRIVATE Farrow::farrow_static)
+add_executable(table table.cc)
+target_compile_features(table PRIVATE cxx_std_20)
+target_include_directories(table SYSTEM PRIVATE {pa.get_include()})
+target_link_libraries(table PRIVATE Farrow::farrow {ARROW / LIBARROW})
+"""
+
+# The daemon as a program. The real one takes long to build.
+FARROWD = f"""#!/bin/sh
+exec {sys.executable} -I -S {Path(farrow.__file__).with_name("_node.py")} {_native.__file__} "$@"
+"""
+
+pytestmark = pytest.mark.skipif(
+    None in map(shutil.which, ("cargo", "g++", "pkg-config", "cmake")),
+    reason="needs cargo, a C++ compiler, pkg-config and cmake",
+)
+
+
+def run(*command: object, **more: Any) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        **more,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the library is: installed under another root, and moved from there as a whole."""
+    staging = tmp_path_factory.mktemp("staging")
+    daemon = staging / "daemon"
+    daemon.write_text(FARROWD)
+    environment = {**os.environ, "DESTDIR": str(staging), "FARROWD": str(daemon)}
+    run(ROOT / "packaging" / "install_c.sh", "/opt/farrow", "dev", env=environment)
+    moved = tmp_path_factory.mktemp("installed") / "farrow"
+    (staging / "opt" / "farrow").rename(moved)
+    return moved
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "cpp" / "examples", tmp_path / "elsewhere")
+    return tmp_path / "elsewhere"
+
+
+def check_examples(client: farrow.Client, folder: Path, prefix: Path) -> None:
+    """Run the three examples."""
+    env = {**os.environ, "LD_LIBRARY_PATH": f"{prefix / 'lib'}:{ARROW}"}
+    assert "greeting: hello" in run(folder / "bytes", client.address, env=env)
+    assert "sealed: 1 0" in run(folder / "labels", client.address, env=env)
+    assert "in place: true" in run(folder / "table", "write", client.address, "t", env=env)
+    assert client.get("t").num_rows == 1_000_000
+
+
+def pkg_config(prefix: Path, *flags: str) -> list[str]:
+    env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    return run("pkg-config", *flags, "farrow", env=env).split()
+
+
+def test_pkg_config(client: farrow.Client, prefix: Path, sources: Path) -> None:
+    assert pkg_config(prefix, "--modversion") == [farrow.__version__]
+    flags = pkg_config(prefix, "--cflags", "--libs")
+    run("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
+    # A linker takes the shared library where both are.
+    static = pkg_config(prefix, "--static", "--cflags", "--libs")
+    static = [str(prefix / "lib" / "libfarrow.a") if one == "-lfarrow" else one for one in static]
+    run("gcc", "-std=c11", "labels.c", *static, "-o", "labels", cwd=sources)
+    run(
+        "g++", "-std=c++20", "table.cc", "-isystem", pa.get_include(), *flags, f"-L{ARROW}",
+        f"-l:{LIBARROW}", "-o", "table", cwd=sources,
+    )  # fmt: skip
+    assert "libfarrow.so.0.1" in run("ldd", sources / "bytes")
+    assert "libfarrow" not in run("ldd", sources / "labels")
+    check_examples(client, sources, prefix)
+
+
+def test_cmake(client: farrow.Client, prefix: Path, sources: Path) -> None:
+    (sources / "CMakeLists.txt").write_text(CMAKE)
+    build = sources / "build"
+    run("cmake", "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", build)
+    check_examples(client, build, prefix)
+    # Another minor version is another interface.
+    (sources / "CMakeLists.txt").write_text(CMAKE.replace("Farrow 0.1 ", "Farrow 0.2 "))
+    with pytest.raises(AssertionError, match=r"version:\s+0\.1"):
+        run("cmake", "-S", sources, "-B", sources / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
+
+
+def from_prefix(prefix: Path) -> dict[str, str]:
+    """An environment in which other languages find the library."""
+    lib = prefix / "lib"
+    found = {"PKG_CONFIG_PATH": str(lib / "pkgconfig"), "LD_LIBRARY_PATH": str(lib)}
+    return {**os.environ, **found}
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go")
+def test_go(client: farrow.Client, prefix: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    env = {**from_prefix(prefix), "CGO_ENABLED": "1", "GOFLAGS": "-mod=mod"}
+    run("go", "build", "-o", program, ".", cwd=ROOT / "examples" / "go", env=env)
+    lines = run(program, client.address, env=env).splitlines()
+    assert lines[0] == "from go: hello"
+    assert lines[1].startswith("refused: ")
+    assert "(code 2)" in lines[1]
+    assert client.get("left by go").to_pybytes() == b"for the next process"
+    assert not client.contains("from go")
+
+
+@pytest.mark.skipif(
+    shutil.which("javac") is None or not JNA.is_file(), reason="needs a JDK and libjna-java"
+)
+def test_java(client: farrow.Client, prefix: Path) -> None:
+    source = ROOT / "examples" / "java" / "Bytes.java"
+    command = ("java", f"-Djna.library.path={prefix / 'lib'}", "-cp", JNA, source, client.address)
+    lines = run(*command, env=from_prefix(prefix)).splitlines()
+    assert lines[0] == "from java: hello"
+    assert lines[1].startswith("refused: ")
+    assert "(code 2)" in lines[1]
+    assert client.get("left by java").to_pybytes() == b"for the next process"
+
+
+def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_path: Path) -> None:
+    """Where no node serves, a private one is started, and ends with the program."""
+    flags = pkg_config(prefix, "--cflags", "--libs")
+    run("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("FARROW_")}
+    env |= {
+        "FARROW_LINGER": "0",
+        "FARROW_MEMORY": "16MiB",
+        "LD_LIBRARY_PATH": str(prefix / "lib"),
+        "PATH": "/usr/bin:/bin",
+        "XDG_RUNTIME_DIR": str(runtime),
+    }
+    for _ in range(2):
+        # The second run puts the same names: the first node is gone.
+        assert "in place: no copy!" in run(sources / "bytes", env=env)
+        wait_until(lambda: not node_serves(runtime), "the end of the private node")
+    # A socket that is named is never started, and neither is a program that does not exist.
+    named = {**env, "FARROW_SOCKET": str(runtime / "other.sock")}
+    without = {**env, "LD_LIBRARY_PATH": str(sources / "bare"), "PATH": "/nowhere"}
+    shutil.copytree(prefix / "lib", sources / "bare", symlinks=True)
+    for environment in (named, without):
+        with pytest.raises(AssertionError, match=r"connect: .*\(code 7\)"):
+            run(sources / "bytes", env=environment)
+
+
+def node_serves(runtime: Path) -> bool:
+    try:
+        farrow.connect(runtime / "farrow" / "node.sock", timeout=5)
+    except farrow.Disconnected:
+        return False
+    return True
