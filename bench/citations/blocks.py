@@ -60,8 +60,9 @@ def readme(page: str) -> str:
             cells.append(f"{shown(statistics.median(found), unit)}{half}" if found else "")
         rows.append(cells)
     lead = (
-        "Medians, and the middle half of the samples in parentheses, on two shared virtual cores;"
-        " compare ratios.\n`make bench-store` runs Farrow and its peers one after another"
+        "Medians, and the middle half of the samples in parentheses, on"
+        f" {run.document['machine']['cores']} shared virtual cores; compare ratios.\n"
+        "`make bench-store` runs Farrow and its peers one after another"
         f" ({run.link(page)}):\n\n"
     )
     once = "The last row has one sample of each.\n" if _is_single(run, _GET_LARGE[1]) else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from citations.raw import digits, run_of, table
+from citations.raw import Run, digits, run_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +36,24 @@ def coherence(page: str) -> str:
         pair = ("farrow", "c") if "past the cache" in case or "store" in case else ("c", "farrow")
         ratio = statistics.median(run.ratios(case, pair[0], case, pair[1]))
         rows.append([title, *(f"{value:.3g}" for value in both), f"{ratio:.2f}"])
-    return table(["", "C", "Farrow", "Farrow's time / C's"], rows)
+    return table(["", "C", "Farrow", "Farrow's time / C's"], rows) + f"\n\n{_picked(run)}"
+
+
+_PICKED = re.compile(r"(?:picked over best|not looked at): \d+ of (\d+) above 1.1, worst ([\d.]+)")
+
+
+def _picked(run: Run) -> str:
+    """What the profile chose, from the notes of the run."""
+    notes = [match for note in run.document["notes"] if (match := _PICKED.fullmatch(note))]
+    if len(notes) != 2:
+        raise ValueError(f"{run.name} has {len(notes)} notes of choices, 2 are needed")
+    (many, worst), (few, worst_of_few) = (match.groups() for match in notes)
+    return (
+        f"Of the {many} choices in that run (sizes and purposes, with small and with huge pages)"
+        f" the picked way was the\nbest one or within {100 * (float(worst) - 1):.0f} % of it in"
+        f" all, and within {100 * (float(worst_of_few) - 1):.0f} % in the {few} that the profile"
+        " does not look at."
+    )
 
 
 def hits(page: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os.path
+import re
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,9 @@ class Run:
         changed = ", of files that were not committed" if self.document["commit"]["changed"] else ""
         start = (REPOSITORY / page).parent
         target = os.path.relpath(RESULTS / f"{self.name}.md", start)
-        return f"[{words} of {self.document['date']}]({target}){changed}"
+        about = self.document["machine"]
+        machine = re.sub(r"\(R\)|\(TM\)| Processor", "", about["processor"])
+        return f"[{words} of {self.document['date']}]({target}), {machine}{changed}"
 
     def samples(self, case: str, peer: str, variant: str | None = None) -> list[float]:
         """The samples of a case; an empty list if it was not measured."""

@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -25,7 +26,11 @@ sys.path.insert(0, str(BENCH))
 import reproduce  # noqa: E402
 from harness.slow_link import slow_link, why_not  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
-from reproduction.experiment import BATCH, Cells, factor, number, rate  # noqa: E402
+from reproduction import objects  # noqa: E402
+from reproduction.experiment import BATCH, Cells, Room, factor, number, rate  # noqa: E402
+from reproduction.maintenance import OTHER as FLUSHED_OTHER  # noqa: E402
+from reproduction.maintenance import OWN as FLUSHED_OWN  # noqa: E402
+from reproduction.maintenance import Flush, Maintenance  # noqa: E402
 from reproduction.memory import Descriptor  # noqa: E402
 from reproduction.page import Outcome, markdown  # noqa: E402
 from reproduction.theirs import DIFFERENCES, FIGURES, LEFT_OUT, PLACES, WORKS  # noqa: E402
@@ -236,6 +241,54 @@ def test_a_real_experiment_fills_its_section(tmp_path: Path) -> None:
     assert ours.startswith("at 64 KiB, of the descriptor's time: copy of all bytes takes")
     words = " ".join(Tags(page_of(tmp_path, Outcome(Tiny(), samples, [], 1.0))).words)
     assert ours in words
+
+
+def test_classes_of_objects_are_got_from_both_nodes_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = ((20, 1_000), (3, 1_000_000))
+    monkeypatch.setattr(objects, "QUICK_CLASSES", classes)
+    monkeypatch.setattr(objects, "CLASSES", classes)
+    room = Room(True, tmp_path, lambda _: None)
+    samples = list(objects.Objects().run(room))
+    found = {(one.case, one.peer, one.variant) for one in samples}
+    assert found == {
+        (case, place, variant)
+        for case in ("20 x 1 kB", "3 x 1 MB")
+        for place in (objects.OWN, objects.OTHER)
+        for variant in ("get", "get again", "read")
+    }
+    ours = objects.Objects().ours(Cells(samples))
+    assert str(ours["get 20 x 1 kB, other"]).endswith(" ms")
+    for key in ("read own", "read other", "read small"):
+        assert re.fullmatch(r"[\d.]+ to [\d.]+ GiB/s", str(ours[key]))
+    assert "20 x 1 kB" in str(ours["get"])
+
+
+def test_other_bytes_than_were_put_are_an_error() -> None:
+    class Other:
+        def __getattr__(self, name: str) -> object:
+            return lambda *_, **__: [np.ones(8, dtype=np.uint64)]
+
+    with pytest.raises(ValueError, match="other bytes were read than were put"):
+        objects._turn(Other(), Other(), None, [np.zeros(8, dtype=np.uint64)], "class")
+
+
+def test_maintenance_has_the_committed_run_and_loads(tmp_path: Path) -> None:
+    notes: list[str] = []
+    cells = Cells(list(Maintenance().run(Room(True, tmp_path, notes.append))))
+    assert "-lab.csv" in notes[0]
+    assert cells.cases("calls") == ["0", "2", "4", "6", "8", "10"]
+    ours = Maintenance().ours(cells)
+    assert ours["order 0"] == "0.416, 0.416, 0.416, 0.416 us"
+    assert "ns a line" in str(ours["access"])
+    flushed = [
+        Sample(method, place, state, "s", [seconds])
+        for method, seconds in (("clwb", 0.002), ("clflushopt", 0.001))
+        for place in (FLUSHED_OWN, FLUSHED_OTHER)
+        for state in ("untouched", "touched")
+    ]
+    assert Flush().ours(Cells(flushed))["touched, other"] == "1 ms (clflushopt)"
 
 
 def test_what_fails_is_told_and_takes_nothing_with_it(
