@@ -183,6 +183,16 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between frames")
     top.add_argument("--once", action="store_true", help="print one frame and end")
 
+    page = commands.add_parser("dashboard", parents=[common], help="serve a page about the node")
+    page.add_argument(
+        "--port", type=int, default=9465, metavar="N", help="on 127.0.0.1 (9465; 0: a free one)"
+    )
+    page.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="where the node serves metrics, as in farrow node (default: next to its socket)",
+    )
+
     demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
     demo.add_argument(
         "show",

@@ -614,6 +614,14 @@ def _restore(options: argparse.Namespace) -> int:
     return _backup.check(options) if options.check else _backup.restore(_connect(options), options)
 
 
+def _dashboard(options: argparse.Namespace) -> int:
+    from farrow.cli._dashboard import run
+
+    if not 0 <= options.port <= 65535:
+        raise CommandError(f"--port {options.port}: 0 to 65535")
+    return run(lambda: _connect(options), port=options.port, metrics=options.metrics)
+
+
 def _clean(options: argparse.Namespace) -> int:
     from farrow.cli._clean import run
 
@@ -637,6 +645,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "stat": _stat,
     "stop": _stop,
     "top": _top,
+    "dashboard": _dashboard,
     "demo": _demo,
     "graph": _graph.graph,
     "lab": _lab.lab,

@@ -1,0 +1,260 @@
+"""Answers the browser: fixed files and two kinds of JSON, for the owner of the token alone.
+
+Names in the store are input of anybody who may put: they leave this server as JSON, and the page
+shows them as text.  Three checks come before any answer.  The ``Host`` must be this address, so
+that no name of another site leads here.  The token, or the cookie that stands for it, must be
+right, since every user of the machine can connect to a loopback port.  The method must be GET or
+HEAD.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import threading
+import urllib.parse
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farrow.dashboard._samples import Samples
+from farrow.exceptions import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Dashboard"]
+
+_FOLDER = Path(__file__).with_name("page")
+# Path of a request: the file, and its type.
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+}
+_JSON = "application/json"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Connections served at a time; a browser opens six.
+_CONNECTIONS_MAX = 32
+_IDLE_SECONDS = 15.0
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Dashboard:
+    """A server of the page of one node.
+
+    Args:
+        connect: makes a client of the node.
+        host: a loopback address.
+        port: the port; 0: a free one.
+        metrics: address of the node's metrics, ``unix:PATH`` or ``HOST:PORT``; None: the socket
+            next to the node's.
+        token: the secret in the URL; None: a random one.
+
+    Raises:
+        InvalidArgument: ``host`` is no loopback address.
+        OSError: the port is taken.
+
+    Examples:
+        >>> from farrow.dashboard import Dashboard
+        >>> with Dashboard(lambda: farrow.connect(client.address), port=0) as dashboard:
+        ...     dashboard.url.startswith("http://127.0.0.1:")
+        True
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        metrics: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        if host not in _LOOPBACK:
+            raise InvalidArgument(
+                f"{host!r} can be reached by other machines: use 127.0.0.1 or ::1, and a tunnel "
+                "such as ssh -L"
+            )
+        self.token = token or secrets.token_urlsafe(24)
+        self._server = _Server(host, port, self.token, Samples(connect, metrics))
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with the token."""
+        return f"http://{self._server.authority}/?token={urllib.parse.quote(self.token)}"
+
+    def serve(self) -> None:
+        """Answer until ``close``, or an exception such as KeyboardInterrupt."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """End the server."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._thread = None
+        self._server.server_close()
+
+    def __enter__(self) -> Dashboard:
+        self._thread = threading.Thread(target=self.serve, name="farrow-dashboard", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = _CONNECTIONS_MAX
+
+    def __init__(self, host: str, port: int, token: str, samples: Samples) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.token, self.samples = token, samples
+        self._open: set[socket.socket] = set()
+        self._places = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__((host, port), _Handler)
+        bound = self.server_address[1]
+        self.authority = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self.hosts = {f"{name}:{bound}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        self.cookie = f"farrow-{bound}"
+        self.files = {
+            path: ((_FOLDER / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
+        }
+
+    def server_bind(self) -> None:
+        # The base class asks for the name of the host, which may wait for a name server.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            # The browser tries again.
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.discard(request)
+            self._places.release()
+
+    def server_close(self) -> None:
+        super().server_close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that ends a connection is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+    server_version = "farrow"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").lower() not in self.server.hosts:
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, b"not the address of this page\n")
+            return
+        target = urllib.parse.urlsplit(self.path)
+        try:
+            pairs = urllib.parse.parse_qsl(target.query, max_num_fields=16)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, b"too many parameters\n")
+            return
+        query = dict(pairs)
+        if target.path == "/" and "token" in query:
+            self._enter(query["token"])
+        elif not self._is_known():
+            self._send(HTTPStatus.FORBIDDEN, b"open the URL that farrow dashboard printed\n")
+        elif target.path in self.server.files:
+            data, kind = self.server.files[target.path]
+            self._send(HTTPStatus.OK, data, kind)
+        elif target.path == "/changes.json":
+            since = query.get("since", "0")
+            number = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
+            self._send(HTTPStatus.OK, self.server.samples.changes(number), _JSON)
+        elif target.path == "/objects.json":
+            self._send(HTTPStatus.OK, self.server.samples.objects(query), _JSON)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"no such page\n")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _enter(self, token: str) -> None:
+        """Exchange the token in the URL for a cookie, so that it stays in no history or log."""
+        if not _same(token, self.server.token):
+            self._send(HTTPStatus.FORBIDDEN, b"the token is wrong\n")
+            return
+        cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+        more = {"Location": "/", "Set-Cookie": cookie}
+        self._send(HTTPStatus.SEE_OTHER, b"", more=more)
+
+    def _is_known(self) -> bool:
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(self.headers.get("Cookie", ""))
+        except CookieError:
+            return False
+        found = cookies.get(self.server.cookie)
+        return found is not None and _same(found.value, self.server.token)
+
+    def _send(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str = "text/plain; charset=utf-8",
+        more: dict[str, str] | None = None,
+    ) -> None:
+        self.send_response(status)
+        for key, value in {**_HEADERS, **(more or {})}.items():
+            self.send_header(key, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Errors of the base class, such as another method, as plain text."""
+        self.close_connection = True
+        self._send(HTTPStatus(code), f"{code}\n".encode(), more={"Connection": "close"})
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are not logged: their first line could have the token."""
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
