@@ -217,7 +217,7 @@ class Slower(Experiment):
             with slow_link(seconds) as link:
                 yield Sample("1 B", place, "round trip", "s", [link.round_trip()])
                 with _nodes(link, _memory(room), room.folder) as (home, reader):
-                    rounds = int(room.pick(2, 7))
+                    rounds = int(room.pick(2, 5))
                     yield from _classes(room, home, reader, None, place, rounds)
             room.note(f"{place} each way stands for {stands_for}")
 

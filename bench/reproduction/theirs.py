@@ -72,6 +72,7 @@ class Figure:
         unit: unit of the value.
         conditions: what the work says about it.
         plot: whether the work shows it as a plot only.
+        is_range: whether two values are the ends of a range.
         experiment: name of the experiment with our result.
         key: our result's key within it; several figures may have one counterpart.
         differs: keys of ``DIFFERENCES`` between theirs and ours.
@@ -86,6 +87,7 @@ class Figure:
     unit: str
     conditions: str
     plot: bool = False
+    is_range: bool = False
     experiment: str | None = None
     key: str | None = None
     differs: tuple[str, ...] = ()
@@ -97,7 +99,8 @@ class Figure:
         if self.value is None:
             return _PLOT if self.plot else _NO_VALUE
         values = self.value if isinstance(self.value, tuple) else (self.value,)
-        return f"{', '.join(_plain(value) for value in values)} {self.unit}"
+        between = " to " if self.is_range else ", "
+        return f"{between.join(_plain(value) for value in values)} {self.unit}"
 
     @property
     def source(self) -> str:

@@ -193,6 +193,9 @@ def test_a_figure_stands_beside_ours_with_its_source() -> None:
     known = {(one.work, one.what): one for one in FIGURES}
     slower = known["abrahamse", "reading remote objects, slower than local"]
     assert slower.text == "11.5 %"
+    assert known["khalili", "latency of ThymesisFlow"].text == "850 to 950 ns"
+    small = known["khalili", "scatter-gather 6 h by cache size, small"]
+    assert small.text == "676, 1,776, 2,567, 4,700 rows/s"
     assert not [one for one in FIGURES if one.work == "groet" and "1000 objects" in one.what]
 
 
