@@ -3,7 +3,7 @@
 On ``STRICT`` pages each figure with a unit of speed stands in a block.  On other pages a section
 with such a figure says where it is from, in comments that hold up to the next heading:
 
-* ``<!-- figures: raw FILE -->``: this file of ``bench/results`` has them;
+* ``<!-- figures: raw FILE -->``: this file of ``bench/results`` has each of these numbers;
 * ``<!-- figures: by hand REASON -->``: no raw samples were kept;
 * ``<!-- figures: works -->``: published figures, those of ``bench/reproduction/theirs.json``;
 * ``<!-- figures: limits -->``: limits, defaults and settings, not measured.
@@ -19,7 +19,7 @@ from citations.blocks import KINDS, text_of
 from citations.raw import REPOSITORY, RESULTS, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["CITING", "STRICT", "faults", "pages", "rewritten"]
@@ -50,6 +50,7 @@ _FIGURE = {
     False: re.compile(f"{_NUMBER}{_UNITS})(?![\\w/])"),
     True: re.compile(f"{_NUMBER}{_UNITS}{_MORE})(?![\\w/])"),
 }
+_PLAIN = re.compile(r"\d+(?:[.,]\d+)*")
 # A table, and units in its head.
 _TABLE = re.compile(r"^(?P<head>\|.*)\n\|[ :|-]*\n(?P<rows>(?:\|.*(?:\n|$))+)", re.MULTILINE)
 _HEAD_UNIT = re.compile(rf"(?<![\w-])(?:{_UNITS})(?![\w-])")
@@ -87,15 +88,31 @@ def faults(page: str, text: str, results: Path = RESULTS) -> Iterator[str]:
     for start, section in _sections(rest):
         sources = list(_SOURCE.finditer(section))
         for source in sources:
-            yield from _source_faults(page, _line(rest, start + source.start()), source, results)
+            line = _line(rest, start + source.start())
+            yield from _source_faults(page, line, source, results)
         if len(sources) != len(_MARK.findall(section)):
             line = _line(rest, start)
             yield f"{page}:{line}: figures: raw FILE, by hand REASON, works or limits"
-        if sources:
-            continue
-        for at, figure in _figures(_SPAN.sub(_blank, section), page in STRICT):
-            line = _line(rest, start + at)
-            yield f"{page}:{line}: {figure!r} has no raw file behind it (bench/README.md)"
+        plain = _SPAN.sub(_blank, section)
+        if not sources:
+            for at, figure in _figures(plain, page in STRICT):
+                line = _line(rest, start + at)
+                yield f"{page}:{line}: {figure!r} has no raw file behind it (bench/README.md)"
+        elif all(source["kind"] == "raw" for source in sources):
+            known = _numbers_of(sources, results)
+            for match in _FIGURE[False].finditer(plain):
+                for number in _PLAIN.findall(match[0]):
+                    if number not in known:
+                        line = _line(rest, start + match.start())
+                        yield f"{page}:{line}: {number!r} is not in {sources[0]['rest']}"
+
+
+def _numbers_of(sources: Sequence[re.Match[str]], results: Path) -> set[str]:
+    """All numbers in the files of a section."""
+    files = [results / (source["rest"] or "") for source in sources]
+    return {
+        number for file in files if file.is_file() for number in _PLAIN.findall(file.read_text())
+    }
 
 
 def _figures(text: str, is_strict: bool) -> Iterator[tuple[int, str]]:

@@ -85,13 +85,18 @@ def test_a_table_may_have_its_unit_in_the_head() -> None:
 
 def test_a_section_says_where_its_figures_are_from() -> None:
     text = "# Title\n\n{}\n\nA put takes 12 us.\n\n## Next\n\n{}\n"
-    kept = (raw.RESULTS / f"{raw.run_of('store').name}.json").name
-    for mark in (f"raw {kept}", "by hand a trial", "limits", "works"):
+    for mark in ("by hand a trial", "limits", "works"):
         comment = f"<!-- figures: {mark} -->"
         assert of(OTHER, text.format(comment, "")) == []
         # It holds for its section alone, and not on a page whose figures are made.
         assert len(of(OTHER, text.format("", comment))) == 1
         assert "made from their run" in of(README, text.format(comment, ""))[0]
+    # A file has to have the number.
+    kept = "<!-- figures: raw 2026-11-23-d42e20be-lab.md -->"
+    assert of(OTHER, text.format(kept, "").replace("12 us", "40.1 ms")) == []
+    assert of(OTHER, text.format(kept, "").replace("12 us", "40.2 ms")) == [
+        f"{OTHER}:5: '40.2' is not in 2026-11-23-d42e20be-lab.md"
+    ]
     for mark, words in (
         ("raw none.json", "no file named 'none.json'"),
         ("raw", "no file named ''"),
