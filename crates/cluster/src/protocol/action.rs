@@ -4,8 +4,8 @@ use farrow_wire::{Reply, ReplyBody, WireError};
 
 use super::cluster::{Answer, PeerAction};
 use super::context::Asker;
+use super::core::waits::Wait;
 use super::identity::SessionId;
-use super::parts::waits::Wait;
 use super::spill_job::SpillJob;
 use crate::net::NetAction;
 

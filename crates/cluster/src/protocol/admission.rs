@@ -18,7 +18,7 @@ use super::Action;
 use super::action::answer;
 use super::context::Asker;
 use super::convert::{limit, store_error};
-use super::parts::admission::{RoomRequest, WaitingGrant};
+use super::core::admission::{RoomRequest, WaitingGrant};
 use super::spill::SPILL_MS_MAX;
 use super::state::NodeState;
 

@@ -1,7 +1,7 @@
 //! Answers to requests that waited, spread over the turns of the event loop.
 
 use super::action::{Action, answer_wait};
-use super::parts::fanout::ANSWERS_PER_TURN;
+use super::core::fanout::ANSWERS_PER_TURN;
 use super::state::NodeState;
 
 impl NodeState {

@@ -3,8 +3,8 @@
 use farrow_store::ClientSlot;
 use farrow_wire::{RequestBody, WireError};
 
+use super::core::buffers::{BUFFERS_BYTES_MIN, SessionBuffers};
 use super::identity::SessionId;
-use super::parts::buffers::{BUFFERS_BYTES_MIN, SessionBuffers};
 use super::state::NodeState;
 
 /// Cost of a reserved name beside its bytes.

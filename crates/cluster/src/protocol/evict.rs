@@ -10,7 +10,7 @@ use super::context::Asker;
 use super::convert::{limit, store_error, store_target};
 use super::replicas::WithoutReplicated;
 use super::state::NodeState;
-use crate::protocol::parts::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim;
 
 /// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
 /// for the least that the client needs.

@@ -8,7 +8,7 @@ use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
 use farrow_store::{ClientSlot, RemoteClient};
 
 use super::cluster::Question;
-use super::parts::families::{Family, LOOK_MS_MAX};
+use super::core::families::{Family, LOOK_MS_MAX};
 use super::state::NodeState;
 use super::{Action, PeerIdentity};
 

@@ -7,8 +7,8 @@ use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::convert::store_error;
+use super::core::cluster_record::{decode, encode};
 use super::identity::node_key;
-use super::parts::cluster_record::{decode, encode};
 use super::rights::RightsTable;
 use super::state::NodeState;
 use super::sync::right_for;

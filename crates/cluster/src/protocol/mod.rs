@@ -3,7 +3,7 @@
 //! Events and the time are arguments, actions are results. The server, the tests and the fuzzers
 //! run the same code.
 //!
-//! From below: `identity`, `context`, `action`, `convert` and `rights` are the vocabulary. `parts/`,
+//! From below: `identity`, `context`, `action`, `convert` and `rights` are the vocabulary. `core/`,
 //! and the states of `cluster/`, `sync/` and `replicas/`, are structs that know only themselves, the
 //! store and the actions. `state` joins them in [`NodeState`]. All other files handle one kind of
 //! event or request each, and `node` routes to them.
@@ -16,6 +16,7 @@ mod cancel;
 pub mod cluster;
 mod context;
 mod convert;
+mod core;
 mod deletes;
 mod evict;
 mod families;
@@ -27,7 +28,6 @@ mod leases;
 mod namespaces;
 mod node;
 mod overview;
-mod parts;
 mod replicas;
 mod requests;
 pub mod rights;
@@ -38,13 +38,13 @@ mod stats;
 pub mod sync;
 mod watch;
 
+pub use self::core::buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
+pub use self::core::quota::Quotas;
 pub use action::Action;
 pub(crate) use action::answer_peer;
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub(crate) use identity::node_key;
 pub use identity::{PeerIdentity, SessionId};
-pub use parts::buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
-pub use parts::quota::Quotas;
 pub use spill_job::{SpillDone, SpillJob, WriteFault};
 pub use state::{AdoptedState, DaemonInfo, NodeState};

@@ -6,9 +6,9 @@ use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, W
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, RequestContext};
 use super::convert::store_error;
+use super::core::quota::ReservationRequest;
+use super::core::sessions::ClientSession;
 use super::identity::{PeerIdentity, SessionId};
-use super::parts::quota::ReservationRequest;
-use super::parts::sessions::ClientSession;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 use super::state::NodeState;
 

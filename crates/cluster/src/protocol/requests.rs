@@ -13,9 +13,9 @@ use super::Action;
 use super::action::answer_to;
 use super::context::RequestContext;
 use super::convert::{limit, span, store_error, store_target, wire_span};
-use super::parts::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
+use super::core::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::state::NodeState;
-use crate::protocol::parts::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim;
 
 impl NodeState {
     /// Serves a request that waits for no name, and answers it. The answer to a delete may follow

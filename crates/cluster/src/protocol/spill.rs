@@ -11,13 +11,13 @@ use farrow_wire::{EvictedReport, ReplyBody, WireError};
 
 use super::action::answer_to;
 use super::convert::{limit, store_error};
-use super::parts::spills::{
+use super::core::spills::{
     CopiedOrder, LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Spills, Stage,
 };
 use super::spill_job::{SpillDone, SpillJob, WriteFault};
 use super::state::NodeState;
 use super::{Action, SessionId};
-use crate::protocol::parts::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim;
 
 /// Limit of objects being written at a time; the worker writes one, the others are its supply.
 const WRITES_MAX: usize = 16;

@@ -5,7 +5,7 @@ use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, Sto
 use farrow_wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
 use super::convert::{limit, store_error};
-use super::parts::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
+use super::core::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};
 

@@ -6,7 +6,7 @@ use super::questions::NAMES_MAX;
 use super::questions::{Answer, Question};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
-use crate::protocol::parts::waits::Wait;
+use crate::protocol::core::waits::Wait;
 use crate::protocol::state::NodeState;
 
 /// Limit of names that one other node may wait for.

@@ -18,7 +18,7 @@ use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
 use crate::protocol::convert::{limit, store_error};
-use crate::protocol::parts::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
