@@ -58,7 +58,7 @@ impl NodeState {
 
     /// Bytes that wait for a session: requests, and the names of its client.
     fn waiting_bytes(&self, session: SessionId) -> usize {
-        let slot = self.sessions.get(&session).and_then(|one| one.slot);
+        let slot = self.clients.session(session).and_then(|one| one.slot);
         let names = slot.map_or(0, |slot: ClientSlot| self.home.reserved_bytes(slot));
         let parked = self.cluster.parked_bytes(session);
         names + parked + self.waits.bytes_of(session) + self.watches.bytes_of(session)

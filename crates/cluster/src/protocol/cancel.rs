@@ -16,13 +16,14 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let was_waiting = self.waits.cancel(session, seq)
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        let was_waiting = barriers.cancel(session, seq, &mut context)
+            || self.waits.cancel(session, seq)
             || self.admission.cancel(session, seq)
             || self.quota.reservations.cancel(session, seq)
-            || self.spills.cancel(session, seq)
+            || self.residency.cancel(session, seq)
             || self.replicas.cancel(session, seq)
-            || self.cluster.cancel_in_cluster(session, seq)
-            || self.cancel_sync(session, seq, now_ms, out);
+            || self.cluster.cancel_in_cluster(session, seq);
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));
         }

@@ -12,7 +12,7 @@ impl NodeState {
         for id in self.staged.remove(&slot).unwrap_or_default() {
             self.home.confirm(slot, id);
             match self.home.delete(Target::Id(id)) {
-                Ok(deleted) => self.spills.deleted(deleted.id, deleted.was_spilled),
+                Ok(deleted) => self.residency.deleted(deleted.id, deleted.was_spilled),
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => tracing::error!(%id, %error, "a staged object cannot be deleted"),
             }
@@ -41,7 +41,7 @@ impl NodeState {
     }
 
     pub(super) fn note_deleted(&mut self, deleted: Deleted) {
-        self.spills.deleted(deleted.id, deleted.was_spilled);
+        self.residency.deleted(deleted.id, deleted.was_spilled);
         self.staged.retain(|_, staged| {
             staged.remove(&deleted.id);
             !staged.is_empty()

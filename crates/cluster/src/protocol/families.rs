@@ -8,18 +8,8 @@ use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
 use farrow_store::{ClientSlot, RemoteClient};
 
 use super::cluster::Question;
-use super::core::families::{Family, LOOK_MS_MAX};
 use super::state::NodeState;
 use super::{Action, PeerIdentity};
-
-/// Interval between checks for clients that did not return after a kill.
-const DOUBTS_MS: u64 = 200;
-
-/// First pause between checks: after a goodbye the region is unmapped except for operations in
-/// progress.
-const LOOK_MS_MIN: u64 = 1;
-/// Pause before a node that did not answer is asked again.
-const ASK_MS: u64 = 500;
 
 impl NodeState {
     /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads
@@ -34,8 +24,7 @@ impl NodeState {
         self.quota.reservations.take_back(slot, u32::MAX);
         self.home.unreserve_all(slot);
         self.cluster.note_reservations();
-        let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
-        self.families.places.insert(slot, family);
+        self.families.insert(slot, peer, now_ms);
     }
 
     /// Whether the kernel says that no process of this machine maps the region through this slot.
@@ -50,26 +39,15 @@ impl NodeState {
 
     /// Checks the families that are due.
     pub(super) fn look_for_families(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let due = self.families.places.iter();
-        let due = due.filter(|(_, family)| family.look_at_ms.is_some_and(|at| at <= now_ms));
-        let due: Vec<(ClientSlot, PeerIdentity)> =
-            due.map(|(slot, family)| (*slot, family.peer)).collect();
-        for (slot, peer) in due {
+        for (slot, peer) in self.families.due(now_ms) {
             match peer
                 .remote_client
                 .filter(|remote_client| !self.cluster.is_host_own(*remote_client))
             {
-                None if self.is_mapped_by(slot) => self.look_later(slot, now_ms),
+                None if self.is_mapped_by(slot) => self.families.look_later(slot, now_ms),
                 None => self.end_family(slot, now_ms),
                 Some(remote_client) => self.ask_for_family(slot, remote_client, now_ms, out),
             }
-        }
-    }
-
-    fn look_later(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(family) = self.families.places.get_mut(&slot) {
-            family.look_at_ms = Some(now_ms.saturating_add(family.wait_ms));
-            family.wait_ms = (family.wait_ms * 2).min(LOOK_MS_MAX);
         }
     }
 
@@ -81,9 +59,9 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let question = Question::Family { region_uid: self.home.uid().0, place: slot.0 };
-        let is_asked = self.cluster.ask_node_of(remote_client, &question, slot, out);
-        if let Some(family) = self.families.places.get_mut(&slot) {
-            family.look_at_ms = (!is_asked).then_some(now_ms.saturating_add(ASK_MS));
+        match self.cluster.ask_node_of(remote_client, &question, slot, out) {
+            true => self.families.asked(slot),
+            false => self.families.ask_later(slot, now_ms),
         }
     }
 
@@ -94,25 +72,22 @@ impl NodeState {
         is_there: Option<bool>,
         now_ms: u64,
     ) {
-        let Some(family) = self.families.places.get_mut(&slot) else {
-            return;
-        };
         match is_there {
-            Some(false) if family.look_at_ms.is_none() => self.end_family(slot, now_ms),
-            Some(_) => self.look_later(slot, now_ms),
-            None => family.look_at_ms = Some(now_ms.saturating_add(ASK_MS)),
+            Some(false) if self.families.is_asked(slot) => self.end_family(slot, now_ms),
+            Some(_) => self.families.look_later(slot, now_ms),
+            None => self.families.ask_later(slot, now_ms),
         }
     }
 
     pub(super) fn end_family(&mut self, slot: ClientSlot, now_ms: u64) {
-        if self.families.places.remove(&slot).is_some() {
+        if self.families.remove(slot) {
             self.leave(slot, now_ms);
         }
     }
 
     /// Handles the death of a client without a connection, perhaps from an earlier daemon.
     pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(peer) = self.orphans.remove(&slot) {
+        if let Some(peer) = self.clients.take_orphan(slot) {
             self.end_of_client(slot, peer, now_ms);
         }
     }
@@ -137,15 +112,15 @@ impl NodeState {
     /// Of a client that did not return after a kill, and whose mapping has ended, no thread uses an
     /// object without a hold.
     pub(super) fn release_in_doubt(&mut self, now_ms: u64) {
-        if self.doubts_at_ms.is_none_or(|at| at > now_ms) {
+        if !self.clients.are_doubts_due(now_ms) {
             return;
         }
         let clients: Vec<ClientSlot> = self.home.clients_in_doubt().collect();
-        self.doubts_at_ms = (!clients.is_empty()).then(|| now_ms.saturating_add(DOUBTS_MS));
-        self.end_bare_orphans(now_ms);
+        self.clients.checked_doubts(!clients.is_empty(), now_ms);
+        // Sessions that mapped no memory and that a former daemon left.
+        self.end_orphans(now_ms, |node, slot, _| node.is_bare(slot));
         for slot in clients {
-            let orphan = self.orphans.get(&slot).copied();
-            if orphan.is_some_and(|peer| self.cluster.is_seen_here(peer))
+            if self.clients.orphan(slot).is_some_and(|peer| self.cluster.is_seen_here(peer))
                 && self.is_unmapped_by(slot)
             {
                 self.home.confirm_earlier(slot);
@@ -158,24 +133,21 @@ impl NodeState {
     /// Ends clients that are expected back and map nothing any more: a client maps the region for as
     /// long as it may return.
     pub(super) fn end_unmapped_orphans(&mut self, now_ms: u64) {
-        if self.orphans.is_empty() || !self.ended_orphans.is_due(now_ms) {
-            return;
-        }
-        let all = self.orphans.iter();
-        let ended = all.filter(|(slot, peer)| {
-            self.cluster.is_seen_here(**peer)
-                && !self.is_bare(**slot)
-                && self.is_unmapped_by(**slot)
-        });
-        for slot in ended.map(|(slot, _)| *slot).collect::<Vec<_>>() {
-            self.orphan_died(slot, now_ms);
+        if self.clients.is_end_check_due(now_ms) {
+            self.end_orphans(now_ms, |node, slot, peer| {
+                node.cluster.is_seen_here(peer) && !node.is_bare(slot) && node.is_unmapped_by(slot)
+            });
         }
     }
 
-    /// Ends the sessions that mapped no memory and that a former daemon left.
-    pub(super) fn end_bare_orphans(&mut self, now_ms: u64) {
-        let bare = self.orphans.keys().copied().filter(|slot| self.is_bare(*slot));
-        for slot in bare.collect::<Vec<_>>() {
+    /// Ends those of the clients that are expected back that cannot return.
+    fn end_orphans(
+        &mut self,
+        now_ms: u64,
+        has_ended: impl Fn(&Self, ClientSlot, PeerIdentity) -> bool,
+    ) {
+        let ended = self.clients.orphans().filter(|(slot, peer)| has_ended(self, *slot, *peer));
+        for slot in ended.map(|(slot, _)| slot).collect::<Vec<_>>() {
             self.orphan_died(slot, now_ms);
         }
     }

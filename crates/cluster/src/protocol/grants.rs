@@ -7,11 +7,11 @@ use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::convert::store_error;
+use super::core::barriers::right_for;
 use super::core::cluster_record::{decode, encode};
 use super::identity::node_key;
 use super::rights::RightsTable;
 use super::state::NodeState;
-use super::sync::right_for;
 
 /// Permission that a request of a remote client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,15 +129,9 @@ impl NodeState {
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
         self.replicas.tell_rules(&self.rules, &self.home);
-        let remote_clients = self.sessions.iter();
-        let remote_clients = remote_clients
-            .filter_map(|(id, one)| Some((*id, one.peer.remote_client?, one.namespace)));
-        let remote_clients: Vec<(SessionId, RemoteClient, NamespaceId)> = remote_clients.collect();
-        for (session, remote_client, namespace) in remote_clients {
-            let rights = self.rights_in(namespace, remote_client);
-            if let Some(state) = self.sessions.get_mut(&session) {
-                state.rights = rights;
-            }
+        let remote: Vec<_> = self.clients.of_other_nodes().collect();
+        for (session, remote_client, namespace) in remote {
+            self.clients.set_rights(session, self.rights_in(namespace, remote_client));
         }
         Ok(())
     }
@@ -183,7 +177,7 @@ impl NodeState {
         session: SessionId,
         body: &RequestBody,
     ) -> Result<(), WireError> {
-        let Some(state) = self.sessions.get(&session) else {
+        let Some(state) = self.clients.session(session) else {
             return Ok(());
         };
         let Some(remote_client) = state.peer.remote_client else {

@@ -4,7 +4,7 @@ use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
 use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
 
 use super::state::NodeState;
-use super::{PeerIdentity, SessionId};
+use super::{Action, PeerIdentity, SessionId};
 
 impl NodeState {
     /// Checks a takeover: only by this node's own user, and only with the region that it serves.
@@ -17,10 +17,11 @@ impl NodeState {
         if peer.remote_client.is_some() {
             return Err(WireError::Denied("another node may not take over this one".to_owned()));
         }
-        if peer.uid != self.owner_uid {
+        if peer.uid != self.clients.owner_uid() {
             return Err(WireError::Denied(format!(
                 "user {} may not take over the node of user {}",
-                peer.uid, self.owner_uid
+                peer.uid,
+                self.clients.owner_uid()
             )));
         }
         let ours = self.home.uid().0;
@@ -30,9 +31,7 @@ impl NodeState {
         if self.is_stopping {
             return Err(WireError::Closing);
         }
-        if let Some(state) = self.sessions.get(&session) {
-            self.silent.remove(&(state.hello_by_ms, session));
-        }
+        self.clients.introduced(session);
         Ok(())
     }
 
@@ -51,7 +50,7 @@ impl NodeState {
                 .map(|(client, id)| (client.0, id.hi, id.lo))
                 .collect(),
             incarnation: self.cluster.own_incarnation(),
-            flags: self.flags_to_pass_on(),
+            flags: self.barriers.flags_to_pass_on(),
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
             promised: self
@@ -61,6 +60,31 @@ impl NodeState {
                 .map(|(client, objects)| (client.0, objects))
                 .collect(),
         })
+    }
+
+    /// Ends all waits for barriers and flags, since another daemon of this node follows: the waiters
+    /// ask that one again. Requests that arrive until then are refused.
+    pub fn stop_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        barriers.stop(&mut context);
+    }
+
+    /// Hands over the barriers and flags of this node, which is about to leave, and takes no more.
+    pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        barriers.hand_over_all(&mut context);
+    }
+
+    /// Resumes the flags of the previous daemon, after this one has joined its cluster. Those of
+    /// another incarnation may be out of date.
+    pub(crate) fn inherit_flags(
+        &mut self,
+        flags: (u64, Vec<(String, u64)>),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        barriers.inherit_flags(flags, &mut context);
     }
 
     /// Resumes the state of the previous daemon, before this node joins its cluster. The store has

@@ -5,11 +5,9 @@ use farrow_store::{ClientSlot, Newcomer, StoreError};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 use super::convert::{store_error, wire_span};
+use super::core::clients::Admitted;
 use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};
-
-/// Limit of connections at a time of users that may not connect.
-const STRANGERS_MAX: usize = 16;
 
 /// Number of locked slots after which a client is rejected.
 const PLACES_TRIED_MAX: u32 = 4;
@@ -57,11 +55,10 @@ impl NodeState {
                 if let Ok(record) = self.home.client(slot) {
                     self.let_in(peer.remote_client, record.namespace)?;
                 }
-                if let Some(other) = self.sessions.values().find(|one| one.slot == Some(slot)) {
+                if let Some((_, other)) = self.clients.sessions_of(slot).next() {
                     return Err(self.in_use(slot, other.peer, peer));
                 }
                 self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
-                self.orphans.remove(&slot);
                 if let Err(error) = self.home.register(slot) {
                     tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
                 }
@@ -73,13 +70,9 @@ impl NodeState {
         let proximity =
             if peer.remote_client.is_some() { Proximity::Remote } else { Proximity::Local };
         self.home.set_proximity(slot, proximity).map_err(store_error)?;
-        if let Some(state) = self.sessions.get_mut(&session) {
-            state.namespace = namespace;
-            state.rights = rights;
-            state.slot = Some(slot);
-            state.maps_memory = hello.maps_memory || peer.remote_client.is_none();
-            self.silent.remove(&(state.hello_by_ms, session));
-        }
+        let maps_memory = hello.maps_memory || peer.remote_client.is_none();
+        let admitted = Admitted { slot: Some(slot), namespace, rights, maps_memory };
+        self.clients.admitted(session, admitted);
         self.welcome(slot).map(ReplyBody::Welcome)
     }
 
@@ -98,10 +91,11 @@ impl NodeState {
         if uid != self.home.uid().0 || !is_it {
             return;
         }
-        let mut sessions = self.sessions.iter();
-        let earlier = sessions
-            .find(|(_, one)| one.slot == Some(slot) && !one.maps_memory && one.peer == peer);
-        if let Some(session) = earlier.map(|(session, _)| *session) {
+        let mut sessions = self.clients.sessions_of(slot);
+        let earlier = sessions.find(|(_, one)| !one.maps_memory && one.peer == peer);
+        let earlier = earlier.map(|(session, _)| session);
+        drop(sessions);
+        if let Some(session) = earlier {
             tracing::debug!(session = session.0, "another connection follows");
             self.closed(session, false, now_ms);
             self.settle_reserved();
@@ -141,19 +135,18 @@ impl NodeState {
 
     /// Sets the users that may connect besides the node's own and root.
     pub fn allow_users(&mut self, users: &[u32]) {
-        self.users = users.iter().copied().collect();
+        self.clients.allow_users(users);
     }
 
-    /// Whether this user may connect. For a remote client its own node decides, since user ids
-    /// differ between nodes.
+    /// Whether this user may connect.
     pub fn may_connect(&self, peer: &PeerIdentity) -> bool {
-        peer.remote_client.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
+        self.clients.may_connect(peer)
     }
 
     /// Whether to accept a connection. Users that may not connect only get that answer, and must
     /// not exhaust the descriptors of the node.
     pub fn has_room_for(&self, peer: &PeerIdentity) -> bool {
-        self.may_connect(peer) || self.strangers < STRANGERS_MAX
+        self.clients.has_room_for(peer)
     }
 
     /// Whether this user may connect now, with this version of the protocol.
@@ -167,7 +160,8 @@ impl NodeState {
         if !self.may_connect(&peer) {
             return Err(WireError::Denied(format!(
                 "user {} may not use the node of user {}",
-                peer.uid, self.owner_uid
+                peer.uid,
+                self.clients.owner_uid()
             )));
         }
         Ok(())
@@ -201,12 +195,5 @@ impl NodeState {
             events_from: namespace.events_from,
             are_objects_limited: self.quota.are_objects_limited(&self.home, slot)?,
         })
-    }
-
-    /// Ends the wait for a hello: it arrived, or the connection was forwarded to another node.
-    pub(super) fn forget_silent(&mut self, session: SessionId) {
-        if let Some(state) = self.sessions.get(&session) {
-            self.silent.remove(&(state.hello_by_ms, session));
-        }
     }
 }

@@ -20,6 +20,13 @@ pub struct PeerIdentity {
     pub remote_client: Option<RemoteClient>,
 }
 
+impl PeerIdentity {
+    /// Whether this is a client of the other node with this key.
+    pub(in crate::protocol) fn is_of_node(&self, key: u64) -> bool {
+        self.remote_client.is_some_and(|remote_client| remote_client.node == key)
+    }
+}
+
 impl From<&ClientRecord> for PeerIdentity {
     fn from(record: &ClientRecord) -> Self {
         let ClientRecord { pid, start_time, uid, remote_client, .. } = *record;

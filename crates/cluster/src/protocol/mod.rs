@@ -9,7 +9,6 @@
 //! event or request each, and `node` routes to them.
 
 mod action;
-mod admission;
 mod answers;
 mod buffered;
 mod cancel;
@@ -18,7 +17,6 @@ mod context;
 mod convert;
 mod core;
 mod deletes;
-mod evict;
 mod families;
 mod grants;
 mod handover;
@@ -31,13 +29,12 @@ mod overview;
 mod replicas;
 mod requests;
 pub mod rights;
-mod spill;
 mod spill_job;
 mod state;
 mod stats;
-pub mod sync;
 mod watch;
 
+pub use self::core::barriers;
 pub use self::core::buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub use self::core::quota::Quotas;
 pub use action::Action;

@@ -82,10 +82,10 @@ impl NodeState {
         if remote_client.is_some() {
             return Err(WireError::Denied(format!("a client of another node may not {what}")));
         }
-        if self.is_owner(uid) {
+        if self.clients.is_owner(uid) {
             return Ok(());
         }
-        let owner = self.owner_uid;
+        let owner = self.clients.owner_uid();
         Err(WireError::Denied(format!("user {uid} may not {what}: the node is user {owner}'s")))
     }
 
@@ -98,17 +98,12 @@ impl NodeState {
         };
         let ClientRecord { uid, remote_client, .. } =
             *self.home.client(slot).map_err(store_error)?;
-        if (remote_client.is_none() && self.is_owner(uid)) || writers.contains(&uid) {
+        if (remote_client.is_none() && self.clients.is_owner(uid)) || writers.contains(&uid) {
             return Ok(());
         }
         Err(WireError::Denied(format!(
             "user {uid} may not write in namespace {name:?}: users {writers:?} may"
         )))
-    }
-
-    /// The node's own user and root may do everything.
-    pub(super) fn is_owner(&self, uid: u32) -> bool {
-        uid == self.owner_uid || uid == 0
     }
 
     pub(super) fn create_namespace(&mut self, spec: NamespaceSpec) -> Result<ReplyBody, WireError> {

@@ -1,38 +1,23 @@
 //! State of one node, as its local clients see it.
 
-use farrow_store::{ClientSlot, NamespaceId, ObjectId};
-use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WAIT_MS_MAX, WireError};
+use farrow_store::{ClientSlot, ObjectId};
+use farrow_wire::{Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
 
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, RequestContext};
 use super::convert::store_error;
+use super::core::clients::ClientSession;
 use super::core::quota::ReservationRequest;
-use super::core::sessions::ClientSession;
+use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
+use super::spill_job::SpillDone;
 use super::state::NodeState;
-
-/// A connection must send `Hello` within this time.
-const HELLO_MS_MAX: u64 = 5_000;
 
 impl NodeState {
     /// Notes an accepted connection.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
-        let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        let session = ClientSession {
-            peer,
-            slot: None,
-            hello_by_ms,
-            has_said_goodbye: false,
-            is_listening: false,
-            is_stranger: !self.may_connect(&peer),
-            namespace: NamespaceId::DEFAULT,
-            rights: if peer.remote_client.is_some() { Rights::NONE } else { Rights::ALL },
-            maps_memory: true,
-        };
-        self.strangers += usize::from(session.is_stranger);
-        self.sessions.insert(id, session);
-        self.silent.insert((hello_by_ms, id));
+        self.clients.opened(id, peer, now_ms);
     }
 
     /// Handles the end of a connection. Unsealed memory is reclaimed, unless the process lives and
@@ -40,26 +25,24 @@ impl NodeState {
     /// or ends. The slot is returned for the server to watch the process, and [`Self::orphan_died`]
     /// reports its end. `is_alive` states that the server can watch it.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
-        let session = self.sessions.remove(&id)?;
-        self.silent.remove(&(session.hello_by_ms, id));
-        self.strangers -= usize::from(session.is_stranger);
+        let session = self.clients.closed(id)?;
         self.forget_buffers(id);
-        if session.slot.is_some() || session.is_listening {
+        if session.is_introduced() {
             // A connection that was never admitted has nothing waiting, so its end stays cheap.
             self.waits.forget(id);
             self.fan_out.forget(id);
             self.admission.forget(id);
             self.quota.reservations.forget(id);
-            self.spills.forget(id);
+            self.residency.forget(id);
             self.replicas.forget(id);
             self.watches.forget(id);
             self.show_fewer_watched();
-            self.sync_ended(id);
+            self.barriers.session_ended(id);
             self.cluster.forget_lookups(id);
         }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye && session.maps_memory {
-            self.orphans.insert(slot, session.peer);
+            self.clients.expect(slot, session.peer);
             return Some(slot);
         }
         self.end_of_client(slot, session.peer, now_ms);
@@ -68,18 +51,17 @@ impl NodeState {
 
     /// The connection that has been silent for the longest time.
     pub fn first_silent(&self) -> Option<SessionId> {
-        self.silent.first().map(|(_, session)| *session)
+        self.clients.first_silent()
     }
 
     /// Whether the first message of a connection was accepted.
     pub fn is_introduced(&self, session: SessionId) -> bool {
-        let session = self.sessions.get(&session);
-        session.is_some_and(|session| session.slot.is_some() || session.is_listening)
+        self.clients.session(session).is_some_and(ClientSession::is_introduced)
     }
 
     /// The clients without a connection that are still expected.
     pub fn orphans(&self) -> impl Iterator<Item = (ClientSlot, PeerIdentity)> + '_ {
-        self.orphans.iter().map(|(slot, peer)| (*slot, *peer))
+        self.clients.orphans()
     }
 
     /// When [`Self::tick`] is due, in the milliseconds of `now_ms`.
@@ -87,25 +69,22 @@ impl NodeState {
         if self.is_behind_with_answers() {
             return Some(0);
         }
-        let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed());
         let watches = self.watches.next_deadline_ms();
         let timers = [
-            hello,
+            self.clients.next_deadline_ms(),
             self.waits.next_deadline_ms(),
             watches,
             admission,
             self.reclaim.next_deadline_ms(),
         ];
         let more = [
-            self.spills.next_deadline_ms(),
+            self.residency.next_deadline_ms(),
             self.replicas.next_deadline_ms(),
             self.cluster.next_cluster_deadline_ms(),
-            self.next_sync_deadline_ms(),
+            self.barriers.next_deadline_ms(),
             self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
-            self.doubts_at_ms,
-            (!self.orphans.is_empty()).then_some(self.ended_orphans.at_ms),
             self.leases.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
@@ -113,13 +92,12 @@ impl NodeState {
 
     /// Does the work that is due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.spills.set_now(now_ms);
+        self.residency.set_now(now_ms);
         self.answer_more(out);
         let expired = self.waits.expired(now_ms, self.fan_out.left());
         self.fan_out.add(expired.into_iter().map(answer_wait), out);
-        while let Some(due) = self.silent.first().copied().filter(|(at, _)| *at <= now_ms) {
-            self.silent.remove(&due);
-            out.push(Action::Close { session: due.1 });
+        while let Some(session) = self.clients.take_silent(now_ms) {
+            out.push(Action::Close { session });
         }
         self.reclaim.tick(&mut self.home, now_ms);
         self.release_in_doubt(now_ms);
@@ -127,14 +105,23 @@ impl NodeState {
         self.tick_leases(now_ms, out);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
-        self.tick_sync(now_ms, out);
-        self.tick_spills(now_ms, out);
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        barriers.tick(&mut context);
+        self.residency.tick(&mut self.home, now_ms, out);
         self.tick_replicas(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.quota.serve(&mut self.home, now_ms, out);
-        self.spills.take_jobs(out);
+        self.residency.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
+    }
+
+    /// Handles the result of work on a file.
+    pub fn spill_done(&mut self, done: SpillDone, now_ms: u64, out: &mut Vec<Action>) {
+        self.residency.set_now(now_ms);
+        self.residency.done(&mut self.home, done, out);
+        self.admission.look_again();
+        self.reclaim.soon(&self.home, now_ms);
     }
 
     /// Answers all waiting requests with the end of the node.
@@ -147,7 +134,7 @@ impl NodeState {
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
         let fetches = self.replicas.drain();
-        for (session, seq) in self.spills.drain().into_iter().chain(fetches) {
+        for (session, seq) in self.residency.drain().into_iter().chain(fetches) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
         let waiting = self.admission.drain().chain(self.quota.reservations.drain());
@@ -163,11 +150,34 @@ impl NodeState {
         wall_ns: u64,
         out: &mut Vec<Action>,
     ) {
-        self.spills.set_now(now_ms);
+        self.residency.set_now(now_ms);
         self.heed_lease(now_ms, out);
         self.answer(session, request, now_ms, wall_ns, out);
-        self.spills.take_jobs(out);
+        self.residency.take_jobs(out);
         self.tell_watchers(out);
+    }
+
+    /// Grants memory. `None`: the answer follows later.
+    fn grant(
+        &mut self,
+        asker: Asker,
+        body: RequestBody,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        self.check_writer(asker.slot)?;
+        let ask = RoomRequest::new(&self.home, asker.slot, body)?;
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas };
+        rooms.check(asker.slot, &ask, now_ms, out)?;
+        self.admission.grant(&mut rooms, asker, ask, now_ms)
+    }
+
+    /// Serves requests that wait for memory.
+    fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas };
+        self.admission.serve(&mut rooms, now_ms, out);
     }
 
     fn answer(
@@ -181,7 +191,7 @@ impl NodeState {
         self.counts.requests += 1;
         self.home.set_time(wall_ns);
         let seq = request.seq;
-        let Some(state) = self.sessions.get(&session) else {
+        let Some(state) = self.clients.session(session) else {
             return;
         };
         let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
@@ -259,14 +269,18 @@ impl NodeState {
             (RequestBody::Evict { bytes }, Some(slot)) => {
                 let asker = Asker { session, seq, slot };
                 let checked = self.check_writer(slot);
-                match checked.and_then(|()| self.evict(asker, bytes).map_err(store_error)) {
+                let Self { home, residency, replicas, .. } = self;
+                let mut evict =
+                    || residency.evict(home, replicas, asker, bytes).map_err(store_error);
+                match checked.and_then(|()| evict()) {
                     Ok(None) => return,
                     Ok(Some(evicted)) => Ok(evicted),
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Restore { id: (hi, lo) }, Some(_)) => {
-                match self.restore(session, seq, ObjectId { hi, lo }, now_ms) {
+            (RequestBody::Restore { id: (hi, lo) }, Some(slot)) => {
+                let (asker, id) = (Asker { session, seq, slot }, ObjectId { hi, lo });
+                match self.residency.restore(&self.home, asker, id, now_ms) {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),
@@ -316,7 +330,10 @@ impl NodeState {
                 }
             }
             (RequestBody::Sync { name, ask }, Some(slot)) => {
-                match self.sync(context(slot), &name, ask, out) {
+                let full = self.full_name(slot, &name);
+                let (barriers, mut rest) = self.barriers(now_ms, out);
+                let request = context(slot);
+                match full.and_then(|name| barriers.request(request, name, ask, &mut rest)) {
                     Ok(()) => return,
                     Err(error) => Err(error),
                 }
@@ -326,9 +343,7 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             (RequestBody::Goodbye, Some(_)) => {
-                if let Some(state) = self.sessions.get_mut(&session) {
-                    state.has_said_goodbye = true;
-                }
+                self.clients.said_goodbye(session);
                 Ok(ReplyBody::Done)
             }
             (body, Some(slot)) => match self.park(context(slot), body, out) {

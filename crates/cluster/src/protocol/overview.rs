@@ -9,7 +9,7 @@ impl NodeState {
     /// All clients, and the heap in `cells` parts.
     pub(super) fn overview(&self, cells: u32) -> Result<Overview, StoreError> {
         let is_away =
-            |slot: ClientSlot| self.orphans.contains_key(&slot) || self.families.has(slot);
+            |slot: ClientSlot| self.clients.orphan(slot).is_some() || self.families.has(slot);
         let client = |share: ClientShare| ClientOverview {
             slot: share.record.client.0,
             pid: share.record.pid,

@@ -272,7 +272,7 @@ impl NodeState {
             Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
         );
         // The store checks for room last: the rest of the request is valid.
-        if is_full && self.find_entry(name.as_deref()).map_err(store_error)? {
+        if is_full && self.find_entry(name.as_deref())? {
             sealed = seal(self);
         }
         let Replacement { id, replaced } = sealed.map_err(store_error)?;
@@ -302,6 +302,27 @@ impl NodeState {
             self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
+    }
+
+    /// Makes room for an entry of the directory. Returns whether there is room.
+    fn find_entry(&mut self, name: Option<&str>) -> Result<bool, WireError> {
+        let Self { home, residency, replicas, .. } = self;
+        residency.find_entry(home, replicas, name).map_err(store_error)
+    }
+
+    fn pin(
+        &mut self,
+        slot: ClientSlot,
+        targets: &[WireTarget],
+        is_pinned: bool,
+    ) -> Result<ReplyBody, WireError> {
+        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        let pin = |target| {
+            let target = self.target_to_change(slot, target)?;
+            self.home.pin(store_target(&target), is_pinned).map(drop).map_err(store_error)
+        };
+        let pinned = targets.iter().map(pin);
+        Ok(ReplyBody::Pinned(pinned.collect()))
     }
 
     pub(super) fn wait(

@@ -2,26 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, Home, ObjectId};
+use farrow_store::{ClientSlot, EvictionPolicy, Home, ObjectId};
 
+use super::action::Action;
 use super::cluster::{MappablePeer, OptionalCluster};
 use super::core::admission::Admission;
+use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
+use super::core::clients::Clients;
 use super::core::cluster_record::retained_rules;
-use super::core::eviction::Eviction;
-use super::core::families::{EndedOrphans, Families};
+use super::core::families::Families;
 use super::core::fanout::FanOut;
 use super::core::leases::Leases;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
-use super::core::sessions::ClientSession;
-use super::core::spills::Spills;
+use super::core::residency::Residency;
 use super::core::waits::Waits;
 use super::core::watches::Watches;
-use super::identity::{PeerIdentity, SessionId};
+use super::identity::PeerIdentity;
 use super::replicas::Replicas;
 use super::rights::RightsTable;
-use super::sync::Sync;
 
 /// Counters since start.
 #[derive(Debug, Default, Clone, Copy)]
@@ -66,16 +66,7 @@ pub struct NodeState {
     pub(super) place: SectionFiles,
     pub(super) base: u64,
     pub(super) pid: u32,
-    pub(super) owner_uid: u32,
-    /// Users that may connect besides the owner.
-    pub(super) users: BTreeSet<u32>,
-    pub(super) sessions: BTreeMap<SessionId, ClientSession>,
-    /// Connections of users that may not connect.
-    pub(super) strangers: usize,
-    /// Connections without a hello, by their deadline for it.
-    pub(super) silent: BTreeSet<(u64, SessionId)>,
-    /// Clients without a connection that may still read what they hold.
-    pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
+    pub(super) clients: Clients,
     /// Clients that have ended but whose children may still read.
     pub(super) families: Families,
     pub(super) waits: Waits,
@@ -83,8 +74,7 @@ pub struct NodeState {
     pub(super) buffers: Buffers,
     pub(super) admission: Admission,
     pub(super) watches: Watches,
-    pub(super) eviction: Eviction,
-    pub(super) spills: Spills,
+    pub(super) residency: Residency,
     pub(super) replicas: Replicas,
     /// Objects of clients that are deleted when these end.
     pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
@@ -94,10 +84,6 @@ pub struct NodeState {
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
     pub(super) reclaim: Reclaim,
-    /// Time of the next check for clients that did not return after a kill; `None`: there are none.
-    pub(super) doubts_at_ms: Option<u64>,
-    /// The next check for clients that ended while one daemon followed another.
-    pub(super) ended_orphans: EndedOrphans,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
@@ -106,7 +92,7 @@ pub struct NodeState {
     pub(super) is_stopping: bool,
     /// Error that ended the node, unless it was stopped.
     pub(super) failure: Option<String>,
-    pub(super) sync: Sync,
+    pub(super) barriers: Barriers,
     /// The other nodes, if there are any.
     pub(super) cluster: OptionalCluster,
 }
@@ -123,35 +109,27 @@ impl NodeState {
         };
         let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
         let rules = retained_rules(&home);
-        let orphans: BTreeMap<_, _> = adopted.orphans.into_iter().collect();
-        let leases = Leases::resumed(&home, |slot| orphans.contains_key(&slot), now_ms);
+        let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
+        let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
         Self {
             home,
             place,
             base,
             pid,
-            owner_uid,
-            users: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            strangers: 0,
-            silent: BTreeSet::new(),
-            orphans,
+            clients,
             families: Families::default(),
             waits: Waits::default(),
             fan_out: FanOut::default(),
             buffers: Buffers::default(),
             admission: Admission::default(),
             watches,
-            eviction: Eviction::default(),
-            spills: Spills::default(),
+            residency: Residency::default(),
             replicas: Replicas::default(),
             staged: BTreeMap::new(),
             leases,
             quota: Quota::default(),
             rules,
             reclaim: Reclaim::new(now_ms),
-            doubts_at_ms: Some(now_ms),
-            ended_orphans: EndedOrphans::new(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),
             prepared: 0,
@@ -159,9 +137,19 @@ impl NodeState {
             started_ms: now_ms,
             is_stopping: false,
             failure: None,
-            sync: Sync::default(),
+            barriers: Barriers::default(),
             cluster: OptionalCluster::default(),
         }
+    }
+
+    /// The barriers and flags, and what they need of the rest of the node.
+    pub(super) fn barriers<'a>(
+        &'a mut self,
+        now_ms: u64,
+        out: &'a mut Vec<Action>,
+    ) -> (&'a mut Barriers, BarrierContext<'a>) {
+        let Self { barriers, cluster, rules, clients, .. } = self;
+        (barriers, BarrierContext { cluster, rules, clients, now_ms, out })
     }
 
     /// The store, for tests and for the server's checks.
@@ -176,8 +164,17 @@ impl NodeState {
 
     /// Number of clients that are connected, expected back, or survived by children that read.
     pub fn clients(&self) -> usize {
-        let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
-        connected + self.orphans.len() + self.families.count()
+        self.clients.count() + self.families.count()
+    }
+
+    /// Sets the eviction policy. Without this call objects are evicted by request only.
+    pub fn set_eviction_policy(&mut self, policy: Box<dyn EvictionPolicy>) {
+        self.residency.set_policy(policy);
+    }
+
+    /// Enables spilling to files named `label/ID`.
+    pub fn set_spill(&mut self, label: String) {
+        self.residency.set_spill(label);
     }
 
     /// Sets the limits for each client. A client beyond them keeps what it has and gets no more.

@@ -57,6 +57,7 @@ impl NodeState {
             ..
         } = self.home.stats()?;
         let (buffers, buffers_max) = self.buffers();
+        let residency = self.residency.totals();
         let fabric = self.home.region().fabric();
         Ok(NodeStats {
             capacity: capacity.0,
@@ -88,24 +89,21 @@ impl NodeState {
             waiting: self.admission.waiting() as u64,
             waiting_bytes: self.admission.waiting_bytes(),
             turns_total: self.turns,
-            eviction: match self.spills.is_on() {
-                true => "spill".to_owned(),
-                false => self.eviction.policy.name().to_owned(),
-            },
+            eviction: self.residency.policy_name().to_owned(),
             held: held.0,
             pinned: pinned.0,
             objects_pinned: objects_pinned.into(),
             evictable: evictable.0,
-            evicted_total: self.eviction.objects,
-            evicted_bytes_total: self.eviction.bytes,
+            evicted_total: residency.evicted,
+            evicted_bytes_total: residency.evicted_bytes,
             records: records.0,
             client_objects: client_objects.into(),
             client_objects_max: client_objects_max.into(),
             objects_spilled: objects_spilled.into(),
             spilled: spilled.0,
-            spilled_total: self.spills.spilled_total,
-            restored_total: self.spills.restored_total,
-            spill_failures_total: self.spills.failures_total,
+            spilled_total: residency.spilled,
+            restored_total: residency.restored,
+            spill_failures_total: residency.spill_failures,
             buffers,
             buffers_max,
         })

@@ -5,6 +5,7 @@ use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, Sto
 use farrow_wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
 use super::convert::{limit, store_error};
+use super::core::clients::Admitted;
 use super::core::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};
@@ -37,12 +38,8 @@ impl NodeState {
             .map(|record| record.namespace)
             .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
         let rights = self.let_in(peer.remote_client, namespace)?;
-        if let Some(state) = self.sessions.get_mut(&session) {
-            state.namespace = namespace;
-            state.rights = rights;
-            state.is_listening = true;
-            self.silent.remove(&(state.hello_by_ms, session));
-        }
+        let admitted = Admitted { slot: None, namespace, rights, maps_memory: true };
+        self.clients.admitted(session, admitted);
         Ok(ReplyBody::Done)
     }
 
@@ -57,7 +54,8 @@ impl NodeState {
         limit("bytes of a prefix", watch.prefix.len(), NAME_BYTES_MAX as usize)?;
         // Read before the search, so that no event between them is missed.
         let head = self.home.events_head();
-        let namespace = self.sessions.get(&session).map_or_else(Default::default, |s| s.namespace);
+        let namespace =
+            self.clients.session(session).map_or_else(Default::default, |s| s.namespace);
         if watch.prefix.is_empty() && EventKind::Sealed.is_in(watch.kinds) {
             self.watches.want_all(session, namespace);
             self.show_watched().map_err(store_error)?;

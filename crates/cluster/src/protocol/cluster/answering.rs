@@ -43,10 +43,10 @@ impl NodeState {
                 self.handle_naming(&member, message, now_ms, out);
                 Some(Answer::Done)
             }
-            Question::Sync(question) => Some(match self.sync_asked(from, question, now_ms, out) {
-                Ok(answer) => answer,
-                Err(reason) => Answer::No(reason),
-            }),
+            Question::Sync(question) => {
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                Some(barriers.asked(from, question, &mut context).unwrap_or_else(Answer::No))
+            }
             Question::Watch { pid, start_time } => {
                 out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
                 None

@@ -49,7 +49,7 @@ impl NodeState {
         match (about, answer) {
             // By now another client may have that slot.
             (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
-                if self.orphans.get(&slot) == Some(&peer) =>
+                if self.clients.orphan(slot) == Some(peer) =>
             {
                 self.remote_client_gone(slot, now_ms);
             }
@@ -94,18 +94,20 @@ impl NodeState {
                 };
                 self.delete_answered(which, result, out);
             }
-            (PendingQuestion::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
+            (PendingQuestion::Sync(number), Err(_)) => self.barriers.unanswered(number, now_ms),
             (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
-                self.sync_refused(number, why, now_ms)
+                self.barriers.refused(number, why, now_ms)
             }
             (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
-                self.handed_over((&node, epoch), Some(names), now_ms, out);
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.handed_over((&node, epoch), Some(names), &mut context);
             }
             (PendingQuestion::HandOver { node, epoch }, _) => {
-                self.handed_over((&node, epoch), None, now_ms, out);
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.handed_over((&node, epoch), None, &mut context);
             }
             (PendingQuestion::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
-                if now_ms < until_ms && !self.is_of_old_epoch(&question) =>
+                if now_ms < until_ms && !self.barriers.is_of_old_epoch(&question) =>
             {
                 cluster_again(&mut self.cluster.0, (node, question, until_ms), now_ms);
             }

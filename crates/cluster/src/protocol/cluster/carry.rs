@@ -63,7 +63,7 @@ impl NodeState {
             first,
             maps_memory,
         });
-        self.forget_silent(session);
+        self.clients.introduced(session);
         Ok(action)
     }
 }

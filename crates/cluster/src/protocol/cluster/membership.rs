@@ -67,7 +67,7 @@ impl NodeState {
             has_left: false,
             options,
         }));
-        self.number_syncs_from(first_number);
+        self.barriers.number_from(first_number);
         if let Some(view) = known {
             self.view_installed(view, now_ms, out);
         }
@@ -215,7 +215,8 @@ impl NodeState {
                 // Their homes know of the incarnation that is over, and not of the next one.
                 self.drop_all_replicas(now_ms, out);
                 self.perform_naming(outputs, now_ms, out);
-                self.sync_outcast(now_ms, out);
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.outcast(&mut context);
             }
             Output::Left => cluster.has_left = true,
             Output::Clash(clash) => self.clashed(&clash, now_ms, out),

@@ -112,8 +112,7 @@ impl NodeState {
 
     /// Serves a request after its wait, if its client is still connected.
     fn serve_parked(&mut self, context: RequestContext, body: RequestBody, out: &mut Vec<Action>) {
-        let session = self.sessions.get(&context.session);
-        if session.is_some_and(|session| session.slot == Some(context.slot)) {
+        if self.clients.is_of(context.session, context.slot) {
             let wall_ns = self.home.now_ns();
             self.serve_now(context, body, wall_ns, out);
         }
@@ -236,9 +235,7 @@ impl NodeState {
         let refused: BTreeMap<&str, &NameRefusal> = (waiting.names.iter().zip(results))
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();
-        let is_there = (self.sessions.get(&waiting.session))
-            .is_some_and(|session| session.slot == Some(waiting.slot))
-            && !waiting.is_cancelled;
+        let is_there = self.clients.is_of(waiting.session, waiting.slot) && !waiting.is_cancelled;
         let body = is_there.then(|| self.serve_granted(&waiting, &refused, now_ms, out));
         self.settle(granted.clone());
         if let Some(body) = body {

@@ -3,8 +3,8 @@
 use super::pending::{PendingQuestion, Untold};
 use super::questions::Question;
 use crate::protocol::action::Action;
+use crate::protocol::core::barriers::SyncQuestion;
 use crate::protocol::state::NodeState;
-use crate::protocol::sync::SyncQuestion;
 
 impl NodeState {
     /// Whether all state that was handed over has been received.
@@ -23,7 +23,7 @@ impl NodeState {
                 Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Told { .. })
             )
         });
-        !is_under_way && self.has_nothing_set_aside()
+        !is_under_way && self.barriers.has_nothing_set_aside()
     }
 
     pub(super) fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -34,7 +34,7 @@ impl NodeState {
         let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
         cluster.untold = later;
         for Untold { what: (node, question, until_ms), .. } in due {
-            if self.is_of_old_epoch(&question) {
+            if self.barriers.is_of_old_epoch(&question) {
                 continue;
             }
             let about =

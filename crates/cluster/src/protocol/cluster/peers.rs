@@ -75,8 +75,9 @@ impl NodeState {
         let mut outputs = Vec::new();
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
-        self.sync_without(&lost, now_ms, out);
-        self.sync_view(&view, &lost, now_ms, out);
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        barriers.nodes_lost(&lost, &mut context);
+        barriers.view_installed(&view, &lost, &mut context);
         self.await_everywhere(out);
         self.tell_members();
     }

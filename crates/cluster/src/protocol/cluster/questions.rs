@@ -4,7 +4,7 @@ use farrow_membership::naming;
 use farrow_wire::{WireError, WireSpan, WireTarget};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::sync::{NameState, SyncQuestion};
+use crate::protocol::core::barriers::{NameState, SyncQuestion};
 
 /// Limit of names in one question.
 pub const NAMES_MAX: usize = 8192;

@@ -20,8 +20,8 @@ impl NodeState {
         let Some(cluster) = &self.cluster.0 else {
             return;
         };
-        let new = self.orphans.iter().filter(|(slot, _)| !cluster.watched.contains_key(slot));
-        let new = new.filter_map(|(slot, peer)| Some((*slot, peer.remote_client?)));
+        let new = self.clients.orphans().filter(|(slot, _)| !cluster.watched.contains_key(slot));
+        let new = new.filter_map(|(slot, peer)| Some((slot, peer.remote_client?)));
         let new: Vec<(ClientSlot, bool)> = new
             .map(|(slot, remote_client)| (slot, self.cluster.is_host_own(remote_client)))
             .collect();
@@ -43,12 +43,12 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
-        cluster.watched.retain(|slot, _| self.orphans.contains_key(slot));
+        cluster.watched.retain(|slot, _| self.clients.orphan(*slot).is_some());
         let due = cluster.watched.iter();
         let due = due.filter(|(_, watched)| matches!(watched, Watched::AskAt(at) if *at <= now_ms));
         let due: Vec<ClientSlot> = due.map(|(slot, _)| *slot).collect();
         for slot in due {
-            let Some(peer) = self.orphans.get(&slot).copied() else {
+            let Some(peer) = self.clients.orphan(slot) else {
                 continue;
             };
             if peer
@@ -151,9 +151,6 @@ impl NodeState {
             return Err(WireError::NoNode { name, known });
         };
         let key = node_key(node);
-        let is_of_it = |remote_client: Option<RemoteClient>| {
-            remote_client.is_some_and(|remote_client| remote_client.node == key)
-        };
         match cluster.peers.get(node) {
             Some(peer) if !peer.is_lost() => {
                 return Err(WireError::Invalid(format!("node {node:?} is not lost")));
@@ -162,17 +159,17 @@ impl NodeState {
             // Lost before this daemon started: only the clients in the region name it. Without a
             // lease the members are not known.
             None if cluster.has_lease
-                && (self.orphans.values().any(|peer| is_of_it(peer.remote_client))
+                && (self.clients.orphans().any(|(_, peer)| peer.is_of_node(key))
                     || !self.families.of_node(key).is_empty()
-                    || cluster.dirty.values().any(|one| is_of_it(Some(one.remote_client)))) => {}
+                    || cluster.dirty.values().any(|one| one.remote_client.node == key)) => {}
             None => return Err(WireError::NoNode { name, known }),
         }
         cluster.peers.remove(node);
         cluster.has_news = true;
-        let gone = self.orphans.iter().filter(|(_, peer)| is_of_it(peer.remote_client));
-        let gone: Vec<ClientSlot> = gone.map(|(slot, _)| *slot).collect();
+        let gone = self.clients.orphans().filter(|(_, peer)| peer.is_of_node(key));
+        let gone: Vec<ClientSlot> = gone.map(|(slot, _)| slot).collect();
         tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");
-        let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.remote_client)));
+        let dirty = cluster.dirty.iter().filter(|(_, one)| one.remote_client.node == key);
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
         gone.iter().for_each(|slot| self.remote_client_gone(*slot, now_ms));
         // The children of its clients have ended too.

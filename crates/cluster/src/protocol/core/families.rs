@@ -2,56 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use farrow_store::{ClientSlot, RemoteClient};
+use farrow_store::ClientSlot;
 
 use crate::protocol::identity::PeerIdentity;
 
+/// First pause between checks: after a goodbye the region is unmapped except for operations in
+/// progress.
+const LOOK_MS_MIN: u64 = 1;
 /// Longest pause between checks: a child may stay for days, and its end is noticed this late at
 /// most.
-pub(in crate::protocol) const LOOK_MS_MAX: u64 = 100;
+const LOOK_MS_MAX: u64 = 100;
+/// Pause before a node that did not answer is asked again.
+const ASK_MS: u64 = 500;
 
 /// Slots to give up once no process reads through them.
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Families {
-    pub(in crate::protocol) places: BTreeMap<ClientSlot, Family>,
+    places: BTreeMap<ClientSlot, Family>,
 }
 
 #[derive(Debug)]
-pub(in crate::protocol) struct Family {
-    pub(in crate::protocol) peer: PeerIdentity,
+struct Family {
+    peer: PeerIdentity,
     /// Time of the next check; `None`: its node is being asked.
-    pub(in crate::protocol) look_at_ms: Option<u64>,
-    pub(in crate::protocol) wait_ms: u64,
-}
-
-/// First check for orphans that map nothing: a client that was admitted by the former daemon has
-/// mapped the region by then.
-const ENDED_MS_MIN: u64 = 1_000;
-/// Longest pause between these checks.
-const ENDED_MS_MAX: u64 = 60_000;
-
-/// When to look for orphans that have ended: their goodbye was answered by the former daemon, which
-/// still waited for the end of their mapping when it was replaced or killed.
-#[derive(Debug)]
-pub(in crate::protocol) struct EndedOrphans {
-    pub(in crate::protocol) at_ms: u64,
+    look_at_ms: Option<u64>,
     wait_ms: u64,
-}
-
-impl EndedOrphans {
-    pub(in crate::protocol) fn new(now_ms: u64) -> Self {
-        Self { at_ms: now_ms.saturating_add(ENDED_MS_MIN), wait_ms: ENDED_MS_MIN }
-    }
-
-    /// Whether a check is due; the next one is later.
-    pub(in crate::protocol) fn is_due(&mut self, now_ms: u64) -> bool {
-        if self.at_ms > now_ms {
-            return false;
-        }
-        self.wait_ms = (self.wait_ms * 2).min(ENDED_MS_MAX);
-        self.at_ms = now_ms.saturating_add(self.wait_ms);
-        true
-    }
 }
 
 impl Families {
@@ -63,16 +38,107 @@ impl Families {
         self.places.contains_key(&slot)
     }
 
+    /// Waits for the processes of a client that has ended.
+    pub(in crate::protocol) fn insert(
+        &mut self,
+        slot: ClientSlot,
+        peer: PeerIdentity,
+        now_ms: u64,
+    ) {
+        let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
+        self.places.insert(slot, family);
+    }
+
+    /// Ends a wait; false: there is none.
+    pub(in crate::protocol) fn remove(&mut self, slot: ClientSlot) -> bool {
+        self.places.remove(&slot).is_some()
+    }
+
+    /// The clients to check now.
+    pub(in crate::protocol) fn due(&self, now_ms: u64) -> Vec<(ClientSlot, PeerIdentity)> {
+        let all = self.places.iter();
+        let due = all.filter(|(_, family)| family.look_at_ms.is_some_and(|at| at <= now_ms));
+        due.map(|(slot, family)| (*slot, family.peer)).collect()
+    }
+
+    /// A process still reads: it is checked again later.
+    pub(in crate::protocol) fn look_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(family) = self.places.get_mut(&slot) {
+            family.look_at_ms = Some(now_ms.saturating_add(family.wait_ms));
+            family.wait_ms = (family.wait_ms * 2).min(LOOK_MS_MAX);
+        }
+    }
+
+    /// Its node is being asked, and answers later.
+    pub(in crate::protocol) fn asked(&mut self, slot: ClientSlot) {
+        if let Some(family) = self.places.get_mut(&slot) {
+            family.look_at_ms = None;
+        }
+    }
+
+    /// Whether its node is being asked.
+    pub(in crate::protocol) fn is_asked(&self, slot: ClientSlot) -> bool {
+        self.places.get(&slot).is_some_and(|family| family.look_at_ms.is_none())
+    }
+
+    /// Its node could not be asked, or did not answer.
+    pub(in crate::protocol) fn ask_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(family) = self.places.get_mut(&slot) {
+            family.look_at_ms = Some(now_ms.saturating_add(ASK_MS));
+        }
+    }
+
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         self.places.values().filter_map(|family| family.look_at_ms).min()
     }
 
     /// Slots of the clients of a node.
     pub(in crate::protocol) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
-        let is_of_it = |remote_client: Option<RemoteClient>| {
-            remote_client.is_some_and(|remote_client| remote_client.node == key)
-        };
-        let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.remote_client));
-        places.map(|(slot, _)| *slot).collect()
+        let all = self.places.iter();
+        let of_it = all.filter(|(_, family)| family.peer.is_of_node(key));
+        of_it.map(|(slot, _)| *slot).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::RemoteClient;
+
+    use super::*;
+
+    const SLOT: ClientSlot = ClientSlot(3);
+
+    fn peer(node: Option<u64>) -> PeerIdentity {
+        let remote_client = node.map(|node| RemoteClient { node });
+        PeerIdentity { pid: 7, start_time: 1, uid: 0, remote_client }
+    }
+
+    #[test]
+    fn a_family_is_checked_ever_more_rarely_until_it_has_ended() {
+        let mut families = Families::default();
+        families.insert(SLOT, peer(None), 10);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let at_ms = families.next_deadline_ms().unwrap();
+            assert_eq!(families.due(at_ms), [(SLOT, peer(None))]);
+            families.look_later(SLOT, at_ms);
+            pauses.push(families.next_deadline_ms().unwrap() - at_ms);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+        assert!(families.remove(SLOT) && !families.remove(SLOT));
+        assert_eq!((families.count(), families.next_deadline_ms()), (0, None));
+    }
+
+    #[test]
+    fn a_family_of_another_node_is_not_checked_while_its_node_is_asked() {
+        let mut families = Families::default();
+        families.insert(SLOT, peer(Some(5)), 0);
+        assert_eq!((families.of_node(5), families.of_node(6)), (vec![SLOT], vec![]));
+        families.asked(SLOT);
+        assert!(families.is_asked(SLOT) && families.due(u64::MAX).is_empty());
+        assert_eq!(families.next_deadline_ms(), None);
+        families.ask_later(SLOT, 100);
+        assert!(!families.is_asked(SLOT));
+        assert_eq!(families.next_deadline_ms(), Some(100 + ASK_MS));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::{Length, Span};
 use farrow_net::frame::Opened;
 use farrow_store::{
-    Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, SpillHead, StoreError,
-    Target, own_name,
+    Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
+    own_name,
 };
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
@@ -18,7 +18,6 @@ use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
 use crate::protocol::convert::{limit, store_error};
-use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
@@ -452,30 +451,18 @@ impl NodeState {
         self.begin_with_room(head, bytes, |home| home.begin_replica(head, namespace))
     }
 
-    /// Begins a copy of an object. If there is no room, replicas are evicted first, then other objects.
-    /// `None`: memory will become free.
+    /// Begins a copy of an object. `None`: memory will become free.
     pub(super) fn begin_with_room(
         &mut self,
         head: &SpillHead,
         bytes: Length,
         begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
     ) -> Result<Option<Vec<Span>>, WireError> {
-        let mut begun = begin(&mut self.home);
-        if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
-            reclaim(&mut self.home);
-            let room = Room::of_run(bytes);
-            let evicted = self.home.make_room(&ReplicasFirst, &room).map_err(store_error)?;
-            if evicted.objects == 0 {
-                self.have_others_go(&room, bytes).map_err(store_error)?;
-            }
-            begun = begin(&mut self.home);
-        }
-        match begun {
-            Ok(blocks) => Ok(Some(blocks)),
-            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => Ok(None),
-            Err(StoreError::OutOfMemory { .. }) => Err(self.out_of_room(head, 0)),
-            Err(error) => Err(store_error(error)),
-        }
+        let begun = self.residency.begin_copy(&mut self.home, &self.replicas, bytes, begin);
+        begun.map_err(|error| match error {
+            StoreError::OutOfMemory { .. } => self.out_of_room(head, 0),
+            error => store_error(error),
+        })
     }
 
     /// The size of a copy, unless no region of this node's size has room for it.

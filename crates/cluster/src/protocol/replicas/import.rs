@@ -46,7 +46,7 @@ impl NodeState {
             return Err(WireError::Invalid(text));
         };
         // This node may read more there than the client's node may elsewhere.
-        let importer = self.sessions.get(&session).and_then(|one| one.peer.remote_client);
+        let importer = self.clients.session(session).and_then(|one| one.peer.remote_client);
         if importer.is_none_or(|client| client.node != node_key(&node)) {
             let text = format!("object {origin} is of node {node}, not of the client's own");
             return Err(WireError::Denied(text));
@@ -237,8 +237,7 @@ impl NodeState {
     }
 
     fn check_import(&mut self, import: &ImportTarget) -> Result<(), WireError> {
-        let session = self.sessions.get(&import.session);
-        if session.is_none_or(|session| session.slot != Some(import.slot)) {
+        if !self.clients.is_of(import.session, import.slot) {
             return Err(WireError::Closing);
         }
         self.check_seal(import)

@@ -11,7 +11,7 @@ use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
 use super::gone_notice::{GoneNotice, LastNotice};
-use super::state::{Replicas, Replicated, WithoutReplicated};
+use super::state::Replicas;
 use super::withdrawals::{DeleteOrigin, EVERYTHING, Withdrawal};
 use crate::protocol::Action;
 use crate::protocol::action::answer_peer;
@@ -226,7 +226,7 @@ impl NodeState {
             DeleteOrigin::Replacement(_) => {}
         }
         self.reclaim.soon(&self.home, now_ms);
-        self.spills.take_jobs(out);
+        self.residency.take_jobs(out);
     }
 
     pub(super) fn tell_member_gone(
@@ -293,12 +293,8 @@ impl NodeState {
         let mut left = std::mem::take(&mut self.replicas.wanted_bytes);
         let Some(port) = self.replicas.port.as_ref().filter(|_| left > 0) else { return };
         let interests = Arc::clone(&port.interests);
-        if self.spills.is_on() || !self.eviction.policy.is_automatic() {
-            return;
-        }
-        let policy = self.eviction.policy.as_ref();
-        let policy = Replicated(WithoutReplicated::new(policy, &self.replicas));
-        let Ok(mut ranked) = self.home.candidates(&policy) else { return };
+        let ranked = self.residency.kept_by_replicas(&self.home, &self.replicas);
+        let Ok(mut ranked) = ranked else { return };
         ranked.truncate(RECALLS_MAX);
         for candidate in ranked {
             if left == 0 {

@@ -37,7 +37,7 @@ use super::state::NodeState;
 use crate::net::{Interests, NetAction, NetEvent, Rules};
 use gone_notice::LastNotice;
 use state::Port;
-pub(super) use state::{Replicas, WithoutReplicated};
+pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
 pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 
@@ -68,13 +68,13 @@ impl NodeState {
 
     /// Joins as a client for the threads that read for other nodes; returns its hold block.
     pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
-        let joined = self.home.client_join(self.pid, NET_START_TIME, self.owner_uid)?;
+        let joined = self.home.client_join(self.pid, NET_START_TIME, self.clients.owner_uid())?;
         self.home.hold_block(joined.client)
     }
 
     /// Handles an event of the network fabric.
     pub(crate) fn net_event(&mut self, event: NetEvent, now_ms: u64, out: &mut Vec<Action>) {
-        self.spills.set_now(now_ms);
+        self.residency.set_now(now_ms);
         match event {
             NetEvent::Opened { token, node, result } => {
                 self.opened_elsewhere(token, &node, result, now_ms, out);
@@ -85,9 +85,9 @@ impl NodeState {
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
             }
             NetEvent::TicketWanted { node, number } => self.want_ticket(&node, number, out),
-            NetEvent::Restore { id } => self.restore_soon(id),
+            NetEvent::Restore { id } => self.residency.restore_soon(&self.home, id),
         }
-        self.spills.take_jobs(out);
+        self.residency.take_jobs(out);
     }
 
     /// Does the work that is due.

@@ -76,8 +76,7 @@ impl NodeState {
         else {
             return;
         };
-        let session = self.sessions.get(&context.session);
-        if session.is_some_and(|session| session.slot == Some(context.slot)) {
+        if self.clients.is_of(context.session, context.slot) {
             let wall_ns = self.home.now_ns();
             let context = RequestContext { now_ms, ..context };
             self.serve_now(context, RequestBody::Seal { items }, wall_ns, out);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::Length;
-use farrow_store::{EvictionCandidate, EvictionPolicy, Home, ObjectId};
+use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
 use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, ImportTarget, Opening};
@@ -13,6 +13,7 @@ use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
 use crate::net::{Interests, Rules};
+use crate::protocol::core::residency::Elsewhere;
 use crate::protocol::identity::SessionId;
 use crate::protocol::rights::RightsTable;
 
@@ -89,18 +90,6 @@ impl Replicas {
     /// Number of objects fetched since the start, and their bytes.
     pub(in crate::protocol) fn fetched(&self) -> [u64; 2] {
         [self.fetched_total, self.fetched_bytes_total]
-    }
-
-    /// Whether memory becomes free when other nodes have dropped replicas.
-    pub(in crate::protocol) fn is_recalling(&self) -> bool {
-        self.wanted_bytes > 0 || !self.leaving.is_empty()
-    }
-
-    /// Notes that there is no room for `bytes`.
-    pub(in crate::protocol) fn want_room(&mut self, bytes: Length) {
-        if self.port.is_some() {
-            self.wanted_bytes = self.wanted_bytes.max(bytes.0);
-        }
     }
 
     pub(in crate::protocol) fn token(&mut self) -> u64 {
@@ -184,60 +173,24 @@ impl Replicas {
         let waiting = waiters.map(|one| one.until_ms).chain(indebted);
         openings.chain(loading).chain(leaving).chain(waiting).min()
     }
+}
 
-    /// Whether another node may have a replica of an object of this one.
-    pub(in crate::protocol) fn is_elsewhere(&self, id: ObjectId) -> bool {
+impl Elsewhere for Replicas {
+    fn is_elsewhere(&self, id: ObjectId) -> bool {
         let Some(port) = &self.port else { return false };
         // What is being recalled may still be there, and after a restart all of it.
         port.interests.is_any(id)
             || self.leaving.contains_key(&id)
             || self.leaving.contains_key(&EVERYTHING)
     }
-}
 
-/// Another policy's order, without objects of which other nodes have replicas.
-#[derive(Debug)]
-pub(in crate::protocol) struct WithoutReplicated<'a> {
-    pub(in crate::protocol) policy: &'a dyn EvictionPolicy,
-    pub(in crate::protocol) replicas: &'a Replicas,
-}
-
-impl<'a> WithoutReplicated<'a> {
-    pub(in crate::protocol) fn new(policy: &'a dyn EvictionPolicy, replicas: &'a Replicas) -> Self {
-        Self { policy, replicas }
-    }
-}
-
-impl EvictionPolicy for WithoutReplicated<'_> {
-    fn name(&self) -> &'static str {
-        self.policy.name()
+    fn is_recalling(&self) -> bool {
+        self.wanted_bytes > 0 || !self.leaving.is_empty()
     }
 
-    fn is_automatic(&self) -> bool {
-        self.policy.is_automatic()
-    }
-
-    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        let is_elsewhere = self.replicas.is_elsewhere(candidate.id);
-        if is_elsewhere { None } else { self.policy.rank(candidate) }
-    }
-}
-
-/// Another policy's order, of objects of which other nodes have replicas.
-#[derive(Debug)]
-pub(in crate::protocol) struct Replicated<'a>(pub(in crate::protocol) WithoutReplicated<'a>);
-
-impl EvictionPolicy for Replicated<'_> {
-    fn name(&self) -> &'static str {
-        self.0.policy.name()
-    }
-
-    fn is_automatic(&self) -> bool {
-        true
-    }
-
-    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        let is_elsewhere = self.0.replicas.is_elsewhere(candidate.id);
-        if is_elsewhere { self.0.policy.rank(candidate) } else { None }
+    fn want_room(&mut self, bytes: Length) {
+        if self.port.is_some() {
+            self.wanted_bytes = self.wanted_bytes.max(bytes.0);
+        }
     }
 }

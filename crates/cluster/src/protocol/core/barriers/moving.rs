@@ -7,24 +7,24 @@ use farrow_membership::{Epoch, Incarnation, Member, View};
 use super::table::{EntryBudget, NameState};
 
 /// Approximate limit of the bytes of a page with more than one name: far below a message.
-pub(in crate::protocol) const PAGE_BYTES_MAX: usize = 256 << 10;
+pub(super) const PAGE_BYTES_MAX: usize = 256 << 10;
 
 /// Upper bound of the cost of a name, and of a member of a barrier, beside their bytes.
-pub(in crate::protocol) const COST_BYTES: usize = 32;
+pub(super) const COST_BYTES: usize = 32;
 
 /// A member that has not yet reported the end of its state for this node.
 #[derive(Debug)]
-pub(in crate::protocol) struct MoveSource {
+pub(super) struct MoveSource {
     /// The last name received from it.
-    pub(in crate::protocol) after: Option<String>,
+    pub(super) after: Option<String>,
     /// Time of the next request; `None`: an answer is under way.
-    pub(in crate::protocol) again_at_ms: Option<u64>,
+    pub(super) again_at_ms: Option<u64>,
 }
 
 /// Faults that the tests must notice.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::protocol) enum MoveMutant {
+pub(super) enum MoveMutant {
     /// Answers before all state has arrived.
     AnswersAtOnce,
     /// Answers for flags without the lease.
@@ -35,27 +35,27 @@ pub(in crate::protocol) enum MoveMutant {
 
 /// State under way between nodes.
 #[derive(Debug, Default)]
-pub(in crate::protocol) struct Moves {
+pub(super) struct Moves {
     /// Epoch of the view that decides on owners; `None`: this node is in no view.
-    pub(in crate::protocol) epoch: Option<Epoch>,
+    pub(super) epoch: Option<Epoch>,
     /// The members of that view, each with its incarnation.
-    pub(in crate::protocol) members: BTreeSet<(String, Incarnation)>,
-    pub(in crate::protocol) sources: BTreeMap<String, MoveSource>,
+    pub(super) members: BTreeSet<(String, Incarnation)>,
+    pub(super) sources: BTreeMap<String, MoveSource>,
     /// By the current owner, and by name.
-    pub(in crate::protocol) set_aside: BTreeMap<String, BTreeMap<String, NameState>>,
+    pub(super) set_aside: BTreeMap<String, BTreeMap<String, NameState>>,
     /// State from leaving nodes, with the owner by the current view.
-    pub(in crate::protocol) inherited: BTreeMap<String, (String, NameState)>,
+    pub(super) inherited: BTreeMap<String, (String, NameState)>,
     /// Of their members.
-    pub(in crate::protocol) inherited_budget: EntryBudget,
+    pub(super) inherited_budget: EntryBudget,
     /// State that this leaving node has sent. It no longer changes.
-    pub(in crate::protocol) sent: BTreeMap<String, NameState>,
+    pub(super) sent: BTreeMap<String, NameState>,
     #[cfg(test)]
-    pub(in crate::protocol) mutant: Option<MoveMutant>,
+    pub(super) mutant: Option<MoveMutant>,
 }
 
 impl Moves {
     /// Forgets everything at the end of this incarnation.
-    pub(in crate::protocol) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.epoch = None;
         self.members.clear();
         self.sources.clear();
@@ -65,7 +65,7 @@ impl Moves {
     }
 
     /// Begins an epoch: no state of the members has arrived.
-    pub(in crate::protocol) fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
+    pub(super) fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
         let life = |member: &Member| (member.name.to_string(), member.incarnation);
         let members: BTreeSet<_> = view.members.iter().map(life).collect();
         let is_next = self.epoch.is_some_and(|epoch| epoch.next() == view.epoch);
@@ -78,7 +78,7 @@ impl Moves {
         self.members = members;
     }
 
-    pub(in crate::protocol) fn check_epoch(&self, epoch: Epoch) -> Result<(), String> {
+    pub(super) fn check_epoch(&self, epoch: Epoch) -> Result<(), String> {
         #[cfg(test)]
         if self.mutant == Some(MoveMutant::HandsOverInAnyEpoch) {
             return Ok(());
@@ -91,11 +91,7 @@ impl Moves {
     }
 
     /// The next names for a node; none: it has all. It has received those up to `after`.
-    pub(in crate::protocol) fn page(
-        &mut self,
-        node: &str,
-        after: Option<&String>,
-    ) -> Vec<(String, NameState)> {
+    pub(super) fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, NameState)> {
         let Some(retained) = self.set_aside.get_mut(node) else {
             return Vec::new();
         };
@@ -115,7 +111,7 @@ impl Moves {
         page
     }
 
-    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.sources.values().filter_map(|source| source.again_at_ms).min()
     }
 }

@@ -8,8 +8,12 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{EvictionCandidate, EvictionPolicy, Home, Layout, RegionOptions, SpillHead};
 use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
 
-use super::*;
-use crate::protocol::{AdoptedState, DaemonInfo, PeerIdentity};
+use farrow_wire::{ReplyBody, WireError};
+
+use super::spills::LOOK_MS;
+use crate::protocol::{
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob,
+};
 
 const CLIENT: SessionId = SessionId(1);
 /// More than half of the memory.

@@ -16,18 +16,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::{Epoch, View};
-use farrow_store::NAME_BYTES_MAX;
-use farrow_wire::{Rights, SyncAsk};
+use farrow_wire::SyncAsk;
 
 use super::message::SyncQuestion;
 #[cfg(test)]
 use super::moving::MoveMutant;
 use super::moving::{COST_BYTES, Moves};
+use super::state::{BarrierContext, Barriers};
 use super::table::{NAMES_MAX, NameState, Outcomes, Party};
-use crate::protocol::cluster::{Answer, PendingQuestion, Question};
+use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::convert::limit;
-use crate::protocol::state::NodeState;
-use crate::protocol::{Action, SessionId};
+use crate::protocol::identity::SessionId;
 
 /// Pause before a member that is not in this epoch yet is asked again: some round trips.
 const AGAIN_MS: u64 = 20;
@@ -36,92 +35,96 @@ const AGAIN_MS: u64 = 20;
 /// limits of their own.
 const PASSED_BYTES_MAX: usize = 1 << 20;
 
-impl NodeState {
+impl Barriers {
     /// Whether this node answers for the names that it owns.
     ///
     /// # Errors
     ///
     /// The reason why not at this time.
-    pub(super) fn check_answers(&self, ask: &SyncAsk) -> Result<(), String> {
-        self.check_stays()?;
+    pub(super) fn check_answers(
+        &self,
+        ask: &SyncAsk,
+        cluster: &OptionalCluster,
+    ) -> Result<(), String> {
+        self.check_stays(cluster)?;
         // Another view may move the flags to another node. A barrier is passed by its number of
         // parties on any owner.
         let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
         #[cfg(test)]
-        let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(MoveMutant::NeedsNoLease);
-        if is_for_flags && !self.cluster.may_keep_flags() {
-            return Err(format!("{:?} has no lease", self.cluster.own_name()));
+        let is_for_flags = is_for_flags && self.moves.mutant != Some(MoveMutant::NeedsNoLease);
+        if is_for_flags && !cluster.may_keep_flags() {
+            return Err(format!("{:?} has no lease", cluster.own_name()));
         }
         #[cfg(test)]
-        if self.sync.moves.mutant == Some(MoveMutant::AnswersAtOnce) {
+        if self.moves.mutant == Some(MoveMutant::AnswersAtOnce) {
             return Ok(());
         }
-        match self.sync.moves.sources.keys().next() {
+        match self.moves.sources.keys().next() {
             Some(node) => Err(format!("{node:?} has not handed over what it kept")),
             None => Ok(()),
         }
     }
 
     /// Handles a new view, without the lost nodes.
-    pub(in crate::protocol) fn sync_view(
+    pub(in crate::protocol) fn view_installed(
         &mut self,
         view: &View,
         lost: &[String],
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut BarrierContext<'_>,
     ) {
-        let own = self.cluster.own_name();
-        let moves = &mut self.sync.moves;
+        let own = context.cluster.own_name();
+        let moves = &mut self.moves;
         let was_in_none = moves.epoch.is_none();
-        moves.begin(view, &own, now_ms);
+        moves.begin(view, &own, context.now_ms);
         let set_aside = std::mem::take(&mut moves.set_aside).into_values().flatten();
         let (inherited, sent) =
             (std::mem::take(&mut moves.inherited), std::mem::take(&mut moves.sent));
-        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+        let names: BTreeSet<String> = self.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            if self.cluster.authority_name(&name) != own {
-                let retained = self.sync.table.move_away(&name, &mut outcomes);
+            if context.cluster.authority_name(&name) != own {
+                let retained = self.table.move_away(&name, &mut outcomes);
                 // Outside of all views it owned barriers of its own clients, for itself.
                 if !was_in_none {
-                    self.bring(name, retained, now_ms, out);
+                    self.bring(name, retained, context);
                 }
             }
         }
-        self.tell_outcomes(outcomes, now_ms, out);
-        set_aside.chain(sent).for_each(|(name, retained)| self.bring(name, retained, now_ms, out));
+        self.tell_outcomes(outcomes, context);
+        set_aside.chain(sent).for_each(|(name, retained)| self.bring(name, retained, context));
         for (name, (owner, retained)) in inherited {
-            if self.cluster.authority_name(&name) == owner && !lost.contains(&owner) {
-                self.sync.moves.inherited.insert(name, (owner, retained));
+            if context.cluster.authority_name(&name) == owner && !lost.contains(&owner) {
+                self.moves.inherited.insert(name, (owner, retained));
             } else {
-                self.bring(name, retained, now_ms, out);
+                self.bring(name, retained, context);
             }
         }
-        if self.sync.is_leaving {
-            self.send_to_heirs(now_ms, out);
-            self.send_on(now_ms, out);
+        if self.is_leaving {
+            self.send_to_heirs(context);
+            self.send_on(context);
         }
-        self.ask_sources(now_ms, out);
+        self.ask_sources(context);
     }
 
     /// Adds state to the table, or sets it aside for the owner.
-    fn bring(&mut self, name: String, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
-        let owner = self.cluster.authority_name(&name);
-        if owner == self.cluster.own_name() {
-            self.take_over(&name, retained, now_ms, out);
+    fn bring(&mut self, name: String, retained: NameState, context: &mut BarrierContext<'_>) {
+        let owner = context.cluster.authority_name(&name);
+        if owner == context.cluster.own_name() {
+            self.take_over(&name, retained, context);
         } else if !retained.is_empty() {
-            let set_aside = self.sync.moves.set_aside.entry(owner).or_default();
+            let set_aside = self.moves.set_aside.entry(owner).or_default();
             // A repetition is equal: only the node that answers for a name changes its state.
             set_aside.entry(name).or_default().add(retained);
         }
     }
 
-    fn ask_sources(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(epoch) = self.sync.moves.epoch else {
+    fn ask_sources(&mut self, context: &mut BarrierContext<'_>) {
+        let Some(epoch) = self.moves.epoch else {
             return;
         };
-        let sources = self.sync.moves.sources.iter_mut();
-        let due = sources.filter(|(_, source)| source.again_at_ms.is_some_and(|at| at <= now_ms));
+        let sources = self.moves.sources.iter_mut();
+        let due =
+            sources.filter(|(_, source)| source.again_at_ms.is_some_and(|at| at <= context.now_ms));
         let due: Vec<(String, Option<String>)> = due
             .map(|(node, source)| {
                 source.again_at_ms = None;
@@ -131,20 +134,20 @@ impl NodeState {
         for (node, after) in due {
             let question = Question::Sync(SyncQuestion::HandOver { epoch, after });
             let about = PendingQuestion::HandOver { node: node.clone(), epoch };
-            if !self.cluster.ask_within_lease(&node, &question, about, out) {
-                self.ask_source_later(&node, now_ms);
+            if !context.cluster.ask_within_lease(&node, &question, about, context.out) {
+                self.ask_source_later(&node, context.now_ms);
             }
         }
     }
 
     fn ask_source_later(&mut self, node: &str, now_ms: u64) {
-        if let Some(source) = self.sync.moves.sources.get_mut(node) {
+        if let Some(source) = self.moves.sources.get_mut(node) {
             source.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
         }
     }
 
-    pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.ask_sources(now_ms, out);
+    pub(super) fn tick_moves(&mut self, context: &mut BarrierContext<'_>) {
+        self.ask_sources(context);
     }
 
     /// Handles a node's request for the state of its names.
@@ -154,8 +157,8 @@ impl NodeState {
         epoch: Epoch,
         after: Option<&String>,
     ) -> Result<Answer, String> {
-        self.sync.moves.check_epoch(epoch)?;
-        Ok(Answer::HandedOver(self.sync.moves.page(from, after)))
+        self.moves.check_epoch(epoch)?;
+        Ok(Answer::HandedOver(self.moves.page(from, after)))
     }
 
     /// Handles the state from a member that was asked in that epoch. `None`: it did not answer, or
@@ -164,53 +167,50 @@ impl NodeState {
         &mut self,
         (node, epoch): (&str, Epoch),
         names: Option<Vec<(String, NameState)>>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut BarrierContext<'_>,
     ) {
-        let moves = &mut self.sync.moves;
+        let moves = &mut self.moves;
         let Some(source) = moves.sources.get_mut(node).filter(|_| moves.epoch == Some(epoch))
         else {
             return;
         };
         let Some(names) = names else {
-            return self.ask_source_later(node, now_ms);
+            return self.ask_source_later(node, context.now_ms);
         };
         let Some((last, _)) = names.last() else {
             moves.sources.remove(node);
-            return self.ask_refused_again(now_ms);
+            return self.ask_refused_again(context);
         };
         if source.after.as_ref().is_some_and(|after| last <= after) {
             tracing::warn!(node, "it hands over what it has handed over before");
-            return self.ask_source_later(node, now_ms);
+            return self.ask_source_later(node, context.now_ms);
         }
         source.after = Some(last.clone());
-        source.again_at_ms = Some(now_ms);
+        source.again_at_ms = Some(context.now_ms);
         for (name, retained) in names {
-            if self.may_hand_over(node, &name) && self.check_retained(&name).is_ok() {
-                self.take_over(&name, retained, now_ms, out);
+            if context.may_hand_over(node, &name)
+                && self.check_retained(&name, context.cluster).is_ok()
+            {
+                self.take_over(&name, retained, context);
             }
         }
-        if self.sync.is_leaving {
-            self.send_to_heirs(now_ms, out);
+        if self.is_leaving {
+            self.send_to_heirs(context);
         }
-        self.ask_sources(now_ms, out);
+        self.ask_sources(context);
     }
 
     /// After all state has arrived: retries the refused requests of this node with the next tick.
-    fn ask_refused_again(&mut self, now_ms: u64) {
-        if !self.sync.moves.sources.is_empty() {
+    fn ask_refused_again(&mut self, context: &BarrierContext<'_>) {
+        if !self.moves.sources.is_empty() {
             return;
         }
-        let own = self.cluster.own_name();
-        for wait in self.sync.waits.values_mut() {
+        let own = context.cluster.own_name();
+        for wait in self.waits.values_mut() {
             if wait.owner == own && wait.again_at_ms.is_some() {
-                wait.again_at_ms = Some(now_ms);
+                wait.again_at_ms = Some(context.now_ms);
             }
         }
-    }
-
-    fn may_hand_over(&self, node: &str, name: &str) -> bool {
-        name.len() <= NAME_BYTES_MAX as usize && self.rules.may(node, Rights::WRITE, name)
     }
 
     /// Handles state from a leaving node, for names that this node will own.
@@ -219,47 +219,48 @@ impl NodeState {
         (from, number, epoch): (&str, u64, Epoch),
         name: String,
         retained: NameState,
+        context: &BarrierContext<'_>,
     ) -> Result<(), String> {
-        self.check_stays()?;
-        self.sync.moves.check_epoch(epoch)?;
-        let owner = self.cluster.authority_name(&name);
-        if owner == self.cluster.own_name() {
+        self.check_stays(context.cluster)?;
+        self.moves.check_epoch(epoch)?;
+        let owner = context.cluster.authority_name(&name);
+        if owner == context.cluster.own_name() {
             return Err(format!("{name:?} is kept by {owner:?}, which was asked"));
         }
         retained.check()?;
-        let inherited = self.sync.moves.inherited.len();
+        let inherited = self.moves.inherited.len();
         limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
-        if self.may_hand_over(from, &name) && !self.sync.table.has_come(from, number) {
-            let Moves { inherited, inherited_budget, .. } = &mut self.sync.moves;
+        if context.may_hand_over(from, &name) && !self.table.has_come(from, number) {
+            let Moves { inherited, inherited_budget, .. } = &mut self.moves;
             inherited_budget.add(retained.members.len(), || {
                 inherited.values().map(|(_, retained)| retained.members.len()).sum()
             })?;
             inherited.insert(name, (owner, retained));
-            self.sync.table.is_new(from, number);
+            self.table.is_new(from, number);
         }
         Ok(())
     }
 
     /// Ends all waits, since another daemon of this node follows: the waiters ask that one again.
     /// Requests that arrive until then are refused.
-    pub fn stop_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.sync.is_leaving = true;
-        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+    pub(in crate::protocol) fn stop(&mut self, context: &mut BarrierContext<'_>) {
+        self.is_leaving = true;
+        let names: BTreeSet<String> = self.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            let retained = self.sync.table.move_away(&name, &mut outcomes);
-            self.sync.moves.sent.insert(name, retained);
+            let retained = self.table.move_away(&name, &mut outcomes);
+            self.moves.sent.insert(name, retained);
         }
-        self.tell_outcomes(outcomes, now_ms, out);
+        self.tell_outcomes(outcomes, context);
     }
 
     /// Flags for the next daemon of this node, which continues this incarnation.
     pub(in crate::protocol) fn flags_to_pass_on(&self) -> Vec<(String, u64)> {
-        let moves = &self.sync.moves;
+        let moves = &self.moves;
         let away = moves.set_aside.values().flatten().chain(&moves.sent);
         let away = away.map(|(name, retained)| (name.as_str(), retained.flags));
-        let all: BTreeMap<&str, u64> = self.sync.table.flags().chain(away).collect();
+        let all: BTreeMap<&str, u64> = self.table.flags().chain(away).collect();
         let (mut bytes, mut passed) = (0, Vec::new());
         for (name, flags) in all.iter().filter(|(_, flags)| **flags != 0) {
             bytes += name.len() + COST_BYTES;
@@ -274,53 +275,53 @@ impl NodeState {
 
     /// Resumes the flags of the previous daemon, after this one has joined its cluster. Those of
     /// another incarnation may be out of date.
-    pub(crate) fn inherit_flags(
+    pub(in crate::protocol) fn inherit_flags(
         &mut self,
         (incarnation, flags): (u64, Vec<(String, u64)>),
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut BarrierContext<'_>,
     ) {
-        if incarnation != self.cluster.own_incarnation() {
+        if incarnation != context.cluster.own_incarnation() {
             if !flags.is_empty() {
                 tracing::warn!(names = flags.len(), "flags of an earlier incarnation are lost");
             }
             return;
         }
         for (name, flags) in flags {
-            self.bring(name, NameState { flags, members: Vec::new() }, now_ms, out);
+            self.bring(name, NameState { flags, members: Vec::new() }, context);
         }
     }
 
     /// Hands over the state of this node, which is about to leave, and takes no more.
-    pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.sync.is_leaving = true;
-        self.send_to_heirs(now_ms, out);
-        self.send_on(now_ms, out);
+    pub(in crate::protocol) fn hand_over_all(&mut self, context: &mut BarrierContext<'_>) {
+        self.is_leaving = true;
+        self.send_to_heirs(context);
+        self.send_on(context);
     }
 
     /// Sends the state of this node to the future owners.
-    fn send_to_heirs(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+    fn send_to_heirs(&mut self, context: &mut BarrierContext<'_>) {
+        let names: BTreeSet<String> = self.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            let Some(heir) = self.cluster.authority_without(&[&self.cluster.own_name()], &name)
+            let Some(heir) =
+                context.cluster.authority_without(&[&context.cluster.own_name()], &name)
             else {
                 continue;
             };
-            let retained = self.sync.table.move_away(&name, &mut outcomes);
-            self.sync.moves.sent.insert(name.clone(), retained.clone());
-            self.send_retained(&heir, name, retained, now_ms, out);
+            let retained = self.table.move_away(&name, &mut outcomes);
+            self.moves.sent.insert(name.clone(), retained.clone());
+            self.send_retained(&heir, name, retained, context);
         }
-        self.tell_outcomes(outcomes, now_ms, out);
+        self.tell_outcomes(outcomes, context);
     }
 
     /// Forwards state received from other leaving nodes.
-    fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        for (name, (owner, retained)) in self.sync.moves.inherited.clone() {
+    fn send_on(&mut self, context: &mut BarrierContext<'_>) {
+        for (name, (owner, retained)) in self.moves.inherited.clone() {
             if let Some(heir) =
-                self.cluster.authority_without(&[&self.cluster.own_name(), &owner], &name)
+                context.cluster.authority_without(&[&context.cluster.own_name(), &owner], &name)
             {
-                self.send_retained(&heir, name, retained, now_ms, out);
+                self.send_retained(&heir, name, retained, context);
             }
         }
     }
@@ -330,15 +331,14 @@ impl NodeState {
         heir: &str,
         name: String,
         retained: NameState,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut BarrierContext<'_>,
     ) {
-        let Some(epoch) = self.sync.moves.epoch.filter(|_| !retained.is_empty()) else {
+        let Some(epoch) = self.moves.epoch.filter(|_| !retained.is_empty()) else {
             return;
         };
-        let number = self.sync.fresh_number();
+        let number = self.fresh_number();
         let question = Question::Sync(SyncQuestion::Retained { number, name, retained, epoch });
-        self.cluster.tell_node(heir, question, now_ms, out);
+        context.tell(heir, question);
     }
 
     /// Whether a message is of a past epoch: its state was sent again in this one.
@@ -346,35 +346,35 @@ impl NodeState {
         let Question::Sync(SyncQuestion::Retained { epoch, .. }) = question else {
             return false;
         };
-        self.sync.moves.epoch != Some(*epoch)
+        self.moves.epoch != Some(*epoch)
     }
 
     /// Whether no other node has yet to ask this one for state.
     pub(in crate::protocol) fn has_nothing_set_aside(&self) -> bool {
-        self.sync.moves.set_aside.is_empty()
+        self.moves.set_aside.is_empty()
     }
 
     /// Takes over state from another node.
-    fn take_over(&mut self, name: &str, retained: NameState, now_ms: u64, out: &mut Vec<Action>) {
+    fn take_over(&mut self, name: &str, retained: NameState, context: &mut BarrierContext<'_>) {
         let mut outcomes = Outcomes::new();
-        if let Err(error) = self.sync.table.take_over(name, retained, &mut outcomes) {
+        if let Err(error) = self.table.take_over(name, retained, &mut outcomes) {
             tracing::warn!(name, error, "what another node kept is not taken");
         }
-        self.tell_outcomes(outcomes, now_ms, out);
+        self.tell_outcomes(outcomes, context);
         // The end of a client during the move was reported to the old owner, or to none.
-        let own = self.cluster.own_name();
+        let own = context.cluster.own_name();
         let is_gone = |party: &&Party| {
             if party.node == own {
-                return !self.sessions.contains_key(&SessionId(party.client));
+                return context.clients.session(SessionId(party.client)).is_none();
             }
-            let mut ended = self.sync.ended_elsewhere.iter();
+            let mut ended = self.ended_elsewhere.iter();
             ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
-                || !self.cluster.is_peer(&party.node)
+                || !context.cluster.is_peer(&party.node)
         };
-        let members = self.sync.table.members(name);
+        let members = self.table.members(name);
         let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();
         if !gone.is_empty() {
-            self.break_for(|party| gone.contains(party), "it ended", now_ms, out);
+            self.break_for(|party| gone.contains(party), "it ended", context);
         }
     }
 }

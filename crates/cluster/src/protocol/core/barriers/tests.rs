@@ -7,12 +7,12 @@ use std::sync::Arc;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
-use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SyncAsk, WireError};
 
 use super::moving::MoveMutant;
-use super::*;
+use super::requests::GRACE_MS;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
-use crate::protocol::{AdoptedState, DaemonInfo, PeerIdentity};
+use crate::protocol::{Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE_MS: u64 = 1000;
@@ -87,7 +87,7 @@ impl World {
     fn start(&mut self, number: usize) {
         let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
         let mut node = NodeState::new(home(number), daemon, AdoptedState::default(), self.now_ms);
-        node.sync.moves.mutant = self.mutant;
+        node.barriers.moves.mutant = self.mutant;
         let options = ClusterOptions {
             net: None,
             name: NAMES[number].parse().unwrap(),

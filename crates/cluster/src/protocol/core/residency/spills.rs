@@ -3,31 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_memory::Length;
-use farrow_store::{Evicted, EvictionCandidate, EvictionPolicy, Freed, ObjectId, SpillHead};
+use farrow_store::{Evicted, Freed, ObjectId, SpillHead, StoreError};
 use farrow_wire::WireError;
 
 use crate::protocol::action::Action;
+use crate::protocol::convert::store_error;
 use crate::protocol::identity::SessionId;
 use crate::protocol::spill_job::{SpillJob, WriteFault};
 
 /// Pause before restores look for room again while nothing has changed: readers release holds
 /// without a message.
-pub(in crate::protocol) const LOOK_MS: u64 = 50;
+pub(super) const LOOK_MS: u64 = 50;
 
 /// Pause of all spilling after a failed write.
-pub(in crate::protocol) const PAUSE_MS: u64 = 1_000;
+pub(super) const PAUSE_MS: u64 = 1_000;
 
 /// A request that waits for an object.
 #[derive(Debug)]
-pub(in crate::protocol) struct SpillWaiter {
-    pub(in crate::protocol) session: SessionId,
-    pub(in crate::protocol) seq: u64,
-    pub(in crate::protocol) deadline_ms: u64,
+pub(super) struct SpillWaiter {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    pub(super) deadline_ms: u64,
 }
 
 /// Progress of a restore.
 #[derive(Debug)]
-pub(in crate::protocol) enum Stage {
+pub(super) enum Stage {
     /// The head of its file is being read.
     Looking,
     /// It waits for room.
@@ -37,93 +38,93 @@ pub(in crate::protocol) enum Stage {
 }
 
 #[derive(Debug)]
-pub(in crate::protocol) struct PendingRestore {
-    pub(in crate::protocol) stage: Stage,
-    pub(in crate::protocol) waiters: Vec<SpillWaiter>,
+pub(super) struct PendingRestore {
+    pub(super) stage: Stage,
+    pub(super) waiters: Vec<SpillWaiter>,
 }
 
 /// A manual eviction in progress.
 #[derive(Debug)]
-pub(in crate::protocol) struct ManualEviction {
-    pub(in crate::protocol) session: SessionId,
-    pub(in crate::protocol) seq: u64,
-    pub(in crate::protocol) left: BTreeSet<ObjectId>,
-    pub(in crate::protocol) evicted: Evicted,
+pub(super) struct ManualEviction {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    pub(super) left: BTreeSet<ObjectId>,
+    pub(super) evicted: Evicted,
     /// Whether a file for it could not be written.
-    pub(in crate::protocol) has_failed: bool,
+    pub(super) has_failed: bool,
 }
 
 /// The last failure to write a file, until a write succeeds.
 #[derive(Debug)]
-pub(in crate::protocol) struct SpillFailure {
-    pub(in crate::protocol) fault: WriteFault,
-    pub(in crate::protocol) bytes: u64,
+pub(super) struct SpillFailure {
+    pub(super) fault: WriteFault,
+    pub(super) bytes: u64,
     /// The file would have used the space to leave free.
-    pub(in crate::protocol) is_of_spare: bool,
+    pub(super) is_of_spare: bool,
 }
 
 /// Spills and restores in progress.
 #[derive(Debug, Default)]
-pub(in crate::protocol) struct Spills {
+pub(super) struct Spills {
     /// Prefix of the names of files; `None`: nothing is spilled.
-    pub(in crate::protocol) label: Option<String>,
-    pub(in crate::protocol) now_ms: u64,
+    pub(super) label: Option<String>,
+    pub(super) now_ms: u64,
     /// Objects chosen to leave memory.
-    pub(in crate::protocol) queue: VecDeque<ObjectId>,
+    pub(super) queue: VecDeque<ObjectId>,
     /// Objects being written: their bytes, and the space to leave free.
-    pub(in crate::protocol) writing: BTreeMap<ObjectId, (u64, u64)>,
+    pub(super) writing: BTreeMap<ObjectId, (u64, u64)>,
     /// Objects in memory with an up-to-date file: they leave memory without a write.
-    pub(in crate::protocol) copied: BTreeSet<ObjectId>,
-    pub(in crate::protocol) restores: BTreeMap<ObjectId, PendingRestore>,
-    pub(in crate::protocol) evictions: Vec<ManualEviction>,
-    pub(in crate::protocol) jobs: Vec<SpillJob>,
-    pub(in crate::protocol) paused_until_ms: u64,
-    pub(in crate::protocol) failure: Option<SpillFailure>,
+    pub(super) copied: BTreeSet<ObjectId>,
+    pub(super) restores: BTreeMap<ObjectId, PendingRestore>,
+    pub(super) evictions: Vec<ManualEviction>,
+    pub(super) jobs: Vec<SpillJob>,
+    pub(super) paused_until_ms: u64,
+    pub(super) failure: Option<SpillFailure>,
     /// Objects could leave memory if their files could be written.
-    pub(in crate::protocol) is_blocked: bool,
+    pub(super) is_blocked: bool,
     /// The store's freed amount when restores last looked for room.
-    pub(in crate::protocol) seen_freed: Freed,
+    pub(super) seen_freed: Freed,
     /// A job has ended since then.
-    pub(in crate::protocol) has_settled: bool,
+    pub(super) has_settled: bool,
     /// When they look again in any case; `None`: none waits.
-    pub(in crate::protocol) look_at_ms: Option<u64>,
-    pub(in crate::protocol) spilled_total: u64,
-    pub(in crate::protocol) restored_total: u64,
-    pub(in crate::protocol) failures_total: u64,
+    pub(super) look_at_ms: Option<u64>,
+    pub(super) spilled_total: u64,
+    pub(super) restored_total: u64,
+    pub(super) failures_total: u64,
 }
 
 impl Spills {
-    pub(in crate::protocol) fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.label.is_some()
     }
 
-    pub(in crate::protocol) fn set_now(&mut self, now_ms: u64) {
+    pub(super) fn set_now(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
     /// Whether memory will become free without further requests.
-    pub(in crate::protocol) fn is_making_room(&self) -> bool {
+    pub(super) fn is_making_room(&self) -> bool {
         !self.queue.is_empty() || !self.writing.is_empty()
     }
 
     /// Whether an object is being read back.
-    pub(in crate::protocol) fn is_loading(&self) -> bool {
+    pub(super) fn is_loading(&self) -> bool {
         self.restores.values().any(|restore| matches!(restore.stage, Stage::Loading))
     }
 
-    pub(in crate::protocol) fn file_of(&self, id: ObjectId) -> String {
+    pub(super) fn file_of(&self, id: ObjectId) -> String {
         format!("{}/{id}", self.label.as_deref().unwrap_or_default())
     }
 
     /// Handles the delete of an object: removes its file, if it has one.
-    pub(in crate::protocol) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
+    pub(super) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
         if self.copied.remove(&id) || was_spilled {
             self.forget_file(id);
         }
     }
 
     /// The error for a lack of memory, if failed writes are its cause.
-    pub(in crate::protocol) fn failure(
+    pub(super) fn failure(
         &self,
         asked: u64,
         (free, largest): (u64, u64),
@@ -137,11 +138,11 @@ impl Spills {
     }
 
     /// Moves new jobs to the actions.
-    pub(in crate::protocol) fn take_jobs(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn take_jobs(&mut self, out: &mut Vec<Action>) {
         out.extend(self.jobs.drain(..).map(Action::Spill));
     }
 
-    pub(in crate::protocol) fn forget_file(&mut self, id: ObjectId) {
+    pub(super) fn forget_file(&mut self, id: ObjectId) {
         if self.is_on() {
             self.jobs.push(SpillJob::Forget { id });
         }
@@ -152,7 +153,7 @@ impl Spills {
     }
 
     /// Forgets the requests of an ended session.
-    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+    pub(super) fn forget(&mut self, session: SessionId) {
         for restore in self.restores.values_mut() {
             restore.waiters.retain(|waiter| waiter.session != session);
         }
@@ -161,7 +162,7 @@ impl Spills {
 
     /// Forgets one request and returns whether there was one. Work begun for it continues: other
     /// requests may need it.
-    pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.waiting();
         for restore in self.restores.values_mut() {
             restore.waiters.retain(|waiter| (waiter.session, waiter.seq) != (session, seq));
@@ -170,25 +171,25 @@ impl Spills {
         self.waiting() < before
     }
 
-    pub(in crate::protocol) fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         let restores = self.restores.values().map(|restore| restore.waiters.len());
         restores.sum::<usize>() + self.evictions.len()
     }
 
     /// Takes out all waiting requests at shutdown.
-    pub(in crate::protocol) fn drain(&mut self) -> Vec<(SessionId, u64)> {
+    pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
         let waiters = self.restores.values_mut().flat_map(|one| one.waiters.drain(..));
         let mut all: Vec<_> = waiters.map(|waiter| (waiter.session, waiter.seq)).collect();
         all.extend(self.evictions.drain(..).map(|one| (one.session, one.seq)));
         all
     }
 
-    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         let waiters = self.restores.values().flat_map(|restore| &restore.waiters);
         waiters.map(|waiter| waiter.deadline_ms).chain(self.look_at_ms).min()
     }
 
-    pub(in crate::protocol) fn renamed(&mut self, id: ObjectId, new: ObjectId) {
+    pub(super) fn renamed(&mut self, id: ObjectId, new: ObjectId) {
         for eviction in &mut self.evictions {
             if eviction.left.remove(&id) {
                 eviction.left.insert(new);
@@ -197,23 +198,18 @@ impl Spills {
     }
 
     /// Whether any object waits for room to be restored.
-    pub(in crate::protocol) fn is_restoring(&self) -> bool {
+    pub(super) fn is_restoring(&self) -> bool {
         self.restores.values().any(|restore| matches!(restore.stage, Stage::Waiting(_)))
     }
 
     /// Whether spilling is paused. Restores may use the space that was left free for them.
-    pub(in crate::protocol) fn is_paused(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         let has_spare = self.failure.as_ref().is_some_and(|failure| failure.is_of_spare);
         self.now_ms < self.paused_until_ms && !(has_spare && self.is_restoring())
     }
 
     /// Handles a failed write: spilling pauses for a while.
-    pub(in crate::protocol) fn failed(
-        &mut self,
-        id: ObjectId,
-        (bytes, spare): (u64, u64),
-        fault: WriteFault,
-    ) {
+    pub(super) fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
         let given_up = std::mem::take(&mut self.queue);
         for eviction in &mut self.evictions {
             let mut all = given_up.iter().chain([&id]);
@@ -230,32 +226,22 @@ impl Spills {
     }
 
     /// Notes that an object has left memory, or stays; `freed` is the memory that became free.
-    pub(in crate::protocol) fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
+    pub(super) fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
         for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
             eviction.left.remove(&id);
             eviction.evicted.objects += u32::from(freed.is_some());
             eviction.evicted.bytes.0 += freed.unwrap_or_default().0;
         }
     }
-}
 
-/// Order of another policy, of the objects that already have a file.
-#[derive(Debug)]
-pub(in crate::protocol) struct CopiedOrder<'a> {
-    pub(in crate::protocol) policy: &'a dyn EvictionPolicy,
-    pub(in crate::protocol) ids: &'a BTreeSet<ObjectId>,
-}
-
-impl EvictionPolicy for CopiedOrder<'_> {
-    fn name(&self) -> &'static str {
-        self.policy.name()
+    pub(super) fn not_restored(&self, id: ObjectId, error: StoreError) -> WireError {
+        match error {
+            StoreError::NotFound { .. } | StoreError::OutOfMemory { .. } => store_error(error),
+            error => self.not_restored_because(id, error.to_string()),
+        }
     }
 
-    fn is_automatic(&self) -> bool {
-        self.policy.is_automatic()
-    }
-
-    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        if self.ids.contains(&candidate.id) { self.policy.rank(candidate) } else { None }
+    pub(super) fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
+        WireError::NotRestored { what: id.to_string(), file: self.file_of(id), reason }
     }
 }

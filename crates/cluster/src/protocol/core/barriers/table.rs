@@ -111,7 +111,7 @@ struct Flags {
 
 /// A limit of entries that are counted when they are added, and again when the limit seems reached.
 #[derive(Debug, Default)]
-pub(in crate::protocol) struct EntryBudget {
+pub(super) struct EntryBudget {
     /// At least the number of entries.
     used: usize,
 }

@@ -1,0 +1,21 @@
+//! Barriers and flags of clients, on any node.
+//!
+//! Each name has one owner, which is the same for all nodes with the same view. Requests for names
+//! of another owner are sent there, and outcomes are sent back. A node takes requests only for
+//! names that it owns by its own view, and requests for flags only with a lease. When a view moves
+//! a name to another node, flags and members of barriers move before the new owner answers for the
+//! name (see `moves`). The waiters then ask the new owner.
+
+mod message;
+mod moves;
+mod moving;
+mod requests;
+mod state;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use message::SyncQuestion;
+pub(in crate::protocol) use message::right_for;
+pub(in crate::protocol) use state::{BarrierContext, Barriers};
+pub use table::{NameState, PARTIES_MAX, Party, WaitOutcome, Waiter};

@@ -1,0 +1,562 @@
+//! Requests of clients for barriers and flags, at their nodes and at the owners of names.
+
+use farrow_store::{NAME_BYTES_MAX, own_name};
+use farrow_wire::{ReplyBody, SyncAsk, WireError};
+
+use super::message::{SyncQuestion, right_for};
+use super::state::{BarrierContext, Barriers, SyncOrigin, SyncWait};
+use super::table::{Arrival, Outcomes, Party, WaitOutcome, Waiter};
+use crate::protocol::action::{Action, answer_to};
+use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
+use crate::protocol::context::RequestContext;
+use crate::protocol::convert::limit;
+use crate::protocol::identity::SessionId;
+use crate::protocol::rights::namespace_in;
+
+/// Limit of waits of one client.
+const WAITS_PER_SESSION_MAX: usize = 1024;
+
+/// Time after the deadline at which a missing outcome from another node is given up.
+pub(super) const GRACE_MS: u64 = 5_000;
+
+/// Pause before an owner that did not answer is asked again: some round trips, far below a lease.
+const AGAIN_MS: u64 = 100;
+
+/// Limit of remembered ended clients of other nodes: more than end while a barrier moves.
+const ENDED_MAX: usize = 4096;
+
+impl Barriers {
+    /// Handles a client's request for a barrier or flags, by its full name.
+    pub(in crate::protocol) fn request(
+        &mut self,
+        request: RequestContext,
+        name: String,
+        ask: SyncAsk,
+        context: &mut BarrierContext<'_>,
+    ) -> Result<(), WireError> {
+        let RequestContext { session, seq, now_ms, .. } = request;
+        let waiting = self.waits.values().filter(|wait| wait.session == session).count();
+        limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        let Some(state) = context.clients.session(session) else {
+            return Ok(());
+        };
+        let pid = state.peer.pid;
+        let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
+        let owner = context.cluster.authority_name(&name);
+        let (again_at_ms, refusal) = (None, None);
+        let wait =
+            SyncWait { session, seq, name, ask, pid, owner, deadline_ms, again_at_ms, refusal };
+        let number = self.add(wait);
+        self.ask_owner(number, context);
+        Ok(())
+    }
+
+    /// Asks the owner by the current view again. While the earlier owner may have performed the
+    /// request, that one is asked.
+    fn ask_again_for(&mut self, number: u64, context: &mut BarrierContext<'_>) {
+        let Some(wait) = self.waits.remove(&number) else {
+            return;
+        };
+        let owner = context.cluster.authority_name(&wait.name);
+        let number = if owner == wait.owner || wait.refusal.is_none() {
+            self.waits.insert(number, wait);
+            number
+        } else {
+            // Late messages of the earlier owner have the old number.
+            self.add(SyncWait { owner, ..wait })
+        };
+        self.ask_owner(number, context);
+    }
+
+    fn ask_owner(&mut self, number: u64, context: &mut BarrierContext<'_>) {
+        let Some(wait) = self.waits.get_mut(&number) else {
+            return;
+        };
+        (wait.again_at_ms, wait.refusal) = (None, None);
+        let (client, pid) = (wait.session.0, wait.pid);
+        let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(context.now_ms);
+        let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
+        let owner = wait.owner.clone();
+        if matches!(ask, SyncAsk::Arrive { .. }) {
+            self.parties.insert(session);
+        }
+        let own = context.cluster.own_name();
+        if owner == own {
+            if let Err(reason) = self.check_answers(&ask, context.cluster) {
+                return self.refused(number, reason, context.now_ms);
+            }
+            let origin = SyncOrigin { node: &own, number, client, pid };
+            return self.do_sync(origin, &name, &ask, context);
+        }
+        let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
+        if !context.cluster.ask_node(&owner, &question, PendingQuestion::Sync(number), context.out)
+        {
+            let reason = "it keeps that name, and is not known any more".to_owned();
+            self.failed(number, reason, context.out);
+        }
+    }
+
+    /// The owner did not answer: it is asked again until it is lost or the wait ends. It may have
+    /// received the request, and performs each number once.
+    pub(in crate::protocol) fn unanswered(&mut self, number: u64, now_ms: u64) {
+        if let Some(wait) = self.waits.get_mut(&number) {
+            wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
+        }
+    }
+
+    /// The supposed owner refused the request: the owner at that time is asked later.
+    pub(in crate::protocol) fn refused(&mut self, number: u64, reason: String, now_ms: u64) {
+        if let Some(wait) = self.waits.get_mut(&number) {
+            wait.refusal = Some(reason);
+        }
+        self.unanswered(number, now_ms);
+    }
+
+    /// Request numbers start above those of earlier incarnations of this node, so that an owner can
+    /// distinguish repetitions from new requests.
+    pub(in crate::protocol) fn number_from(&mut self, first: u64) {
+        self.next_number = first;
+    }
+
+    /// Performs a request of a client of any node at the owner.
+    fn do_sync(
+        &mut self,
+        origin: SyncOrigin<'_>,
+        name: &str,
+        ask: &SyncAsk,
+        context: &mut BarrierContext<'_>,
+    ) {
+        let SyncOrigin { node, number, client, pid } = origin;
+        let mut outcomes = Outcomes::new();
+        let waiter = Waiter { node: node.to_owned(), number };
+        let party = Party { node: node.to_owned(), client, pid };
+        let deadline_ms = context.now_ms.saturating_add(ask.timeout_ms());
+        let table = &mut self.table;
+        match *ask {
+            SyncAsk::Arrive { parties, .. } => {
+                let arrival = Arrival { waiter, party, deadline_ms };
+                table.arrive(name, parties, arrival, &mut outcomes);
+            }
+            SyncAsk::SetFlags { set, clear } => {
+                let told = match table.set_flags(name, set, clear, &mut outcomes) {
+                    Ok(value) => WaitOutcome::Flags { value, is_met: true },
+                    Err(reason) => WaitOutcome::Refused(reason),
+                };
+                outcomes.push((waiter, told));
+            }
+            SyncAsk::WaitFlags { mask, .. } => {
+                table.wait_flags(name, mask, waiter, deadline_ms, &mut outcomes);
+            }
+        }
+        self.tell_outcomes(outcomes, context);
+    }
+
+    pub(super) fn tell_outcomes(&mut self, outcomes: Outcomes, context: &mut BarrierContext<'_>) {
+        let own = context.cluster.own_name();
+        for (Waiter { node, number }, told) in outcomes {
+            if node == own {
+                self.told(number, told, context);
+            } else {
+                let question = Question::Sync(SyncQuestion::Told { number, told });
+                context.tell(&node, question);
+            }
+        }
+    }
+
+    /// Handles the outcome of a client's request.
+    fn told(&mut self, number: u64, told: WaitOutcome, context: &mut BarrierContext<'_>) {
+        let Some(wait) = self.waits.remove(&number) else {
+            return;
+        };
+        let name = own_name(&wait.name).to_owned();
+        let body = match told {
+            WaitOutcome::Moved => {
+                // A new number: if the name returns to that node, the old one is known there.
+                let reason = format!("{:?} keeps the name no more", wait.owner);
+                let number = self.add(wait);
+                return self.refused(number, reason, context.now_ms);
+            }
+            WaitOutcome::Released => Ok(ReplyBody::Done),
+            WaitOutcome::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
+            WaitOutcome::Broken { who, reason } => {
+                Err(WireError::BarrierBroken { name, who, reason })
+            }
+            WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
+            WaitOutcome::NotGranted => Err(WireError::NotGranted {
+                node: context.cluster.own_name(),
+                namespace: namespace_in(&wait.name).to_owned(),
+                right: right_for(&wait.ask).to_string(),
+            }),
+        };
+        context.out.push(answer_to(wait.session, wait.seq, body));
+    }
+
+    /// The owner of a name will not perform a request.
+    fn failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
+        self.end_wait(number, |wait| WireError::NodeLost { node: wait.owner.clone(), reason }, out);
+    }
+
+    fn end_wait(
+        &mut self,
+        number: u64,
+        why: impl FnOnce(&SyncWait) -> WireError,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(wait) = self.waits.remove(&number) {
+            out.push(answer_to(wait.session, wait.seq, Err(why(&wait))));
+        }
+    }
+
+    /// Cancels a client's wait; returns whether there was one.
+    pub(in crate::protocol) fn cancel(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        context: &mut BarrierContext<'_>,
+    ) -> bool {
+        let mut waits = self.waits.iter();
+        let found = waits.find(|(_, wait)| wait.session == session && wait.seq == seq);
+        let Some(number) = found.map(|(number, _)| *number) else {
+            return false;
+        };
+        let Some(wait) = self.waits.remove(&number) else {
+            return false;
+        };
+        if wait.owner == context.cluster.own_name() {
+            self.table.withdraw(&Waiter { node: wait.owner, number });
+        } else {
+            let question = Question::Sync(SyncQuestion::Withdrawn { number });
+            context.tell(&wait.owner, question);
+        }
+        true
+    }
+
+    /// Handles a message of another node.
+    ///
+    /// # Errors
+    ///
+    /// This node does not take the request, by its view or at this time.
+    pub(in crate::protocol) fn asked(
+        &mut self,
+        from: &str,
+        question: SyncQuestion,
+        context: &mut BarrierContext<'_>,
+    ) -> Result<Answer, String> {
+        match question {
+            SyncQuestion::Ask { name, ask, number, client, pid } => {
+                if self.table.has_come(from, number) {
+                    // The outcome is sent until it is received, even by a former owner. A refusal
+                    // would have the request performed twice.
+                    return Ok(Answer::Done);
+                }
+                self.check_retained(&name, context.cluster)?;
+                self.check_answers(&ask, context.cluster)?;
+                self.table.is_new(from, number);
+                if !context.rules.may(from, right_for(&ask), &name) {
+                    let waiter = Waiter { node: from.to_owned(), number };
+                    self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], context);
+                } else if name.len() <= NAME_BYTES_MAX as usize {
+                    let origin = SyncOrigin { node: from, number, client, pid };
+                    self.do_sync(origin, &name, &ask, context);
+                }
+            }
+            SyncQuestion::Told { number, told } => {
+                // Only the node that was asked may report the outcome.
+                if self.waits.get(&number).is_some_and(|wait| wait.owner == from) {
+                    self.told(number, told, context);
+                }
+            }
+            SyncQuestion::Left { client } => {
+                let ended = &mut self.ended_elsewhere;
+                ended.truncate(ENDED_MAX - 1);
+                ended.push_front((from.to_owned(), client));
+                let is_gone = |party: &Party| party.node == from && party.client == client;
+                self.break_for(is_gone, "it ended", context);
+            }
+            SyncQuestion::GivenUp { number } => {
+                // If the request itself is still under way, it is ignored on arrival.
+                self.table.is_new(from, number);
+                let mut outcomes = Outcomes::new();
+                let waiter = Waiter { node: from.to_owned(), number };
+                self.table.give_up(&waiter, &mut outcomes);
+                self.tell_outcomes(outcomes, context);
+            }
+            SyncQuestion::Withdrawn { number } => {
+                // If the request itself is still under way, it is ignored on arrival.
+                self.table.is_new(from, number);
+                self.table.withdraw(&Waiter { node: from.to_owned(), number });
+            }
+            SyncQuestion::Retained { number, name, retained, epoch } => {
+                self.inherit((from, number, epoch), name, retained, context)?;
+            }
+            SyncQuestion::HandOver { epoch, after } => {
+                return self.hand_over(from, epoch, after.as_ref());
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn check_stays(&self, cluster: &OptionalCluster) -> Result<(), String> {
+        match self.is_leaving {
+            true => Err(format!("{:?} is leaving", cluster.own_name())),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn check_retained(
+        &self,
+        name: &str,
+        cluster: &OptionalCluster,
+    ) -> Result<(), String> {
+        let (owner, own) = (cluster.authority_name(name), cluster.own_name());
+        if owner == own {
+            return Ok(());
+        }
+        Err(format!("{name:?} is kept by {owner:?}, not by {own:?}"))
+    }
+
+    pub(super) fn break_for(
+        &mut self,
+        is_gone: impl Fn(&Party) -> bool,
+        why: &str,
+        context: &mut BarrierContext<'_>,
+    ) {
+        let mut outcomes = Outcomes::new();
+        self.table.leave(is_gone, why, &mut outcomes);
+        self.tell_outcomes(outcomes, context);
+    }
+
+    /// A client ended, or released everything.
+    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId) {
+        self.waits.retain(|_, wait| wait.session != session);
+        if self.parties.remove(&session) {
+            self.ended.push(session);
+        }
+    }
+
+    /// Handles lost nodes: the names that they owned lose their state, and their clients leave all
+    /// barriers.
+    pub(in crate::protocol) fn nodes_lost(
+        &mut self,
+        lost: &[String],
+        context: &mut BarrierContext<'_>,
+    ) {
+        if lost.is_empty() {
+            return;
+        }
+        let stranded = self.waits.iter();
+        let stranded =
+            stranded.filter(|(_, wait)| lost.contains(&wait.owner) && wait.refusal.is_none());
+        let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
+        for number in stranded {
+            self.failed(number, "it kept the name that was waited for".to_owned(), context.out);
+        }
+        self.table.forget(|waiter| lost.contains(&waiter.node));
+        self.ended_elsewhere.retain(|(node, _)| !lost.contains(node));
+        self.break_for(|party| lost.contains(&party.node), "its node is lost", context);
+    }
+
+    /// The others excluded this node: they keep nothing for its clients any more. Their clients
+    /// learned that the names of this node are lost.
+    pub(in crate::protocol) fn outcast(&mut self, context: &mut BarrierContext<'_>) {
+        let own = context.cluster.own_name();
+        let away = self.waits.iter().filter(|(_, wait)| wait.owner != own);
+        let away: Vec<u64> = away.map(|(number, _)| *number).collect();
+        for number in away {
+            let reason = "the others went on without it while a client waited".to_owned();
+            let error = WireError::CutOff { node: own.clone(), reason };
+            self.end_wait(number, |_| error, context.out);
+        }
+        self.table.forget(|waiter| waiter.node != own);
+        self.table.forget_flags();
+        self.moves.clear();
+        self.ended_elsewhere.clear();
+        let why = format!("the others went on without node {own}");
+        self.break_for(|party| party.node != own, &why, context);
+    }
+
+    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+        let waits = self.waits.values();
+        let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
+        let others = [self.table.next_deadline_ms(), self.moves.next_deadline_ms()];
+        waits.chain(others.into_iter().flatten()).min()
+    }
+
+    pub(in crate::protocol) fn tick(&mut self, context: &mut BarrierContext<'_>) {
+        for session in std::mem::take(&mut self.ended) {
+            // Only computed here, so that an idle tick allocates no string.
+            let own = context.cluster.own_name();
+            let is_gone = |party: &Party| party.node == own && party.client == session.0;
+            self.break_for(is_gone, "it ended", context);
+            // All nodes, since barriers move.
+            for node in context.cluster.live_peers() {
+                let question = Question::Sync(SyncQuestion::Left { client: session.0 });
+                context.tell(&node, question);
+            }
+        }
+        self.tick_moves(context);
+        let mut outcomes = Outcomes::new();
+        self.table.tick(context.now_ms, &mut outcomes);
+        self.tell_outcomes(outcomes, context);
+        let again = self.waits.iter();
+        let again =
+            again.filter(|(_, wait)| wait.again_at_ms.is_some_and(|at| at <= context.now_ms));
+        let again: Vec<u64> = again.map(|(number, _)| *number).collect();
+        again.into_iter().for_each(|number| self.ask_again_for(number, context));
+        let late = self.waits.iter().filter(|(_, wait)| wait.deadline_ms <= context.now_ms);
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        late.into_iter().for_each(|number| self.late(number, context));
+    }
+
+    /// Handles a wait whose deadline and grace time have passed.
+    fn late(&mut self, number: u64, context: &mut BarrierContext<'_>) {
+        let Some(wait) = self.waits.get_mut(&number) else {
+            return;
+        };
+        let (owner, refusal) = (wait.owner.clone(), wait.refusal.take());
+        if owner == context.cluster.own_name() {
+            let reason = refusal.unwrap_or_else(|| "the wait was not ended in time".to_owned());
+            let error = WireError::CutOff { node: owner, reason };
+            return self.end_wait(number, |_| error, context.out);
+        }
+        let question = Question::Sync(SyncQuestion::GivenUp { number });
+        context.tell(&owner, question);
+        let reason = match refusal {
+            Some(why) => format!("it did not take the request: {why}"),
+            None => "it did not say what became of a wait".to_owned(),
+        };
+        self.failed(number, reason, context.out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::ClientSlot;
+    use farrow_wire::Reply;
+
+    use super::*;
+    use crate::protocol::core::clients::Clients;
+    use crate::protocol::identity::PeerIdentity;
+    use crate::protocol::rights::RightsTable;
+
+    const WAIT_MS: u64 = 1_000;
+
+    /// A node without a cluster, which owns all names.
+    struct Alone {
+        barriers: Barriers,
+        cluster: OptionalCluster,
+        rules: RightsTable,
+        clients: Clients,
+        now_ms: u64,
+    }
+
+    impl Alone {
+        /// Clients 1 to `count` are connected.
+        fn new(count: u64) -> Self {
+            let (barriers, cluster) = (Barriers::default(), OptionalCluster::default());
+            let mut clients = Clients::new(0, [], 0);
+            for number in 1..=count {
+                let pid = u32::try_from(number).unwrap();
+                let peer = PeerIdentity { pid, start_time: 1, uid: 0, remote_client: None };
+                clients.opened(SessionId(number), peer, 0);
+            }
+            Self { barriers, cluster, rules: RightsTable::default(), clients, now_ms: 0 }
+        }
+
+        /// The answers to requests, by client.
+        fn during(
+            &mut self,
+            event: impl FnOnce(&mut Barriers, &mut BarrierContext<'_>),
+        ) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+            let Self { barriers, cluster, rules, clients, now_ms } = self;
+            let (now_ms, mut out) = (*now_ms, Vec::new());
+            let mut context = BarrierContext { cluster, rules, clients, now_ms, out: &mut out };
+            event(barriers, &mut context);
+            let answers = out.into_iter().map(|action| match action {
+                Action::Send { session, reply: Reply { body, .. }, .. } => (session.0, body),
+                other => panic!("{other:?}"),
+            });
+            answers.collect()
+        }
+
+        fn ask(&mut self, client: u64, ask: SyncAsk) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+            let (slot, now_ms) = (ClientSlot(0), self.now_ms);
+            let request = RequestContext { session: SessionId(client), slot, seq: 1, now_ms };
+            self.during(|barriers, context| {
+                barriers.request(request, "name".to_owned(), ask, context).unwrap();
+            })
+        }
+
+        fn tick(&mut self) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+            self.during(|barriers, context| barriers.tick(context))
+        }
+    }
+
+    const ARRIVE: SyncAsk = SyncAsk::Arrive { parties: 2, timeout_ms: WAIT_MS };
+
+    #[test]
+    fn the_last_party_releases_all_and_a_cancelled_one_does_not_count() {
+        let mut node = Alone::new(3);
+        assert_eq!(node.ask(1, ARRIVE), []);
+        assert!(
+            node.during(|barriers, context| {
+                assert!(barriers.cancel(SessionId(1), 1, context));
+                assert!(!barriers.cancel(SessionId(1), 1, context));
+            })
+            .is_empty()
+        );
+        assert_eq!(node.ask(2, ARRIVE), []);
+        assert_eq!(node.ask(3, ARRIVE), [(2, Ok(ReplyBody::Done)), (3, Ok(ReplyBody::Done))]);
+        assert_eq!(node.barriers.next_deadline_ms(), None);
+    }
+
+    #[test]
+    fn the_end_of_a_party_and_of_the_time_break_a_barrier() {
+        let mut node = Alone::new(3);
+        node.ask(1, ARRIVE);
+        node.ask(2, ARRIVE);
+        assert_eq!(node.ask(3, ARRIVE), []);
+        node.barriers.session_ended(SessionId(1));
+        let answers = node.tick();
+        let [(3, Err(WireError::BarrierBroken { name, who, .. }))] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!((name.as_str(), who.as_str()), ("name", "process 1"));
+        node.ask(2, ARRIVE);
+        assert_eq!(node.barriers.next_deadline_ms(), Some(WAIT_MS));
+        node.now_ms = WAIT_MS;
+        let answers = node.tick();
+        assert!(matches!(answers[..], [(2, Err(WireError::BarrierBroken { .. }))]), "{answers:?}");
+    }
+
+    #[test]
+    fn a_wait_for_flags_ends_when_they_are_set_or_in_time() {
+        let mut node = Alone::new(3);
+        let wait = |mask| SyncAsk::WaitFlags { mask, timeout_ms: WAIT_MS };
+        let told = |value, is_met| Ok(ReplyBody::Flags { value, is_met });
+        assert_eq!(node.ask(1, wait(3)), []);
+        assert_eq!(node.ask(2, wait(4)), []);
+        let set = SyncAsk::SetFlags { set: 3, clear: 0 };
+        assert_eq!(node.ask(3, set), [(1, told(3, true)), (3, told(3, true))]);
+        node.now_ms = WAIT_MS;
+        assert_eq!(node.tick(), [(2, told(3, false))]);
+        assert_eq!(node.barriers.flags_to_pass_on(), [("name".to_owned(), 3)]);
+        assert_eq!(node.ask(1, wait(1)), [(1, told(3, true))]);
+    }
+
+    #[test]
+    fn a_client_waits_for_a_limited_number_of_names() {
+        let mut node = Alone::new(1);
+        for _ in 0..WAITS_PER_SESSION_MAX {
+            node.ask(1, SyncAsk::WaitFlags { mask: 1, timeout_ms: WAIT_MS });
+        }
+        let request =
+            RequestContext { session: SessionId(1), slot: ClientSlot(0), seq: 2, now_ms: 0 };
+        node.during(|barriers, context| {
+            let refused = barriers.request(request, "name".to_owned(), ARRIVE, context);
+            assert!(matches!(refused, Err(WireError::TooMany { .. })), "{refused:?}");
+        });
+        node.barriers.session_ended(SessionId(1));
+        assert_eq!(node.ask(1, SyncAsk::SetFlags { set: 1, clear: 0 }).len(), 1);
+    }
+}

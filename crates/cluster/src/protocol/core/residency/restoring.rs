@@ -1,0 +1,188 @@
+//! Objects come back from files into memory.
+
+use farrow_store::{Home, ObjectId, Room, StoreError, Target};
+use farrow_wire::{ReplyBody, WireError};
+
+use super::Residency;
+use super::room::evicted_report;
+use super::spills::{LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Stage};
+use crate::protocol::action::{Action, answer_to};
+use crate::protocol::context::Asker;
+use crate::protocol::convert::{limit, store_error};
+use crate::protocol::core::reclaim::reclaim;
+use crate::protocol::spill_job::SpillJob;
+
+/// Limit of objects that are restored at a time.
+const RESTORES_MAX: usize = 256;
+
+/// Retries of one search for room when a reader took hold of an object that was to leave.
+const RESTORE_ROUNDS_MAX: usize = 4;
+/// Limit of requests that wait for spilled objects.
+const WAITING_MAX: usize = 4096;
+
+/// Longest wait of a request for a restore.
+const RESTORE_MS_MAX: u64 = 60_000;
+
+impl Residency {
+    /// Restores an object that a reader found and cannot hold. `None`: the answer follows later.
+    pub(in crate::protocol) fn restore(
+        &mut self,
+        home: &Home,
+        asker: Asker,
+        id: ObjectId,
+        now_ms: u64,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        // An object that was leaving is by now sealed again, spilled or deleted.
+        if home.find(Target::Id(id)).is_ok() {
+            return Ok(Some(ReplyBody::Done));
+        }
+        let found = home.find_spilled(Target::Id(id)).map_err(store_error)?;
+        let missing = || WireError::NotFound { what: id.to_string() };
+        let id = found.ok_or_else(missing)?.id;
+        if !self.spills.is_on() {
+            let reason = "this node runs without --spill".to_owned();
+            return Err(self.spills.not_restored_because(id, reason));
+        }
+        let spills = &mut self.spills;
+        let waiting: usize = spills.restores.values().map(|one| one.waiters.len()).sum();
+        limit("requests that wait for spilled objects", waiting + 1, WAITING_MAX)?;
+        let is_new = !spills.restores.contains_key(&id);
+        limit("objects that come back", spills.restores.len() + usize::from(is_new), RESTORES_MAX)?;
+        if is_new {
+            spills.jobs.push(SpillJob::Look { id });
+        }
+        let fresh = || PendingRestore { stage: Stage::Looking, waiters: Vec::new() };
+        let deadline_ms = now_ms.saturating_add(RESTORE_MS_MAX);
+        let restore = spills.restores.entry(id).or_insert_with(fresh);
+        let Asker { session, seq, .. } = asker;
+        restore.waiters.push(SpillWaiter { session, seq, deadline_ms });
+        Ok(None)
+    }
+
+    /// Restores a spilled object without a waiting request: the reader retries by itself.
+    pub(in crate::protocol) fn restore_soon(&mut self, home: &Home, id: ObjectId) {
+        let is_spilled = matches!(home.find_spilled(Target::Id(id)), Ok(Some(_)));
+        let spills = &mut self.spills;
+        if !is_spilled || !spills.is_on() || spills.restores.len() >= RESTORES_MAX {
+            return;
+        }
+        if !spills.restores.contains_key(&id) {
+            spills.jobs.push(SpillJob::Look { id });
+            spills
+                .restores
+                .insert(id, PendingRestore { stage: Stage::Looking, waiters: Vec::new() });
+        }
+    }
+
+    /// Starts the read of an object if there is room for it.
+    pub(super) fn load(&mut self, home: &mut Home, id: ObjectId, out: &mut Vec<Action>) {
+        let Some(PendingRestore { stage: Stage::Waiting(head), .. }) =
+            self.spills.restores.get(&id)
+        else {
+            return;
+        };
+        let head = head.clone();
+        let mut begun = home.begin_restore(&head);
+        for _ in 0..RESTORE_ROUNDS_MAX {
+            if self.spills.is_making_room() || !matches!(begun, Err(StoreError::OutOfMemory { .. }))
+            {
+                break;
+            }
+            reclaim(home);
+            let bytes = Home::restored_bytes(&head).unwrap_or_default();
+            if let Err(error) = self.spill_for(home, &Room::of_run(bytes)) {
+                tracing::error!(%error, "no room can be made");
+            }
+            begun = home.begin_restore(&head);
+        }
+        match begun {
+            Ok(blocks) => {
+                if let Some(restore) = self.spills.restores.get_mut(&id) {
+                    restore.stage = Stage::Loading;
+                }
+                self.spills.jobs.push(SpillJob::Load { head, blocks });
+            }
+            // An object being restored can leave memory again once it is complete.
+            Err(StoreError::OutOfMemory { .. })
+                if self.spills.is_making_room() || self.spills.is_loading() => {}
+            Err(StoreError::OutOfMemory { asked, free, largest }) => {
+                let blocked = self.spills.failure(asked.0, (free.0, largest.0), 0);
+                let error = StoreError::OutOfMemory { asked, free, largest };
+                self.restored(id, Err(blocked.unwrap_or_else(|| store_error(error))), out);
+            }
+            Err(error) => {
+                let error = self.spills.not_restored(id, error);
+                self.restored(id, Err(error), out);
+            }
+        }
+    }
+
+    /// Does the work that is due: room for restores, answers, jobs.
+    pub(in crate::protocol) fn tick(
+        &mut self,
+        home: &mut Home,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let freed = home.freed();
+        let has_settled = std::mem::take(&mut self.spills.has_settled);
+        let is_due = self.spills.look_at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        let is_idle = !self.spills.is_making_room() && (has_settled || is_due);
+        // A look visits all objects.
+        if self.spills.seen_freed != freed || is_idle {
+            self.spills.seen_freed = freed;
+            self.spills.look_at_ms = None;
+            let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
+            let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
+            for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
+                self.load(home, id, out);
+            }
+        }
+        match self.spills.is_restoring() {
+            true => drop(self.spills.look_at_ms.get_or_insert(now_ms.saturating_add(LOOK_MS))),
+            false => self.spills.look_at_ms = None,
+        }
+        self.expire_restores(now_ms, out);
+        self.answer_evictions(home, out);
+    }
+
+    fn expire_restores(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let mut late = Vec::new();
+        for (id, restore) in &mut self.spills.restores {
+            let is_late = |waiter: &mut SpillWaiter| waiter.deadline_ms <= now_ms;
+            late.extend(restore.waiters.extract_if(.., is_late).map(|waiter| (*id, waiter)));
+        }
+        for (id, waiter) in late {
+            let reason = format!("timed out after {RESTORE_MS_MAX} ms");
+            let error = self.spills.not_restored_because(id, reason);
+            out.push(answer_to(waiter.session, waiter.seq, Err(error)));
+        }
+    }
+
+    fn answer_evictions(&mut self, home: &Home, out: &mut Vec<Action>) {
+        let is_over = |eviction: &mut ManualEviction| eviction.left.is_empty();
+        let (free, largest) = home.free_bytes();
+        for over in self.spills.evictions.extract_if(.., is_over).collect::<Vec<_>>() {
+            let failure = match over.has_failed && over.evicted.objects == 0 {
+                true => self.spills.failure(0, (free.0, largest.0), 0),
+                false => None,
+            };
+            let report = evicted_report(home, over.evicted).map_err(store_error);
+            out.push(answer_to(over.session, over.seq, failure.map_or(report, Err)));
+        }
+    }
+
+    pub(super) fn restored(
+        &mut self,
+        id: ObjectId,
+        result: Result<(), WireError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(restore) = self.spills.restores.remove(&id) else {
+            return;
+        };
+        for SpillWaiter { session, seq, .. } in restore.waiters {
+            out.push(answer_to(session, seq, result.clone().map(|()| ReplyBody::Done)));
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Memory for requests: what is free, then what can be freed or evicted.
+
+use farrow_memory::{Length, Span};
+use farrow_store::{
+    ClientSlot, Evicted, EvictionCandidate, Home, Need, ReplicasFirst, Room, StoreError, Within,
+};
+use farrow_wire::{EvictedReport, ReplyBody};
+
+use super::Residency;
+use super::order::{Elsewhere, Replicated, WithoutReplicated};
+use crate::protocol::context::Asker;
+use crate::protocol::core::reclaim::reclaim;
+
+/// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
+/// for the least that the client needs.
+const AHEAD_PART: u64 = 16;
+
+/// Part of the directory that is freed when it is full.
+const SLOTS_AHEAD_PART: u32 = 64;
+
+/// Limit of names for which room is made at a time.
+const NAMES_AHEAD_MAX: u32 = 64;
+
+/// A search for memory.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct RoomSearch<'a> {
+    pub(in crate::protocol) slot: ClientSlot,
+    pub(in crate::protocol) room: &'a Room,
+    /// Most bytes of a single range.
+    pub(in crate::protocol) want: Length,
+    /// Whether objects may be evicted for it.
+    pub(in crate::protocol) may_evict: bool,
+}
+
+impl Residency {
+    /// Allocates memory for a client, once the slots and names for it are free too.
+    ///
+    /// Without room, deleted objects that no reader holds are freed first. If that is not enough
+    /// and `may_evict` is set, replicas are evicted, then other objects by an automatic policy.
+    /// With spilling, objects begin to leave for files instead, and there is no room yet. Nothing
+    /// is evicted if all objects together would not be enough.
+    pub(in crate::protocol) fn find_room(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &mut dyn Elsewhere,
+        search: RoomSearch<'_>,
+    ) -> Result<Vec<Span>, StoreError> {
+        let RoomSearch { slot, room, want, may_evict } = search;
+        let mut checked = home.check_room(room);
+        if checked.is_err() && home.has_retiring() {
+            reclaim(home);
+            checked = home.check_room(room);
+        }
+        if checked.is_err() && may_evict {
+            // Replicas can be fetched again, so they are evicted first.
+            home.make_room(&ReplicasFirst, room)?;
+            checked = home.check_room(room);
+        }
+        if checked.is_err() && may_evict {
+            self.evict_or_spill(home, elsewhere, room, want)?;
+            checked = home.check_room(room);
+        }
+        if checked.is_err() && may_evict {
+            elsewhere.want_room(Length(room.runs.iter().map(|run| run.0).sum()));
+        }
+        checked?;
+        match room.runs.is_empty() {
+            true => Ok(Vec::new()),
+            false => home.grant_all(slot, &room.runs, want),
+        }
+    }
+
+    /// Begins a copy of an object of another node. If there is no room, replicas are evicted first,
+    /// then other objects. `None`: memory will become free.
+    pub(in crate::protocol) fn begin_copy(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn Elsewhere,
+        bytes: Length,
+        begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
+    ) -> Result<Option<Vec<Span>>, StoreError> {
+        let mut begun = begin(home);
+        if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
+            reclaim(home);
+            let room = Room::of_run(bytes);
+            let evicted = home.make_room(&ReplicasFirst, &room)?;
+            if evicted.objects == 0 {
+                self.evict_or_spill(home, elsewhere, &room, bytes)?;
+            }
+            begun = begin(home);
+        }
+        match begun {
+            Err(StoreError::OutOfMemory { .. }) if self.is_making_room() => Ok(None),
+            begun => begun.map(Some),
+        }
+    }
+
+    fn evict_or_spill(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn Elsewhere,
+        room: &Room,
+        want: Length,
+    ) -> Result<(), StoreError> {
+        if self.spills.is_on() {
+            // A spilled object keeps its slot and its name.
+            let entries = Room { runs: Vec::new(), ..room.clone() };
+            return match home.has_room(&entries) {
+                true => self.spill_for(home, room),
+                false => Ok(()),
+            };
+        }
+        if !self.policy.is_automatic() {
+            return Ok(());
+        }
+        let ahead = Length(home.layout().heap.length.0 / AHEAD_PART);
+        if let [run] = room.runs[..]
+            && want > run
+            && want <= ahead
+        {
+            self.make_room(home, elsewhere, &Room { runs: vec![want], ..room.clone() })?;
+        }
+        // Evicts nothing more if there is room now.
+        self.make_room(home, elsewhere, room)
+    }
+
+    /// Makes room for an entry of the directory and its full name, and for more than one, since the
+    /// choice scans all objects. Returns whether there is room.
+    pub(in crate::protocol) fn find_entry(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn Elsewhere,
+        name: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let names = |count: u32| {
+            let bytes = name.map(|name| Length(name.len() as u64));
+            bytes.into_iter().flat_map(|bytes| vec![bytes; count as usize]).collect()
+        };
+        let one = Room { slots: 1, names: names(1), ..Room::default() };
+        home.reclaim()?;
+        if home.has_room(&one) {
+            return Ok(true);
+        }
+        if self.evicting_policy().is_none() {
+            return Ok(false);
+        }
+        let slots = (home.layout().objects_max / SLOTS_AHEAD_PART).max(1);
+        let ahead = names(slots.min(NAMES_AHEAD_MAX));
+        self.make_room(home, elsewhere, &Room { slots, names: ahead, ..Room::default() })?;
+        self.make_room(home, elsewhere, &one)?;
+        Ok(home.has_room(&one))
+    }
+
+    /// Evicts at least `bytes`, as far as possible, in the client's namespace alone: a client may
+    /// not evict what it may not delete. `None`: the objects are being spilled and the answer
+    /// follows later.
+    pub(in crate::protocol) fn evict(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn Elsewhere,
+        asker: Asker,
+        bytes: u64,
+    ) -> Result<Option<ReplyBody>, StoreError> {
+        home.reclaim()?;
+        let namespace = home.namespace_of(asker.slot)?.id;
+        if self.spills.is_on() {
+            return self.spill_by_hand(home, asker, namespace, bytes).map(|()| None);
+        }
+        let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
+        let within = Within { policy: &policy, namespace };
+        let evicted = home.evict_for(&within, Need::Bytes(Length(bytes)))?;
+        self.note_evicted(evicted);
+        evicted_report(home, evicted).map(Some)
+    }
+
+    /// Objects that could be evicted, the first ones first, were there no replicas of them on other
+    /// nodes.
+    pub(in crate::protocol) fn kept_by_replicas(
+        &self,
+        home: &Home,
+        elsewhere: &dyn Elsewhere,
+    ) -> Result<Vec<EvictionCandidate>, StoreError> {
+        match self.evicting_policy() {
+            Some(policy) => home.candidates(&Replicated(WithoutReplicated { policy, elsewhere })),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The policy, if objects are evicted without a request for it.
+    fn evicting_policy(&self) -> Option<&dyn farrow_store::EvictionPolicy> {
+        let is_evicting = !self.spills.is_on() && self.policy.is_automatic();
+        is_evicting.then_some(self.policy.as_ref())
+    }
+
+    fn make_room(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn Elsewhere,
+        room: &Room,
+    ) -> Result<(), StoreError> {
+        let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
+        let evicted = home.make_room(&policy, room)?;
+        self.note_evicted(evicted);
+        Ok(())
+    }
+}
+
+pub(super) fn evicted_report(home: &Home, evicted: Evicted) -> Result<ReplyBody, StoreError> {
+    let stats = home.stats()?;
+    Ok(ReplyBody::Evicted(EvictedReport {
+        objects: evicted.objects.into(),
+        bytes: evicted.bytes.0,
+        held: stats.held.0,
+        pinned: stats.pinned.0,
+        granted: stats.granted.0,
+        retiring: stats.retiring.0,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use farrow_memory::shm::ShmFabric;
+    use farrow_memory::{Access, Region};
+    use farrow_store::{Layout, Lru, ObjectId, RegionOptions, SealRequest, Target};
+
+    use super::*;
+
+    const CAPACITY: u64 = 256 << 10;
+    const OBJECT_BYTES: u64 = 64 << 10;
+
+    /// Objects of which other nodes have replicas, and the room that was wanted.
+    #[derive(Debug, Default)]
+    struct Replicas {
+        of: Vec<ObjectId>,
+        wanted: u64,
+    }
+
+    impl Elsewhere for Replicas {
+        fn is_elsewhere(&self, id: ObjectId) -> bool {
+            self.of.contains(&id)
+        }
+
+        fn is_recalling(&self) -> bool {
+            self.wanted > 0
+        }
+
+        fn want_room(&mut self, bytes: Length) {
+            self.wanted = bytes.0;
+        }
+    }
+
+    /// A store full of objects, in order of their seals.
+    fn full() -> (Home, ClientSlot, Vec<ObjectId>) {
+        let options = RegionOptions::for_capacity(Length(CAPACITY));
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric = Arc::new(ShmFabric::memfd("residency-test", geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let mut home = Home::create(Arc::new(region), &options, 0).unwrap();
+        let slot = home.client_join(1, 1, 0).unwrap().client;
+        let mut ids = Vec::new();
+        while let Ok(spans) = home.grant_all(slot, &[Length(OBJECT_BYTES)], Length(OBJECT_BYTES)) {
+            let request = SealRequest::bytes(spans[0], Length(OBJECT_BYTES), None);
+            ids.push(home.seal(slot, &request, ids.len() as u64).unwrap());
+        }
+        assert!(ids.len() >= 3, "{ids:?}");
+        (home, slot, ids)
+    }
+
+    fn search(room: &Room, slot: ClientSlot, may_evict: bool) -> RoomSearch<'_> {
+        RoomSearch { slot, room, want: Length(OBJECT_BYTES), may_evict }
+    }
+
+    #[test]
+    fn only_an_automatic_policy_evicts_and_only_if_the_request_may() {
+        let (mut home, slot, ids) = full();
+        let (mut residency, mut replicas) = (Residency::default(), Replicas::default());
+        let room = Room::of_run(Length(OBJECT_BYTES));
+        let by_hand = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
+        assert!(matches!(by_hand, Err(StoreError::OutOfMemory { .. })), "{by_hand:?}");
+        assert_eq!(replicas.wanted, OBJECT_BYTES);
+        residency.set_policy(Box::new(Lru));
+        let denied = residency.find_room(&mut home, &mut replicas, search(&room, slot, false));
+        assert!(matches!(denied, Err(StoreError::OutOfMemory { .. })), "{denied:?}");
+        residency.find_room(&mut home, &mut replicas, search(&room, slot, true)).unwrap();
+        assert!(home.find(Target::Id(ids[0])).is_err() && home.find(Target::Id(ids[1])).is_ok());
+        let totals = residency.totals();
+        assert_eq!((totals.evicted, totals.evicted_bytes), (1, OBJECT_BYTES));
+    }
+
+    /// While a reader on another node finds a replica, its object stays.
+    #[test]
+    fn objects_with_replicas_on_other_nodes_stay_and_are_recalled() {
+        let (mut home, slot, ids) = full();
+        let mut residency = Residency::default();
+        residency.set_policy(Box::new(Lru));
+        let mut replicas = Replicas { of: ids.clone(), wanted: 0 };
+        let room = Room::of_run(Length(OBJECT_BYTES));
+        let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
+        assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
+        assert_eq!((replicas.wanted, residency.totals().evicted), (OBJECT_BYTES, 0));
+        let kept = residency.kept_by_replicas(&home, &replicas).unwrap();
+        assert_eq!(kept.iter().map(|one| one.id).collect::<Vec<_>>(), ids);
+        // The second object has none any more.
+        replicas.of.remove(1);
+        residency.find_room(&mut home, &mut replicas, search(&room, slot, true)).unwrap();
+        assert!(home.find(Target::Id(ids[0])).is_ok() && home.find(Target::Id(ids[1])).is_err());
+    }
+}

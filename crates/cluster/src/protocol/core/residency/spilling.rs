@@ -1,0 +1,202 @@
+//! Objects leave memory for files.
+
+use std::collections::BTreeSet;
+
+use farrow_memory::Length;
+use farrow_store::{
+    Evicted, Home, NamespaceId, Need, ObjectId, Room, SpillPlan, StoreError, Target, Within,
+};
+use farrow_wire::WireError;
+
+use super::Residency;
+use super::order::CopiedOrder;
+use super::spills::{ManualEviction, Spills, Stage};
+use crate::protocol::action::Action;
+use crate::protocol::context::Asker;
+use crate::protocol::spill_job::{SpillDone, SpillJob, WriteFault};
+
+/// Limit of objects being written at a time; the worker writes one, the others are its supply.
+const WRITES_MAX: usize = 16;
+/// Limit of bytes being written at a time.
+const WRITE_BYTES_MAX: u64 = 1 << 30;
+
+/// Longest wait for objects being spilled, of a request that may not wait for memory.
+pub(in crate::protocol) const SPILL_MS_MAX: u64 = 8_000;
+
+impl Residency {
+    /// Enables spilling to files named `label/ID`.
+    pub(in crate::protocol) fn set_spill(&mut self, label: String) {
+        self.spills.label = Some(label);
+    }
+
+    /// Starts to make room, unless that is in progress. No object is lost, and none leaves memory
+    /// if all together would not be enough.
+    pub(super) fn spill_for(&mut self, home: &mut Home, room: &Room) -> Result<(), StoreError> {
+        if self.spills.is_making_room() {
+            return Ok(());
+        }
+        let room = Room { runs: room.runs.clone(), ..Room::default() };
+        let mut victims = home.victims_for(self.policy.as_ref(), &room)?;
+        let is_paused = self.spills.is_paused();
+        self.spills.is_blocked = is_paused && victims.is_some();
+        if self.spills.is_blocked {
+            let copied = CopiedOrder { policy: self.policy.as_ref(), ids: &self.spills.copied };
+            let without_writing = home.victims_for(&copied, &room)?;
+            if without_writing.is_none() && !self.make_space() {
+                return Ok(());
+            }
+            victims = without_writing.or(victims);
+        }
+        self.spills.queue.extend(victims.unwrap_or_default());
+        self.begin_spills(home);
+        Ok(())
+    }
+
+    /// If the folder is full, removes files of objects that are in memory. Returns whether there
+    /// were any.
+    fn make_space(&mut self) -> bool {
+        let spills = &mut self.spills;
+        let is_full = spills.failure.as_ref().is_some_and(|failure| failure.fault.is_full);
+        if !is_full || spills.copied.is_empty() {
+            return false;
+        }
+        for id in std::mem::take(&mut spills.copied) {
+            spills.forget_file(id);
+        }
+        true
+    }
+
+    /// Starts a manual eviction. The answer follows once each of its objects has left memory or
+    /// stays.
+    pub(super) fn spill_by_hand(
+        &mut self,
+        home: &mut Home,
+        asker: Asker,
+        namespace: NamespaceId,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        let Asker { session, seq, .. } = asker;
+        let within = Within { policy: self.policy.as_ref(), namespace };
+        let victims = home.victims(&within, Need::Bytes(Length(bytes)))?;
+        let left = victims.iter().copied().collect();
+        let (evicted, has_failed) = (Evicted::default(), false);
+        self.spills.evictions.push(ManualEviction { session, seq, left, evicted, has_failed });
+        let queued: BTreeSet<ObjectId> = self.spills.queue.iter().copied().collect();
+        self.spills.queue.extend(victims.into_iter().filter(|id| !queued.contains(id)));
+        self.begin_spills(home);
+        Ok(())
+    }
+
+    fn begin_spills(&mut self, home: &mut Home) {
+        let is_full = |spills: &Spills| {
+            spills.writing.len() >= WRITES_MAX
+                || spills.writing.values().map(|(bytes, _)| bytes).sum::<u64>() >= WRITE_BYTES_MAX
+        };
+        while !is_full(&self.spills)
+            && let Some(id) = self.spills.queue.pop_front()
+        {
+            match home.begin_spill(id) {
+                Ok(Some(SpillPlan { head, parts })) => {
+                    self.spills.renamed(id, head.id);
+                    if self.spills.copied.contains(&head.id) {
+                        self.leave_memory(home, head.id);
+                        continue;
+                    }
+                    let bytes = head.file_bytes();
+                    let largest = home.largest_spilled().max(bytes);
+                    let spare_bytes = if self.spills.is_restoring() { 0 } else { largest };
+                    self.spills.writing.insert(head.id, (bytes, spare_bytes));
+                    self.spills.jobs.push(SpillJob::Write { head, parts, spare_bytes });
+                }
+                Ok(None) | Err(StoreError::NotFound { .. }) => self.spills.settled(id, None),
+                Err(error) => {
+                    tracing::error!(%id, %error, "an object cannot be spilled");
+                    self.spills.settled(id, None);
+                }
+            }
+        }
+    }
+
+    /// Handles the result of a job.
+    pub(in crate::protocol) fn done(
+        &mut self,
+        home: &mut Home,
+        done: SpillDone,
+        out: &mut Vec<Action>,
+    ) {
+        self.spills.has_settled = true;
+        match done {
+            SpillDone::Written { id, result } => self.written(home, id, result),
+            SpillDone::Looked { id, result: Ok(head) } => {
+                if let Some(restore) = self.spills.restores.get_mut(&id) {
+                    restore.stage = Stage::Waiting(head);
+                    self.load(home, id, out);
+                }
+            }
+            SpillDone::Loaded { id, result: Ok((descriptor, metadata)) } => {
+                let result = home.finish_restore(id, &descriptor, &metadata);
+                if result.is_ok() {
+                    self.spills.restored_total += 1;
+                    self.spills.copied.insert(id);
+                }
+                let result = result.map_err(|error| self.spills.not_restored(id, error));
+                self.restored(id, result, out);
+            }
+            SpillDone::Looked { id, result: Err(reason) }
+            | SpillDone::Loaded { id, result: Err(reason) } => {
+                self.spills.failures_total += 1;
+                if let Err(error) = home.abort_restore(id) {
+                    tracing::error!(%id, %error, "memory is lost");
+                }
+                let result = match home.has(Target::Id(id)) {
+                    Ok(true) => Err(self.spills.not_restored_because(id, reason)),
+                    _ => Err(WireError::NotFound { what: id.to_string() }),
+                };
+                self.restored(id, result, out);
+            }
+        }
+        self.begin_spills(home);
+    }
+
+    fn written(&mut self, home: &mut Home, id: ObjectId, result: Result<(), WriteFault>) {
+        let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
+        match result {
+            Ok(()) => {
+                // The write of a smaller file does not end a recent failure.
+                if self.spills.now_ms >= self.spills.paused_until_ms {
+                    self.spills.failure = None;
+                    self.spills.is_blocked = false;
+                }
+                self.leave_memory(home, id);
+            }
+            Err(fault) => {
+                let (file, reason) = (self.spills.file_of(id), &fault.reason);
+                tracing::error!(file, bytes, reason, "an object is not spilled");
+                home.cancel_spill(id);
+                // Removes the partial file.
+                self.spills.forget_file(id);
+                self.spills.failed(id, (bytes, spare_bytes), fault);
+                self.spills.settled(id, None);
+            }
+        }
+    }
+
+    /// Removes an object that has a file from memory, unless a reader holds it.
+    fn leave_memory(&mut self, home: &mut Home, id: ObjectId) {
+        let freed = home.finish_spill(id).unwrap_or_else(|error| {
+            tracing::error!(%id, %error, "an object cannot leave memory");
+            None
+        });
+        match freed {
+            Some(bytes) => {
+                self.spills.spilled_total += 1;
+                self.spills.copied.remove(&id);
+                tracing::debug!(%id, bytes = bytes.0, "spilled");
+            }
+            // An earlier copy is still valid.
+            None if self.spills.copied.contains(&id) => {}
+            None => self.spills.forget_file(id),
+        }
+        self.spills.settled(id, freed);
+    }
+}
