@@ -5,9 +5,10 @@ use farrow_wire::{Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError
 
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, RequestContext};
-use super::convert::store_error;
+use super::convert::{store_error, wire_span};
 use super::core::clients::ClientSession;
 use super::core::quota::ReservationRequest;
+use super::core::reclaim::reclaim;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
@@ -152,7 +153,8 @@ impl NodeState {
     ) {
         self.residency.set_now(now_ms);
         self.heed_lease(now_ms, out);
-        self.answer(session, request, now_ms, wall_ns, out);
+        self.home.set_time(wall_ns);
+        self.answer(session, request, now_ms, out);
         self.residency.take_jobs(out);
         self.tell_watchers(out);
     }
@@ -165,7 +167,6 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        self.check_writer(asker.slot)?;
         let ask = RoomRequest::new(&self.home, asker.slot, body)?;
         let Self { home, quota, residency, replicas, .. } = self;
         let mut rooms = Rooms { home, quota, residency, elsewhere: replicas };
@@ -180,179 +181,220 @@ impl NodeState {
         self.admission.serve(&mut rooms, now_ms, out);
     }
 
-    fn answer(
-        &mut self,
-        session: SessionId,
-        request: Request,
-        now_ms: u64,
-        wall_ns: u64,
-        out: &mut Vec<Action>,
-    ) {
+    fn answer(&mut self, session: SessionId, request: Request, now_ms: u64, out: &mut Vec<Action>) {
         self.counts.requests += 1;
-        self.home.set_time(wall_ns);
-        let seq = request.seq;
+        let Request { seq, body } = request;
         let Some(state) = self.clients.session(session) else {
             return;
         };
-        let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
-        if slot.is_some() || is_listening {
-            // Checked before a name is taken for the request or it has any other effect.
-            let allowed = self.check_granted(session, &request.body);
-            if let Err(error) = allowed.and_then(|()| self.check_names(session, &request.body)) {
-                return out.push(answer_to(session, seq, Err(error)));
-            }
+        let (peer, slot, is_introduced) = (state.peer, state.slot, state.is_introduced());
+        if !is_introduced {
+            return self.greet(FirstRequest { session, seq, peer, now_ms }, body, out);
         }
-        let context = |slot| RequestContext { session, slot, seq, now_ms };
-        let body = match (request.body, slot) {
-            (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
-                let body = match (self.other_node(&first), &first) {
-                    (Some(node), _) => match self.carry((session, seq), peer, node, first) {
-                        Ok(action) => return out.push(action),
-                        Err(error) => Err(error),
-                    },
-                    (None, RequestBody::Listen(listen)) => self.listen(session, peer, listen),
-                    (None, RequestBody::Hello(hello)) => {
-                        self.end_earlier(peer, hello, now_ms, out);
-                        self.hello(session, peer, hello)
+        // Checked before a name is taken for the request or it has any other effect.
+        let allowed = self.check_granted(session, &body);
+        let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
+            Err(error) => Err(error),
+            Ok(()) => match (slot, body) {
+                (_, RequestBody::Watch(watch)) => {
+                    let next = self.watch(session, seq, watch, now_ms);
+                    next.map(|next| next.map(|next| ReplyBody::Watched { next }))
+                }
+                (None, _) => Err(not_first()),
+                (Some(slot), body) => {
+                    let context = RequestContext { session, slot, seq, now_ms };
+                    match self.park(context, body, out) {
+                        Ok(()) => return,
+                        Err(body) => self.route(context, body, out),
                     }
-                    _ => return,
-                };
-                let has_descriptors = matches!(body, Ok(ReplyBody::Welcome(_)));
-                let is_refused = body.is_err();
-                out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors });
-                if is_refused {
-                    out.push(Action::Close { session });
-                }
-                return;
-            }
-            (RequestBody::Handover { region_uid }, None) if !is_listening => {
-                match self.check_handover(session, peer, region_uid) {
-                    Ok(()) => return out.push(Action::HandOver { session, seq }),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Watch(watch), _) if slot.is_some() || is_listening => {
-                match self.watch(session, seq, watch, now_ms) {
-                    Ok(None) => return,
-                    Ok(Some(next)) => Ok(ReplyBody::Watched { next }),
-                    Err(error) => Err(error),
-                }
-            }
-            (_, None) | (RequestBody::Hello(_) | RequestBody::Listen(_), Some(_)) => {
-                Err(WireError::Invalid("the first message, and only that, is Hello".into()))
-            }
-            (RequestBody::Wait { targets, count, timeout_ms }, Some(slot)) => {
-                match self.wait(context(slot), &targets, count, timeout_ms, out) {
-                    Ok(None) => return,
-                    Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
-                    Err(error) => Err(error),
-                }
-            }
-            (body @ (RequestBody::Grant { .. } | RequestBody::Room(_)), Some(slot)) => {
-                match self.grant(Asker { session, seq, slot }, body, now_ms, out) {
-                    Ok(None) => return,
-                    Ok(Some(granted)) => Ok(granted),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::ReserveObjects { objects, wait_ms }, Some(slot)) => {
-                let asker = Asker { session, seq, slot };
-                let checked = self.check_writer(slot);
-                let request = ReservationRequest { asker, objects, wait_ms };
-                let home = &mut self.home;
-                match checked.and_then(|()| self.quota.reserve(home, request, now_ms, out)) {
-                    Ok(None) => return,
-                    Ok(Some(done)) => Ok(done),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Evict { bytes }, Some(slot)) => {
-                let asker = Asker { session, seq, slot };
-                let checked = self.check_writer(slot);
-                let Self { home, residency, replicas, .. } = self;
-                let mut evict =
-                    || residency.evict(home, replicas, asker, bytes).map_err(store_error);
-                match checked.and_then(|()| evict()) {
-                    Ok(None) => return,
-                    Ok(Some(evicted)) => Ok(evicted),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Restore { id: (hi, lo) }, Some(slot)) => {
-                let (asker, id) = (Asker { session, seq, slot }, ObjectId { hi, lo });
-                match self.residency.restore(&self.home, asker, id, now_ms) {
-                    Ok(None) => return,
-                    Ok(Some(done)) => Ok(done),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Fetch { target, extent, wait_ms }, Some(slot)) => {
-                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-                let wish = self.full_target(slot, &target).map(|full| wish_of(&full));
-                let key = wish.and_then(|wish| FetchKey::new(wish, extent));
-                let waiter = key.map(|key| FetchWaiter { key, session, seq, until_ms });
-                match waiter.and_then(|waiter| self.fetch(waiter, now_ms, out)) {
-                    Ok(None) => return,
-                    Ok(Some(found)) => Ok(found),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Import { origin: (hi, lo), step, wait_ms }, Some(slot)) => {
-                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-                let origin = ObjectId { hi, lo };
-                let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
-                match self.import(ask, now_ms, out) {
-                    Ok(None) => return,
-                    Ok(Some(done)) => Ok(done),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::ListAt { node, prefix, from }, Some(slot)) => {
-                match self.list_at((session, seq), slot, (node, prefix, from), out) {
-                    Ok(()) => return,
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::FindAt { node, targets }, Some(slot)) => {
-                match self.find_at((session, seq), slot, (node, targets), out) {
-                    Ok(()) => return,
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::FindLost { name }, Some(slot)) => {
-                let full = self.full_name(slot, &name);
-                let home = &self.home;
-                let asked = (session, seq);
-                match full.and_then(|full| self.cluster.find_lost(home, asked, &full, out)) {
-                    Ok(None) => return,
-                    Ok(Some(found)) => Ok(found),
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Sync { name, ask }, Some(slot)) => {
-                let full = self.full_name(slot, &name);
-                let (barriers, mut rest) = self.barriers(now_ms, out);
-                let request = context(slot);
-                match full.and_then(|name| barriers.request(request, name, ask, &mut rest)) {
-                    Ok(()) => return,
-                    Err(error) => Err(error),
-                }
-            }
-            (RequestBody::Cancel { seq: earlier }, Some(_)) => {
-                self.cancel(session, earlier, now_ms, out);
-                Ok(ReplyBody::Done)
-            }
-            (RequestBody::Goodbye, Some(_)) => {
-                self.clients.said_goodbye(session);
-                Ok(ReplyBody::Done)
-            }
-            (body, Some(slot)) => match self.park(context(slot), body, out) {
-                Ok(()) => return,
-                Err(body) => {
-                    return self.serve_now(context(slot), body, wall_ns, out);
                 }
             },
         };
-        out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors: false });
+        out.extend(answer.transpose().map(|answer| answer_to(session, seq, answer)));
     }
+
+    /// Answers the first message of a connection. Without success, the connection is closed.
+    fn greet(&mut self, first: FirstRequest, body: RequestBody, out: &mut Vec<Action>) {
+        let FirstRequest { session, seq, peer, now_ms } = first;
+        let answer = match (self.other_node(&body), body) {
+            (None, RequestBody::Handover { region_uid }) => {
+                match self.check_handover(session, peer, region_uid) {
+                    Ok(()) => return out.push(Action::HandOver { session, seq }),
+                    Err(error) => return out.push(answer_to(session, seq, Err(error))),
+                }
+            }
+            (Some(node), body) => match self.carry((session, seq), peer, node, body) {
+                Ok(action) => return out.push(action),
+                Err(error) => Err(error),
+            },
+            (None, RequestBody::Listen(listen)) => self.listen(session, peer, &listen),
+            (None, RequestBody::Hello(hello)) => {
+                self.end_earlier(peer, &hello, now_ms, out);
+                self.hello(session, peer, &hello)
+            }
+            _ => return out.push(answer_to(session, seq, Err(not_first()))),
+        };
+        let has_descriptors = matches!(answer, Ok(ReplyBody::Welcome(_)));
+        let is_refused = answer.is_err();
+        out.push(Action::Send { session, reply: Reply { seq, body: answer }, has_descriptors });
+        if is_refused {
+            out.push(Action::Close { session });
+        }
+    }
+
+    /// Serves a request of a client that waits for no name, and answers it.
+    pub(super) fn serve(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) {
+        let answer = self.route(context, body, out).transpose();
+        out.extend(answer.map(|answer| answer_to(context.session, context.seq, answer)));
+    }
+
+    /// Passes a request of a client to the part that serves it. `None`: the answer follows later.
+    fn route(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let asker = Asker { session, seq, slot };
+        self.check_right(slot, &body)?;
+        let done = match body {
+            body @ (RequestBody::Grant { .. } | RequestBody::Room(_)) => {
+                return self.grant(asker, body, now_ms, out);
+            }
+            RequestBody::ReserveObjects { objects, wait_ms } => {
+                let request = ReservationRequest { asker, objects, wait_ms };
+                return self.quota.reserve(&mut self.home, request, now_ms, out);
+            }
+            RequestBody::Evict { bytes } => {
+                let Self { home, residency, replicas, .. } = self;
+                return residency.evict(home, replicas, asker, bytes).map_err(store_error);
+            }
+            RequestBody::Restore { id: (hi, lo) } => {
+                return self.residency.restore(&self.home, asker, ObjectId { hi, lo }, now_ms);
+            }
+            RequestBody::Wait { targets, count, timeout_ms } => {
+                let ready = self.wait(context, &targets, count, timeout_ms, out)?;
+                return Ok(ready.map(ReplyBody::Ready));
+            }
+            RequestBody::Fetch { target, extent, wait_ms } => {
+                let wish = wish_of(&self.full_target(slot, &target)?);
+                let key = FetchKey::new(wish, extent)?;
+                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+                return self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out);
+            }
+            RequestBody::Import { origin: (hi, lo), step, wait_ms } => {
+                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+                let origin = ObjectId { hi, lo };
+                let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
+                return self.import(ask, now_ms, out);
+            }
+            RequestBody::ListAt { node, prefix, from } => {
+                let listed = self.list_at((session, seq), slot, (node, prefix, from), out);
+                return listed.map(|()| None);
+            }
+            RequestBody::FindAt { node, targets } => {
+                return self.find_at((session, seq), slot, (node, targets), out).map(|()| None);
+            }
+            RequestBody::FindLost { name } => {
+                let full = self.full_name(slot, &name)?;
+                return self.cluster.find_lost(&self.home, (session, seq), &full, out);
+            }
+            RequestBody::Sync { name, ask } => {
+                let full = self.full_name(slot, &name)?;
+                let (barriers, mut rest) = self.barriers(now_ms, out);
+                return barriers.request(context, full, ask, &mut rest).map(|()| None);
+            }
+            RequestBody::Delete { targets } => {
+                let deleted = self.delete_anywhere(context, &targets, out);
+                self.reclaim.soon(&self.home, now_ms);
+                return deleted;
+            }
+            RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
+                let sealed = self.seal_in_places(context, items, out);
+                self.reclaim.soon(&self.home, now_ms);
+                return sealed;
+            }
+            RequestBody::Seal { items } => self.seal_all(slot, items, now_ms, out),
+            RequestBody::Cancel { seq: earlier } => {
+                self.cancel(session, earlier, now_ms, out);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Goodbye => {
+                self.clients.said_goodbye(session);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Release { spans } => self.release(slot, spans),
+            RequestBody::Reserve { names } => self.reserve(slot, &names),
+            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all),
+            RequestBody::Unreserve { names } => self.unreserve(slot, &names),
+            RequestBody::UnreserveObjects { objects } => {
+                self.quota.reservations.take_back(slot, objects);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::ReservedObjects { objects } => {
+                self.quota.renew(&mut self.home, slot, objects);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Confirm { ids } => self.confirm(slot, &ids, now_ms),
+            RequestBody::ConfirmEarlier => self.confirm_earlier(slot, now_ms),
+            RequestBody::HoldBlock => {
+                let block = self.home.hold_block(slot).map_err(store_error)?;
+                Ok(ReplyBody::HoldBlock(wire_span(block)))
+            }
+            RequestBody::EntryPages { count } => {
+                self.quota.check_unseen(&self.home, slot)?;
+                let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
+                Ok(ReplyBody::EntryPages(wire_span(pages)))
+            }
+            RequestBody::Reclaim => {
+                reclaim(&mut self.home);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Overview { cells } => {
+                self.overview(cells).map(ReplyBody::Overview).map_err(store_error)
+            }
+            RequestBody::Stats => {
+                let stats = self.current_stats(now_ms).map_err(store_error)?;
+                Ok(ReplyBody::Stats(Box::new(stats)))
+            }
+            RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
+            RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
+            RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
+            RequestBody::DropNamespace { name } => self.drop_namespace(&name),
+            RequestBody::Namespaces => self.namespaces(),
+            RequestBody::SetRule(rule) => self.set_rule(rule),
+            RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
+            RequestBody::Rules => Ok(self.rules()),
+            RequestBody::Nodes => Ok(self.nodes()),
+            RequestBody::Forget { node } => self.forget_node(&node, now_ms),
+            RequestBody::Shutdown => {
+                out.push(Action::Stop);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Hello(_)
+            | RequestBody::Listen(_)
+            | RequestBody::Handover { .. }
+            | RequestBody::Watch(_) => Err(not_first()),
+        };
+        done.map(Some)
+    }
+}
+
+/// A message of a connection that has sent none before.
+#[derive(Debug, Clone, Copy)]
+struct FirstRequest {
+    session: SessionId,
+    seq: u64,
+    peer: PeerIdentity,
+    now_ms: u64,
+}
+
+fn not_first() -> WireError {
+    WireError::Invalid("the first message, and only that, is Hello".into())
 }

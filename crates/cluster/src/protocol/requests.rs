@@ -6,184 +6,109 @@ use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX, WireError,
-    WireTarget,
+    WireSpan, WireTarget,
 };
 
 use super::Action;
-use super::action::answer_to;
 use super::context::RequestContext;
-use super::convert::{limit, span, store_error, store_target, wire_span};
+use super::convert::{limit, span, store_error, store_target};
 use super::core::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::state::NodeState;
-use crate::protocol::core::reclaim::reclaim;
 
 impl NodeState {
-    /// Serves a request that waits for no name, and answers it. The answer to a delete may follow
-    /// later.
-    pub(super) fn serve_now(
-        &mut self,
-        context: RequestContext,
-        body: RequestBody,
-        wall_ns: u64,
-        out: &mut Vec<Action>,
-    ) {
-        let RequestContext { session, slot, seq, now_ms } = context;
-        let result = match body {
-            RequestBody::Delete { targets } => {
-                let allowed = self.check_right(slot, &RequestBody::Delete { targets: Vec::new() });
-                let limited = limit("objects in one message", targets.len(), BATCH_ITEMS_MAX);
-                let checked = allowed.and(limited);
-                let deleted = checked.and_then(|()| self.delete_anywhere(context, &targets, out));
-                self.reclaim.soon(&self.home, now_ms);
-                deleted
-            }
-            RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
-                let sealed = self.seal_in_places(context, items, wall_ns, out);
-                self.reclaim.soon(&self.home, now_ms);
-                sealed
-            }
-            body => self.serve(slot, body, now_ms, wall_ns, out).map(Some),
-        };
-        match result {
-            Ok(None) => {}
-            Ok(Some(body)) => out.push(answer_to(session, seq, Ok(body))),
-            Err(error) => out.push(answer_to(session, seq, Err(error))),
-        }
-    }
-
-    pub(super) fn serve(
+    pub(super) fn release(
         &mut self,
         slot: ClientSlot,
-        body: RequestBody,
-        now_ms: u64,
-        wall_ns: u64,
-        out: &mut Vec<Action>,
+        spans: Vec<WireSpan>,
     ) -> Result<ReplyBody, WireError> {
-        self.check_right(slot, &body)?;
-        match body {
-            RequestBody::Release { spans } => {
-                limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
-                let spans: Vec<Span> = spans.into_iter().map(span).collect();
-                self.home.release(slot, &spans).map_err(store_error)?;
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Reserve { names } => self.reserve(slot, &names),
-            RequestBody::Renew { names, are_all } => {
-                limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
-                let names = self.full_names(slot, &names)?;
-                let held: Vec<bool> =
-                    names.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
-                let left = names.into_iter().zip(&held).filter(|(_, held)| **held);
-                let left: Vec<String> = left.map(|(name, _)| name).collect();
-                self.cluster.note_reservations();
-                let mut renewed = self.home.renew(slot, &left, are_all).into_iter();
-                let ready = held.iter().map(|held| *held && renewed.next().unwrap_or(false));
-                Ok(ReplyBody::Ready(ready.collect()))
-            }
-            RequestBody::Unreserve { names } => {
-                limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
-                let names = self.full_names(slot, &names)?;
-                let results = names.iter().map(|name| self.home.unreserve(slot, name));
-                // An error of one name does not stop the others.
-                let failed = results.fold(Ok(()), Result::and);
-                self.cluster.note_reservations();
-                failed.map(|()| ReplyBody::Done).map_err(store_error)
-            }
-            RequestBody::UnreserveObjects { objects } => {
-                self.quota.reservations.take_back(slot, objects);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::ReservedObjects { objects } => {
-                self.quota.renew(&mut self.home, slot, objects);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Seal { items } => {
-                limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
-                if items.len() > 1
-                    && let Err(error) = self.check_names_of(slot, &items)
-                {
-                    return Ok(ReplyBody::Sealed(vec![Err(error); items.len()]));
-                }
-                let sealed =
-                    items.into_iter().map(|item| self.seal(slot, item, now_ms, wall_ns, out));
-                Ok(ReplyBody::Sealed(sealed.collect()))
-            }
-            RequestBody::Confirm { ids } => {
-                limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
-                for (hi, lo) in ids {
-                    self.home.confirm(slot, ObjectId { hi, lo });
-                }
-                self.admission.look_again();
-                self.reclaim.soon(&self.home, now_ms);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::ConfirmEarlier => {
-                self.home.confirm_earlier(slot);
-                self.admission.look_again();
-                self.reclaim.soon(&self.home, now_ms);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::HoldBlock => {
-                let block = self.home.hold_block(slot).map_err(store_error)?;
-                Ok(ReplyBody::HoldBlock(wire_span(block)))
-            }
-            RequestBody::EntryPages { count } => {
-                self.quota.check_unseen(&self.home, slot)?;
-                let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
-                Ok(ReplyBody::EntryPages(wire_span(pages)))
-            }
-            RequestBody::Reclaim => {
-                reclaim(&mut self.home);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Overview { cells } => {
-                self.overview(cells).map(ReplyBody::Overview).map_err(store_error)
-            }
-            RequestBody::Stats => self
-                .current_stats(now_ms)
-                .map(|stats| ReplyBody::Stats(Box::new(stats)))
-                .map_err(store_error),
-            RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
-            RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
-            RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
-            RequestBody::DropNamespace { name } => {
-                self.home.drop_namespace(&name).map_err(store_error)?;
-                self.replicas.tell_rules(&self.rules, &self.home);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Namespaces => self.namespaces(),
-            RequestBody::SetRule(rule) => self.set_rule(rule),
-            RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
-            RequestBody::Rules => Ok(self.rules()),
-            RequestBody::Nodes => Ok(self.nodes()),
-            RequestBody::Forget { node } => self.forget_node(&node, now_ms),
-            RequestBody::Shutdown => {
-                out.push(Action::Stop);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Hello(_)
-            | RequestBody::Handover { .. }
-            | RequestBody::Grant { .. }
-            | RequestBody::Room(_)
-            | RequestBody::ReserveObjects { .. }
-            | RequestBody::Wait { .. }
-            | RequestBody::Evict { .. }
-            | RequestBody::Restore { .. }
-            | RequestBody::FindLost { .. }
-            | RequestBody::Fetch { .. }
-            | RequestBody::ListAt { .. }
-            | RequestBody::FindAt { .. }
-            | RequestBody::Import { .. }
-            | RequestBody::Delete { .. }
-            | RequestBody::Sync { .. }
-            | RequestBody::Cancel { .. }
-            | RequestBody::Goodbye
-            | RequestBody::Listen(_)
-            | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),
-        }
+        limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
+        let spans: Vec<Span> = spans.into_iter().map(span).collect();
+        self.home.release(slot, &spans).map_err(store_error)?;
+        Ok(ReplyBody::Done)
     }
 
-    fn reserve(&mut self, slot: ClientSlot, names: &[String]) -> Result<ReplyBody, WireError> {
+    /// Reserves names again after a new connection; returns which of them are still the client's.
+    pub(super) fn renew(
+        &mut self,
+        slot: ClientSlot,
+        names: &[String],
+        are_all: bool,
+    ) -> Result<ReplyBody, WireError> {
+        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        let full = self.full_names(slot, names)?;
+        let held: Vec<bool> =
+            full.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
+        let left = full.into_iter().zip(&held).filter(|(_, held)| **held);
+        let left: Vec<String> = left.map(|(name, _)| name).collect();
+        self.cluster.note_reservations();
+        let mut renewed = self.home.renew(slot, &left, are_all).into_iter();
+        let ready = held.iter().map(|held| *held && renewed.next().unwrap_or(false));
+        Ok(ReplyBody::Ready(ready.collect()))
+    }
+
+    pub(super) fn unreserve(
+        &mut self,
+        slot: ClientSlot,
+        names: &[String],
+    ) -> Result<ReplyBody, WireError> {
+        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        let full = self.full_names(slot, names)?;
+        let results = full.iter().map(|name| self.home.unreserve(slot, name));
+        // An error of one name does not stop the others.
+        let failed = results.fold(Ok(()), Result::and);
+        self.cluster.note_reservations();
+        failed.map(|()| ReplyBody::Done).map_err(store_error)
+    }
+
+    /// Seals objects that replace none, or that no other node has to forget first.
+    pub(super) fn seal_all(
+        &mut self,
+        slot: ClientSlot,
+        items: Vec<SealItem>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ReplyBody, WireError> {
+        limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
+        if items.len() > 1
+            && let Err(error) = self.check_names_of(slot, &items)
+        {
+            return Ok(ReplyBody::Sealed(vec![Err(error); items.len()]));
+        }
+        let sealed = items.into_iter().map(|item| self.seal(slot, item, now_ms, out));
+        Ok(ReplyBody::Sealed(sealed.collect()))
+    }
+
+    pub(super) fn confirm(
+        &mut self,
+        slot: ClientSlot,
+        ids: &[(u64, u64)],
+        now_ms: u64,
+    ) -> Result<ReplyBody, WireError> {
+        limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+        for (hi, lo) in ids {
+            self.home.confirm(slot, ObjectId { hi: *hi, lo: *lo });
+        }
+        self.admission.look_again();
+        self.reclaim.soon(&self.home, now_ms);
+        Ok(ReplyBody::Done)
+    }
+
+    pub(super) fn confirm_earlier(
+        &mut self,
+        slot: ClientSlot,
+        now_ms: u64,
+    ) -> Result<ReplyBody, WireError> {
+        self.home.confirm_earlier(slot);
+        self.admission.look_again();
+        self.reclaim.soon(&self.home, now_ms);
+        Ok(ReplyBody::Done)
+    }
+
+    pub(super) fn reserve(
+        &mut self,
+        slot: ClientSlot,
+        names: &[String],
+    ) -> Result<ReplyBody, WireError> {
         limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
@@ -224,7 +149,6 @@ impl NodeState {
         slot: ClientSlot,
         item: SealItem,
         now_ms: u64,
-        wall_ns: u64,
         out: &mut Vec<Action>,
     ) -> Result<(u64, u64), WireError> {
         limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
@@ -259,6 +183,7 @@ impl NodeState {
             name: name.as_deref(),
             is_reserved: item.is_reserved,
         };
+        let wall_ns = self.home.now_ns();
         let seal = |node: &mut Self| match replaces {
             true => node.home.seal_replacing(slot, &request, wall_ns),
             false => {
@@ -310,7 +235,7 @@ impl NodeState {
         residency.find_entry(home, replicas, name).map_err(store_error)
     }
 
-    fn pin(
+    pub(super) fn pin(
         &mut self,
         slot: ClientSlot,
         targets: &[WireTarget],

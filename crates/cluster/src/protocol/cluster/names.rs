@@ -113,8 +113,7 @@ impl NodeState {
     /// Serves a request after its wait, if its client is still connected.
     fn serve_parked(&mut self, context: RequestContext, body: RequestBody, out: &mut Vec<Action>) {
         if self.clients.is_of(context.session, context.slot) {
-            let wall_ns = self.home.now_ns();
-            self.serve_now(context, body, wall_ns, out);
+            self.serve(context, body, out);
         }
     }
 
@@ -277,7 +276,7 @@ impl NodeState {
         let errors =
             refused.iter().map(|(name, why)| (*name, self.cluster.refusal_error(name, why)));
         let errors: BTreeMap<&str, WireError> = errors.collect();
-        let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
+        let slot = waiting.slot;
         match &waiting.body {
             RequestBody::Seal { items } if !errors.is_empty() => {
                 // If one name is refused, no object is sealed.
@@ -285,14 +284,17 @@ impl NodeState {
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
             // Names are renewed one by one: those that are not held are skipped.
-            body @ RequestBody::Renew { .. } => {
-                self.serve(slot, body.clone(), now_ms, wall_ns, out)
-            }
+            RequestBody::Renew { names, are_all } => self.renew(slot, names, *are_all),
             body => {
                 if let Some(error) = errors.into_values().next() {
                     return Err(error);
                 }
-                self.serve(slot, body.clone(), now_ms, wall_ns, out)
+                self.check_right(slot, body)?;
+                match body {
+                    RequestBody::Seal { items } => self.seal_all(slot, items.clone(), now_ms, out),
+                    RequestBody::Reserve { names } => self.reserve(slot, names),
+                    _ => Err(WireError::Invalid("a request that takes no name".into())),
+                }
             }
         }
     }

@@ -21,7 +21,6 @@ impl NodeState {
         &mut self,
         context: RequestContext,
         items: Vec<SealItem>,
-        wall_ns: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { slot, now_ms, .. } = context;
@@ -52,7 +51,7 @@ impl NodeState {
             self.replicas.replacements.insert(number, pending);
             return Ok(None);
         }
-        let sealed = self.serve(slot, RequestBody::Seal { items }, now_ms, wall_ns, out);
+        let sealed = self.seal_all(slot, items, now_ms, out);
         self.reopen(&ids);
         sealed.map(Some)
     }
@@ -77,9 +76,8 @@ impl NodeState {
             return;
         };
         if self.clients.is_of(context.session, context.slot) {
-            let wall_ns = self.home.now_ns();
             let context = RequestContext { now_ms, ..context };
-            self.serve_now(context, RequestBody::Seal { items }, wall_ns, out);
+            self.serve(context, RequestBody::Seal { items }, out);
         }
         // Where nothing was sealed the old objects are there as before.
         self.reopen(&ids);
