@@ -7,7 +7,7 @@ use farrow_wire::{
 };
 
 use super::quota::Quota;
-use super::residency::{Elsewhere, Residency, RoomSearch};
+use super::residency::{RemoteReplicas, Residency, RoomSearch};
 use crate::protocol::action::Action;
 use crate::protocol::convert::{limit, store_error, wire_span};
 
@@ -104,7 +104,7 @@ pub(in crate::protocol) struct Rooms<'a> {
     pub(in crate::protocol) home: &'a mut Home,
     pub(in crate::protocol) quota: &'a mut Quota,
     pub(in crate::protocol) residency: &'a mut Residency,
-    pub(in crate::protocol) elsewhere: &'a mut dyn Elsewhere,
+    pub(in crate::protocol) elsewhere: &'a mut dyn RemoteReplicas,
 }
 
 impl Rooms<'_> {

@@ -13,7 +13,7 @@ use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
 use crate::net::{Interests, Rules};
-use crate::protocol::core::residency::Elsewhere;
+use crate::protocol::core::residency::RemoteReplicas;
 use crate::protocol::identity::SessionId;
 use crate::protocol::rights::RightsTable;
 
@@ -175,7 +175,7 @@ impl Replicas {
     }
 }
 
-impl Elsewhere for Replicas {
+impl RemoteReplicas for Replicas {
     fn is_elsewhere(&self, id: ObjectId) -> bool {
         let Some(port) = &self.port else { return false };
         // What is being recalled may still be there, and after a restart all of it.

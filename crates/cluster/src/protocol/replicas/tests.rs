@@ -23,7 +23,7 @@ use crate::net::{Interests, NetAction, NetEvent, NetFault};
 use crate::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction, Question,
 };
-use crate::protocol::core::residency::Elsewhere;
+use crate::protocol::core::residency::RemoteReplicas;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, node_key,
 };

@@ -7,7 +7,7 @@ use farrow_memory::Length;
 use farrow_store::{EvictionCandidate, EvictionPolicy, ObjectId};
 
 /// What the residency of objects needs to know of their replicas in the memory of other nodes.
-pub(in crate::protocol) trait Elsewhere: Debug + Send + Sync {
+pub(in crate::protocol) trait RemoteReplicas: Debug + Send + Sync {
     /// Whether another node may have a replica of an object of this one.
     fn is_elsewhere(&self, id: ObjectId) -> bool;
 
@@ -22,7 +22,7 @@ pub(in crate::protocol) trait Elsewhere: Debug + Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WithoutReplicated<'a> {
     pub(super) policy: &'a dyn EvictionPolicy,
-    pub(super) elsewhere: &'a dyn Elsewhere,
+    pub(super) elsewhere: &'a dyn RemoteReplicas,
 }
 
 impl EvictionPolicy for WithoutReplicated<'_> {

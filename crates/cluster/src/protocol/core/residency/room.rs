@@ -7,7 +7,7 @@ use farrow_store::{
 use farrow_wire::{EvictedReport, ReplyBody};
 
 use super::Residency;
-use super::order::{Elsewhere, Replicated, WithoutReplicated};
+use super::order::{RemoteReplicas, Replicated, WithoutReplicated};
 use crate::protocol::context::Asker;
 use crate::protocol::core::reclaim::reclaim;
 
@@ -42,7 +42,7 @@ impl Residency {
     pub(in crate::protocol) fn find_room(
         &mut self,
         home: &mut Home,
-        elsewhere: &mut dyn Elsewhere,
+        elsewhere: &mut dyn RemoteReplicas,
         search: RoomSearch<'_>,
     ) -> Result<Vec<Span>, StoreError> {
         let RoomSearch { slot, room, want, may_evict } = search;
@@ -75,7 +75,7 @@ impl Residency {
     pub(in crate::protocol) fn begin_copy(
         &mut self,
         home: &mut Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
         bytes: Length,
         begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
     ) -> Result<Option<Vec<Span>>, StoreError> {
@@ -98,7 +98,7 @@ impl Residency {
     fn evict_or_spill(
         &mut self,
         home: &mut Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
         room: &Room,
         want: Length,
     ) -> Result<(), StoreError> {
@@ -129,7 +129,7 @@ impl Residency {
     pub(in crate::protocol) fn find_entry(
         &mut self,
         home: &mut Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
         name: Option<&str>,
     ) -> Result<bool, StoreError> {
         let names = |count: u32| {
@@ -157,7 +157,7 @@ impl Residency {
     pub(in crate::protocol) fn evict(
         &mut self,
         home: &mut Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
         asker: Asker,
         bytes: u64,
     ) -> Result<Option<ReplyBody>, StoreError> {
@@ -178,7 +178,7 @@ impl Residency {
     pub(in crate::protocol) fn kept_by_replicas(
         &self,
         home: &Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
     ) -> Result<Vec<EvictionCandidate>, StoreError> {
         match self.evicting_policy() {
             Some(policy) => home.candidates(&Replicated(WithoutReplicated { policy, elsewhere })),
@@ -195,7 +195,7 @@ impl Residency {
     fn make_room(
         &mut self,
         home: &mut Home,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: &dyn RemoteReplicas,
         room: &Room,
     ) -> Result<(), StoreError> {
         let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
@@ -237,7 +237,7 @@ mod tests {
         wanted: u64,
     }
 
-    impl Elsewhere for Replicas {
+    impl RemoteReplicas for Replicas {
         fn is_elsewhere(&self, id: ObjectId) -> bool {
             self.of.contains(&id)
         }
