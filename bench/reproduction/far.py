@@ -17,7 +17,6 @@ from reproduction.experiment import (
     Experiment,
     Room,
     View,
-    factor,
     number,
     rate,
 )
@@ -88,6 +87,7 @@ class Network(Experiment):
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
         View(f"{SCATTER}, calls", "Scatter-gather: the network", "", chart="", digits=1),
         View(f"{CYCLES}, calls", "Temporal cycles: the network", "", chart="", digits=1),
+        View("over memory", "gRPC over segments in memory, common batches", "times", digits=1),
         View("a hit", "A hit alone", "ns", digits=0),
     )
 
@@ -103,6 +103,8 @@ class Network(Experiment):
                     answer = network.run(program, "compare", str(path), *work, *network.WAYS[way])
                     for place, key in ((PRIVATE, "private"), (MAPPED, "mapped"), (GRPC, "network")):
                         yield Sample(way, place, pattern, "s", answer[key]["times"])
+                    slower = answer["network_over_mapped"]
+                    yield Sample(way, TITLES[pattern], "over memory", "times", [slower])
                     for what, value in _calls(answer).items():
                         yield Sample(way, what, f"{pattern}, calls", what, [value])
                     replay = answer["replay"]
@@ -111,14 +113,11 @@ class Network(Experiment):
                             yield Sample(TITLES[pattern], one, "a hit", "ns", [replay[f"{one}_ns"]])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Time over the network by time with segments in memory, in the same run of the program."""
+        """Time over the network by time with segments in memory, over the batches that both did."""
 
         def over(design: str, end: str, pattern: str) -> str | None:
-            near, far = (
-                cells.get(pattern, f"{design}, {end}", place, rate) for place in (MAPPED, GRPC)
-            )
-            found = factor(near, far, 1)
-            return None if found is None else f"{found} ({_DESIGNS[design]})"
+            found = cells.get("over memory", f"{design}, {end}", TITLES[pattern])
+            return None if found is None else f"{found:.1f} times ({_DESIGNS[design]})"
 
         found: dict[str, str | None] = {}
         for word, end in (("cache", "large cache"), ("none", "no cache"), ("hits", "all hits")):
@@ -177,6 +176,9 @@ class Caches(Experiment):
                         yield Sample(size, way, f"{pattern}, {day}", "s", times)
                         hits = _calls(answer)["hits, %"]
                         yield Sample(size, way, f"{pattern}, {day}, hits", "%", [hits])
+                        # Over the same batches, with segments in memory, in the same run.
+                        slower = answer["network_over_mapped"]
+                        yield Sample(size, way, f"{pattern}, {day}, slower", "times", [slower])
 
     @staticmethod
     def _ways(size: str, is_short: bool) -> dict[str, list[str]]:
@@ -199,6 +201,7 @@ class Caches(Experiment):
             for day in _DAYS:
                 texts = [self._sizes(cells, f"{pattern}, {day}", design) for design in _DESIGNS]
                 found[f"{pattern}, {day}"] = "; ".join(filter(None, texts)) or None
+                found[f"faster {pattern}, {day}"] = self._faster(cells, f"{pattern}, {day}")
             found[pattern] = found[f"{pattern}, busy"]
             found[f"hits {pattern}"] = self._hits(cells, f"{pattern}, busy, hits")
         return found
@@ -212,6 +215,17 @@ class Caches(Experiment):
             if speed is not None:
                 parts.append(f"{speed:,.0f} ({policy if not number(size) else size})")
         return f"{_DESIGNS[design]}: {', '.join(parts)} rows/s" if parts else None
+
+    @staticmethod
+    def _faster(cells: Cells, variant: str) -> str | None:
+        """Memory over the network with the largest cache."""
+        sizes = cells.cases(variant)
+        texts = []
+        for design, words in _DESIGNS.items():
+            found = cells.get(f"{variant}, slower", sizes[-1], f"{design}, LRU") if sizes else None
+            if found is not None:
+                texts.append(f"{found:.1f} times ({words}, {sizes[-1]})")
+        return "; ".join(texts) or None
 
     @staticmethod
     def _hits(cells: Cells, variant: str) -> str | None:
