@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import farrow
-from conftest import LIMIT_SECONDS, wait_until
+from conftest import LIMIT_SECONDS, run_python, wait_until
 from farrow import backup
 from farrow.backup import _manifest
 
@@ -380,6 +381,29 @@ def test_a_failed_backup_leaves_the_former_one(client: farrow.Client, folder: Pa
 
     with pytest.raises(RuntimeError, match="no more"):
         backup.create(client, folder, progress=fail)
+    assert backup.verify(folder).id == first.id
+    assert os.listdir(folder / "data") == [first.id]
+
+
+# Saves objects to a folder where no file may have more than a megabyte.
+LIMITED = """
+import resource, sys
+import farrow
+from farrow import backup
+client = farrow.connect(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    backup.create(client, sys.argv[2])
+except OSError as error:
+    print(type(error).__name__, error.errno)
+"""
+
+
+def test_a_full_disk_leaves_the_former_backup(client: farrow.Client, folder: Path) -> None:
+    client.put(b"1", "one")
+    first = backup.create(client, folder)
+    client.put(bytes(4 * MIB), "large")
+    assert run_python(LIMITED, client.address, str(folder)) == f"OSError {errno.EFBIG}\n"
     assert backup.verify(folder).id == first.id
     assert os.listdir(folder / "data") == [first.id]
 

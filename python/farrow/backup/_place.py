@@ -146,7 +146,8 @@ class Place:
             with self._filesystem.open_output_stream(self._full(path)) as stream:
                 stream.write(data)
             return
-        beside = self._full(f".{path}.{os.getpid()}")
+        # The lock of the folder is held: what has this name is a killed backup's.
+        beside = self._full(f".{path}.new")
         with open(beside, "wb") as file:
             file.write(data)
             file.flush()
