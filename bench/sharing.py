@@ -11,14 +11,11 @@ run.  Writes the raw samples and a table to bench/results/.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib.util
 import multiprocessing
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,15 +30,15 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
+from harness.node import START_SECONDS_MAX, running_node  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
 import farrow.sharing  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-START_SECONDS_MAX = 60.0
 PATHS = ("reference", "own path")
 CASES = (
     ("pipe", "`multiprocessing.Pipe`: the table there, a sum back"),
@@ -77,27 +74,6 @@ def answer(connection: Any) -> None:
     """The process at the other end of the pipe."""
     while (value := connection.recv()) is not None:
         connection.send(total(value))
-
-
-@contextlib.contextmanager
-def node(memory: int) -> Iterator[str]:
-    """A node; its socket."""
-    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
-        socket = str(Path(folder) / "node.sock")
-        command = [sys.executable, "-m", "farrow.cli", "node", "--unsupervised", "--socket", socket]
-        command += ["--memory", str(memory)]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + START_SECONDS_MAX
-            while time.monotonic() < until:
-                with contextlib.suppress(farrow.Disconnected):
-                    farrow.connect(socket).close()
-                    break
-                time.sleep(0.05)
-            yield socket
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(START_SECONDS_MAX)
 
 
 def use(path: str) -> None:
@@ -157,7 +133,7 @@ def measure_pool(run: Run, table: pa.Table, rounds: int) -> None:
             for number in range(rounds + 1):
                 work = lambda pool=pool: pool.apply(half, (table,))  # noqa: E731
                 found = work() if number == 0 else run.measure("result", path, work)
-                assert found.num_rows == table.num_rows // 2
+                assert found.equals(half(table))
                 del found
 
 
@@ -166,7 +142,7 @@ def table_in(address: str) -> pa.Table:
     return farrow.connect(address).get("table")
 
 
-def measure_dask(run: Run, address: str, rounds: int) -> None:
+def measure_dask(run: Run, address: str, wanted: float, rounds: int) -> None:
     """A new input each round: Dask keeps what it has received."""
     import distributed
 
@@ -190,10 +166,8 @@ def measure_dask(run: Run, address: str, rounds: int) -> None:
                     task = client.submit(total, source, workers=[second], pure=False)
                     return float(task.result())
 
-                if number == 0:
-                    move()
-                else:
-                    run.measure("dask", path, move)
+                found = move() if number == 0 else run.measure("dask", path, move)
+                assert found == wanted
                 del source
     farrow.sharing.uninstall()
 
@@ -202,7 +176,11 @@ def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
     """All cases."""
     run = Run()
     source = table_of(rows)
-    with node(source.nbytes * 2 + (256 << 20)) as address:
+    memory = source.nbytes * 2 + (256 << 20)
+    with (
+        tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder,
+        running_node(Path(folder), memory) as address,
+    ):
         client = farrow.connect(address)
         client.put(source, "table")
         table = client.get("table")
@@ -217,7 +195,7 @@ def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
         if importlib.util.find_spec("distributed") is None:
             notes.append("Dask is not installed.")
         else:
-            measure_dask(run, address, rounds)
+            measure_dask(run, address, total(table), rounds)
         use("reference")
         notes.append(f"The reference has {len(ForkingPickler.dumps(table))} B.")
         farrow.sharing.uninstall()
