@@ -982,15 +982,26 @@ class Client:
             ...     events.next(timeout=5.0).name
             'subscribe/1'
         """
-    def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
+    def huge_table(
+        self,
+        name: str,
+        schema: Schema | None = None,
+        *,
+        sort_by: str | None = None,
+        partition_by: Iterable[str] | None = None,
+    ) -> HugeTable:
         """Open a table whose rows are in the memory of many nodes; see ``farrow.huge``.
 
-        With a schema, the table is created if it does not exist.
+        With a schema, the table is created if it does not exist.  A table that is created with an
+        order or with partitions keeps them: an append that breaks them is refused.
 
         Args:
             name: up to 200 bytes of UTF-8, including the name of the namespace.
             schema: a ``pyarrow.Schema``, or anything with ``__arrow_c_schema__``; None: the table
                 must exist.
+            sort_by: a column of integers, dates or times by which the rows ascend, in the order of
+                their positions; with partitions, the rows of each partition.  It has no nulls.
+            partition_by: names of columns that have one value in each chunk, or only nulls.
 
         Returns:
             The table.
@@ -998,7 +1009,8 @@ class Client:
         Raises:
             NotFound: the table does not exist, and no schema was given.
             InvalidArgument: the table has another schema (the message names the first difference),
-                or an object of this name is not a huge table.
+                order or partitions, an object of this name is not a huge table, or a column cannot
+                have an order.
             FarrowError: a node that may store the table is lost; the message names the node.
 
         Examples:
@@ -1393,6 +1405,25 @@ class HugeTable:
             ['price']
         """
     @property
+    def sort_by(self) -> str | None:
+        """The column by which the rows of each partition ascend; None: they have no order.
+
+        Examples:
+            >>> schema = pa.schema({"day": pa.date32(), "price": pa.float64()})
+            >>> client.huge_table("HugeTable.sort_by", schema, sort_by="day").sort_by
+            'day'
+        """
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns that have one value in each chunk.
+
+        Examples:
+            >>> schema = pa.schema({"country": pa.string(), "price": pa.float64()})
+            >>> table = client.huge_table("partition_by", schema, partition_by=["country"])
+            >>> table.partition_by
+            ('country',)
+        """
+    @property
     def rows(self) -> int:
         """The number of rows: one more than the position of the last row, gaps included.
 
@@ -1443,8 +1474,9 @@ class HugeTable:
         Raises:
             RowsTaken: some of these rows exist already.
             InvalidArgument: there are no rows, the schema differs (the message names the first
-                difference), the table would have more than 2^63 - 1 rows, or the node does not
-                exist.
+                difference), the rows break the order or the partitions of the table (the message
+                has the values), ``statistics`` is false for such a table, the table would have
+                more than 2^63 - 1 rows, or the node does not exist.
             Timeout: a concurrent append won each attempt.
             OutOfMemory, QuotaExceeded, ...: as ``Client.put``.
 

@@ -187,12 +187,21 @@ def _column_guarantee(
     # Comparisons with NaN are false in both directions, so no bound holds for it.
     if found.has_nan:
         return parts
+    if found.nulls == 0 and _is_one_value(found):
+        return [*parts, field == found.min]
     for bound, compare in ((found.min, pc.Expression.__ge__), (found.max, pc.Expression.__le__)):
         if bound is None or not _is_comparable(bound):
             continue
         part = compare(field, bound)
         parts.append(part if found.nulls == 0 else part | field.is_null())
     return parts
+
+
+def _is_one_value(found: ColumnStatistics) -> bool:
+    """Whether all rows have one value.  The two zeros of a float are equal, and two values."""
+    if not (found.is_min_exact and found.is_max_exact) or pa.types.is_floating(found.min.type):
+        return False
+    return bool(found.min.equals(found.max)) and _is_comparable(found.min)
 
 
 def _is_comparable(bound: pa.Scalar) -> bool:

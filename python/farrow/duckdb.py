@@ -13,26 +13,18 @@ query.  Between queries it holds nothing in memory::
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow.dataset as ds
-
-from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset
+from farrow._attached import NewestRows, table_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import duckdb
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     from farrow import Client
 
 __all__ = ["attach", "detach"]
-
-# Names of the parts of a huge table: `<table>/<id of its root>/...`.
-_PART = re.compile(r"/[0-9a-f]{32}/")
 
 
 def attach(
@@ -61,9 +53,9 @@ def attach(
     from farrow import connect
 
     client = connect() if client is None else client
-    chosen = _table_names(client) if names is None else list(names)
+    chosen = table_names(client) if names is None else list(names)
     for name in chosen:
-        connection.register(name, _NewestRows(name, client))
+        connection.register(name, NewestRows(name, client))
     return chosen
 
 
@@ -76,63 +68,3 @@ def detach(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
     """
     for name in names:
         connection.unregister(name)
-
-
-def _table_names(client: Client) -> list[str]:
-    listed = client.list(all_nodes=True)
-    names = set()
-    for one in listed.select(["name", "kind"]).to_pylist():
-        name = one["name"]
-        if name and one["kind"] in ("table", "record_batch") and not _PART.search(name):
-            names.add(name)
-    return sorted(names)
-
-
-class _NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
-    """A dataset that opens its table for each scan.
-
-    DuckDB asks for the schema and for scanners only. Methods that would read this object's own
-    rows, of which it has none, ask a dataset of the newest rows instead.
-    """
-
-    def __init__(self, name: str, client: Client) -> None:
-        is_huge = _HUGE_TABLE_KEY in client.metadata(name)
-        schema = client.huge_table(name).schema if is_huge else dataset(name, client).schema
-        super().__init__(schema.empty_table())
-        self._name = name
-        self._client = client
-
-    def _open(self) -> FarrowDataset:
-        from farrow import InvalidArgument
-
-        newest = dataset(self._name, self._client)
-        if not newest.schema.equals(self.schema):
-            raise InvalidArgument(f"table {self._name!r} has another schema now: attach it again")
-        return newest
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a dataset over shared memory cannot be pickled; attach it there")
-
-    def scanner(self, *arguments: Any, **options: Any) -> ds.Scanner:
-        return self._open().scanner(*arguments, **options)
-
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
-        return self._open().get_fragments(filter)
-
-    def count_rows(self, *arguments: Any, **options: Any) -> int:
-        return self._open().count_rows(*arguments, **options)
-
-    def filter(self, expression: pc.Expression) -> FarrowDataset:
-        return self._open().filter(expression)
-
-    def sort_by(self, *arguments: Any, **options: Any) -> Any:
-        return self._open().sort_by(*arguments, **options)
-
-    def join(self, *arguments: Any, **options: Any) -> Any:
-        return self._open().join(*arguments, **options)
-
-    def join_asof(self, *arguments: Any, **options: Any) -> Any:
-        return self._open().join_asof(*arguments, **options)
-
-    def replace_schema(self, schema: pa.Schema) -> Any:
-        return self._open().replace_schema(schema)

@@ -16,6 +16,14 @@ copied, and compute, Acero, DuckDB and polars use it as any other::
     trades.table(version=1)["price"].to_pylist()             # [1.5, 2.5], also after later appends
     [(part.node, part.rows) for part in trades.partitions()]
 
+A table created with ``sort_by=`` or ``partition_by=`` keeps that order and these partitions: an
+append that breaks them is refused, with the values in the error.  ``farrow.dataset`` and the
+engines read only the partitions and the range that a filter leaves::
+
+    ticks = client.huge_table("ticks", pa.schema({"ts": pa.int64()}), sort_by="ts")
+    ticks.append(pa.table({"ts": [1, 2, 2]}))
+    ticks.sort_by                                            # "ts"
+
 Each append atomically makes the next version; of two appends of the same rows one fails.  A version
 never changes, and a reader that sees a version sees all earlier ones.  While a node of a table is
 lost, reads raise an error that names the node; they never return a table without its rows.  Chunks

@@ -71,7 +71,37 @@ KINDS: list[tuple[pa.DataType, Callable[[random.Random], Any]]] = [
     (pa.duration("ms"), lambda rng: dt.timedelta(seconds=_signed(rng))),
     (pa.dictionary(pa.int8(), pa.string()), _text),
     (pa.dictionary(pa.int32(), pa.int64()), _signed),
+    (pa.dictionary(pa.uint8(), pa.float64()), _float),
+    (pa.dictionary(pa.int16(), pa.timestamp("us", "UTC")), _zoned),
+    (pa.dictionary(pa.int64(), pa.decimal128(10, 2)), _decimal),
+    (pa.string_view(), _text),
+    (pa.binary_view(), lambda rng: _text(rng).encode()),
+    (pa.large_binary(), lambda rng: _text(rng).encode()),
+    (pa.decimal32(7, 2), _decimal),
+    (pa.decimal64(12, 2), _decimal),
+    (pa.time32("ms"), lambda rng: dt.time(rng.randrange(24), 5)),
+    (pa.time64("ns"), lambda rng: dt.time(rng.randrange(24), 5)),
+    (pa.timestamp("ms"), _time),
+    (pa.timestamp("ns", "America/New_York"), _zoned),
+    (pa.duration("ns"), lambda rng: dt.timedelta(seconds=_signed(rng))),
+    (pa.null(), lambda _: None),
+    (pa.list_(pa.int64()), lambda rng: [_signed(rng)] * rng.randrange(3)),
+    (pa.large_list(pa.string()), lambda rng: [_text(rng)] * rng.randrange(3)),
+    (pa.list_(pa.float32(), 2), lambda rng: [_float(rng), _float(rng)]),
+    (pa.map_(pa.string(), pa.int64()), lambda rng: [(_text(rng), _signed(rng))]),
 ]
+# Those whose sorted chunks are read in part.
+RANGED = [
+    one
+    for one in KINDS
+    if pa.types.is_integer(one[0]) or pa.types.is_timestamp(one[0]) or pa.types.is_date(one[0])
+]
+# Columns that are filtered by nulls only: Arrow compares no such values.
+NESTED = (pa.types.is_nested, pa.types.is_null)
+
+
+def _has_order(values: list[Any]) -> bool:
+    return all(value is not None and value == value for value in values)
 
 
 class RandomTable:
@@ -79,7 +109,7 @@ class RandomTable:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.kinds = self.rng.sample(KINDS, 4)
+        self.kinds = [self.rng.choice(RANGED), *self.rng.sample(KINDS, 3)]
         names = [f"c{number}" for number in range(len(self.kinds))]
         fields = [pa.field(name, kind) for name, (kind, _) in zip(names, self.kinds, strict=True)]
         inner, self.inner = self.rng.choice(KINDS[:19])
@@ -103,17 +133,35 @@ class RandomTable:
         common = make(self.rng) if self.rng.random() < 0.3 else None
         values = [make(self.rng) if common is None else common for _ in range(rows)]
         holes = [None if self.rng.random() < nulls else value for value in values]
+        if self.rng.random() < 0.4 and not pa.types.is_nested(kind) and _has_order(holes):
+            holes.sort(reverse=self.rng.random() < 0.4)
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         array = pa.array(holes, plain)
         return array.dictionary_encode().cast(kind) if plain != kind else array
 
     def filter(self) -> pc.Expression:
         """A random filter: comparisons, null tests and lists of values, joined."""
+        if self.rng.random() < 0.3:
+            return self._range()
         expression = self._term()
         for _ in range(self.rng.randrange(3)):
             other = self._term()
             expression = expression & other if self.rng.random() < 0.6 else expression | other
         return ~expression if self.rng.random() < 0.15 else expression
+
+    def _range(self) -> pc.Expression:
+        """Comparisons of the first column, as engines make them of a range."""
+        kind, make = self.kinds[0]
+        field = pc.field("c0")
+        low, high = (pa.scalar(make(self.rng), kind) for _ in range(2))
+        least = field > low if self.rng.random() < 0.5 else field >= low
+        most = field < high if self.rng.random() < 0.5 else field <= high
+        shape = self.rng.randrange(4)
+        if shape == 0:
+            return field == low
+        if shape == 1:
+            return self.rng.choice([least, most])
+        return least & most if shape == 2 else (least & most) & field.is_valid()
 
     def _term(self) -> pc.Expression:
         number = self.rng.randrange(len(self.kinds) + 1)
@@ -125,6 +173,8 @@ class RandomTable:
             kind, make = self.kinds[number]
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         choice = self.rng.random()
+        if any(is_so(kind) for is_so in NESTED):
+            choice /= 5
         if choice < 0.1:
             return field.is_null()
         if choice < 0.2:

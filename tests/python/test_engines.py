@@ -269,6 +269,7 @@ def test_ibis_reads_attached_names(
     trades: farrow.HugeTable, client: farrow.Client, scans: list[tuple[Any, int]]
 ) -> None:
     ibis: Any = pytest.importorskip("ibis", reason="ibis-framework is not installed")
+    pytest.importorskip("pyarrow_hotfix", reason="ibis-framework[duckdb] is not installed")
     from farrow.duckdb import attach
 
     connection = ibis.duckdb.connect()
@@ -279,9 +280,61 @@ def test_ibis_reads_attached_names(
     assert scans[-1][1] == 1
 
 
-def test_datafusion_prunes_fragments(trades: farrow.HugeTable) -> None:
+@pytest.fixture
+def fragments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Filter and number of fragments of each scan of DataFusion."""
+    seen: list[tuple[str, int]] = []
+    plain = farrow.dataset.FarrowDataset.get_fragments
+
+    def get_fragments(self: Any, filter: Any = None) -> Any:
+        found = list(plain(self, filter))
+        seen.append((str(filter), len(found)))
+        return iter(found)
+
+    monkeypatch.setattr(farrow.dataset.FarrowDataset, "get_fragments", get_fragments)
+    return seen
+
+
+def test_datafusion_prunes_fragments(
+    trades: farrow.HugeTable, fragments: list[tuple[str, int]]
+) -> None:
     datafusion: Any = pytest.importorskip("datafusion", reason="datafusion is not installed")
     context = datafusion.SessionContext()
     context.register_dataset("trades", trades.dataset())
     [batch] = context.sql("select count(*), sum(price) from trades where n < 10").collect()
     assert [column[0].as_py() for column in batch.columns] == [10, 45.0]
+    assert fragments[-1][1] == 1
+
+
+def test_datafusion_finds_attached_names(
+    trades: farrow.HugeTable, client: farrow.Client, fragments: list[tuple[str, int]]
+) -> None:
+    datafusion: Any = pytest.importorskip("datafusion", reason="datafusion is not installed")
+    from farrow.datafusion import attach, detach
+
+    client.put(pa.table({"n": [250_001], "note": ["late"]}), "Notes/to.day")
+    client.put(b"no rows", "bytes")
+    context = datafusion.SessionContext()
+    names = attach(context, client)
+    assert names == ["Notes/to.day", "trades"]
+
+    def rows(query: str) -> list[Any]:
+        return context.sql(query).to_arrow_table().to_pylist()
+
+    where = "where n between 250000 and 250009"
+    found = rows(f"select count(*) as c, sum(price) as s from trades {where}")
+    assert found == [{"c": IN_RANGE[0], "s": IN_RANGE[1]}]
+    assert fragments[-1][1] == 1
+    joined = 'select price, note from trades t join "Notes/to.day" using (n)'
+    assert rows(joined) == [{"price": 250_001.0, "note": "late"}]
+    # Later rows are seen, and attaching again is no error.
+    trades.append(pa.table({"n": [-1], "price": [0.5]}))
+    assert rows("select price from trades where n < 0") == [{"price": 0.5}]
+    assert fragments[-1][1] == 1
+    assert rows("select count(*) as c from trades") == [{"c": CHUNKS * ROWS + 1}]
+    assert attach(context, client) == names
+    detach(context, names)
+    with pytest.raises(Exception, match="not found"):
+        rows("select * from trades")
+    with pytest.raises(farrow.NotFound):
+        attach(context, client, ["none"])

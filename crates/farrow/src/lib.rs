@@ -45,7 +45,7 @@ pub use farrow_wire::{
     EvictedReport, MemberInfo, Members, NamespaceReport, NamespaceSpec, PartSpec, Reach, Rights,
     Rule,
 };
-pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, WaitFor};
+pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, TableOptions, WaitFor};
 pub use interrupt::CancelToken;
 pub use key::ObjectKey;
 pub use memory::pool::PoolStats;

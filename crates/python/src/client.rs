@@ -10,7 +10,7 @@ use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
 use crate::{huge, labels, listing, outgoing, part, plain, pool, warm};
-use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
+use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, TableOptions, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -519,15 +519,21 @@ impl Client {
     }
 
     #[doc = doc!("Client.huge_table")]
-    #[pyo3(signature = (name, schema=None))]
+    #[pyo3(signature = (name, schema=None, *, sort_by=None, partition_by=None))]
     fn huge_table(
         &self,
         py: Python<'_>,
         name: &str,
         schema: Option<&Bound<'_, PyAny>>,
+        sort_by: Option<&str>,
+        partition_by: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<huge::HugeTable> {
         let open = self.open()?;
-        huge::open(py, &open.client, name, schema)
+        let partition_by = partition_by.map(|names| part::names("partition_by", names));
+        let partition_by = partition_by.transpose()?.unwrap_or_default();
+        let partition_by: Vec<&str> = partition_by.iter().map(String::as_str).collect();
+        let options = TableOptions { sort_by, partition_by: &partition_by };
+        huge::open(py, &open.client, name, schema, &options)
     }
 
     #[doc = doc!("Client.subscribe")]

@@ -9,12 +9,12 @@ use crate::waiting::without_gil;
 use farrow::arrow::statistics::{
     Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
 };
-use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, WaitFor};
+use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, TableOptions, WaitFor};
 use farrow_capi::convert;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict, PyBytes, PyList};
+use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
 #[doc = doc!("HugeTable")]
 #[pyclass(frozen, module = "farrow", name = "HugeTable")]
@@ -28,9 +28,10 @@ pub fn open(
     client: &Client,
     name: &str,
     schema: Option<&Bound<'_, PyAny>>,
+    options: &TableOptions<'_>,
 ) -> PyResult<HugeTable> {
     let schema = schema.map(incoming::schema).transpose()?;
-    let table = without_gil(py, || client.huge_table(name, schema.as_ref()))?;
+    let table = without_gil(py, || client.huge_table_with(name, schema.as_ref(), options))?;
     Ok(HugeTable { table })
 }
 
@@ -90,6 +91,18 @@ impl HugeTable {
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.empty(py)?.into_bound(py).getattr("schema")
+    }
+
+    #[doc = doc!("HugeTable.sort_by")]
+    #[getter]
+    fn sort_by(&self) -> Option<&str> {
+        self.table.sort_by()
+    }
+
+    #[doc = doc!("HugeTable.partition_by")]
+    #[getter]
+    fn partition_by<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.table.partition_by())
     }
 
     #[doc = doc!("HugeTable.rows")]

@@ -5,6 +5,17 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyString};
 
+/// Names of columns, as an argument has them.
+pub fn names(argument: &str, columns: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    // A string is a sequence of strings too.
+    if columns.is_instance_of::<PyString>() {
+        let text = format!("{argument}: a list of names, not the string {}", columns.repr()?);
+        return Err(PyTypeError::new_err(text));
+    }
+    let names = columns.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>();
+    names.map_err(|error| PyTypeError::new_err(format!("{argument}: a list of names: {error}")))
+}
+
 /// The requested part; `None`: the whole object.
 pub fn read(
     columns: Option<&Bound<'_, PyAny>>,
@@ -15,15 +26,7 @@ pub fn read(
     }
     let mut part = PartSpec::default();
     if let Some(columns) = columns {
-        // A string is a sequence of strings too.
-        if columns.is_instance_of::<PyString>() {
-            let text = format!("columns: a list of names, not the string {}", columns.repr()?);
-            return Err(PyTypeError::new_err(text));
-        }
-        let names = columns.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>();
-        let wrong =
-            |error: PyErr| PyTypeError::new_err(format!("columns: a list of names: {error}"));
-        part.columns = Some(names.map_err(wrong)?);
+        part.columns = Some(names("columns", columns)?);
     }
     if let Some(rows) = rows {
         let Ok(rows) = rows.cast::<PySlice>() else {

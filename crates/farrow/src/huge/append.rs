@@ -9,7 +9,7 @@ use farrow_store::ObjectId;
 use super::labels::{self, ChunkNode, VERSIONS_MAX};
 use super::layout::{Clash, Partition, ROWS_MAX};
 use super::place::{Place, SealedObject};
-use super::statistics::ChunkCount;
+use super::statistics::{ChunkCount, SMALL_BYTES_MAX};
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
@@ -47,7 +47,8 @@ impl HugeTable {
     /// # Errors
     ///
     /// [`Error::RowsTaken`] if some of the rows exist; [`Error::InvalidArgument`] for no rows,
-    /// another schema, with the first difference, and rows beyond `i64`; [`Error::NodeLost`] names
+    /// another schema, with the first difference, rows that break the order or the partitions of
+    /// the table, with the values, and rows beyond `i64`; [`Error::NodeLost`] names
     /// a node that has chunks, or should receive this one; [`Error::Timeout`] when concurrent
     /// appends win every race; [`Error::NotFound`] when the table was dropped; and the errors of
     /// [`Client::put`](crate::Client::put) about memory.
@@ -65,15 +66,25 @@ impl HugeTable {
         self.next(options.position, rows)?;
         let place = Place::to_append(&self.client, options.node)?;
         let node = self.join(&place, deadline)?;
-        let count = ChunkCount::new(schema, batches, options.statistics);
+        let count = ChunkCount::new(schema, batches, self.wanted_statistics(options)?);
         let zero = labels::chunk_metadata(0, rows, count.placeholder())?;
         let wait = options.timeout;
         let unnamed = ObjectOptions { metadata: Some(&zero), wait, ..ObjectOptions::default() };
         let mut draft = count.beside(|| place.draft(value, &unnamed))?;
         let statistics = count.finish();
+        let keys = match self.order.is_empty() {
+            true => None,
+            false => {
+                let found = statistics.as_deref();
+                let found = found.and_then(|text| self.decode_statistics(text, rows));
+                Some(self.new_keys(found.as_ref())?)
+            }
+        };
         let mut races = 0_u64;
         loop {
             let (version, position) = self.next(options.position, rows)?;
+            // Whoever wins this version has seen all earlier ones, and compared with them.
+            keys.iter().try_for_each(|keys| self.check_order(keys, version, position))?;
             let metadata = labels::chunk_metadata(position, rows, statistics.clone())?;
             let name = labels::chunk_name(&self.name, self.root, version);
             if let Some(sealed) = draft.seal(&name, &metadata)? {
@@ -89,6 +100,19 @@ impl HugeTable {
                 return Err(Error::Timeout { what, waited_ms: millis(started.elapsed()) });
             }
             wait_for_name(&self.client, &name, RACE_PIECE, deadline)?;
+        }
+    }
+
+    /// The least room for statistics of a small chunk; `None`: no statistics.
+    fn wanted_statistics(&self, options: &AppendOptions<'_>) -> Result<Option<usize>, Error> {
+        match (self.order.is_empty(), options.statistics) {
+            (true, is_wanted) => Ok(is_wanted.then_some(SMALL_BYTES_MAX)),
+            // Room for all fields that are reserved for a large chunk.
+            (false, true) => Ok(Some(labels::STATISTICS_BYTES_MAX)),
+            (false, false) => Err(Error::InvalidArgument(format!(
+                "rows without statistics for huge table {:?}, which is sorted or partitioned",
+                self.name
+            ))),
         }
     }
 

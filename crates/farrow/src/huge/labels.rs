@@ -9,19 +9,28 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use farrow_arrow::SchemaNode;
 use farrow_store::{Metadata, NAME_BYTES_MAX, ObjectId};
 
+use super::keys::TableOrder;
 use crate::error::Error;
 
 /// Version of this layout, recorded in the metadata of the root.
 const FORMAT: &str = "1";
+/// The same with an order or partitions, which a client that knows only the first would break.
+const ORDERED_FORMAT: &str = "2";
 
 const FORMAT_KEY: &str = "farrow.huge_table";
 const POSITION_KEY: &str = "position";
 const ROWS_KEY: &str = "rows";
 pub(super) const STATISTICS_KEY: &str = "statistics";
+const SORT_KEY: &str = "sort_by";
+const PARTITION_KEY: &str = "partition_by";
 const NODE_KEY: &str = "node";
 const REGION_KEY: &str = "region";
+
+/// The longest statistics of a chunk: in base64, they fit into its metadata with its other pairs.
+pub(super) const STATISTICS_BYTES_MAX: usize = 3000;
 
 /// Digits of a version, or of a member's number.
 const NUMBER_DIGITS: usize = 10;
@@ -81,19 +90,56 @@ pub(super) fn version_of(prefix: &str, name: &str) -> Option<u64> {
     (digits.len() == NUMBER_DIGITS).then(|| digits.parse().ok())?
 }
 
-pub(super) fn root_metadata() -> Result<Metadata, Error> {
-    pairs([(FORMAT_KEY, FORMAT.to_owned())])
+pub(super) fn root_metadata(order: &TableOrder) -> Result<Metadata, Error> {
+    let format = if order.is_empty() { FORMAT } else { ORDERED_FORMAT };
+    pairs([(FORMAT_KEY, format.to_owned())].into_iter().chain(encode_order(order)))
 }
 
 /// Checks that an object is the root of a table in a layout known to this client.
 pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
     match metadata.get(FORMAT_KEY) {
-        Some(FORMAT) => Ok(()),
+        Some(FORMAT | ORDERED_FORMAT) => Ok(()),
         Some(other) => Err(Error::InvalidArgument(format!(
-            "huge table {name:?} has layout {other}, this client knows {FORMAT}"
+            "huge table {name:?} has layout {other}, this client knows {FORMAT} to {ORDERED_FORMAT}"
         ))),
         None => Err(Error::InvalidArgument(format!("object {name:?} is no huge table"))),
     }
+}
+
+/// The numbers of an order as the root's metadata has them.
+fn encode_order(order: &TableOrder) -> Vec<(&'static str, String)> {
+    let mut pairs = Vec::new();
+    if let Some(number) = order.sort_by {
+        pairs.push((SORT_KEY, number.to_string()));
+    }
+    if !order.partition_by.is_empty() {
+        let numbers: Vec<String> = order.partition_by.iter().map(usize::to_string).collect();
+        pairs.push((PARTITION_KEY, numbers.join(",")));
+    }
+    pairs
+}
+
+/// The order of a table, as read from untrusted metadata.
+pub(super) fn read_order(
+    name: &str,
+    metadata: &Metadata,
+    schema: &SchemaNode,
+) -> Result<TableOrder, Error> {
+    let columns = schema.children().len();
+    let number = |key: &str, text: &str| match text.parse::<usize>() {
+        Ok(number) if number < columns => Ok(number),
+        _ => Err(Error::InvalidDescriptor(format!(
+            "{key} of {name:?}: {text:?} of {columns} columns"
+        ))),
+    };
+    if metadata.get(FORMAT_KEY) != Some(ORDERED_FORMAT) {
+        return Ok(TableOrder::default());
+    }
+    let sort_by = metadata.get(SORT_KEY).map(|text| number(SORT_KEY, text)).transpose()?;
+    let partition_by = metadata.get(PARTITION_KEY).map_or(Ok(Vec::new()), |text| {
+        text.split(',').map(|text| number(PARTITION_KEY, text)).collect()
+    })?;
+    Ok(TableOrder { sort_by, partition_by })
 }
 
 /// The encoded length depends on that of the statistics alone.
@@ -133,6 +179,8 @@ fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Result<Metad
 
 #[cfg(test)]
 mod tests {
+    use arrow_schema::{DataType, Field, Schema};
+
     use super::*;
 
     const ROOT: ObjectId = ObjectId { hi: 0xab, lo: 7 };
@@ -177,8 +225,19 @@ mod tests {
             let error = read_chunk("c", &metadata).unwrap_err();
             assert!(matches!(error, Error::InvalidDescriptor(_)), "{error}");
         }
-        check_root("t", &root_metadata().unwrap()).unwrap();
+        let order = TableOrder { sort_by: Some(1), partition_by: vec![0, 2] };
+        let plain = root_metadata(&TableOrder::default()).unwrap();
+        let ordered = root_metadata(&order).unwrap();
+        check_root("t", &plain).unwrap();
+        check_root("t", &ordered).unwrap();
+        let fields = |count: u8| {
+            let fields = (0..count).map(|n| Field::new(n.to_string(), DataType::Int8, true));
+            SchemaNode::try_from(&Schema::new(fields.collect::<Vec<_>>())).unwrap()
+        };
+        assert_eq!(read_order("t", &plain, &fields(3)).unwrap(), TableOrder::default());
+        assert_eq!(read_order("t", &ordered, &fields(3)).unwrap(), order);
+        assert!(read_order("t", &ordered, &fields(2)).is_err());
         assert!(check_root("t", &Metadata::default()).is_err());
-        assert!(check_root("t", &Metadata::new([(FORMAT_KEY, "2")]).unwrap()).is_err());
+        assert!(check_root("t", &Metadata::new([(FORMAT_KEY, "3")]).unwrap()).is_err());
     }
 }

@@ -10,15 +10,17 @@
 mod append;
 mod discover;
 mod far_draft;
+mod keys;
 mod labels;
 mod layout;
+mod order;
 mod place;
 mod read;
 mod schema;
 mod statistics;
 mod sweep;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,6 +29,7 @@ use farrow_arrow::{ArrowObject, Kind, Rebuilt, SchemaNode};
 use farrow_store::{Entry, Metadata, ObjectId};
 
 pub use append::AppendOptions;
+pub use keys::TableOptions;
 pub use layout::Partition;
 
 use crate::api::Client;
@@ -39,7 +42,8 @@ use crate::lock::lock;
 use crate::objects::draft::Draft;
 use crate::objects::object::Object;
 use crate::value::Value;
-use labels::ChunkNode;
+use keys::{ChunkKeys, TableOrder, check_statistics};
+use labels::{ChunkNode, STATISTICS_BYTES_MAX};
 use layout::{ChunkList, Clash};
 use place::Place;
 
@@ -57,6 +61,7 @@ pub struct HugeTable {
     root: ObjectId,
     root_node: String,
     schema: Arc<SchemaNode>,
+    order: TableOrder,
     state: Mutex<SeenTable>,
 }
 
@@ -69,6 +74,8 @@ struct SeenTable {
     is_checked: bool,
     /// Objects pinned by this client: root, members and chunks.
     pinned: BTreeSet<ObjectId>,
+    /// What sorted and partitioned tables check at an append, by version.
+    keys: BTreeMap<u64, ChunkKeys>,
 }
 
 /// A table as of one version.
@@ -115,12 +122,33 @@ impl Client {
     /// and for an object that is not a huge table; [`Error::NotFound`] without a schema;
     /// [`Error::NodeLost`] also when the table is not found and may be on a lost node.
     pub fn huge_table(&self, name: &str, schema: Option<&SchemaNode>) -> Result<HugeTable, Error> {
-        HugeTable::open(self, name, schema)
+        HugeTable::open(self, name, schema, &TableOptions::default())
+    }
+
+    /// As [`Self::huge_table`], of a table that keeps an order or partitions: an append that breaks
+    /// them is refused.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::InvalidArgument`] for an unknown column, a column without an order or
+    /// without room for its statistics, and an existing table with another order.
+    pub fn huge_table_with(
+        &self,
+        name: &str,
+        schema: Option<&SchemaNode>,
+        options: &TableOptions<'_>,
+    ) -> Result<HugeTable, Error> {
+        HugeTable::open(self, name, schema, options)
     }
 }
 
 impl HugeTable {
-    fn open(client: &Client, name: &str, schema: Option<&SchemaNode>) -> Result<Self, Error> {
+    fn open(
+        client: &Client,
+        name: &str,
+        schema: Option<&SchemaNode>,
+        options: &TableOptions<'_>,
+    ) -> Result<Self, Error> {
         labels::check_name(client.namespace(), name)?;
         if let Some(schema) = schema.filter(|schema| schema.to_schema().is_none()) {
             let text = format!("a table's schema is a struct, not {}", schema.data_type());
@@ -129,13 +157,18 @@ impl HugeTable {
         let deadline = deadline_after(client.session().timeout);
         loop {
             match client.get(&name.into(), Duration::ZERO) {
-                Ok(root) => return Self::of_root(client, name, &root, schema),
+                Ok(root) => {
+                    let table = Self::of_root(client, name, &root, schema)?;
+                    table.order.check(name, &table.schema, options)?;
+                    return Ok(table);
+                }
                 Err(Error::NotFound { .. }) => none_is_lost(client, name)?,
                 Err(error) => return Err(error),
             }
             let what = format!("huge table {name:?}");
             let schema = schema.ok_or(Error::NotFound { what })?;
-            if Self::create(client, name, schema)? {
+            let order = TableOrder::resolve(schema, options)?;
+            if Self::create(client, name, schema, &order)? {
                 continue;
             }
             if Instant::now() >= deadline {
@@ -146,10 +179,16 @@ impl HugeTable {
     }
 
     /// False if the name is taken.
-    fn create(client: &Client, name: &str, schema: &SchemaNode) -> Result<bool, Error> {
+    fn create(
+        client: &Client,
+        name: &str,
+        schema: &SchemaNode,
+        order: &TableOrder,
+    ) -> Result<bool, Error> {
+        check_statistics(schema, order, STATISTICS_BYTES_MAX)?;
         sweep::orphans(client, name)?;
         let empty = Value::Table { schema, batches: &[] };
-        let metadata = labels::root_metadata()?;
+        let metadata = labels::root_metadata(order)?;
         let mut draft = Draft::new(client.session(), &empty, &metadata, Duration::ZERO)?;
         match draft.seal(name)? {
             Some(retained) => client.pin(&[retained.id().into()]).map(|()| true),
@@ -164,17 +203,20 @@ impl HugeTable {
         schema: Option<&SchemaNode>,
     ) -> Result<Self, Error> {
         let id = root.id();
-        labels::check_root(name, &client.metadata(&id.into())?)?;
+        let metadata = client.metadata(&id.into())?;
+        labels::check_root(name, &metadata)?;
         let Rebuilt::Arrow(ArrowObject { kind: Kind::Table, schema: ours, .. }) = root.rebuild()?
         else {
             return Err(Error::InvalidDescriptor(format!("huge table {name:?}: its root is none")));
         };
+        let order = labels::read_order(name, &metadata, &ours)?;
         let table = Self {
             client: client.clone(),
             name: name.to_owned(),
             root: id,
             root_node: client.nodes().name_of(id.region().0)?,
             schema: ours,
+            order,
             state: Mutex::default(),
         };
         schema.map_or(Ok(()), |schema| table.check_schema(schema))?;

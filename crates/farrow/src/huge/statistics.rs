@@ -12,14 +12,13 @@ use farrow_arrow::statistics::{Counting, TableStatistics, reserved_bytes};
 use farrow_arrow::{BatchData, SchemaNode};
 use farrow_store::Metadata;
 
+use super::labels::STATISTICS_BYTES_MAX as BYTES_MAX;
 use super::place::Place;
 use super::{HugeTable, Partition, labels};
 use crate::error::Error;
 
-/// The longest statistics of a chunk: in base64, they fit into the metadata with its other pairs.
-const BYTES_MAX: usize = 3000;
 /// A small chunk has at least this much room for them, and more by its size.
-const SMALL_BYTES_MAX: usize = 256;
+pub(super) const SMALL_BYTES_MAX: usize = 256;
 /// Statistics are smaller than the values that they describe by this factor.
 const VALUES_PER_BYTE: usize = 2;
 /// Tasks from which on a thread pays: below, its start takes as long as the count.
@@ -46,11 +45,16 @@ pub(super) enum ChunkCount<'a> {
 }
 
 impl<'a> ChunkCount<'a> {
-    pub(super) fn new(schema: &'a SchemaNode, batches: &'a [BatchData], is_wanted: bool) -> Self {
+    /// `wanted` is the room that a small chunk has for them at least; `None`: none are wanted.
+    pub(super) fn new(
+        schema: &'a SchemaNode,
+        batches: &'a [BatchData],
+        wanted: Option<usize>,
+    ) -> Self {
         let (fields, bytes) = reserved_bytes(schema, BYTES_MAX);
-        if !is_wanted || fields == 0 {
+        let Some(least) = wanted.filter(|_| fields > 0) else {
             return Self::Nothing;
-        }
+        };
         let counting = Counting::new(schema, batches, fields);
         if counting.tasks() >= TASKS_PER_THREAD {
             return Self::Beside { schema, counting, bytes };
@@ -58,7 +62,7 @@ impl<'a> ChunkCount<'a> {
         let columns = schema.children().len();
         let values = batches.iter().map(|batch| batch.rows.saturating_mul(columns));
         let values = values.fold(0, usize::saturating_add);
-        let room = (values / VALUES_PER_BYTE).clamp(SMALL_BYTES_MAX, BYTES_MAX);
+        let room = (values / VALUES_PER_BYTE).clamp(least, BYTES_MAX);
         let encoded = counting.finish().encode(schema, room);
         encoded.map_or(Self::Nothing, |bytes| Self::Done(to_base64(&bytes)))
     }
@@ -143,8 +147,12 @@ impl HugeTable {
     }
 
     fn read_statistics(&self, metadata: &Metadata, rows: u64) -> Option<TableStatistics> {
-        let bytes = from_base64(metadata.get(labels::STATISTICS_KEY)?)?;
-        TableStatistics::decode(&bytes, &self.schema, rows)
+        self.decode_statistics(metadata.get(labels::STATISTICS_KEY)?, rows)
+    }
+
+    /// The statistics that [`ChunkCount::finish`] returned for this number of rows.
+    pub(super) fn decode_statistics(&self, text: &str, rows: u64) -> Option<TableStatistics> {
+        TableStatistics::decode(&from_base64(text)?, &self.schema, rows)
     }
 }
 
