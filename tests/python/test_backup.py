@@ -125,6 +125,31 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
+def test_a_sorted_table_comes_back_sorted(
+    client: farrow.Client, make_node: Callable[..., Node], folder: Path
+) -> None:
+    schema = pa.schema({"country": pa.string(), "ts": pa.int64()})
+    rows = {"country": ["nl", "nl"], "ts": [5, 9]}
+    for name, order in {
+        "sorted": {"sort_by": "ts"},
+        "parted": {"partition_by": ["country"]},
+        "both": {"sort_by": "ts", "partition_by": ["country"]},
+    }.items():
+        client.huge_table(name, schema, **order).append(pa.table(rows, schema))
+    backup.create(client, folder)
+    other = farrow.connect(make_node().socket)
+    backup.restore(other, folder)
+    for name, sort_by, partition_by in [
+        ("sorted", "ts", ()),
+        ("parted", None, ("country",)),
+        ("both", "ts", ("country",)),
+    ]:
+        table = other.huge_table(name)
+        assert (table.sort_by, table.partition_by, table.rows) == (sort_by, partition_by, 2)
+    with pytest.raises(farrow.InvalidArgument, match="has 9"):
+        other.huge_table("both").append(pa.table(rows, schema))
+
+
 def test_every_kind_comes_back(
     client: farrow.Client, make_node: Callable[..., Node], folder: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import secrets
 from collections.abc import Callable, Iterable
@@ -278,9 +279,14 @@ class _Writer:
             )
             for part in partitions
         ]
+        order: dict[str, str] = {}
+        if table.sort_by is not None:
+            order["sort_by"] = table.sort_by
+        if table.partition_by:
+            order["partition_by"] = json.dumps(table.partition_by)
         return _manifest.Entry(
             row["name"], _values.HUGE, sum(part.nbytes for part in partitions), row["sealed_at"],
-            {}, True, row["node"], file, tuple(parts),
+            order, True, row["node"], file, tuple(parts),
         )  # fmt: skip
 
     def _write(self, value: Any) -> File:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -317,7 +318,11 @@ class _Reader:
 
     def _restore_huge(self, entry: Entry) -> None:
         schema = self._load(entry.kind, entry.file, None).schema
-        table = self._client.huge_table(entry.name, schema)
+        partition_by = json.loads(entry.metadata.get("partition_by", "[]"))
+        sort_by = entry.metadata.get("sort_by")
+        table = self._client.huge_table(
+            entry.name, schema, sort_by=sort_by, partition_by=partition_by
+        )
         if table.version:
             raise AlreadyExists(f"{entry.name!r} exists since the restore began")
         try:
