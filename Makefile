@@ -136,7 +136,7 @@ bench-fabric:
 # The tables and figures of the thesis and the papers, ours beside theirs on one page.
 reproduce: $(VENV)/farrow
 	cargo build --quiet --release -p farrow-bench-network
-	cargo build --quiet --release -p farrow-cluster --example microbench
+	cargo build --quiet --release -p farrow-bench-micro
 	python bench/reproduce.py $(BENCH)
 
 lint: $(VENV)/tools
@@ -157,7 +157,7 @@ docs: $(VENV)/farrow
 
 # Four hours' worth of operations; memory, descriptors and fragmentation must stay flat.
 soak: $(VENV)/tools
-	FARROW_SOAK_OPERATIONS=14400000 cargo test --release --quiet -p farrow-cluster --test soak -- --nocapture
+	FARROW_SOAK_OPERATIONS=14400000 cargo test --release --quiet -p farrow-daemon-tests --test soak -- --nocapture
 
 # What clients did on nodes that are killed, paused and upgraded and whose links fail, so many calls of it
 # judged for linearizability; once where nothing is evicted, once where objects are. With Go, by
@@ -165,7 +165,7 @@ soak: $(VENV)/tools
 OPERATIONS ?= 1000000
 history: $(VENV)/tools
 	FARROW_HISTORY_OPERATIONS=$(OPERATIONS) $(if $(SEED),FARROW_HISTORY_SEED=$(SEED)) \
-		cargo test --quiet -p farrow-cluster --test history -- --nocapture --test-threads=1
+		cargo test --quiet -p farrow-daemon-tests --test history -- --nocapture --test-threads=1
 
 # Needs cargo-fuzz; RUNS executions of each target.
 RUNS ?= 1000000

@@ -29,9 +29,7 @@ _CARGO_RUN = (
     "--release",
     "--quiet",
     "-p",
-    "farrow-cluster",
-    "--example",
-    "microbench",
+    "farrow-bench-micro",
 )
 
 

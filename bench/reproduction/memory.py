@@ -81,7 +81,7 @@ class Initialisation(Experiment):
                             sample, case=_PARTS[sample.case], peer=place, variant=kind
                         )
         try:
-            program = built("examples/microbench", "-p farrow-cluster --example microbench")
+            program = built("microbench", "-p farrow-bench-micro")
             for sample in measure_micro(REPOSITORY, "micro", program):
                 name = sample.case.removeprefix("micro ")
                 if name.startswith(("describe", "rebuild")) and sample.unit == "us":

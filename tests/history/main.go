@@ -1,5 +1,5 @@
 // Judges the parts of a recorded history by porcupine: the files that the tests of
-// crates/cluster/tests/history leave in FARROW_HISTORY_FOLDER, one part a line. The models are
+// tests/daemon/tests/history leave in FARROW_HISTORY_FOLDER, one part a line. The models are
 // those of model.rs there, written once more, so that a mistake in one of them is seen.
 //
 // It ends with 0 when all parts are linearizable, with 1 when one is not or cannot be decided in

@@ -58,8 +58,9 @@ SECONDS_MAX = 240
 
 
 def build(is_release: bool) -> dict[str, Path]:
-    words = ["cargo", "build", "--package", "farrow-cluster", "--bin", "farrowd"]
-    words += ["--example", "vm_guest", "--message-format", "json-render-diagnostics"]
+    words = ["cargo", "build", "--package", "farrow-cluster", "--package", "farrow-vm-guest"]
+    words += ["--bin", "farrowd", "--bin", "vm_guest"]
+    words += ["--message-format", "json-render-diagnostics"]
     messages = run(*words, *(["--release"] if is_release else []))
     built = (json.loads(line) for line in messages.splitlines())
     made = {one["target"]["name"]: one["executable"] for one in built if one.get("executable")}

@@ -1,7 +1,7 @@
 //! Times the small steps of Farrow and prints raw samples; `bench/run.py` puts them beside its
 //! own. `--json`: a list of `{name, unit, samples}`; otherwise medians for people.
 //!
-//! cargo run --release -p farrow --example microbench
+//! cargo run --release -p farrow-bench-micro
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::hint::black_box;

@@ -1,7 +1,7 @@
 //! Publish and refresh through C: they act on the cache lines of a range, and refuse other memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-#[path = "../../cluster/tests/in_thread/mod.rs"]
+#[path = "in_thread/mod.rs"]
 mod common;
 
 use std::ffi::{CStr, CString, c_void};

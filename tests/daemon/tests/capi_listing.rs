@@ -4,7 +4,7 @@
 //! exhausted quota looked like a full table of the node.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-#[path = "../../cluster/tests/in_thread/mod.rs"]
+#[path = "in_thread/mod.rs"]
 mod in_thread;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

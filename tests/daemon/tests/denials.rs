@@ -393,7 +393,7 @@ fn a_daemon_does_not_start_with_the_certificate_of_another_node() {
     }
     let sockets = tempfile::tempdir_in("/dev/shm").unwrap();
     let start = |certs: &Path| {
-        Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        Command::new(common::FARROWD)
             .arg("--socket")
             .arg(sockets.path().join("n.sock"))
             .arg("--memory-dir")

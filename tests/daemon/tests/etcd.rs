@@ -238,7 +238,7 @@ fn clusters_below_two_prefixes_do_not_see_each_other() {
 /// What a daemon says that cannot start.
 fn refusal(words: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+    let child = Command::new(common::FARROWD)
         .arg("--socket")
         .arg(dir.path().join("n.sock"))
         .args(["--memory", "1MiB", "--name", "a", "--listen", "127.0.0.1:0", "--plaintext"])
@@ -388,7 +388,7 @@ fn a_node_may_change_from_the_one_membership_to_the_other() {
     let place = etcd.place("/change");
     let mut last = 0;
     for words in [&[][..], &["--membership", &place], &["--membership", &place], &[]] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        let mut child = Command::new(common::FARROWD)
             .arg("--socket")
             .arg(&socket)
             .args(["--memory", "8MiB", "--keep", "--name", "a", "--listen", "127.0.0.1:0"])

@@ -14,7 +14,7 @@ use farrow::{Client, ConnectOptions, Error, ObjectKey, SpawnCommand, Value};
 use farrow_wire::ALREADY_SERVING_CODE;
 
 fn farrowd() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_farrowd"))
+    Command::new(common::FARROWD)
 }
 
 fn refusal(arguments: &[&str]) -> String {
@@ -344,7 +344,7 @@ fn private_child() {
     }
     let none = ConnectOptions { timeout: Duration::from_millis(300), ..Default::default() };
     assert!(matches!(Client::connect(&none), Err(Error::Disconnected { .. })));
-    let daemon = SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd"));
+    let daemon = SpawnCommand::daemon(common::FARROWD);
     let spawn = Some(SpawnCommand { linger: Some(Duration::ZERO), ..daemon });
     let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
     let clients: Vec<Client> = std::thread::scope(|scope| {

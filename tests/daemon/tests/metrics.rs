@@ -193,10 +193,7 @@ fn what_is_no_scrape_is_told_so() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
     }
     for address in ["0.0.0.0:0", "unix:", "nowhere"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_farrowd"))
-            .args(["--metrics", address])
-            .output()
-            .unwrap();
+        let output = Command::new(common::FARROWD).args(["--metrics", address]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{address}: {output:?}");
     }
 }
@@ -204,7 +201,7 @@ fn what_is_no_scrape_is_told_so() {
 #[test]
 fn a_port_of_this_machine_serves_too() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+    let mut child = Command::new(common::FARROWD)
         .args(["--metrics", "0", "--memory", "4M", "--no-prepare", "--memory-dir"])
         .arg(dir.path())
         .arg("--socket")

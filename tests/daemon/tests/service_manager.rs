@@ -48,7 +48,7 @@ impl Manager {
         Command::new("/bin/sh")
             .arg("-c")
             .arg(script)
-            .arg(env!("CARGO_BIN_EXE_farrowd"))
+            .arg(common::FARROWD)
             .args(["--memory", "8M", "--socket"])
             .arg(self.at())
             .args(more)

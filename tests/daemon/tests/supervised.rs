@@ -300,7 +300,7 @@ fn private_child() {
     if std::env::var_os(PRIVATE).is_none() {
         return;
     }
-    let daemon = SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd"));
+    let daemon = SpawnCommand::daemon(common::FARROWD);
     let spawn = Some(SpawnCommand { linger: Some(Duration::ZERO), ..daemon });
     let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
     let client = Client::connect(&options).unwrap();
@@ -463,7 +463,7 @@ fn more_memory_than_the_control_group_allows_is_refused_with_both_numbers() {
     let run = |more: &[&str]| {
         Command::new(&prefix[0])
             .args(&prefix[1..])
-            .arg(env!("CARGO_BIN_EXE_farrowd"))
+            .arg(common::FARROWD)
             .arg("--socket")
             .arg(dir.path().join("n.sock"))
             .args(more)

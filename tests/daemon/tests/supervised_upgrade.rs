@@ -50,10 +50,10 @@ impl Drop for Successor {
 fn follow(node: &Supervised) -> Successor {
     let prefix = node.ledger.prefix();
     let mut command = match prefix.split_first() {
-        None => Command::new(env!("CARGO_BIN_EXE_farrowd")),
+        None => Command::new(common::FARROWD),
         Some((first, rest)) => {
             let mut command = Command::new(first);
-            command.args(rest).arg(env!("CARGO_BIN_EXE_farrowd"));
+            command.args(rest).arg(common::FARROWD);
             command
         }
     };
@@ -211,7 +211,7 @@ fn with_nobody_there_an_upgrade_is_a_start() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let socket = dir.path().join("n.sock");
     drop(UnixListener::bind(&socket).unwrap());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farrowd"));
+    let mut command = Command::new(common::FARROWD);
     command.arg("--socket").arg(&socket).args(["--memory", "8M", "--upgrade"]);
     let mut node = command.stderr(Stdio::null()).spawn().unwrap();
     let client = client_at(&socket);

@@ -378,7 +378,7 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
         (["--memory-dir", elsewhere].as_slice(), 1, "control"),
         (["--memory-dir", elsewhere, "--fresh"].as_slice(), 2, "cannot be used with"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        let output = Command::new(common::FARROWD)
             .args(["--socket", socket, "--upgrade"])
             .args(arguments)
             .output()

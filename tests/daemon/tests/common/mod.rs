@@ -36,6 +36,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the end of a daemon's log, shown when a test fails.
 const LOG_BYTES_SHOWN: usize = 16 << 10;
 
+/// The program of the daemon.
+pub const FARROWD: &str = env!("CARGO_BIN_EXE_test-farrowd");
+
 pub struct Daemon {
     pub dir: tempfile::TempDir,
     pub socket: PathBuf,
@@ -130,10 +133,10 @@ impl Daemon {
 
     fn spawn(&self, more: &[&str]) -> Child {
         let mut command = match self.before.split_first() {
-            None => Command::new(env!("CARGO_BIN_EXE_farrowd")),
+            None => Command::new(FARROWD),
             Some((first, rest)) => {
                 let mut command = Command::new(first);
-                command.args(rest).arg(env!("CARGO_BIN_EXE_farrowd"));
+                command.args(rest).arg(FARROWD);
                 command
             }
         };

@@ -28,7 +28,7 @@ pub fn judge(file: &Path) -> Option<(bool, String)> {
 
 /// The program; its one module comes from the proxy of Go, at the version and sum in `go.sum`.
 fn build() -> Result<PathBuf, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/history");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../history");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("history-porcupine");
     let built = Command::new("go")
         .args(["build", "-mod=readonly", "-o"])
