@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{EntryReader, Reader};
+use super::Reader;
+use super::look::EntryReader;
 use crate::client::hold_table::{Held, HoldTable};
 use crate::error::StoreError;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};

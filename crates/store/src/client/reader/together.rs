@@ -4,7 +4,8 @@
 use farrow_memory::Span;
 use farrow_memory::sync::Ordering;
 
-use super::{EntryReader, Look, Reader};
+use super::Reader;
+use super::look::{EntryReader, Look};
 use crate::error::StoreError;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
