@@ -106,7 +106,7 @@ impl LabArena {
     #[doc = doc!("LabArena.run")]
     #[pyo3(signature = (work, method="", *, state, nbytes, batch=1, samples=1, threads=1,
                         source=None, width=8, stride=8))]
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "all settings, by keyword")]
     fn run(
         &self,
         py: Python<'_>,

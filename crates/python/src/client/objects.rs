@@ -1,44 +1,21 @@
-//! `farrow.Client`.
+//! Methods of `farrow.Client` about objects.
 
+use super::{Client, OpenClient, duration};
 use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
-use crate::namespaces::{self, NamespaceLimits};
-use crate::nodes::{self, NodePools, Pools, at};
-use crate::pyarrow::Pyarrow;
+use crate::nodes::at;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
-use crate::{huge, labels, listing, outgoing, part, plain, pool, warm};
-use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, TableOptions, Value};
+use crate::{huge, labels, listing, outgoing, part, plain};
+use farrow::{ObjectOptions, TableOptions, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
-
-/// Limit of timeouts, also for infinite ones: a hundred years.
-const TIMEOUT_SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
-
-pub fn duration(seconds: f64) -> PyResult<Duration> {
-    if seconds.is_nan() || seconds < 0.0 {
-        return Err(invalid_argument(format!("a timeout of {seconds} seconds")));
-    }
-    Ok(Duration::from_secs_f64(seconds.min(TIMEOUT_SECONDS_MAX)))
-}
+use pyo3::types::{PyDict, PyList};
 
 fn size_of(nbytes: &Bound<'_, PyAny>) -> PyResult<u64> {
     nbytes.extract().map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))
-}
-
-/// The error of a call on a closed client.
-fn closed(address: &OsStr) -> PyErr {
-    raise(farrow::Error::Disconnected {
-        socket: PathBuf::from(address),
-        reason: "the client is closed".to_owned(),
-    })
 }
 
 /// A name, or none, for each of `count` objects.
@@ -51,192 +28,30 @@ fn names_for(count: usize, names: Option<Vec<Option<String>>>) -> PyResult<Vec<O
     Ok(names)
 }
 
-#[doc = doc!("connect")]
-#[pyfunction]
-#[pyo3(signature = (address, timeout, program=None, arguments=None, namespace=""))]
-pub fn connect(
-    py: Python<'_>,
-    address: Option<PathBuf>,
-    timeout: f64,
-    program: Option<PathBuf>,
-    arguments: Option<Vec<OsString>>,
-    namespace: &str,
-) -> PyResult<Client> {
-    static WARM: PyOnceLock<()> = PyOnceLock::new();
-    // Loaded before the first call that is measured or holds locks.
-    Pyarrow::get(py)?;
-    let options = ConnectOptions {
-        socket: address,
-        timeout: duration(timeout)?,
-        spawn: program.map(|program| SpawnCommand {
-            program,
-            arguments: arguments.unwrap_or_default(),
-            memory: None,
-            linger: None,
-        }),
-        namespace: namespace.to_owned(),
-    };
-    let client = without_gil(py, || farrow::Client::connect(&options))?;
-    WARM.get_or_init(py, || warm::rebuild_a_table(py));
-    let places = Arc::new(NodePools::new(&client));
-    Ok(Client::new(OpenClient { pools: places.own(), client, places }))
-}
-
-#[doc = doc!("Client")]
-#[pyclass(frozen, weakref, module = "farrow", name = "Client")]
-pub struct Client {
-    address: OsString,
-    namespace: String,
-    /// `None` after `close`.
-    open: RwLock<Option<Arc<OpenClient>>>,
-}
-
-/// What `close` releases.
-struct OpenClient {
-    client: farrow::Client,
-    /// The pools of its node.
-    pools: Arc<Pools>,
-    /// The pools at nodes selected by name.
-    places: Arc<NodePools>,
-}
-
-impl Client {
-    fn new(open: OpenClient) -> Self {
-        Client {
-            address: open.client.socket().as_os_str().to_owned(),
-            namespace: open.client.namespace().to_owned(),
-            open: RwLock::new(Some(Arc::new(open))),
-        }
+/// Why a lookup failed, for a program whose client is the first of a node that it started: its
+/// objects may be at another node, or have ended with one.
+fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
+    let not_found = || py.import("farrow.exceptions")?.getattr("NotFound");
+    if !open.client.has_started_node()
+        || !not_found().is_ok_and(|class| error.is_instance(py, &class))
+    {
+        return error;
     }
-
-    fn open(&self) -> PyResult<Arc<OpenClient>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.clone().ok_or_else(|| closed(&self.address))
-    }
-
-    /// The client of the connection.
-    pub fn inner(&self) -> PyResult<farrow::Client> {
-        Ok(self.open()?.client.clone())
-    }
-
-    /// Why a lookup failed, for a program whose client is the first of a node that it started: its
-    /// objects may be at another node, or have ended with one.
-    fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
-        let not_found = || py.import("farrow.exceptions")?.getattr("NotFound");
-        if !open.client.has_started_node()
-            || !not_found().is_ok_and(|class| error.is_instance(py, &class))
-        {
-            return error;
-        }
-        let text = error.value(py).to_string();
-        crate::errors::not_found(format!(
-            "{text}: no node served at {}, so this program started an empty one. A private node \
-             ends some time after its last client (FARROW_LINGER in seconds, {} by default); \
-             \"farrow node\" runs until it is stopped",
-            open.client.socket().display(),
-            farrow::LINGER.as_secs(),
-        ))
-    }
+    let text = error.value(py).to_string();
+    crate::errors::not_found(format!(
+        "{text}: no node served at {}, so this program started an empty one. A private node \
+         ends some time after its last client (FARROW_LINGER in seconds, {} by default); \
+         \"farrow node\" runs until it is stopped",
+        open.client.socket().display(),
+        farrow::LINGER.as_secs(),
+    ))
 }
 
 #[pymethods]
 impl Client {
-    #[doc = doc!("Client.address")]
-    #[getter]
-    fn address(&self) -> OsString {
-        self.address.clone()
-    }
-
-    #[doc = doc!("Client.namespace")]
-    #[getter]
-    fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    #[doc = doc!("Client.node")]
-    #[getter]
-    fn node(&self) -> PyResult<Option<String>> {
-        let open = self.open()?;
-        open.client.node().map_err(raise)
-    }
-
-    #[doc = doc!("Client.at")]
-    fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
-        let open = self.open()?;
-        let client = without_gil(py, || open.client.at(node))?;
-        let pools = open.places.pools(node, &client);
-        Ok(Client::new(OpenClient { client, pools, places: Arc::clone(&open.places) }))
-    }
-
-    #[doc = doc!("Client.nodes")]
-    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let open = self.open()?;
-        nodes::infos(py, &open.client)
-    }
-
-    #[doc = doc!("Client.forget_node")]
-    fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let open = self.open()?;
-        without_gil(py, || open.client.forget_node(name))
-    }
-
-    #[doc = doc!("Client.create_namespace")]
-    #[pyo3(signature = (name, *, nbytes=None, objects=None, writers=None))]
-    fn create_namespace(
-        &self,
-        py: Python<'_>,
-        name: String,
-        nbytes: Option<&Bound<'_, PyAny>>,
-        objects: Option<&Bound<'_, PyAny>>,
-        writers: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let open = self.open()?;
-        let limits = NamespaceLimits { nbytes, objects, writers };
-        namespaces::create(py, &open.client, name, limits)
-    }
-
-    #[doc = doc!("Client.drop_namespace")]
-    fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let open = self.open()?;
-        without_gil(py, || open.client.drop_namespace(name))
-    }
-
-    #[doc = doc!("Client.namespaces")]
-    fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let open = self.open()?;
-        namespaces::list(py, &open.client)
-    }
-
-    #[doc = doc!("Client.grant")]
-    #[pyo3(signature = (node, rights, *, namespace=None))]
-    fn grant(
-        &self,
-        py: Python<'_>,
-        node: String,
-        rights: &Bound<'_, PyAny>,
-        namespace: Option<String>,
-    ) -> PyResult<()> {
-        let open = self.open()?;
-        namespaces::grant(py, &open.client, node, rights, namespace)
-    }
-
-    #[doc = doc!("Client.drop_grant")]
-    #[pyo3(signature = (node, *, namespace=None))]
-    fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
-        let open = self.open()?;
-        let namespace = namespace.unwrap_or_else(|| open.client.namespace());
-        without_gil(py, || open.client.drop_grant(namespace, node))
-    }
-
-    #[doc = doc!("Client.grants")]
-    fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let open = self.open()?;
-        namespaces::grants(py, &open.client)
-    }
-
     #[doc = doc!("Client.put")]
     #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None, replace=false))]
-    #[allow(clippy::too_many_arguments)] // those of the Python method
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn put(
         &self,
         py: Python<'_>,
@@ -288,7 +103,7 @@ impl Client {
             None => {
                 let timeout = duration(timeout)?;
                 without_gil(py, || open.client.get(&target, timeout))
-                    .map_err(|error| Self::explain(error, py, &open))?
+                    .map_err(|error| explain(error, py, &open))?
             }
         };
         outgoing::convert(outgoing::build(py, object)?, as_)
@@ -338,7 +153,7 @@ impl Client {
 
     #[doc = doc!("Client.create")]
     #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0, node=None, replace=false))]
-    #[allow(clippy::too_many_arguments)] // those of the Python method
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn create(
         &self,
         py: Python<'_>,
@@ -438,29 +253,6 @@ impl Client {
         }
         let timeout = duration(timeout)?;
         without_gil(py, || open.client.wait(&targets, num, timeout))
-    }
-
-    #[doc = doc!("Client.barrier")]
-    #[pyo3(signature = (name, parties, *, timeout=60.0))]
-    fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
-        let open = self.open()?;
-        let timeout = duration(timeout)?;
-        without_gil(py, || open.client.barrier(name, parties, timeout))
-    }
-
-    #[doc = doc!("Client.set_flags")]
-    #[pyo3(signature = (name, bits, *, clear=0))]
-    fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
-        let open = self.open()?;
-        without_gil(py, || open.client.set_flags(name, bits, clear))
-    }
-
-    #[doc = doc!("Client.wait_flags")]
-    #[pyo3(signature = (name, bits, *, timeout=60.0))]
-    fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
-        let open = self.open()?;
-        let timeout = duration(timeout)?;
-        without_gil(py, || open.client.wait_flags(name, bits, timeout))
     }
 
     #[doc = doc!("Client.pin")]
@@ -564,116 +356,7 @@ impl Client {
         class.bind(py).call1((stream, timeout))
     }
 
-    #[doc = doc!("Client.stats")]
-    #[pyo3(signature = (*, node=None))]
-    fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-        let open = self.open()?;
-        let stats = without_gil(py, || at(&open.client, node)?.stats())?;
-        plain::to_python(py, &stats)
-    }
-
-    #[doc = doc!("Client._shut_down_node")]
-    fn _shut_down_node(&self, py: Python<'_>) -> PyResult<()> {
-        let open = self.open()?;
-        without_gil(py, || open.client.shut_down_node())
-    }
-
-    #[doc = doc!("Client._overview")]
-    fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
-        let open = self.open()?;
-        let overview = without_gil(py, || open.client.overview(cells))?;
-        plain::to_python(py, &overview)
-    }
-
-    #[doc = doc!("Client.memory_pool")]
-    #[pyo3(signature = (*, strict=false, node=None, expect=None))]
-    fn memory_pool(
-        &self,
-        py: Python<'_>,
-        strict: bool,
-        node: Option<&str>,
-        expect: Option<pool::Expect>,
-    ) -> PyResult<Py<PyAny>> {
-        let open = self.open()?;
-        if let Some(node) = node {
-            let node = without_gil(py, || open.client.pool_node(node))?;
-            return self.at(py, &node)?.memory_pool(py, strict, None, expect);
-        }
-        if let Some(expect) = expect {
-            return pool::expecting(py, open.client.pool(), strict, &expect);
-        }
-        let [spilling, strict_one] = &*open.pools;
-        let place = if strict { strict_one } else { spilling };
-        let pool = place.get_or_try_init(py, || pool::new(py, open.client.pool(), strict))?;
-        Ok(pool.clone_ref(py))
-    }
-
-    #[doc = doc!("Client.locate")]
-    fn locate<'py>(
-        this: &Bound<'py, Self>,
-        obj: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        static LOCATE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let py = this.py();
-        let locate = LOCATE.get_or_try_init(py, || {
-            Ok::<_, PyErr>(py.import("farrow._locate")?.getattr("locate")?.unbind())
-        })?;
-        locate.bind(py).call1((this, obj))
-    }
-
-    #[doc = doc!("Client._offset")]
-    fn _offset(&self, address: usize, size: usize) -> Option<u64> {
-        let open = self.open().ok()?;
-        open.client.locate(address as *const u8, size).map(|offset| offset.0)
-    }
-
-    #[doc = doc!("Client.close")]
-    fn close(&self, py: Python<'_>) {
-        let open = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
-        // The end of a session waits for the node's answer.
-        py.detach(|| drop(open));
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
-    }
-
     fn __contains__(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.contains(py, target)
-    }
-
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let open = self.open()?;
-        let of = open.client.namespace();
-        let all = without_gil(py, || open.client.namespaces())?;
-        let own = all.iter().find(|one| one.name == of);
-        Ok(own.map_or(0, |one| usize::try_from(one.objects).unwrap_or(usize::MAX)))
-    }
-
-    /// A client is true also while its node has no objects.
-    fn __bool__(&self) -> bool {
-        true
-    }
-
-    fn _repr_html_<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let py = this.py();
-        py.import("farrow._html")?.getattr("client_page")?.call1((this,))
-    }
-
-    fn __repr__(&self) -> String {
-        let socket = self.address.display();
-        let Ok(open) = self.open() else {
-            return format!("<farrow.Client of {socket}, closed>");
-        };
-        match open.client.node() {
-            Ok(Some(node)) => format!("<farrow.Client of {socket} at {node}>"),
-            _ => format!("<farrow.Client of {socket}>"),
-        }
     }
 }

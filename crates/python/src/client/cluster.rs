@@ -1,0 +1,147 @@
+//! Methods of `farrow.Client` about nodes, namespaces and permissions, and what clients agree on.
+
+use super::{Client, OpenClient, duration};
+use crate::errors::raise;
+use crate::namespaces::{self, NamespaceLimits};
+use crate::nodes::{self, at};
+use crate::plain;
+use crate::waiting::without_gil;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::sync::Arc;
+
+#[pymethods]
+impl Client {
+    #[doc = doc!("Client.node")]
+    #[getter]
+    fn node(&self) -> PyResult<Option<String>> {
+        let open = self.open()?;
+        open.client.node().map_err(raise)
+    }
+
+    #[doc = doc!("Client.at")]
+    pub(super) fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
+        let open = self.open()?;
+        let client = without_gil(py, || open.client.at(node))?;
+        let pools = open.places.pools(node, &client);
+        Ok(Client::new(OpenClient { client, pools, places: Arc::clone(&open.places) }))
+    }
+
+    #[doc = doc!("Client.nodes")]
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let open = self.open()?;
+        nodes::infos(py, &open.client)
+    }
+
+    #[doc = doc!("Client.forget_node")]
+    fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let open = self.open()?;
+        without_gil(py, || open.client.forget_node(name))
+    }
+
+    #[doc = doc!("Client.create_namespace")]
+    #[pyo3(signature = (name, *, nbytes=None, objects=None, writers=None))]
+    fn create_namespace(
+        &self,
+        py: Python<'_>,
+        name: String,
+        nbytes: Option<&Bound<'_, PyAny>>,
+        objects: Option<&Bound<'_, PyAny>>,
+        writers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let open = self.open()?;
+        let limits = NamespaceLimits { nbytes, objects, writers };
+        namespaces::create(py, &open.client, name, limits)
+    }
+
+    #[doc = doc!("Client.drop_namespace")]
+    fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let open = self.open()?;
+        without_gil(py, || open.client.drop_namespace(name))
+    }
+
+    #[doc = doc!("Client.namespaces")]
+    fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        namespaces::list(py, &open.client)
+    }
+
+    #[doc = doc!("Client.grant")]
+    #[pyo3(signature = (node, rights, *, namespace=None))]
+    fn grant(
+        &self,
+        py: Python<'_>,
+        node: String,
+        rights: &Bound<'_, PyAny>,
+        namespace: Option<String>,
+    ) -> PyResult<()> {
+        let open = self.open()?;
+        namespaces::grant(py, &open.client, node, rights, namespace)
+    }
+
+    #[doc = doc!("Client.drop_grant")]
+    #[pyo3(signature = (node, *, namespace=None))]
+    fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
+        let open = self.open()?;
+        let namespace = namespace.unwrap_or_else(|| open.client.namespace());
+        without_gil(py, || open.client.drop_grant(namespace, node))
+    }
+
+    #[doc = doc!("Client.grants")]
+    fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        namespaces::grants(py, &open.client)
+    }
+
+    #[doc = doc!("Client.barrier")]
+    #[pyo3(signature = (name, parties, *, timeout=60.0))]
+    fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
+        let open = self.open()?;
+        let timeout = duration(timeout)?;
+        without_gil(py, || open.client.barrier(name, parties, timeout))
+    }
+
+    #[doc = doc!("Client.set_flags")]
+    #[pyo3(signature = (name, bits, *, clear=0))]
+    fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
+        let open = self.open()?;
+        without_gil(py, || open.client.set_flags(name, bits, clear))
+    }
+
+    #[doc = doc!("Client.wait_flags")]
+    #[pyo3(signature = (name, bits, *, timeout=60.0))]
+    fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
+        let open = self.open()?;
+        let timeout = duration(timeout)?;
+        without_gil(py, || open.client.wait_flags(name, bits, timeout))
+    }
+
+    #[doc = doc!("Client.stats")]
+    #[pyo3(signature = (*, node=None))]
+    fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        let stats = without_gil(py, || at(&open.client, node)?.stats())?;
+        plain::to_python(py, &stats)
+    }
+
+    #[doc = doc!("Client._shut_down_node")]
+    fn _shut_down_node(&self, py: Python<'_>) -> PyResult<()> {
+        let open = self.open()?;
+        without_gil(py, || open.client.shut_down_node())
+    }
+
+    #[doc = doc!("Client._overview")]
+    fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        let overview = without_gil(py, || open.client.overview(cells))?;
+        plain::to_python(py, &overview)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let open = self.open()?;
+        let of = open.client.namespace();
+        let all = without_gil(py, || open.client.namespaces())?;
+        let own = all.iter().find(|one| one.name == of);
+        Ok(own.map_or(0, |one| usize::try_from(one.objects).unwrap_or(usize::MAX)))
+    }
+}
