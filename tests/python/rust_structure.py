@@ -74,15 +74,20 @@ def circles_of(crate: Path) -> list[list[str]]:
 
 def arrows_of(crate: Path) -> dict[str, dict[str, set[str]]]:
     """The arrows of a crate: file -> file -> the names that the first takes from the second."""
-    source = crate / "src"
-    root = _read(source / "lib.rs", source, None)
-    modules = list(_walk(root))
+    root = read(crate)
+    modules = list(walk(root))
     arrows: dict[str, dict[str, set[str]]] = {module.file: {} for module in modules}
     for module in modules:
         for target, name in _names_taken(module, root):
             if target.file != module.file:
                 arrows[module.file].setdefault(target.file, set()).add(name)
     return arrows
+
+
+def read(crate: Path) -> Module:
+    """The root module of a crate, without what only a test compiles."""
+    source = crate / "src"
+    return _read(source / "lib.rs", source, None)
 
 
 def circles(arrows: dict[str, dict[str, set[str]]]) -> list[list[str]]:
@@ -227,10 +232,11 @@ def _split(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _walk(module: Module) -> Iterator[Module]:
+def walk(module: Module) -> Iterator[Module]:
+    """A module and all modules below it."""
     yield module
     for child in module.children.values():
-        yield from _walk(child)
+        yield from walk(child)
 
 
 def _names_taken(module: Module, root: Module) -> Iterator[tuple[Module, str]]:

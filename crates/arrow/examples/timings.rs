@@ -6,7 +6,7 @@
 use arrow_array::{Array, Int64Array, StringArray, UInt16Array};
 use arrow_data::ArrayData;
 use arrow_schema::{Field, Schema};
-use farrow_arrow::testing::Arena;
+use farrow_arrow::testing::RegionBytes;
 use farrow_arrow::{BatchData, Decoded, DescriptorStamp, Limits, Plan, SchemaNode, ffi};
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn main() {
     );
     for columns in [1, 3, 100] {
         let arrays: Vec<ArrayData> = (0..columns).map(column).collect();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let arrays = arena.adopt_all(&arrays, &mut || true);
         let fields = arrays.iter().enumerate();
         let fields = fields.map(|(i, a)| Field::new(format!("c{i}"), a.data_type().clone(), true));

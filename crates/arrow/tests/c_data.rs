@@ -6,7 +6,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, UnionFields, UnionMode};
 use farrow_arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
-use farrow_arrow::testing::{Arena, Random, random_array, sample_types};
+use farrow_arrow::testing::{Random, RegionBytes, random_array, sample_types};
 use farrow_arrow::{BatchData, Decoded, ImportError, Limits, Plan, Rebuilt, SchemaNode};
 use std::ffi::c_void;
 use std::ptr;
@@ -68,7 +68,7 @@ fn address<T>(slice: &[T]) -> *const c_void {
 fn round_trip(array: &ArrayData) {
     let field = SchemaNode::try_from(&Field::new("f", array.data_type().clone(), true)).unwrap();
     let plan = Plan::array(&field, array, &mut |_, _| None).unwrap();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let descriptor = arena.write(&plan).unwrap();
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let rebuilt = decoded.rebuild_checked(&|offset, length| arena.resolve(offset, length));
@@ -261,7 +261,7 @@ fn values_that_nest_too_deeply_are_refused_by_the_writer_and_never_by_the_reader
             let plan = plan.and_then(|plan| plan.map_err(|error| error.to_string()));
             match plan {
                 Ok(plan) => {
-                    let mut arena = Arena::default();
+                    let mut arena = RegionBytes::default();
                     let descriptor = arena.write(&plan).unwrap();
                     let kind = plan.kind();
                     let decoded = Decoded::parse(&descriptor, &Limits::default())

@@ -10,7 +10,8 @@ use arrow_ipc::{convert::try_fb_to_schema, root_as_message};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use farrow_arrow::dissociated::{Export, Importer, Messages, body_of, import};
 use farrow_arrow::testing::{
-    Arena, Outcome, Random, any_table, exercise_messages, message_seed, random_array, sample_types,
+    ForgeOutcome, Random, RegionBytes, any_table, exercise_messages, message_seed, random_array,
+    sample_types,
 };
 use farrow_arrow::{ArrowObject, BatchData, CopyOut, ExportError, Kind, SchemaNode};
 use proptest::prelude::*;
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Copies the buffers of an object that `choose` selects into an arena, and exports the object.
-fn export(object: &ArrowObject, arena: &mut Arena) -> Result<(Messages, u64), ExportError> {
+fn export(object: &ArrowObject, arena: &mut RegionBytes) -> Result<(Messages, u64), ExportError> {
     let export = arena.plan(|locate| Export::new(object, locate))?;
     let base = arena.append(export.copy_bytes() as usize, |area| {
         for copy in export.copies() {
@@ -65,7 +66,7 @@ fn read_stock(messages: &Messages, region: &Buffer) -> (SchemaRef, Vec<RecordBat
     (schema, batches)
 }
 
-fn assert_inside(arena: &Arena, array: &ArrayData) {
+fn assert_inside(arena: &RegionBytes, array: &ArrayData) {
     for buffer in array.buffers().iter().chain(array.nulls().map(|nulls| nulls.buffer())) {
         let inside = arena.locate(buffer.as_ptr(), buffer.len()).is_some();
         assert!(inside || buffer.is_empty() || array.is_empty(), "{}", array.data_type());
@@ -73,7 +74,7 @@ fn assert_inside(arena: &Arena, array: &ArrayData) {
     array.child_data().iter().for_each(|child| assert_inside(arena, child));
 }
 
-fn check(object: &ArrowObject, arena: &mut Arena) -> u64 {
+fn check(object: &ArrowObject, arena: &mut RegionBytes) -> u64 {
     let (messages, copied) = export(object, arena).unwrap();
     let back = import(&messages, &|offset, length| arena.resolve(offset, length), true).unwrap();
     assert_eq!(back.schema, object.schema);
@@ -123,7 +124,7 @@ fn every_type_is_read_by_stock_arrow() {
         let array = random_array(&mut random, data_type, 40, true);
         for (start, length) in [(0, 40), (3, 14), (8, 12), (5, 0)] {
             let (start, length) = if array.is_empty() { (0, 0) } else { (start, length) };
-            let mut arena = Arena::default();
+            let mut arena = RegionBytes::default();
             let array = arena.adopt(&array, &mut || true).slice(start, length);
             let batch = BatchData { rows: length, columns: vec![array] };
             check(&table(&schema, vec![batch]), &mut arena);
@@ -141,7 +142,7 @@ fn whole_arrays_in_the_region_are_not_copied() {
     ];
     let fields: Vec<Field> =
         columns.iter().map(|c| Field::new("c", c.data_type().clone(), true)).collect();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let columns = arena.adopt_all(&columns, &mut || true);
     let batch = BatchData { rows: 3, columns };
     assert_eq!(check(&table(&Schema::new(fields), vec![batch]), &mut arena), 0);
@@ -157,7 +158,7 @@ proptest! {
         }),
         choices in any::<u64>(),
     ) {
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let mut random = Random::new(choices);
         let all: Vec<ArrayData> = batches.iter().flat_map(|batch| batch.columns.clone()).collect();
         let mut all = arena.adopt_all(&all, &mut || random.chance(2)).into_iter();
@@ -181,18 +182,18 @@ fn dictionaries_are_replaced_when_they_change() {
     let chunks = [first.slice(0, 10), first.slice(10, 10), second, first.slice(3, 10)];
     let batches = chunks.map(|chunk| BatchData { rows: 10, columns: vec![chunk] });
     let object = table(&schema, batches.to_vec());
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let (messages, _) = export(&object, &mut arena).unwrap();
     let counts: Vec<usize> = messages.batches.iter().map(|b| b.dictionaries.len()).collect();
     assert_eq!(counts, [1, 0, 1, 1]);
-    check(&object, &mut Arena::default());
+    check(&object, &mut RegionBytes::default());
 }
 
 #[test]
 fn deltas_are_appended() {
     let strings = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
     let schema = Schema::new(vec![Field::new("d", strings.clone(), true)]);
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     // A stock writer that emits deltas.
     let dictionary = |values: &[&str], keys: &[i8]| {
         let values = arrow_array::StringArray::from(values.to_vec());
@@ -249,7 +250,7 @@ fn a_dictionary_of_a_dictionary_is_not_expressible() {
     let array = random_array(&mut Random::new(1), &outer, 4, true);
     let schema = Schema::new(vec![Field::new("d", outer, true)]);
     let object = table(&schema, vec![BatchData { rows: 4, columns: vec![array] }]);
-    let error = export(&object, &mut Arena::default()).unwrap_err();
+    let error = export(&object, &mut RegionBytes::default()).unwrap_err();
     assert!(matches!(error, ExportError::NotExpressible { .. }), "{error}");
 }
 
@@ -284,12 +285,12 @@ fn truncated_messages_are_errors() {
         for length in 0..messages.schema.len() {
             let schema = messages.schema[..length].to_vec();
             let cut = Messages { schema, ..messages.clone() };
-            assert_eq!(exercise_messages(&cut, &arena), Outcome::Refused);
+            assert_eq!(exercise_messages(&cut, &arena), ForgeOutcome::Refused);
         }
         for length in 0..messages.batches[0].record_batch.len() {
             let mut cut = messages.clone();
             cut.batches[0].record_batch.truncate(length);
-            assert_eq!(exercise_messages(&cut, &arena), Outcome::Refused);
+            assert_eq!(exercise_messages(&cut, &arena), ForgeOutcome::Refused);
         }
     }
 }

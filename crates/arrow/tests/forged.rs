@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
-use farrow_arrow::testing::{Outcome, Random, exercise, mutate, seed};
+use farrow_arrow::testing::{ForgeOutcome, Random, exercise, mutate, seed};
 use farrow_arrow::{Decoded, InvalidDescriptor, Limits, VERSION};
 
 /// Every type of the sample, and tables of several.
@@ -13,7 +13,7 @@ const SEEDS: usize = 100;
 fn seeds_are_good() {
     for number in 0..SEEDS {
         let (descriptor, arena) = seed(number);
-        assert_eq!(exercise(&descriptor, &arena), Outcome::Good, "seed {number}");
+        assert_eq!(exercise(&descriptor, &arena), ForgeOutcome::Good, "seed {number}");
     }
 }
 
@@ -23,11 +23,11 @@ fn every_truncation_is_refused() {
         let (descriptor, arena) = seed(number);
         for length in 0..descriptor.len() {
             let mut cut = descriptor[..length].to_vec();
-            assert_eq!(exercise(&cut, &arena), Outcome::Refused);
+            assert_eq!(exercise(&cut, &arena), ForgeOutcome::Refused);
             // The same with a matching length field.
             if let Some(field) = cut.get_mut(32..40) {
                 field.copy_from_slice(&(length as u64).to_le_bytes());
-                assert_eq!(exercise(&cut, &arena), Outcome::Refused);
+                assert_eq!(exercise(&cut, &arena), ForgeOutcome::Refused);
             }
         }
         let mut longer = descriptor;

@@ -6,7 +6,7 @@
 use arrow_array::{Array, DictionaryArray, Int64Array, StringArray, types::Int8Type};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
-use farrow_arrow::testing::Arena;
+use farrow_arrow::testing::RegionBytes;
 use farrow_arrow::{
     BatchData, Decoded, DescribeError, DescriptorStamp, InvalidDescriptor, Kind, Limits, NdArray,
     Order, Plan, Rebuilt, SchemaNode,
@@ -70,7 +70,7 @@ fn version_one_is_written_for_ever() {
 #[test]
 fn version_one_is_read_for_ever() {
     let (schema, batches) = table();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let plan = Plan::table(&schema, &batches, &mut |_, _| None).unwrap();
     arena.write(&plan).unwrap();
     let decoded = Decoded::parse(&hex(TABLE), &Limits::default()).unwrap();
@@ -124,7 +124,7 @@ fn scalars_and_empty_arrays_of_numpy() {
         let shape = NdArray { dtype: "|V7".into(), item_bytes: 7, shape, order: Order::C };
         let data = Buffer::from(vec![1u8; 7 * items as usize]);
         let plan = Plan::ndarray(&shape, &data, &mut |_, _| None).unwrap();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let descriptor = arena.write(&plan).unwrap();
         let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
         let rebuilt = decoded.rebuild(&|offset, length| arena.resolve(offset, length)).unwrap();

@@ -6,12 +6,12 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
 use farrow_arrow::testing::{
-    Arena, Random, any_array, any_chunks, any_table, random_array, sample_types,
+    Random, RegionBytes, any_array, any_chunks, any_table, random_array, sample_types,
 };
 use farrow_arrow::{BatchData, Decoded, Kind, Limits, Plan, Rebuilt, SchemaNode, ffi};
 use proptest::prelude::*;
 
-fn rebuild(arena: &Arena, descriptor: &[u8]) -> farrow_arrow::ArrowObject {
+fn rebuild(arena: &RegionBytes, descriptor: &[u8]) -> farrow_arrow::ArrowObject {
     let decoded = Decoded::parse(descriptor, &Limits::default()).unwrap();
     match decoded.rebuild_checked(&|offset, length| arena.resolve(offset, length)).unwrap() {
         Rebuilt::Arrow(object) => object,
@@ -24,7 +24,7 @@ fn field_of(array: &ArrayData) -> SchemaNode {
 }
 
 /// Checks that every buffer of a rebuilt array is in the arena, empty, or the zero offset.
-fn assert_inside(arena: &Arena, array: &ArrayData) {
+fn assert_inside(arena: &RegionBytes, array: &ArrayData) {
     let nulls = array.nulls().map(|nulls| nulls.buffer());
     for buffer in array.buffers().iter().chain(nulls) {
         let found = arena.locate(buffer.as_ptr(), buffer.len());
@@ -33,7 +33,7 @@ fn assert_inside(arena: &Arena, array: &ArrayData) {
     array.child_data().iter().for_each(|child| assert_inside(arena, child));
 }
 
-fn check_array(arena: &mut Arena, array: &ArrayData) -> ArrayData {
+fn check_array(arena: &mut RegionBytes, array: &ArrayData) -> ArrayData {
     let field = field_of(array);
     let plan = arena.plan(|locate| Plan::array(&field, array, locate)).unwrap();
     assert_eq!(plan.kind(), Kind::Array);
@@ -56,7 +56,7 @@ fn every_type_survives_at_every_offset() {
             let array = random_array(&mut random, &data_type, 23, true);
             for (start, length) in [(0, 23), (3, 14), (8, 12), (5, 0), (22, 1), (0, 0)] {
                 let (start, length) = if array.is_empty() { (0, 0) } else { (start, length) };
-                check_array(&mut Arena::default(), &array.slice(start, length));
+                check_array(&mut RegionBytes::default(), &array.slice(start, length));
             }
         }
     }
@@ -68,7 +68,7 @@ fn in_place_arrays_are_not_copied() {
     for data_type in sample_types() {
         let mut random = Random::new(9);
         let array = random_array(&mut random, &data_type, 50, true);
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let array = arena.adopt(&array, &mut || true);
         for (start, length) in [(0, 50), (13, 20)] {
             let (start, length) = if array.is_empty() { (0, 0) } else { (start, length) };
@@ -103,12 +103,12 @@ fn small_slices_of_large_arrays_stay_small() {
         let plan = Plan::array(&field, &slice, &mut |_, _| None).unwrap();
         let limit = 8_000;
         assert!(plan.copy_bytes() < limit, "{data_type}: {} bytes", plan.copy_bytes());
-        check_array(&mut Arena::default(), &slice);
+        check_array(&mut RegionBytes::default(), &slice);
     }
 }
 
 /// Checks that export over the C Data Interface and import preserve values and addresses.
-fn check_ffi(arena: &Arena, array: &ArrayData) {
+fn check_ffi(arena: &RegionBytes, array: &ArrayData) {
     let field = field_of(array);
     let exported = ffi::export_array(array);
     // SAFETY: just exported.
@@ -123,7 +123,7 @@ proptest! {
     #[test]
     fn any_array_survives(array in any_array(), choices in any::<u64>()) {
         // Some buffers are already in the region, others are not.
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let mut random = Random::new(choices);
         let array = arena.adopt(&array, &mut || !random.chance(3));
         let back = check_array(&mut arena, &array);
@@ -139,7 +139,7 @@ proptest! {
     #[test]
     fn any_chunks_survive((field, chunks) in any_chunks()) {
         let node = SchemaNode::try_from(&field).unwrap();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let plan = arena.plan(|locate| Plan::chunked_array(&node, &chunks, locate)).unwrap();
         let descriptor = arena.write(&plan).unwrap();
         let object = rebuild(&arena, &descriptor);
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn any_table_survives((schema, batches) in any_table()) {
         let node = SchemaNode::try_from(&schema).unwrap();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let plan = arena.plan(|locate| Plan::table(&node, &batches, locate)).unwrap();
         let descriptor = arena.write(&plan).unwrap();
         let object = rebuild(&arena, &descriptor);
@@ -186,7 +186,7 @@ fn a_table_of_no_columns_keeps_its_rows() {
     let node = SchemaNode::try_from(&arrow_schema::Schema::empty()).unwrap();
     let batches = [7, 0].map(|rows| BatchData { rows, columns: vec![] });
     let plan = Plan::table(&node, &batches, &mut |_, _| None).unwrap();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let descriptor = arena.write(&plan).unwrap();
     assert_eq!(rebuild(&arena, &descriptor).rows(), 7);
 }
@@ -203,7 +203,7 @@ fn shared_dictionaries_are_written_once() {
     let field = field_of(&whole);
     let bytes = |chunks: &[ArrayData]| {
         let plan = Plan::chunked_array(&field, chunks, &mut |_, _| None).unwrap();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let descriptor = arena.write(&plan).unwrap();
         let object = rebuild(&arena, &descriptor);
         let back: Vec<_> = object.batches.iter().map(|b| b.columns[0].clone()).collect();
@@ -220,7 +220,7 @@ fn shared_dictionaries_are_written_once() {
 /// A misaligned buffer is copied to an aligned offset.
 #[test]
 fn under_aligned_buffers_are_copied() {
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let at = arena.append(8 + 16 * 4, |bytes| bytes.fill(0)) as usize;
     let inside = arena.as_buffer().slice_with_length(at + 8, 64);
     for data_type in [DataType::Decimal128(20, 2), DataType::Utf8View] {

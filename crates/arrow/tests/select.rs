@@ -7,7 +7,9 @@ use std::ops::Range;
 
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema};
-use farrow_arrow::testing::{Arena, Random, any_chunks, any_table, random_array, sample_types};
+use farrow_arrow::testing::{
+    Random, RegionBytes, any_chunks, any_table, random_array, sample_types,
+};
 use farrow_arrow::{
     ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, RowSlice, SchemaNode, SelectError,
     Selected,
@@ -15,13 +17,13 @@ use farrow_arrow::{
 use proptest::prelude::*;
 
 /// Rebuilds a part over the bytes of its ranges; all other bytes are wrong.
-fn rebuild(arena: &Arena, selected: &Selected) -> ArrowObject {
+fn rebuild(arena: &RegionBytes, selected: &Selected) -> ArrowObject {
     let mut bytes = vec![0xA5; arena.as_buffer().len()];
     for (offset, length) in &selected.ranges {
         let range = *offset as usize..(offset + length) as usize;
         bytes[range.clone()].copy_from_slice(&arena.as_buffer()[range]);
     }
-    let arena = Arena::new(&bytes);
+    let arena = RegionBytes::new(&bytes);
     let decoded = Decoded::parse(&selected.descriptor, &Limits::default()).unwrap();
     let resolve = |offset: u64, length: u64| {
         let is_listed = selected.ranges.contains(&(offset, length));
@@ -65,7 +67,7 @@ fn select_of_table(
     rows: RowSlice,
 ) -> Result<(), TestCaseError> {
     let node = SchemaNode::try_from(schema).unwrap();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let plan = arena.plan(|locate| Plan::table(&node, batches, locate)).unwrap();
     let descriptor = arena.write(&plan).unwrap();
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
@@ -111,7 +113,7 @@ proptest! {
     #[test]
     fn rows_of_any_chunks((field, chunks) in any_chunks(), rows in any_rows()) {
         let node = SchemaNode::try_from(&field).unwrap();
-        let mut arena = Arena::default();
+        let mut arena = RegionBytes::default();
         let plan = arena.plan(|locate| Plan::chunked_array(&node, &chunks, locate)).unwrap();
         let descriptor = arena.write(&plan).unwrap();
         let selected = Decoded::parse(&descriptor, &Limits::default()).unwrap().select(None, rows);
@@ -134,10 +136,10 @@ proptest! {
     }
 }
 
-fn described(array: &ArrayData) -> (Arena, Vec<u8>) {
+fn described(array: &ArrayData) -> (RegionBytes, Vec<u8>) {
     let field = Field::new("f", array.data_type().clone(), true);
     let field = SchemaNode::try_from(&field).unwrap();
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let plan = arena.plan(|locate| Plan::array(&field, array, locate)).unwrap();
     let descriptor = arena.write(&plan).unwrap();
     (arena, descriptor)

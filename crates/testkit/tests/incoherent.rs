@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use farrow_memory::{Access, Fabric, Length, Offset, Proximity, Region, Span, page_bytes};
 use farrow_testkit::fabric::{data_pages, geometry};
-use farrow_testkit::incoherent::{Cluster, NodeFabric, Settings, Upkeep, Watch};
+use farrow_testkit::incoherent::{CacheSettings, CallWatch, IncoherentNodes, NodeFabric, Upkeep};
 
-fn cluster(line_bytes: u32, acts: u32) -> Cluster {
-    Cluster::new(geometry(), 3, Settings { line_bytes, acts, seed: 7 })
+fn cluster(line_bytes: u32, acts: u32) -> IncoherentNodes {
+    IncoherentNodes::new(geometry(), 3, CacheSettings { line_bytes, acts, seed: 7 })
 }
 
 fn word_at(region: &Region, offset: Offset) -> u64 {
@@ -128,7 +128,7 @@ fn a_power_cut_loses_what_was_not_written_back() {
 #[test]
 fn a_watch_can_leave_calls_out() {
     let cluster = cluster(64, 0);
-    let watch: Watch = Arc::new(|call| call.what == Upkeep::Refresh || call.node != 1);
+    let watch: CallWatch = Arc::new(|call| call.what == Upkeep::Refresh || call.node != 1);
     cluster.watch(&watch);
     let page = data_pages(0, 1);
     let region = cluster.map(1, Access::Client);
@@ -170,7 +170,7 @@ const CHILD_DIR: &str = "FARROW_TEST_INCOHERENT_DIR";
 /// A node in another process exchanges bytes only by publish and refresh.
 #[test]
 fn nodes_in_two_processes_share_memory() {
-    let settings = Settings { acts: 4, ..Settings::default() };
+    let settings = CacheSettings { acts: 4, ..CacheSettings::default() };
     let (asked, answer) = (data_pages(1, 1), data_pages(2, 1));
     let map = |dir: &Path, node| {
         let fabric = NodeFabric::open(dir, node, geometry(), settings).unwrap();
@@ -188,7 +188,7 @@ fn nodes_in_two_processes_share_memory() {
         region.alias(answer).unwrap().write_published(answer.offset, &bytes).unwrap();
         return;
     }
-    let cluster = Cluster::new(geometry(), 1, settings);
+    let cluster = IncoherentNodes::new(geometry(), 1, settings);
     let region = map(&cluster.dir(), 1);
     let bytes: Vec<u8> = (0..page_bytes()).map(|at| (at / 5) as u8).collect();
     region.alias(asked).unwrap().write_published(asked.offset, &bytes).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farrow_memory::{Access, Length, Offset, Region, Span, page_bytes};
 use farrow_testkit::fabric::{data_pages, geometry};
-use farrow_testkit::incoherent::{Cluster, Settings, Upkeep, Watch};
+use farrow_testkit::incoherent::{CacheSettings, CallWatch, IncoherentNodes, Upkeep};
 
 /// Ranges within a page: aligned to lines of 64 and 128 B, and across their edges.
 fn ranges() -> Vec<Span> {
@@ -42,9 +42,10 @@ enum Way {
 
 /// Repeatedly writes a whole page, publishes and refreshes a range of it, and compares memory and
 /// the view of another node with the expected bytes.
-fn check(line: u32, way: Way, watch: Option<Watch>) -> Result<(), String> {
+fn check(line: u32, way: Way, watch: Option<CallWatch>) -> Result<(), String> {
     // Without a demon, which would write back and fetch other lines.
-    let cluster = Cluster::new(geometry(), 3, Settings { line_bytes: line, acts: 0, seed: 7 });
+    let cluster =
+        IncoherentNodes::new(geometry(), 3, CacheSettings { line_bytes: line, acts: 0, seed: 7 });
     if let Some(watch) = watch {
         cluster.watch(&watch);
     }
@@ -102,7 +103,7 @@ fn act(region: &Region, what: Upkeep, range: Span, way: Way) -> usize {
     acted_on.iter().map(|range| lines_around(region.line_bytes(), *range)).sum()
 }
 
-fn of_memory(cluster: &Cluster, span: Span) -> Vec<u8> {
+fn of_memory(cluster: &IncoherentNodes, span: Span) -> Vec<u8> {
     cluster.memory(span).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
@@ -137,7 +138,7 @@ fn the_lines_around_a_range_move_and_no_other() {
 /// The canary: omitting either call is detected, in the first range of the page.
 #[test]
 fn a_mutant_that_leaves_one_out_is_seen() {
-    let leave_out = |what| -> Watch { Arc::new(move |call| call.what != what) };
+    let leave_out = |what| -> CallWatch { Arc::new(move |call| call.what != what) };
     for way in [Way::One, Way::Several] {
         let publish = check(64, way, Some(leave_out(Upkeep::Publish))).unwrap_err();
         assert!(publish.starts_with("memory"), "{publish}");
@@ -149,7 +150,8 @@ fn a_mutant_that_leaves_one_out_is_seen() {
 /// If one range is outside the region, none of the others is moved.
 #[test]
 fn of_several_ranges_all_or_none_move() {
-    let cluster = Cluster::new(geometry(), 2, Settings { acts: 0, ..Settings::default() });
+    let cluster =
+        IncoherentNodes::new(geometry(), 2, CacheSettings { acts: 0, ..CacheSettings::default() });
     let writer = cluster.map(1, Access::Client);
     let page = data_pages(3, 1);
     writer.alias(page).unwrap().write(page.offset, &vec![1; page_bytes() as usize]).unwrap();

@@ -2,7 +2,7 @@
 
 use arrow_schema::DataType;
 
-use super::scan::{Bounds, F16, Key, Piece};
+use super::scan::{Bounds, Comparable, F16, RangeStatistics};
 use super::{Bound, ColumnStatistics};
 
 /// A string longer than this is shortened: what follows rarely decides a filter.
@@ -11,7 +11,7 @@ pub(super) const TEXT_BYTES_MAX: usize = 32;
 pub(super) const BOUND_BYTES_MAX: usize = TEXT_BYTES_MAX + 3;
 
 /// The statistics of all values of a column of this type.
-pub(super) fn column(piece: &Piece<'_>, data_type: &DataType) -> ColumnStatistics {
+pub(super) fn column(piece: &RangeStatistics<'_>, data_type: &DataType) -> ColumnStatistics {
     let values = match data_type {
         DataType::Dictionary(_, values) => values.as_ref(),
         other => other,
@@ -52,12 +52,12 @@ pub(super) fn text(data_type: &DataType) -> Option<bool> {
     }
 }
 
-fn bound(key: Key<'_>, data_type: &DataType, is_upper: bool) -> Option<Bound> {
+fn bound(key: Comparable<'_>, data_type: &DataType, is_upper: bool) -> Option<Bound> {
     let exact = |bytes: &[u8]| Some(Bound { bytes: bytes.to_vec(), is_exact: true });
     match key {
-        Key::Int(value) => exact(value.to_le_bytes().get(..number_bytes(data_type)?)?),
-        Key::Big(value) => exact(&value.to_le_bytes()),
-        Key::Float(value) => {
+        Comparable::Int(value) => exact(value.to_le_bytes().get(..number_bytes(data_type)?)?),
+        Comparable::Big(value) => exact(&value.to_le_bytes()),
+        Comparable::Float(value) => {
             // The two zeros are equal: both lie between the bounds in any order.
             let value = match value {
                 0.0 if is_upper => 0.0,
@@ -72,8 +72,8 @@ fn bound(key: Key<'_>, data_type: &DataType, is_upper: bool) -> Option<Bound> {
                 _ => None,
             }
         }
-        Key::Bytes(bytes) if bytes.len() <= TEXT_BYTES_MAX => exact(bytes),
-        Key::Bytes(bytes) => {
+        Comparable::Bytes(bytes) if bytes.len() <= TEXT_BYTES_MAX => exact(bytes),
+        Comparable::Bytes(bytes) => {
             // A shortened value of a type of fixed width would be none of that type.
             let is_utf8 = text(data_type)?;
             let bytes = if is_upper { above(bytes, is_utf8) } else { below(bytes, is_utf8) };

@@ -7,7 +7,7 @@ use arrow_buffer::NullBuffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-use super::scan::Piece;
+use super::scan::RangeStatistics;
 use super::values::Part;
 use super::{TableStatistics, bounds, statistics_fields};
 use crate::describe::BatchData;
@@ -32,14 +32,14 @@ struct Task<'a> {
     /// Its number among the fields that have statistics.
     field: usize,
     work: Work<'a>,
-    done: OnceLock<Piece<'a>>,
+    done: OnceLock<RangeStatistics<'a>>,
 }
 
 #[derive(Debug)]
 enum Work<'a> {
     Count(Part<'a>),
     /// Nothing but the nulls is known.
-    Opaque(Piece<'a>),
+    Opaque(RangeStatistics<'a>),
 }
 
 impl<'a> Counting<'a> {
@@ -80,7 +80,7 @@ impl<'a> Counting<'a> {
 
     /// The statistics, after [`Self::work`] has returned in each thread.
     pub fn finish(&self) -> TableStatistics {
-        let mut pieces = vec![Piece::empty(); self.types.len()];
+        let mut pieces = vec![RangeStatistics::empty(); self.types.len()];
         for task in &self.tasks {
             let piece = *task.done.get_or_init(|| task.work.count());
             if let Some(sum) = pieces.get_mut(task.field) {
@@ -94,7 +94,7 @@ impl<'a> Counting<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn count(&self) -> Piece<'a> {
+    fn count(&self) -> RangeStatistics<'a> {
         match self {
             Work::Count(part) => part.count(),
             Work::Opaque(piece) => *piece,
@@ -130,7 +130,7 @@ impl<'a> Planned<'a> {
         });
         match &elements {
             Some((data, rows, nulls)) => self.count(field, data, rows, nulls.as_ref()),
-            None => self.push(field, Work::Opaque(Piece::opaque(1, None))),
+            None => self.push(field, Work::Opaque(RangeStatistics::opaque(1, None))),
         }
         let mut next = field + 1;
         if !super::has_counted_children(node.data_type()) || depth >= DEPTH_MAX {
@@ -153,7 +153,8 @@ impl<'a> Planned<'a> {
         let is_logical = ArrayLayout::of(data.data_type()).is_some_and(ArrayLayout::has_validity);
         if !is_logical && *data.data_type() != DataType::Null {
             // Null is decided by the values of unions and run-end encoded arrays.
-            return self.push(field, Work::Opaque(Piece::opaque(rows.len() as u64, None)));
+            return self
+                .push(field, Work::Opaque(RangeStatistics::opaque(rows.len() as u64, None)));
         }
         for start in rows.clone().step_by(TASK_ROWS) {
             let rows_here = start..rows.end.min(start.saturating_add(TASK_ROWS));

@@ -32,7 +32,7 @@ const LANES: usize = 8;
 
 /// A value of any type, for comparisons between parts of a column.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(super) enum Key<'a> {
+pub(super) enum Comparable<'a> {
     Int(i128),
     Big(i256),
     Float(f64),
@@ -41,7 +41,7 @@ pub(super) enum Key<'a> {
 
 /// The statistics of some consecutive values of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Piece<'a> {
+pub(super) struct RangeStatistics<'a> {
     /// Number of values, with the nulls.
     pub length: u64,
     /// Number of nulls; `None`: unknown.
@@ -49,7 +49,7 @@ pub(super) struct Piece<'a> {
     pub has_nan: bool,
     pub bounds: Bounds<'a>,
     /// `None` once the values are known to be unordered.
-    pub order: Option<Run<'a>>,
+    pub order: Option<OrderedValues<'a>>,
 }
 
 /// Bounds of the values of a piece.
@@ -59,19 +59,19 @@ pub(super) enum Bounds<'a> {
     /// All values are null or NaN.
     Absent,
     /// Least and greatest value.
-    Found(Key<'a>, Key<'a>),
+    Found(Comparable<'a>, Comparable<'a>),
 }
 
 /// Ordered values, all of them neither null nor NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Run<'a> {
-    pub first: Key<'a>,
-    pub last: Key<'a>,
+pub(super) struct OrderedValues<'a> {
+    pub first: Comparable<'a>,
+    pub last: Comparable<'a>,
     pub is_ascending: bool,
     pub is_descending: bool,
 }
 
-impl<'a> Piece<'a> {
+impl<'a> RangeStatistics<'a> {
     /// No values.
     pub fn empty() -> Self {
         Self { length: 0, nulls: Some(0), has_nan: false, bounds: Bounds::Absent, order: None }
@@ -110,7 +110,7 @@ impl Bounds<'_> {
     }
 }
 
-impl Run<'_> {
+impl OrderedValues<'_> {
     fn then(self, next: Self) -> Option<Self> {
         let step = self.last.partial_cmp(&next.first)?;
         let is_ascending = self.is_ascending && next.is_ascending && step != Ordering::Greater;
@@ -133,7 +133,7 @@ pub(super) trait Number<const N: usize>: Copy + PartialOrd {
 
     fn read(bytes: [u8; N]) -> Self;
 
-    fn key<'a>(self) -> Key<'a>;
+    fn key<'a>(self) -> Comparable<'a>;
 
     /// Only NaN is unordered with itself.
     fn is_nan(self) -> bool {
@@ -151,7 +151,7 @@ macro_rules! numbers {
                 $read(bytes)
             }
 
-            fn key<'a>(self) -> Key<'a> {
+            fn key<'a>(self) -> Comparable<'a> {
                 $key(self)
             }
         }
@@ -162,7 +162,7 @@ macro_rules! integers {
     ($($native:ty, $bytes:literal;)*) => {
         numbers! {$(
             $native, $bytes, <$native>::MAX, <$native>::MIN, <$native>::from_le_bytes,
-            |value: $native| Key::Int(i128::from(value));
+            |value: $native| Comparable::Int(i128::from(value));
         )*}
     };
 }
@@ -170,11 +170,11 @@ macro_rules! integers {
 integers! { i8, 1; u8, 1; i16, 2; u16, 2; i32, 4; u32, 4; i64, 8; u64, 8; i128, 16; }
 numbers! {
     F16, 2, F16::INFINITY, F16::NEG_INFINITY, F16::from_le_bytes,
-        |value: F16| Key::Float(f64::from(value.0));
+        |value: F16| Comparable::Float(f64::from(value.0));
     f32, 4, f32::INFINITY, f32::NEG_INFINITY, f32::from_le_bytes,
-        |value: f32| Key::Float(f64::from(value));
-    f64, 8, f64::INFINITY, f64::NEG_INFINITY, f64::from_le_bytes, Key::Float;
-    i256, 32, i256::MAX, i256::MIN, i256::from_le_bytes, Key::Big;
+        |value: f32| Comparable::Float(f64::from(value));
+    f64, 8, f64::INFINITY, f64::NEG_INFINITY, f64::from_le_bytes, Comparable::Float;
+    i256, 32, i256::MAX, i256::MIN, i256::from_le_bytes, Comparable::Big;
 }
 
 /// The running state of [`numbers`].
@@ -188,9 +188,9 @@ struct Seen<T> {
 }
 
 /// Statistics of numbers without nulls.
-pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Piece<'a> {
+pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> RangeStatistics<'a> {
     let Some(first) = cells.first().map(|cell| T::read(*cell)) else {
-        return Piece::empty();
+        return RangeStatistics::empty();
     };
     let mut seen = Seen {
         min: T::HIGHEST,
@@ -204,7 +204,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Pi
         seen.add(block);
     }
     let Seen { min, max, last, is_ascending, is_descending, nans } = seen;
-    let order = (is_ascending || is_descending).then(|| Run {
+    let order = (is_ascending || is_descending).then(|| OrderedValues {
         first: first.key(),
         last: last.key(),
         is_ascending,
@@ -214,7 +214,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Pi
         true => Bounds::Found(min.key(), max.key()),
         false => Bounds::Absent,
     };
-    Piece { length: cells.len() as u64, nulls: Some(0), has_nan: nans > 0, bounds, order }
+    RangeStatistics { length: cells.len() as u64, nulls: Some(0), has_nan: nans > 0, bounds, order }
 }
 
 impl<T> Seen<T> {
@@ -296,9 +296,11 @@ impl<'a> Text<'a> {
 }
 
 /// Statistics of strings without nulls, in the order of their bytes; `None` if one is malformed.
-pub(super) fn texts<'a>(mut values: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Piece<'a>> {
+pub(super) fn texts<'a>(
+    mut values: impl Iterator<Item = Option<&'a [u8]>>,
+) -> Option<RangeStatistics<'a>> {
     let Some(first) = values.next() else {
-        return Some(Piece::empty());
+        return Some(RangeStatistics::empty());
     };
     let first = Text::new(first?);
     let (mut min, mut max, mut last) = (first, first, first);
@@ -319,8 +321,18 @@ pub(super) fn texts<'a>(mut values: impl Iterator<Item = Option<&'a [u8]>>) -> O
             last = value;
         }
     }
-    let [min, max, first, last] = [min, max, first, last].map(|text| Key::Bytes(text.bytes));
-    let order =
-        (is_ascending || is_descending).then_some(Run { first, last, is_ascending, is_descending });
-    Some(Piece { length, nulls: Some(0), has_nan: false, bounds: Bounds::Found(min, max), order })
+    let [min, max, first, last] = [min, max, first, last].map(|text| Comparable::Bytes(text.bytes));
+    let order = (is_ascending || is_descending).then_some(OrderedValues {
+        first,
+        last,
+        is_ascending,
+        is_descending,
+    });
+    Some(RangeStatistics {
+        length,
+        nulls: Some(0),
+        has_nan: false,
+        bounds: Bounds::Found(min, max),
+        order,
+    })
 }

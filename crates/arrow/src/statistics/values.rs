@@ -8,7 +8,7 @@ use arrow_buffer::{BooleanBuffer, NullBuffer, i256};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, IntervalUnit};
 
-use super::scan::{self, Bounds, F16, Key, Number, Piece};
+use super::scan::{self, Bounds, Comparable, F16, Number, RangeStatistics};
 use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
 
 /// Length of the longest value stored inline in a view (Arrow columnar format).
@@ -24,24 +24,27 @@ pub(super) struct Part<'a> {
 
 impl<'a> Part<'a> {
     /// The statistics of the elements.
-    pub fn count(&self) -> Piece<'a> {
+    pub fn count(&self) -> RangeStatistics<'a> {
         let length = self.rows.len() as u64;
         let nulls = self.nulls.as_ref().map_or(0, NullBuffer::null_count) as u64;
         if let DataType::Null = self.data.data_type() {
-            return Piece { bounds: Bounds::Absent, ..Piece::opaque(length, Some(length)) };
+            return RangeStatistics {
+                bounds: Bounds::Absent,
+                ..RangeStatistics::opaque(length, Some(length))
+            };
         }
         if let DataType::Dictionary(index, _) = self.data.data_type() {
-            return self.dictionary(index).unwrap_or(Piece::opaque(length, None));
+            return self.dictionary(index).unwrap_or(RangeStatistics::opaque(length, None));
         }
-        let mut whole = Piece::empty();
+        let mut whole = RangeStatistics::empty();
         for run in self.runs() {
             match self.plain(run) {
                 Some(piece) => whole = whole.then(piece),
-                None => return Piece::opaque(length, Some(nulls)),
+                None => return RangeStatistics::opaque(length, Some(nulls)),
             }
         }
         let order = whole.order.filter(|_| nulls == 0);
-        Piece { length, nulls: Some(nulls), order, ..whole }
+        RangeStatistics { length, nulls: Some(nulls), order, ..whole }
     }
 
     /// The elements that are not null, as ranges.
@@ -56,7 +59,7 @@ impl<'a> Part<'a> {
     }
 
     /// Elements without nulls; `None` if their type has no bounds.
-    fn plain(&self, rows: Range<usize>) -> Option<Piece<'a>> {
+    fn plain(&self, rows: Range<usize>) -> Option<RangeStatistics<'a>> {
         use DataType as T;
         match self.data.data_type() {
             T::Boolean => self.booleans(rows),
@@ -97,13 +100,16 @@ impl<'a> Part<'a> {
         self.data.buffers().get(number).map(|buffer| buffer.as_slice())
     }
 
-    fn numbers<T: Number<N>, const N: usize>(&self, rows: Range<usize>) -> Option<Piece<'a>> {
+    fn numbers<T: Number<N>, const N: usize>(
+        &self,
+        rows: Range<usize>,
+    ) -> Option<RangeStatistics<'a>> {
         let first = rows.start.checked_add(self.data.offset())?;
         let (cells, _) = self.buffer(0)?.as_chunks::<N>();
         Some(scan::numbers::<T, N>(cells.get(first..first.checked_add(rows.len())?)?))
     }
 
-    fn booleans(&self, rows: Range<usize>) -> Option<Piece<'a>> {
+    fn booleans(&self, rows: Range<usize>) -> Option<RangeStatistics<'a>> {
         let first = rows.start.checked_add(self.data.offset())?;
         let buffer = self.data.buffers().first()?;
         if first.checked_add(rows.len())? > buffer.len().checked_mul(8)? {
@@ -113,18 +119,18 @@ impl<'a> Part<'a> {
         let ones = bits.count_set_bits();
         let length = rows.len() as u64;
         if length == 0 {
-            return Some(Piece::empty());
+            return Some(RangeStatistics::empty());
         }
         let (low, high) = (ones == rows.len(), ones > 0);
-        let bounds = Bounds::Found(Key::Int(low.into()), Key::Int(high.into()));
-        Some(Piece { bounds, ..Piece::opaque(length, Some(0)) })
+        let bounds = Bounds::Found(Comparable::Int(low.into()), Comparable::Int(high.into()));
+        Some(RangeStatistics { bounds, ..RangeStatistics::opaque(length, Some(0)) })
     }
 
-    fn texts(&self, rows: Range<usize>, width: OffsetWidth) -> Option<Piece<'a>> {
+    fn texts(&self, rows: Range<usize>, width: OffsetWidth) -> Option<RangeStatistics<'a>> {
         let (offsets, values) = (self.buffer(0)?, self.buffer(1)?);
         let shift = self.data.offset();
         if rows.is_empty() {
-            return Some(Piece::empty());
+            return Some(RangeStatistics::empty());
         }
         let offset = |row: usize| usize::try_from(width.read(offsets, row)?).ok();
         let mut start = offset(rows.start.checked_add(shift)?)?;
@@ -136,7 +142,7 @@ impl<'a> Part<'a> {
         }))
     }
 
-    fn views(&self, rows: Range<usize>) -> Option<Piece<'a>> {
+    fn views(&self, rows: Range<usize>) -> Option<RangeStatistics<'a>> {
         let (views, _) = self.buffer(0)?.as_chunks::<VIEW_BYTES>();
         let shift = self.data.offset();
         scan::texts(rows.map(|row| {
@@ -155,7 +161,7 @@ impl<'a> Part<'a> {
     }
 
     /// The values that the indices refer to. Null is a null index and an index of a null.
-    fn dictionary(&self, index: &DataType) -> Option<Piece<'a>> {
+    fn dictionary(&self, index: &DataType) -> Option<RangeStatistics<'a>> {
         let values = self.data.child_data().first()?;
         let Some(ArrayLayout::Fixed { bytes, .. }) = ArrayLayout::of(index) else {
             return None;
@@ -173,8 +179,8 @@ impl<'a> Part<'a> {
         }
         let used = NullBuffer::union(Some(&NullBuffer::from(uses)), values.nulls());
         let part = Part { data: values, rows: 0..values.len(), nulls: used };
-        let Piece { has_nan, bounds, .. } = part.count();
-        Some(Piece {
+        let RangeStatistics { has_nan, bounds, .. } = part.count();
+        Some(RangeStatistics {
             length: self.rows.len() as u64,
             nulls: Some(nulls),
             has_nan,

@@ -8,21 +8,21 @@ use arrow_data::ArrayData;
 
 /// Bytes that simulate a region.
 #[derive(Debug, Clone)]
-pub struct Arena {
+pub struct RegionBytes {
     bytes: Buffer,
     used: usize,
 }
 
-impl Default for Arena {
+impl Default for RegionBytes {
     fn default() -> Self {
-        Arena::new(&[])
+        RegionBytes::new(&[])
     }
 }
 
-impl Arena {
+impl RegionBytes {
     /// An arena that begins with these bytes.
     pub fn new(bytes: &[u8]) -> Self {
-        Arena { bytes: Buffer::from_slice_ref(bytes), used: bytes.len() }
+        RegionBytes { bytes: Buffer::from_slice_ref(bytes), used: bytes.len() }
     }
 
     /// The bytes.
@@ -45,7 +45,7 @@ impl Arena {
     }
 
     /// The same arena with some bytes changed.
-    pub fn with_noise(&self, random: &mut Random) -> Arena {
+    pub fn with_noise(&self, random: &mut Random) -> RegionBytes {
         let mut bytes = self.bytes.to_vec();
         for _ in 0..1 + random.below(6) {
             let at = random.below(bytes.len());
@@ -53,7 +53,7 @@ impl Arena {
                 *byte = random.next_u64() as u8;
             }
         }
-        Arena::new(&bytes)
+        RegionBytes::new(&bytes)
     }
 
     /// Appends 64-byte aligned space, fills it, and returns its offset. Earlier buffers of the
@@ -99,7 +99,7 @@ impl Arena {
         arrays.iter().map(|array| self.rebuild(array, &mut || moved.next().flatten())).collect()
     }
 
-    /// One array, as [`Arena::adopt_all`].
+    /// One array, as [`RegionBytes::adopt_all`].
     pub fn adopt(&mut self, array: &ArrayData, choose: &mut dyn FnMut() -> bool) -> ArrayData {
         let mut adopted = self.adopt_all(std::slice::from_ref(array), choose);
         adopted.pop().expect("one array gives one array")

@@ -1,7 +1,7 @@
 //! Forged descriptors: their generation, and the properties that must hold for each. The fuzz
 //! target and the test for CI run the same code.
 
-use super::{Arena, Random, random_array, sample_types};
+use super::{Random, RegionBytes, random_array, sample_types};
 use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
 use crate::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, RowSlice, SchemaNode, ffi};
 use arrow_array::make_array;
@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, Schema};
 
 /// The result of a forged descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum ForgeOutcome {
     /// The bytes do not parse.
     Refused,
     /// The ranges or sizes do not fit.
@@ -26,17 +26,17 @@ const LENGTH_TO_WALK_MAX: usize = 1 << 16;
 
 /// Parses, rebuilds, checks and uses a descriptor over an arena. Panics if, and only if, a
 /// guarantee of Farrow is violated.
-pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
+pub fn exercise(descriptor: &[u8], arena: &RegionBytes) -> ForgeOutcome {
     let Ok(decoded) = Decoded::parse(descriptor, &Limits::default()) else {
-        return Outcome::Refused;
+        return ForgeOutcome::Refused;
     };
     let resolve = |offset: u64, length: u64| arena.resolve(offset, length);
     select_parts(&decoded, descriptor.len(), arena);
     let object = match decoded.rebuild(&resolve) {
-        Err(_) => return Outcome::Unfit,
+        Err(_) => return ForgeOutcome::Unfit,
         Ok(Rebuilt::NdArray(shape, data)) => {
             assert_eq!(shape.bytes(), Some(data.len() as u64));
-            return Outcome::Good;
+            return ForgeOutcome::Good;
         }
         Ok(Rebuilt::Arrow(object)) => object,
     };
@@ -48,7 +48,7 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
     // Describing invalid contents yields an error or a descriptor, never a panic.
     describe_again(&object, arena);
     if decoded.rebuild_checked(&resolve).is_err() {
-        return Outcome::Malformed;
+        return ForgeOutcome::Malformed;
     }
     for batch in &object.batches {
         for column in &batch.columns {
@@ -58,12 +58,12 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
             }
         }
     }
-    Outcome::Good
+    ForgeOutcome::Good
 }
 
 /// Checks that a part of a descriptor that parses has a descriptor of bounded length that parses,
 /// and that its views stay within the arena.
-fn select_parts(decoded: &Decoded, length: usize, arena: &Arena) {
+fn select_parts(decoded: &Decoded, length: usize, arena: &RegionBytes) {
     let names: Vec<String> = match decoded.schema() {
         Some(schema) => schema.children().iter().map(|one| one.name_text().into_owned()).collect(),
         None => Vec::new(),
@@ -85,7 +85,7 @@ fn select_parts(decoded: &Decoded, length: usize, arena: &Arena) {
 }
 
 /// Checks that all views stay within the arena.
-pub(super) fn assert_inside(arena: &Arena, array: &ArrayData) {
+pub(super) fn assert_inside(arena: &RegionBytes, array: &ArrayData) {
     let nulls = array.nulls().map(|nulls| nulls.buffer());
     for buffer in array.buffers().iter().chain(nulls) {
         let inside = arena.locate(buffer.as_ptr(), buffer.len()).is_some();
@@ -94,7 +94,7 @@ pub(super) fn assert_inside(arena: &Arena, array: &ArrayData) {
     array.child_data().iter().for_each(|child| assert_inside(arena, child));
 }
 
-fn describe_again(object: &ArrowObject, arena: &Arena) -> Option<Plan> {
+fn describe_again(object: &ArrowObject, arena: &RegionBytes) -> Option<Plan> {
     let schema = &object.schema;
     let plan = match object.kind.is_tabular() {
         true => arena.plan(|locate| Plan::table(schema, &object.batches, locate)),
@@ -139,10 +139,10 @@ fn has_nan(array: &ArrayData) -> bool {
 }
 
 /// A valid descriptor and its arena, of one sample type or of a table of several.
-pub fn seed(number: usize) -> (Vec<u8>, Arena) {
+pub fn seed(number: usize) -> (Vec<u8>, RegionBytes) {
     let types = sample_types();
     let mut random = Random::new(number as u64);
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let pick = |random: &mut Random, types: &[DataType]| types[random.below(types.len())].clone();
     let plan = match types.get(number) {
         Some(data_type) => {
@@ -218,11 +218,11 @@ fn patch_header(bytes: &mut [u8]) {
 
 /// Splits a fuzzer's input into a descriptor (with a corrected header) and an arena: two bytes
 /// of length, the descriptor, the arena.
-pub fn split_input(input: &[u8]) -> Option<(Vec<u8>, Arena)> {
+pub fn split_input(input: &[u8]) -> Option<(Vec<u8>, RegionBytes)> {
     let (length, rest) = input.split_first_chunk()?;
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
     let (descriptor, arena) = rest.split_at(length);
     let mut descriptor = descriptor.to_vec();
     patch_header(&mut descriptor);
-    Some((descriptor, Arena::new(arena)))
+    Some((descriptor, RegionBytes::new(arena)))
 }

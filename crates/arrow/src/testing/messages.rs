@@ -1,7 +1,7 @@
 //! Forged Dissociated IPC messages, like `forge` for descriptors.
 
-use super::forge::{Outcome, assert_inside};
-use super::{Arena, Random, random_array, sample_types};
+use super::forge::{ForgeOutcome, assert_inside};
+use super::{Random, RegionBytes, random_array, sample_types};
 use crate::dissociated::{BatchMessages, Export, Messages, body_of, import};
 use crate::{ArrowObject, BatchData, CopyOut, Kind, SchemaNode};
 use arrow_schema::{Field, Schema};
@@ -9,24 +9,24 @@ use std::sync::Arc;
 
 /// Imports messages over an arena, without and with the check of contents. Panics if, and only
 /// if, a guarantee of Farrow is violated.
-pub fn exercise_messages(messages: &Messages, arena: &Arena) -> Outcome {
+pub fn exercise_messages(messages: &Messages, arena: &RegionBytes) -> ForgeOutcome {
     let resolve = |offset: u64, length: u64| arena.resolve(offset, length);
     for batch in &messages.batches {
         let dictionaries = batch.dictionaries.iter();
         dictionaries.chain([&batch.record_batch]).for_each(|message| drop(body_of(message)));
     }
     let Ok(object) = import(messages, &resolve, false) else {
-        return Outcome::Refused;
+        return ForgeOutcome::Refused;
     };
     object.batches.iter().flat_map(|b| &b.columns).for_each(|c| assert_inside(arena, c));
     match import(messages, &resolve, true) {
-        Ok(_) => Outcome::Good,
-        Err(_) => Outcome::Malformed,
+        Ok(_) => ForgeOutcome::Good,
+        Err(_) => ForgeOutcome::Malformed,
     }
 }
 
 /// Valid messages of one sample type, and their arena. `None` for types that IPC lacks.
-pub fn message_seed(number: usize) -> Option<(Messages, Arena)> {
+pub fn message_seed(number: usize) -> Option<(Messages, RegionBytes)> {
     let data_type = sample_types().get(number)?.clone();
     let mut random = Random::new(number as u64);
     let array = random_array(&mut random, &data_type, 9, true);
@@ -34,7 +34,7 @@ pub fn message_seed(number: usize) -> Option<(Messages, Arena)> {
     let schema = Arc::new(SchemaNode::try_from(&schema).ok()?);
     let batch = BatchData { rows: array.len(), columns: vec![array] };
     let object = ArrowObject { kind: Kind::Table, schema, batches: vec![batch] };
-    let mut arena = Arena::default();
+    let mut arena = RegionBytes::default();
     let export = arena.plan(|locate| Export::new(&object, locate)).ok()?;
     let base = arena.append(export.copy_bytes() as usize, |area| {
         for copy in export.copies() {
@@ -48,7 +48,7 @@ pub fn message_seed(number: usize) -> Option<(Messages, Arena)> {
 
 /// Messages and arena as one input for a fuzzer: three 16-bit lengths (schema, dictionary,
 /// record batch), the messages, the arena.
-pub fn join_messages(messages: &Messages, arena: &Arena) -> Option<Vec<u8>> {
+pub fn join_messages(messages: &Messages, arena: &RegionBytes) -> Option<Vec<u8>> {
     let batch = messages.batches.first()?;
     let none = Vec::new();
     let dictionary = batch.dictionaries.first().unwrap_or(&none);
@@ -63,7 +63,7 @@ pub fn join_messages(messages: &Messages, arena: &Arena) -> Option<Vec<u8>> {
 }
 
 /// The inverse of [`join_messages`]; prefixes are corrected.
-pub fn split_messages(input: &[u8]) -> Option<(Messages, Arena)> {
+pub fn split_messages(input: &[u8]) -> Option<(Messages, RegionBytes)> {
     let (lengths, mut rest) = input.split_first_chunk::<6>()?;
     let mut parts = lengths.chunks_exact(2).map(|length| {
         let length = usize::from(u16::from_le_bytes([length[0], length[1]])).min(rest.len());
@@ -80,5 +80,5 @@ pub fn split_messages(input: &[u8]) -> Option<(Messages, Arena)> {
     drop(parts);
     let dictionaries = if dictionary.is_empty() { vec![] } else { vec![dictionary] };
     let batches = vec![BatchMessages { dictionaries, record_batch }];
-    Some((Messages { schema, batches }, Arena::new(rest)))
+    Some((Messages { schema, batches }, RegionBytes::new(rest)))
 }

@@ -11,9 +11,9 @@ mod forge;
 mod messages;
 mod types;
 
-pub use arena::Arena;
+pub use arena::RegionBytes;
 pub use arrays::{Random, random_array};
-pub use forge::{Outcome, exercise, mutate, seed, split_input};
+pub use forge::{ForgeOutcome, exercise, mutate, seed, split_input};
 pub use messages::{exercise_messages, join_messages, message_seed, split_messages};
 pub use types::{any_type, sample_types};
 

@@ -32,7 +32,7 @@ use farrow_wire::PartSpec;
 
 use crate::endpoint;
 pub use events::{NetAction, NetEvent, NetFault};
-use pool::{Pool, WaitGroup};
+use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
 pub(crate) use source::{Interests, Rules};
 
@@ -129,8 +129,8 @@ struct Ending {
 
 /// The threads for one node.
 struct NodePools {
-    opens: Pool<NetJob>,
-    loads: Pool<NetJob>,
+    opens: WorkerPool<NetJob>,
+    loads: WorkerPool<NetJob>,
 }
 
 /// State shared by the threads.
@@ -153,7 +153,7 @@ pub(crate) struct Net {
     tickets: Arc<TicketWaits>,
     pools: BTreeMap<String, NodePools>,
     /// `None`: the fabric ends.
-    endings: Option<Pool<Ending>>,
+    endings: Option<WorkerPool<Ending>>,
     /// What no thread could be started for.
     unended: Vec<Ending>,
     group: Arc<WaitGroup>,
@@ -195,7 +195,7 @@ impl Net {
         let (region, resolving) = (Arc::clone(region), Mutex::default());
         let shared = Arc::new(NetShared { region, map, server, source, teller, resolving });
         let (of_threads, group) = (Arc::clone(&shared), Arc::default());
-        let endings = Pool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
+        let endings = WorkerPool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
         Ok(Self {
             shared,
             credentials,
@@ -344,7 +344,7 @@ impl Net {
         let of_node = self.pools.entry(node.to_owned()).or_insert_with(|| {
             let pool = |threads| {
                 let shared = Arc::clone(&self.shared);
-                Pool::new(&self.group, threads, move |job| work(&shared, job))
+                WorkerPool::new(&self.group, threads, move |job| work(&shared, job))
             };
             NodePools { opens: pool(OPENING_THREADS), loads: pool(LOADING_THREADS) }
         });

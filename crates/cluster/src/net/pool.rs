@@ -91,13 +91,13 @@ impl<J> Shared<J> {
 
 /// A queue, and the threads that work on it. They start when there is a job for them. A dropped
 /// pool completes its jobs, without anyone waiting for it: see [`WaitGroup::wait`].
-pub(super) struct Pool<J: Send + 'static> {
+pub(super) struct WorkerPool<J: Send + 'static> {
     shared: Arc<Shared<J>>,
     group: Arc<WaitGroup>,
     threads_max: usize,
 }
 
-impl<J: Send + 'static> Pool<J> {
+impl<J: Send + 'static> WorkerPool<J> {
     pub(super) fn new(
         group: &Arc<WaitGroup>,
         threads_max: usize,
@@ -142,7 +142,7 @@ impl<J: Send + 'static> Pool<J> {
     }
 }
 
-impl<J: Send + 'static> Drop for Pool<J> {
+impl<J: Send + 'static> Drop for WorkerPool<J> {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
         self.shared.changed.notify_all();
@@ -158,12 +158,12 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     /// Jobs that last until the test sends a word for each.
-    fn pool(group: &Arc<WaitGroup>, threads: usize) -> (Pool<Receiver<u32>>, Receiver<u32>) {
+    fn pool(group: &Arc<WaitGroup>, threads: usize) -> (WorkerPool<Receiver<u32>>, Receiver<u32>) {
         let (done, ended) = channel();
         let work = move |job: Receiver<u32>| {
             let _ = done.send(job.recv_timeout(LONG).unwrap_or(u32::MAX));
         };
-        (Pool::new(group, threads, work), ended)
+        (WorkerPool::new(group, threads, work), ended)
     }
 
     /// Regression test: four threads opened objects at all peers. A peer that hung occupied all of

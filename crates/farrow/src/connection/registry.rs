@@ -9,9 +9,9 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// The living values of one kind.
 #[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<Vec<Weak<T>>>);
+pub(crate) struct WeakList<T>(Mutex<Vec<Weak<T>>>);
 
-impl<T> Registry<T> {
+impl<T> WeakList<T> {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }

@@ -13,7 +13,7 @@ use crate::connection::connect::{Connected, connect};
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
 use crate::connection::pending_holds::PendingHolds;
-use crate::connection::registry::Registry;
+use crate::connection::registry::WeakList;
 use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
@@ -34,7 +34,7 @@ use crate::spans::span;
 const PROTECT_AT_ONCE_BYTES_MAX: u64 = 2 << 20;
 
 /// The sessions of this process, and those that a forked child inherited.
-static SESSIONS: Registry<Session> = Registry::new();
+static SESSIONS: WeakList<Session> = WeakList::new();
 
 /// The sessions that this process has opened.
 pub(crate) fn own_sessions() -> Vec<Arc<Session>> {

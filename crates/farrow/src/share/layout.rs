@@ -52,12 +52,12 @@ pub(super) enum Form {
 
 /// A reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ReferenceMessage {
     pub(super) form: Form,
     pub(super) id: ObjectId,
 }
 
-impl Message {
+impl ReferenceMessage {
     pub(super) fn encode(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(MESSAGE_BYTES);
         bytes.extend_from_slice(&MESSAGE_MAGIC);
@@ -98,14 +98,14 @@ impl Message {
 
 /// A list of parts: their ids, the bytes that no part has, and the descriptor.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct PartList {
     ids: Vec<ObjectId>,
     bytes: Vec<u8>,
     copies: std::ops::Range<usize>,
     descriptor: std::ops::Range<usize>,
 }
 
-impl Parts {
+impl PartList {
     /// A list with room for its copies and its descriptor.
     pub(super) fn new(ids: Vec<ObjectId>, copy_bytes: u64, descriptor_bytes: u64) -> Self {
         let copies_at = copies_at(ids.len());
@@ -212,38 +212,39 @@ mod tests {
 
     #[test]
     fn a_reference_keeps_its_bytes() {
-        let message = Message { form: Form::Parts, id: ObjectId { hi: 0x0102, lo: 0x0304 } };
+        let message =
+            ReferenceMessage { form: Form::Parts, id: ObjectId { hi: 0x0102, lo: 0x0304 } };
         let bytes = message.encode();
         assert_eq!(bytes.len(), MESSAGE_BYTES);
         assert_eq!(&bytes[..6], b"FRWR\x01\x01");
-        assert_eq!(Message::decode(&bytes).unwrap(), message);
+        assert_eq!(ReferenceMessage::decode(&bytes).unwrap(), message);
         for cut in 0..bytes.len() {
-            assert!(Message::decode(&bytes[..cut]).is_err(), "{cut} B");
+            assert!(ReferenceMessage::decode(&bytes[..cut]).is_err(), "{cut} B");
         }
         for (at, value) in [(0, 0), (4, 2), (5, 2)] {
             let mut wrong = bytes.clone();
             wrong[at] = value;
-            assert!(Message::decode(&wrong).is_err(), "byte {at}");
+            assert!(ReferenceMessage::decode(&wrong).is_err(), "byte {at}");
         }
     }
 
     #[test]
     fn a_list_survives_and_a_damaged_one_is_refused() {
-        let mut parts = Parts::new(vec![id(1), id(2)], 100, 40);
+        let mut parts = PartList::new(vec![id(1), id(2)], 100, 40);
         assert_eq!(parts.copies_at(), 64);
         parts.copies_mut().fill(3);
         parts.set_descriptor(&[9; 40]);
         let bytes = parts.into_bytes();
-        let found = Parts::decode(&bytes).unwrap();
+        let found = PartList::decode(&bytes).unwrap();
         assert_eq!((found.ids(), found.descriptor()), (&[id(1), id(2)][..], &[9; 40][..]));
         for cut in 0..bytes.len() {
-            assert!(Parts::decode(&bytes[..cut]).is_err(), "{cut} B");
+            assert!(PartList::decode(&bytes[..cut]).is_err(), "{cut} B");
         }
         // Counts that overflow, or that no memory could hold.
         for at in [8, 16, 24] {
             let mut wrong = bytes.clone();
             wrong[at..at + 8].fill(0xff);
-            assert!(Parts::decode(&wrong).is_err(), "word at {at}");
+            assert!(PartList::decode(&wrong).is_err(), "word at {at}");
         }
     }
 

@@ -31,7 +31,7 @@ use crate::value::Value;
 
 mod layout;
 
-use layout::{Form, Message, Parts, place_of, virtual_offset};
+use layout::{Form, PartList, ReferenceMessage, place_of, virtual_offset};
 
 /// When a value is shared, and for how long its reference lasts.
 #[derive(Debug, Clone, Copy)]
@@ -199,7 +199,7 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
 /// The last lease is that of the object that the message names.
 fn message(form: Form, leases: &[Lease]) -> Vec<u8> {
     let id = leases.last().map(|lease| lease.0.id());
-    Message { form, id: id.unwrap_or(ObjectId { hi: 0, lo: 0 }) }.encode()
+    ReferenceMessage { form, id: id.unwrap_or(ObjectId { hi: 0, lo: 0 }) }.encode()
 }
 
 fn seal(session: &Arc<Session>, value: &Value<'_>, lease_ms: u64) -> Result<Lease, Error> {
@@ -227,7 +227,7 @@ fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<Option<L
 /// The content of the object that lists the parts.
 fn list_of(plan: &Plan, leases: &[Lease], region: u64) -> Result<Vec<u8>, Error> {
     let ids: Vec<ObjectId> = leases.iter().map(|lease| lease.0.id()).collect();
-    let mut parts = Parts::new(ids, plan.copy_bytes(), plan.descriptor_bytes());
+    let mut parts = PartList::new(ids, plan.copy_bytes(), plan.descriptor_bytes());
     let base = virtual_offset(leases.len(), parts.copies_at()).unwrap_or_default();
     let stamp = DescriptorStamp { region, epoch: 0 };
     plan.write_copies(parts.copies_mut())?;
@@ -253,7 +253,7 @@ impl Client {
     /// [`Error::InvalidDescriptor`] for bytes that are no reference; [`Error::NotFound`] when its
     /// lease is over; else as [`Client::get`].
     pub fn open_shared(&self, message: &[u8]) -> Result<OpenedValue, Error> {
-        let Message { form, id } = Message::decode(message)?;
+        let ReferenceMessage { form, id } = ReferenceMessage::decode(message)?;
         let object = self.get(&ObjectKey::Id(id), Duration::ZERO)?;
         match form {
             Form::Value => Ok(OpenedValue::Object(object)),
@@ -264,7 +264,7 @@ impl Client {
     fn open_parts(&self, list: &Object) -> Result<Rebuilt, Error> {
         let bytes = list.view()?;
         // Other processes of this user can write to the memory: a copy is checked and used.
-        let parts = Parts::decode(&bytes)?;
+        let parts = PartList::decode(&bytes)?;
         let keys: Vec<ObjectKey> = parts.ids().iter().copied().map(ObjectKey::Id).collect();
         let objects = self.get_many(&keys, Duration::ZERO)?;
         let own = Buffer::from(Bytes::from_owner(bytes));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farrow_arrow::testing::Random as Values;
 use farrow_memory::{Access, Length, Span, page_bytes};
 use farrow_store::{BLOCK_BYTES, Home, Layout, ObjectId, RegionOptions};
-use farrow_testkit::incoherent::{Cluster, Settings};
+use farrow_testkit::incoherent::{CacheSettings, IncoherentNodes};
 use farrow_testkit::random::Random;
 
 use crate::Outcome;
@@ -68,7 +68,7 @@ impl Tally {
 
 /// The state shared by all nodes.
 pub struct World {
-    pub cluster: Cluster,
+    pub cluster: IncoherentNodes,
     pub home: Home,
     pub mistake: Option<Mistake>,
     pub variety: Variety,
@@ -102,8 +102,8 @@ impl World {
             namespaces_max: 1,
         };
         let layout = Layout::new(&options).map_err(crate::text)?;
-        let settings = Settings { line_bytes, acts: 3, seed };
-        let cluster = Cluster::new(layout.geometry, NODES, settings);
+        let settings = CacheSettings { line_bytes, acts: 3, seed };
+        let cluster = IncoherentNodes::new(layout.geometry, NODES, settings);
         let region = cluster.map(0, Access::Home);
         let home = Home::create(region, &options, 1).map_err(crate::text)?;
         Ok(Self {

@@ -15,7 +15,7 @@ use farrow_memory::{
 use tempfile::TempDir;
 
 pub use crate::directory::shared_dir;
-use crate::incoherent::{Cluster, NodeFabric, Settings};
+use crate::incoherent::{CacheSettings, IncoherentNodes, NodeFabric};
 
 pub mod access;
 pub mod coherence;
@@ -34,12 +34,12 @@ pub struct Backend {
     /// Makes a new region.
     pub make: fn(Geometry) -> Made,
     /// How another process gets access to it.
-    pub reach: Reach,
+    pub reach: AccessMethod,
 }
 
 /// How a process that did not make a region's memory gets access to it.
 #[derive(Clone, Copy, Debug)]
-pub enum Reach {
+pub enum AccessMethod {
     /// It opens the files in [`Made::dir`], as the daemon of another node does.
     Opened(fn(&Path, Geometry, Role) -> Arc<dyn Fabric>),
     /// It receives file descriptors, as a client does from its daemon.
@@ -113,7 +113,9 @@ pub const SHM_FILES: Backend = Backend {
             Arc::new(ShmFabric::create(dir.path(), "region", geometry).expect("create"));
         Made::shared(fabric, Some(dir))
     },
-    reach: Reach::Opened(|dir, _, _| Arc::new(ShmFabric::join(dir, "region").expect("join"))),
+    reach: AccessMethod::Opened(|dir, _, _| {
+        Arc::new(ShmFabric::join(dir, "region").expect("join"))
+    }),
 };
 
 /// Memory files, used by home and client alike.
@@ -124,21 +126,25 @@ pub const MEMFD: Backend = Backend {
             Arc::new(ShmFabric::memfd("region", geometry).expect("memfd"));
         Made::shared(fabric, None)
     },
-    reach: Reach::Passed,
+    reach: AccessMethod::Passed,
 };
 
 /// A regular file as a device, from an offset on.
 pub const DEVICE: Backend = Backend {
     name: "device",
     make: |geometry| device(geometry, CoherenceClass::Coherent),
-    reach: Reach::Opened(|dir, geometry, _| join_device(dir, geometry, CoherenceClass::Coherent)),
+    reach: AccessMethod::Opened(|dir, geometry, _| {
+        join_device(dir, geometry, CoherenceClass::Coherent)
+    }),
 };
 
 /// A regular file as a device that is coherent inside a node only.
 pub const DEVICE_NODE_LOCAL: Backend = Backend {
     name: "device, node-local",
     make: |geometry| device(geometry, CoherenceClass::NodeLocal),
-    reach: Reach::Opened(|dir, geometry, _| join_device(dir, geometry, CoherenceClass::NodeLocal)),
+    reach: AccessMethod::Opened(|dir, geometry, _| {
+        join_device(dir, geometry, CoherenceClass::NodeLocal)
+    }),
 };
 
 /// Memory files that the home passed to the client.
@@ -149,7 +155,7 @@ pub const PASSED_MEMFD: Backend = Backend {
         let pass = || Arc::new(pass(&*made.home, CoherenceClass::Coherent).expect("pass"));
         Made { client: pass(), other: pass(), ..made }
     },
-    reach: Reach::Passed,
+    reach: AccessMethod::Passed,
 };
 
 /// A device that the home passed to the client.
@@ -160,25 +166,26 @@ pub const PASSED_DEVICE: Backend = Backend {
         let pass = || Arc::new(pass(&*made.home, CoherenceClass::NodeLocal).expect("pass"));
         Made { client: pass(), other: pass(), ..made }
     },
-    reach: Reach::Passed,
+    reach: AccessMethod::Passed,
 };
 
 /// Simulated nodes with lines of 64 B: home and client on one, the other client on another.
 pub const INCOHERENT_64: Backend = Backend {
     name: "incoherent, lines of 64 B",
     make: |geometry| incoherent(geometry, 64),
-    reach: Reach::Opened(|dir, geometry, role| open_node(dir, geometry, role, 64)),
+    reach: AccessMethod::Opened(|dir, geometry, role| open_node(dir, geometry, role, 64)),
 };
 
 /// Simulated nodes with lines of 128 B: home and client on one, the other client on another.
 pub const INCOHERENT_128: Backend = Backend {
     name: "incoherent, lines of 128 B",
     make: |geometry| incoherent(geometry, 128),
-    reach: Reach::Opened(|dir, geometry, role| open_node(dir, geometry, role, 128)),
+    reach: AccessMethod::Opened(|dir, geometry, role| open_node(dir, geometry, role, 128)),
 };
 
 fn incoherent(geometry: Geometry, line_bytes: u32) -> Made {
-    let cluster = Cluster::new(geometry, 2, Settings { line_bytes, ..Settings::default() });
+    let cluster =
+        IncoherentNodes::new(geometry, 2, CacheSettings { line_bytes, ..CacheSettings::default() });
     let node = |node| -> Arc<dyn Fabric> { Arc::<NodeFabric>::clone(cluster.node(node)) };
     let (home, client, other) = (node(0), node(0), node(1));
     Made { home, client, other, dir: cluster.dir(), keep: Box::new(cluster) }
@@ -187,7 +194,7 @@ fn incoherent(geometry: Geometry, line_bytes: u32) -> Made {
 /// The caches of a node are in files too, so a process can be on any node.
 fn open_node(dir: &Path, geometry: Geometry, role: Role, line_bytes: u32) -> Arc<dyn Fabric> {
     let node = u32::from(role == Role::Other);
-    let settings = Settings { line_bytes, ..Settings::default() };
+    let settings = CacheSettings { line_bytes, ..CacheSettings::default() };
     NodeFabric::open(dir, node, geometry, settings).expect("open a node")
 }
 

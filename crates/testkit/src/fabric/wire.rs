@@ -61,9 +61,9 @@ impl Packet {
 
 /// One end of the socket between the first process and another.
 #[derive(Debug)]
-pub(super) struct Wire(OwnedFd);
+pub(super) struct ProcessSocket(OwnedFd);
 
-impl Wire {
+impl ProcessSocket {
     /// The end of a started process.
     pub(super) fn of_child() -> Self {
         let socket = io::stdin().as_fd().try_clone_to_owned().expect("dup of standard input");
@@ -132,7 +132,7 @@ impl Wire {
 /// Another process of the contract, as seen by the first. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Started {
-    pub(super) wire: Wire,
+    pub(super) wire: ProcessSocket,
     child: Child,
 }
 
@@ -149,7 +149,7 @@ impl Started {
             .stdout(Stdio::null())
             .spawn()
             .expect("start this executable again");
-        Self { wire: Wire::new(ours), child }
+        Self { wire: ProcessSocket::new(ours), child }
     }
 
     /// Waits until it has ended by itself.

@@ -1,7 +1,7 @@
 //! The parties of a contract and their processes: all in this process, or each in one of its own.
 //!
 //! Every process runs the contract function from beginning to end. Each use of a region is in
-//! [`Party::act`]: the process of that party runs it, and the others wait for its result. So all
+//! [`Participant::act`]: the process of that party runs it, and the others wait for its result. So all
 //! processes take the same path, and a contract is the same function whether its parties share a
 //! process or not. A panic in an act is a panic in every process.
 
@@ -18,8 +18,8 @@ use farrow_memory::{
     Section,
 };
 
-use super::wire::{PARTY, Packet, Started, Wire};
-use super::{Backend, Made, Reach, geometry};
+use super::wire::{PARTY, Packet, ProcessSocket, Started};
+use super::{AccessMethod, Backend, Made, geometry};
 
 /// The role of a party in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ enum Place {
     /// Only the party of this number is in this process.
     Started {
         party: usize,
-        wire: Wire,
+        wire: ProcessSocket,
         /// Description of the memory.
         memory: RefCell<Introduced>,
         early: RefCell<BTreeMap<u32, Packet>>,
@@ -75,7 +75,7 @@ impl World {
     pub fn in_processes(backend: &Backend, test: &str) -> Self {
         let place = match std::env::var(PARTY) {
             Ok(party) => {
-                let wire = Wire::of_child();
+                let wire = ProcessSocket::of_child();
                 let memory = RefCell::new(wire.receive().expect("where the memory lies"));
                 let party = party.parse().expect("the number of a party");
                 Place::Started { party, wire, memory, early: RefCell::default() }
@@ -100,7 +100,7 @@ impl World {
     /// # Panics
     /// If a party cannot map the region.
     #[track_caller]
-    pub fn parties<const N: usize>(&self, roles: [Role; N]) -> [Party<'_>; N] {
+    pub fn parties<const N: usize>(&self, roles: [Role; N]) -> [Participant<'_>; N] {
         if let Place::First { made, started, test } = &self.place {
             let mut started = started.borrow_mut();
             for (number, _) in roles.iter().enumerate().filter(|(_, role)| **role != Role::Home) {
@@ -110,7 +110,7 @@ impl World {
         }
         let mut number = 0;
         roles.map(|role| {
-            let mut party = Party { world: self, number, role, region: None };
+            let mut party = Participant { world: self, number, role, region: None };
             number += 1;
             let is_here = match &self.place {
                 Place::OneProcess(_) => true,
@@ -174,8 +174,8 @@ impl World {
         let control_file_offset = next().parse().expect("an offset");
         let data_file_offset = next().parse().expect("an offset");
         match self.backend.reach {
-            Reach::Opened(open) => open(&PathBuf::from(next()), geometry(), role),
-            Reach::Passed => {
+            AccessMethod::Opened(open) => open(&PathBuf::from(next()), geometry(), role),
+            AccessMethod::Passed => {
                 let [control_read, data_read, data_write] =
                     descriptors.try_into().expect("three descriptors");
                 let passed = PassedFabric::new(PassedParts {
@@ -256,7 +256,7 @@ fn forward(started: &BTreeMap<usize, Started>, packet: &Packet, from: Option<usi
 }
 
 /// Describes the memory to a process, and passes the file descriptors of a daemon.
-fn introduce(made: &Made, wire: &Wire) {
+fn introduce(made: &Made, wire: &ProcessSocket) {
     let fabric = &made.home;
     let (control_read, control_file_offset) = fabric.read_fd(Section::Control);
     let (data_read, data_file_offset) = fabric.read_fd(Section::Data);
@@ -272,36 +272,36 @@ fn introduce(made: &Made, wire: &Wire) {
 
 /// A participant with the region mapped. The map is only in its own process.
 #[derive(Debug)]
-pub struct Party<'w> {
+pub struct Participant<'w> {
     world: &'w World,
     number: usize,
     role: Role,
     region: Option<Arc<Region>>,
 }
 
-impl<'w> Party<'w> {
+impl<'w> Participant<'w> {
     /// Runs `act` on this party's region. Every process gets the value.
     ///
     /// # Panics
     /// As the act does.
     #[track_caller]
-    pub fn act<T: Value>(&self, act: impl FnOnce(&Arc<Region>) -> T) -> T {
+    pub fn act<T: Transferable>(&self, act: impl FnOnce(&Arc<Region>) -> T) -> T {
         self.exchange(self.region.as_ref().map(|region| || act(region)))
     }
 
-    /// As [`Party::act`] for a value that cannot leave the party's process, such as an alias.
+    /// As [`Participant::act`] for a value that cannot leave the party's process, such as an alias.
     ///
     /// # Panics
     /// As the act does.
     #[track_caller]
-    pub fn keep<'p, T>(&'p self, make: impl FnOnce(&Arc<Region>) -> T) -> Retained<'p, 'w, T> {
+    pub fn keep<'p, T>(&'p self, make: impl FnOnce(&Arc<Region>) -> T) -> LocalValue<'p, 'w, T> {
         let mut value = None;
         self.act(|region| value = Some(make(region)));
-        Retained { party: self, value }
+        LocalValue { party: self, value }
     }
 
     #[track_caller]
-    fn exchange<T: Value>(&self, act: Option<impl FnOnce() -> T>) -> T {
+    fn exchange<T: Transferable>(&self, act: Option<impl FnOnce() -> T>) -> T {
         let (step, place) = (self.world.next_step(), Location::caller().to_string());
         match act {
             Some(act) => self.settle(step, place, caught(act)),
@@ -310,7 +310,7 @@ impl<'w> Party<'w> {
     }
 
     /// Sends the result of a local act to the others, and returns or panics with it.
-    fn settle<T: Value>(&self, step: u32, place: String, result: Caught<T>) -> T {
+    fn settle<T: Transferable>(&self, step: u32, place: String, result: Caught<T>) -> T {
         let said = match &result {
             Ok(value) => Ok(value.to_bytes()),
             Err(panic) => Err(words_of(&**panic)),
@@ -319,7 +319,7 @@ impl<'w> Party<'w> {
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn learn<T: Value>(&self, step: u32, place: &str) -> T {
+    fn learn<T: Transferable>(&self, step: u32, place: &str) -> T {
         let packet = self.world.hear(self.number, step);
         assert_eq!((packet.step, &*packet.place), (step, place), "the processes went apart");
         match packet.result {
@@ -334,9 +334,9 @@ impl<'w> Party<'w> {
 /// # Panics
 /// As an act does.
 #[track_caller]
-pub fn together<T: Value + Send, U: Value>(
-    first: (&Party<'_>, impl FnOnce(&Arc<Region>) -> T + Send),
-    second: (&Party<'_>, impl FnOnce(&Arc<Region>) -> U),
+pub fn together<T: Transferable + Send, U: Transferable>(
+    first: (&Participant<'_>, impl FnOnce(&Arc<Region>) -> T + Send),
+    second: (&Participant<'_>, impl FnOnce(&Arc<Region>) -> U),
 ) -> (T, U) {
     let place = Location::caller().to_string();
     let ((first, act), (second, other_act)) = (first, second);
@@ -358,18 +358,18 @@ pub fn together<T: Value + Send, U: Value>(
 
 /// A value that stays with the party that made it.
 #[derive(Debug)]
-pub struct Retained<'p, 'w, T> {
-    party: &'p Party<'w>,
+pub struct LocalValue<'p, 'w, T> {
+    party: &'p Participant<'w>,
     value: Option<T>,
 }
 
-impl<T> Retained<'_, '_, T> {
+impl<T> LocalValue<'_, '_, T> {
     /// Runs `act` on the value, in the process of its party.
     ///
     /// # Panics
     /// As the act does.
     #[track_caller]
-    pub fn act<U: Value>(&self, act: impl FnOnce(&T) -> U) -> U {
+    pub fn act<U: Transferable>(&self, act: impl FnOnce(&T) -> U) -> U {
         self.party.exchange(self.value.as_ref().map(|value| || act(value)))
     }
 
@@ -393,7 +393,7 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
 }
 
 /// A result of an act that can be sent to all processes.
-pub trait Value: Sized {
+pub trait Transferable: Sized {
     /// Encodes the value.
     fn to_bytes(&self) -> Vec<u8>;
 
@@ -404,7 +404,7 @@ pub trait Value: Sized {
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
-impl Value for () {
+impl Transferable for () {
     fn to_bytes(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -414,7 +414,7 @@ impl Value for () {
     }
 }
 
-impl Value for u64 {
+impl Transferable for u64 {
     fn to_bytes(&self) -> Vec<u8> {
         self.to_le_bytes().to_vec()
     }
@@ -424,7 +424,7 @@ impl Value for u64 {
     }
 }
 
-impl Value for bool {
+impl Transferable for bool {
     fn to_bytes(&self) -> Vec<u8> {
         u64::from(*self).to_bytes()
     }
@@ -434,7 +434,7 @@ impl Value for bool {
     }
 }
 
-impl Value for Vec<u8> {
+impl Transferable for Vec<u8> {
     fn to_bytes(&self) -> Vec<u8> {
         self.clone()
     }

@@ -4,26 +4,18 @@ use std::fmt;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use farrow_memory::profile::Upkeep;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Maintenance, Offset, Span};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::Settings;
+use super::CacheSettings;
 use super::copy::{Copy, CopyFile, LINE_WORDS_MAX, Line};
 use crate::random::Random;
 
 /// Recently used lines, which the demon picks more often.
 const RECENT_MAX: usize = 64;
-
-/// The kind of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upkeep {
-    /// Lines to memory.
-    Publish,
-    /// Lines from memory.
-    Refresh,
-}
 
 /// A publish or refresh that is about to be made.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +30,7 @@ pub struct Call {
 
 /// Called before each call; false omits the call, as a mutant would. It may block and let other
 /// nodes act meanwhile.
-pub type Watch = Arc<dyn Fn(Call) -> bool + Send + Sync>;
+pub type CallWatch = Arc<dyn Fn(Call) -> bool + Send + Sync>;
 
 /// The demon, and the lines it prefers.
 #[derive(Debug)]
@@ -53,11 +45,11 @@ pub struct Caches {
     own: Copy,
     seen: Copy,
     memory: Copy,
-    settings: Settings,
+    settings: CacheSettings,
     lines: u64,
     lock: File,
     demon: Mutex<Demon>,
-    watch: OnceLock<Watch>,
+    watch: OnceLock<CallWatch>,
 }
 
 impl fmt::Debug for Caches {
@@ -83,7 +75,7 @@ impl Caches {
         node: u32,
         [own, seen, memory]: [&Arc<CopyFile>; 3],
         lock: File,
-        settings: Settings,
+        settings: CacheSettings,
     ) -> Self {
         let line = settings.line_bytes;
         assert!(matches!(line, 64 | 128), "a line of {line} B");
@@ -97,7 +89,7 @@ impl Caches {
         Self { node, own, seen, memory, settings, lines, lock, demon, watch }
     }
 
-    pub(super) fn watch(&self, watch: Watch) {
+    pub(super) fn watch(&self, watch: CallWatch) {
         assert!(self.watch.set(watch).is_ok(), "a second watch");
     }
 

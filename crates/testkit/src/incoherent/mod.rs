@@ -28,12 +28,13 @@ use farrow_memory::{
     Section, Span,
 };
 
-pub use caches::{Caches, Call, Upkeep, Watch};
+pub use caches::{Caches, Call, CallWatch};
 use copy::CopyFile;
+pub use farrow_memory::profile::Upkeep;
 
 /// Common settings of the nodes of a cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct CacheSettings {
     /// Bytes of a cache line: 64 or 128.
     pub line_bytes: u32,
     /// Acts of the demon after each publish and refresh.
@@ -42,7 +43,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for CacheSettings {
     fn default() -> Self {
         Self { line_bytes: 64, acts: 4, seed: 1 }
     }
@@ -75,7 +76,7 @@ impl NodeFabric {
         dir: &Path,
         node: u32,
         geometry: Geometry,
-        settings: Settings,
+        settings: CacheSettings,
     ) -> io::Result<Arc<Self>> {
         let file = |name: String| {
             let path = dir.join(name);
@@ -138,24 +139,24 @@ impl Fabric for NodeFabric {
 }
 
 /// Nodes of this process over one memory. Node 0 is the home.
-pub struct Cluster {
+pub struct IncoherentNodes {
     nodes: Vec<Arc<NodeFabric>>,
     dir: tempfile::TempDir,
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for IncoherentNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} nodes in {}", self.nodes.len(), self.dir.path().display())
     }
 }
 
-impl Cluster {
+impl IncoherentNodes {
     /// Makes memory and `nodes` nodes with empty caches.
     ///
     /// # Panics
     /// If there is not enough space.
     #[must_use]
-    pub fn new(geometry: Geometry, nodes: u32, settings: Settings) -> Self {
+    pub fn new(geometry: Geometry, nodes: u32, settings: CacheSettings) -> Self {
         let dir = crate::directory::shared_dir();
         NodeFabric::create_memory(dir.path(), geometry).expect("make memory");
         let open = |node| NodeFabric::open(dir.path(), node, geometry, settings);
@@ -201,7 +202,7 @@ impl Cluster {
     ///
     /// # Panics
     /// If a watch is already set.
-    pub fn watch(&self, watch: &Watch) {
+    pub fn watch(&self, watch: &CallWatch) {
         for node in &self.nodes {
             node.caches.watch(Arc::clone(watch));
         }

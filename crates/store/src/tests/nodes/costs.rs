@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrow_memory::{Access, Counters, Length, Offset, Proximity, Region, Span};
-use farrow_testkit::incoherent::{Cluster, Settings};
+use farrow_testkit::incoherent::{CacheSettings, IncoherentNodes};
 
 use super::world::options;
 use crate::tests::support::{Client, World, small};
@@ -52,8 +52,8 @@ impl Looker {
 fn an_object_is_refreshed_once() {
     for line_bytes in [64, 128] {
         let layout = Layout::new(&options()).unwrap();
-        let settings = Settings { line_bytes, acts: 0, seed: 1 };
-        let cluster = Cluster::new(layout.geometry, 2, settings);
+        let settings = CacheSettings { line_bytes, acts: 0, seed: 1 };
+        let cluster = IncoherentNodes::new(layout.geometry, 2, settings);
         let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
         sealed(&mut home, &cluster.map(0, Access::Client));
         let payload = BYTES / u64::from(line_bytes);
@@ -77,9 +77,9 @@ fn an_object_is_refreshed_once() {
 /// Objects held together are fetched together: as many calls for all of them as for one.
 #[test]
 fn objects_that_are_got_together_share_their_waits() {
-    let settings = Settings { line_bytes: 64, acts: 0, seed: 1 };
+    let settings = CacheSettings { line_bytes: 64, acts: 0, seed: 1 };
     let layout = Layout::new(&options()).unwrap();
-    let cluster = Cluster::new(layout.geometry, 2, settings);
+    let cluster = IncoherentNodes::new(layout.geometry, 2, settings);
     let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
     let maker = cluster.map(0, Access::Client);
     let client = home.client_join(1, 1, 0).unwrap().client;
@@ -148,7 +148,7 @@ fn a_coherent_region_is_neither_published_nor_refreshed_by_its_readers() {
 #[test]
 fn clients_of_other_nodes_leave_no_stamps() {
     let layout = Layout::new(&options()).unwrap();
-    let cluster = Cluster::new(layout.geometry, 2, Settings::default());
+    let cluster = IncoherentNodes::new(layout.geometry, 2, CacheSettings::default());
     let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
     sealed(&mut home, &cluster.map(0, Access::Client));
     for (node, is_left) in [(1, false), (0, true)] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Access, Length, Span};
-use farrow_testkit::incoherent::{Call, Cluster, Settings, Upkeep, Watch};
+use farrow_testkit::incoherent::{CacheSettings, Call, CallWatch, IncoherentNodes, Upkeep};
 
 use super::world::options;
 use crate::format::header::INDEX_TURN;
@@ -14,8 +14,8 @@ use crate::{Home, Layout, Reader, SealRequest, StoreError, Target};
 #[test]
 fn a_lookup_fails_if_the_index_is_rebuilt_in_each_round() {
     let layout = Layout::new(&options()).unwrap();
-    let settings = Settings { line_bytes: 64, acts: 0, seed: 1 };
-    let cluster = Cluster::new(layout.geometry, 2, settings);
+    let settings = CacheSettings { line_bytes: 64, acts: 0, seed: 1 };
+    let cluster = IncoherentNodes::new(layout.geometry, 2, settings);
     let home_region = cluster.map(0, Access::Home);
     let mut home = Home::create(Arc::clone(&home_region), &options(), 1).unwrap();
     let client = home.client_join(1, 1, 0).unwrap().client;
@@ -30,7 +30,7 @@ fn a_lookup_fails_if_the_index_is_rebuilt_in_each_round() {
     let turns = Arc::new(AtomicU64::new(0));
     let word = Span::new(INDEX_TURN, Length(8));
     let looks = Arc::clone(&turns);
-    let watch: Watch = Arc::new(move |call: Call| {
+    let watch: CallWatch = Arc::new(move |call: Call| {
         if call.node == 1 && call.what == Upkeep::Refresh && call.span == word {
             let turn = looks.fetch_add(1, Ordering::Relaxed) + 1;
             home_region.write(INDEX_TURN, &turn.to_le_bytes()).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use farrow_memory::{Access, Length, Region, Span};
-use farrow_testkit::incoherent::{Call, Cluster, Settings, Upkeep, Watch};
+use farrow_testkit::incoherent::{CacheSettings, Call, CallWatch, IncoherentNodes, Upkeep};
 
 use super::turns::Turns;
 use crate::format::hash::HashKey;
@@ -158,7 +158,7 @@ pub(super) fn options() -> RegionOptions {
 
 /// State that the actors share.
 pub(super) struct World {
-    pub(super) cluster: Cluster,
+    pub(super) cluster: IncoherentNodes,
     pub(super) turns: Arc<Turns>,
     pub(super) mutant: Option<Mutant>,
     pub(super) home_region: Arc<Region>,
@@ -169,15 +169,15 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, line_bytes: u32, nodes: u32, mutant: Option<Mutant>) -> Self {
         let layout = Layout::new(&options()).unwrap();
-        let settings = Settings { line_bytes, acts: 3, seed };
-        let cluster = Cluster::new(layout.geometry, nodes, settings);
+        let settings = CacheSettings { line_bytes, acts: 3, seed };
+        let cluster = IncoherentNodes::new(layout.geometry, nodes, settings);
         let turns = Turns::new(nodes as usize, seed);
         let home_region = cluster.map(0, Access::Home);
         let header =
             RegionHeader { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
         let home = Home::create_as(Arc::clone(&home_region), header).unwrap();
         let passing = Arc::clone(&turns);
-        let watch: Watch = Arc::new(move |call: Call| {
+        let watch: CallWatch = Arc::new(move |call: Call| {
             passing.may_pass();
             let area = Area::of(&layout, call.span);
             let left_out = match call.what {
