@@ -4,7 +4,7 @@
 //! end: by a check, or, like EINTR, by any signal whose handler runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-#[path = "in_thread/mod.rs"]
+#[path = "in_thread/node.rs"]
 mod common;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,13 +1,10 @@
 //! Many objects in one message, and the metadata of objects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
-
-mod in_thread;
 
 use std::time::Duration;
 
+use crate::node::TestNode;
 use arrow_buffer::Buffer;
 use farrow::{Error, Metadata, NdArray, ObjectKey, ObjectOptions, Order, Value};
-use in_thread::TestNode;
 
 #[test]
 fn metadata_is_read_listed_and_filtered() {

@@ -1,11 +1,9 @@
 //! Arrow values through a node: equal, in place, read-only, shared between objects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
-
-mod in_thread;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::node::{TestNode, free_bytes, wait_for};
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray, StructArray, make_array};
 use arrow_buffer::Buffer;
@@ -13,7 +11,6 @@ use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use farrow::{ArrowObject, BatchData, Client, Error, NdArray, ObjectId, Order, Rebuilt};
 use farrow::{ObjectOptions, SchemaNode, Value};
-use in_thread::{TestNode, free_bytes, wait_for};
 
 fn schema_of(columns: &[(&str, ArrayRef)]) -> SchemaNode {
     let fields: Vec<Field> = columns

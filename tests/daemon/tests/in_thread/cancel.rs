@@ -1,15 +1,12 @@
 //! A call that another thread cancels ends at once, and leaves no state.
 //!
 //! Before, a wait lasted until its timeout; only the end of the process could cut it short.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
-
-mod in_thread;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::node::{TestNode, wait_for};
 use farrow::{CancelToken, Error, ObjectOptions, Value};
-use in_thread::{TestNode, wait_for};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -2,21 +2,17 @@
 //!
 //! A C program could not label objects, find objects by label, or wait for several objects. An
 //! exhausted quota looked like a full table of the node.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
-
-#[path = "in_thread/mod.rs"]
-mod in_thread;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{null, null_mut};
 
+use crate::node::TestNode;
 use farrow_capi::{
     FarrowClient, FarrowList, FarrowListed, FarrowMetadata, FarrowObject, FarrowObjectId,
     FarrowPair, FarrowPutOptions, FarrowStatus, FarrowTarget, FarrowWriter,
 };
-use in_thread::TestNode;
 
 // The functions as `farrow.h` declares them. C does not look inside the handles.
 #[allow(improper_ctypes)]

@@ -1,13 +1,9 @@
 //! Publish and refresh through C: they act on the cache lines of a range, and refuse other memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
-
-#[path = "in_thread/mod.rs"]
-mod common;
 
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-use common::TestNode;
+use crate::node::TestNode;
 use farrow::FabricStats;
 use farrow_capi::{FarrowClient, FarrowStatus, FarrowWriter};
 

@@ -1,13 +1,10 @@
 //! A client seals memory that it goes on using, and another client deletes the object before the
 //! creator holds it. The seal then failed with `NotFound` although it was carried out, and the node
 //! kept the memory until the creator ended.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-mod in_thread;
-
+use crate::node::{TestNode, free_bytes, wait_for};
 use farrow::Error;
 use farrow_memory::sync::{AtomicBool, Ordering};
-use in_thread::{TestNode, free_bytes, wait_for};
 
 /// Seals against the deletes of another client.
 const ROUNDS: u64 = 3_000;
