@@ -322,3 +322,52 @@ def _imported(module: Module, name: str, root: Module, depth: int) -> Target | N
             if found is not None:
                 return found
     return None
+
+
+_FUNCTION = re.compile(r"\bfn\s+(\w+)\s*(<)?")
+# What other languages call, with the arguments that these give.
+_FOREIGN = re.compile(r'extern\s+"C"\s+\{|extern\s+"C"\s+fn|#\[pymethods\]|#\[pyfunction\]')
+_UNCOUNTED = re.compile(r"(&\s*('\w+\s+)?)?(mut\s+)?self\b|\w+:\s*Python<")
+
+
+def arguments_of(text: str) -> list[tuple[str, int]]:
+    """The functions of a text and the number of their arguments, without those of C and Python."""
+    text = _BLANK.sub(lambda match: '"C"' if match[0] == '"C"' else " ", text)
+    foreign = []
+    for match in _FOREIGN.finditer(text):
+        opened = text.find("{", match.end() - 1)
+        end = text.find(";", match.end()) if opened < 0 else _end_of_block(text, opened)
+        foreign.append(range(match.start(), end))
+    found = []
+    for match in _FUNCTION.finditer(text):
+        if any(match.start() in one for one in foreign):
+            continue
+        start = text.find("(", match.end()) if match[2] is None else _end_of_generics(text, match)
+        if text[match.end() : start].strip() and match[2] is None:
+            continue
+        inside = text[start + 1 : _end_of_block(text, start, "()") - 1]
+        parts = [part.strip() for part in _arguments(inside)]
+        found.append((match[1], sum(1 for one in parts if one and not _UNCOUNTED.match(one))))
+    return found
+
+
+def _end_of_generics(text: str, match: re.Match[str]) -> int:
+    """The place behind the generic parameters of a function: that of its `(`."""
+    depth, at = 1, match.end()
+    while depth and at < len(text):
+        depth += (text[at] == "<") - (text[at] == ">" and text[at - 1] not in "-=")
+        at += 1
+    return text.find("(", at)
+
+
+def _arguments(inside: str) -> Iterator[str]:
+    """The parts of a list of arguments."""
+    depth = start = 0
+    for at, letter in enumerate(inside):
+        depth += (letter in "([{<") - (
+            letter in ")]}" or (letter == ">" and inside[at - 1] not in "-=")
+        )
+        if letter == "," and depth == 0:
+            yield inside[start:at]
+            start = at + 1
+    yield inside[start:]

@@ -170,3 +170,42 @@ def test_two_circles_are_two() -> None:
     arrows = {"a": {"b": taken}, "b": {"a": taken, "c": taken}, "c": {"d": taken}}
     arrows |= {"d": {"e": taken}, "e": {"c": taken}, "f": {"a": taken}}
     assert rust_structure.circles(arrows) == [["c", "d", "e"], ["a", "b"]]
+
+
+# More arguments are a struct with a name.
+ARGUMENTS_MAX = 5
+SOURCES = sorted(
+    path
+    for folder in ("crates", "bench", "tests")
+    for path in (ROOT / folder).rglob("*.rs")
+    if "target" not in path.relative_to(ROOT).parts
+)
+
+
+def test_no_function_has_many_arguments() -> None:
+    """Neither a method's `self` nor Python's token counts. C and Python have forms of their own."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}, {count}"
+        for path in SOURCES
+        for name, count in rust_structure.arguments_of(path.read_text())
+        if count > ARGUMENTS_MAX
+    ]
+    assert found == []
+
+
+def test_arguments_are_counted() -> None:
+    """The canary."""
+    text = """
+fn none() {} // fn comment(a: A, b: B)
+fn two<F: Fn(u8, u8) -> u8>(one: HashMap<u8, Vec<[u8; 2]>>, (a, b): (u8, u8),) -> u8 {}
+impl A {
+    fn method(&'a mut self, one: impl Fn(u8, u8), py: Python<'_>) { "fn text(a: A)" }
+}
+pub extern "C" fn of_c(a: A, b: B) {}
+#[pymethods]
+impl B { #[new] fn of_python(a: A, b: B) {} fn again(a: A) {} }
+#[doc = "x"]
+#[pyfunction]
+fn also(a: A) {}
+"""
+    assert rust_structure.arguments_of(text) == [("none", 0), ("two", 2), ("method", 1)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::identity::Authority;
 use common::proxy::Proxy;
-use common::{Home, LONG, Reader, member, memory, options, pattern, span, until};
+use common::{Home, LONG, Reader, ReaderOptions, member, memory, options, pattern, span, until};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Section, Span, mount,
@@ -32,7 +32,10 @@ fn over_each(test: impl Fn(&Home, &Reader)) {
     for [home, reader] in [[Credentials::Plain, Credentials::Plain], tls] {
         println!("over {}", home.as_str());
         let home = Home::start(SECTION, home, STALL);
-        let reader = Reader::start(&home, "reader", home.address, reader, 1 << 30, STALL);
+        let reader = Reader::start(
+            &home,
+            ReaderOptions { credentials: reader, ..ReaderOptions::plain(home.address, STALL) },
+        );
         test(&home, &reader);
     }
 }
@@ -250,7 +253,10 @@ fn what_is_evicted_comes_again() {
         home.add(key, &[*block]);
     }
     let limit = 7 << 20;
-    let reader = Reader::start(&home, "reader", home.address, Credentials::Plain, limit, STALL);
+    let reader = Reader::start(
+        &home,
+        ReaderOptions { cache_bytes: limit, ..ReaderOptions::plain(home.address, STALL) },
+    );
     for round in 0..3 {
         for (key, block) in (0..).zip(&blocks) {
             let (opened, held) = reader.open(key);
@@ -340,18 +346,26 @@ fn certificates_and_tickets_have_to_agree() {
         (authority.credentials("other"), "reader"),
     ];
     for (credentials, name) in cases {
-        let reader = Reader::start(&home, name, home.address, credentials, 1 << 20, STALL);
+        let reader = Reader::start(
+            &home,
+            ReaderOptions {
+                name,
+                credentials,
+                cache_bytes: 1 << 20,
+                ..ReaderOptions::plain(home.address, STALL)
+            },
+        );
         let refused = reader.peer.open(&want(1));
         assert!(matches!(refused, Err(NetError::Connection { .. })), "{refused:?}");
     }
     // A home other than the requested one.
     let reader = Reader::start(
         &home,
-        "reader",
-        home.address,
-        authority.credentials("reader"),
-        1 << 20,
-        STALL,
+        ReaderOptions {
+            credentials: authority.credentials("reader"),
+            cache_bytes: 1 << 20,
+            ..ReaderOptions::plain(home.address, STALL)
+        },
     );
     let options = PeerOptions {
         socket: options(STALL),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::identity::Authority;
 use common::proxy::{Fault, Proxy};
-use common::{Home, LONG, Reader, STALL, member, memory, pattern, span, until};
+use common::{Home, LONG, Reader, ReaderOptions, STALL, member, memory, pattern, span, until};
 use farrow_memory::Span;
 use farrow_net::NetError;
 use farrow_net::peer::{Piece, Placement};
@@ -26,7 +26,10 @@ fn over_each(test: impl Fn(&Home, &Reader, &Proxy)) {
         println!("over {}", of_home.as_str());
         let home = Home::start(SECTION, of_home, STALL);
         let proxy = Proxy::start(home.address);
-        let reader = Reader::start(&home, "reader", proxy.address, of_reader, 1 << 30, STALL);
+        let reader = Reader::start(
+            &home,
+            ReaderOptions { credentials: of_reader, ..ReaderOptions::plain(proxy.address, STALL) },
+        );
         home.add(1, &[span(77, 20 * MIB)]);
         test(&home, &reader, &proxy);
     }

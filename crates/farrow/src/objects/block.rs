@@ -17,7 +17,7 @@ use crate::value::Value;
 const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
 
 /// A value that has a descriptor, and the layout of its block.
-pub(crate) struct Measured {
+pub(crate) struct MeasuredValue {
     pub(crate) plan: Plan,
     /// Buffers of the pool that become part of the object.
     pub(crate) pool_pages: Vec<Span>,
@@ -28,7 +28,7 @@ pub(crate) struct Measured {
     pub(crate) total: u64,
 }
 
-impl Measured {
+impl MeasuredValue {
     /// `taken`: pool buffers that become part of another object before, and have to be copied.
     pub(crate) fn new(
         session: &Session,
@@ -58,7 +58,7 @@ pub(crate) fn block_bytes(
     let total = match value {
         Value::Bytes(bytes) => bytes.len() as u64,
         value => {
-            let measured = Measured::new(session, value, taken)?;
+            let measured = MeasuredValue::new(session, value, taken)?;
             taken.extend(measured.pool_pages.iter().map(|pages| pages.offset.0));
             measured.total
         }

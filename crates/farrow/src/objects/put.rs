@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::memory::arena::SMALL_BYTES_MAX;
 use crate::memory::background;
 use crate::memory::room::{self, Demand};
-use crate::objects::block::{Measured, with_metadata};
+use crate::objects::block::{MeasuredValue, with_metadata};
 use crate::objects::local;
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::ObjectReservation;
@@ -105,9 +105,9 @@ pub(crate) fn write(
     if let Value::Bytes(bytes) = value {
         return write_bytes(session, bytes, options, prepared, small);
     }
-    let measured = Measured::new(session, value, &BTreeSet::new());
+    let measured = MeasuredValue::new(session, value, &BTreeSet::new());
     let measured = measured.inspect_err(|_| give_back(session, prepared.place))?;
-    let Measured { plan, pool_pages, extra, list, descriptor_at, list_at, total } = measured;
+    let MeasuredValue { plan, pool_pages, extra, list, descriptor_at, list_at, total } = measured;
     let total_bytes = with_metadata(total, &metadata);
     let (primary, is_small) = take(session, total_bytes, options, &mut prepared)?;
     let base = primary.offset.0;

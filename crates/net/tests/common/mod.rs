@@ -109,15 +109,25 @@ pub struct Reader {
     pub control: Arc<TestControl>,
 }
 
+/// A reader, and its connection to a home.
+pub struct ReaderOptions<'a> {
+    pub name: &'a str,
+    pub address: SocketAddr,
+    pub credentials: Credentials,
+    pub cache_bytes: u64,
+    pub stall: Duration,
+}
+
+impl ReaderOptions<'_> {
+    pub fn plain(address: SocketAddr, stall: Duration) -> Self {
+        let credentials = Credentials::Plain;
+        Self { name: "reader", address, credentials, cache_bytes: 1 << 30, stall }
+    }
+}
+
 impl Reader {
-    pub fn start(
-        home: &Home,
-        name: &str,
-        address: SocketAddr,
-        credentials: Credentials,
-        cache_bytes: u64,
-        stall: Duration,
-    ) -> Self {
+    pub fn start(home: &Home, settings: ReaderOptions<'_>) -> Self {
+        let ReaderOptions { name, address, credentials, cache_bytes, stall } = settings;
         let control = Arc::new(TestControl {
             server: Mutex::new(Arc::clone(&home.server)),
             member: member(name),
@@ -134,7 +144,7 @@ impl Reader {
     }
 
     pub fn plain(home: &Home, address: SocketAddr, stall: Duration) -> Self {
-        Self::start(home, "reader", address, Credentials::Plain, 1 << 30, stall)
+        Self::start(home, ReaderOptions::plain(address, stall))
     }
 
     /// Opens an object and adds it to the mirror.

@@ -8,7 +8,7 @@ use farrow_memory::Length;
 use farrow_memory::sync::Ordering;
 
 use super::poison;
-use super::races::{NAMES, READS_MIN, Shared, WAITS_MAX, put, read};
+use super::races::{NAMES, NumberedObject, READS_MIN, Shared, WAITS_MAX, put, read};
 use super::support::{Client, Random, World, small};
 use crate::{Lru, Need, RegionOptions, Target, UseStamps};
 
@@ -25,7 +25,12 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
     let writer = Client::join(&world, &mut home).unwrap();
     let alias = writer.reader.region().alias(home.layout().heap).unwrap();
     let uses = UseStamps::new(writer.reader.region()).unwrap();
-    assert!(put(&mut home, &writer, &alias, "anchor", 1, 1));
+    assert!(put(
+        &mut home,
+        &writer,
+        &alias,
+        &NumberedObject { name: "anchor", number: 1, blocks: 1 }
+    ));
     home.pin(Target::Name("anchor"), true).unwrap();
     let shared = Arc::new(Shared::default());
     // Three clients; the threads of the last share its holds.
@@ -54,7 +59,8 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
         };
         evicted += home.evict_for(&Lru, need).unwrap().objects;
         if home.find(Target::Name(&name)).is_err() {
-            made += u64::from(put(&mut home, &writer, &alias, &name, round + 2, blocks));
+            let object = NumberedObject { name: &name, number: round + 2, blocks };
+            made += u64::from(put(&mut home, &writer, &alias, &object));
         }
         if made >= OBJECTS {
             break;

@@ -151,6 +151,15 @@ impl Object {
     }
 }
 
+/// What a table has beside its primary block.
+#[derive(Default)]
+struct TableParts<'a> {
+    /// Ranges of the client's grants.
+    extra: &'a [(usize, u64)],
+    /// A block of another object.
+    shared: Option<usize>,
+}
+
 pub(crate) struct Model {
     world: World,
     /// The existing namespaces, including the default one.
@@ -297,10 +306,11 @@ impl Model {
             Op::Grant { client, min, want } => self.grant(*client, *min, *want),
             Op::Release { client, at, grains } => self.release(*client, *at, *grains),
             Op::SealBytes { client, at, grains, name } => {
-                self.seal(*client, (*at, *grains), &[], None, *name, false);
+                self.seal(*client, (*at, *grains), *name, None);
             }
             Op::SealTable { client, at, extra, shared, name } => {
-                self.seal(*client, (*at, 4), extra, *shared, *name, true);
+                let parts = TableParts { extra, shared: *shared };
+                self.seal(*client, (*at, 4), *name, Some(parts));
             }
             Op::EntryPages { client, count } => self.entry_pages(*client, *count),
             Op::SealLocal { client, at, grains, is_held } => {
@@ -453,11 +463,11 @@ impl Model {
         &mut self,
         client: usize,
         (at, count): (usize, u64),
-        extra: &[(usize, u64)],
-        shared: Option<usize>,
         name: Option<u8>,
-        is_table: bool,
+        parts: Option<TableParts<'_>>,
     ) {
+        let is_table = parts.is_some();
+        let TableParts { extra, shared } = parts.unwrap_or_default();
         let Some(i) = choose(client, self.members.len()) else {
             return;
         };

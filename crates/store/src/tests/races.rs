@@ -98,15 +98,21 @@ fn fill(alias: &Alias, span: Span, value: u64) {
     }
 }
 
-/// Make object number `number` in memory that is filled with poison first.
+/// An object to make: each of its words is its number.
+pub(super) struct NumberedObject<'a> {
+    pub(super) name: &'a str,
+    pub(super) number: u64,
+    pub(super) blocks: u64,
+}
+
+/// Make an object in memory that is filled with poison first.
 pub(super) fn put(
     home: &mut Home,
     client: &Client,
     alias: &Alias,
-    name: &str,
-    number: u64,
-    blocks: u64,
+    object: &NumberedObject<'_>,
 ) -> bool {
+    let NumberedObject { name, number, blocks } = *object;
     let length = Length(blocks * 128);
     let extent = match home.grant(client.slot, length, length) {
         Ok(extent) => extent,
@@ -138,7 +144,12 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     let mut home = world.create();
     let writer = Client::join(&world, &mut home).unwrap();
     let alias = writer.reader.region().alias(home.layout().heap).unwrap();
-    assert!(put(&mut home, &writer, &alias, "anchor", 1, 1));
+    assert!(put(
+        &mut home,
+        &writer,
+        &alias,
+        &NumberedObject { name: "anchor", number: 1, blocks: 1 }
+    ));
     let shared = Arc::new(Shared::default());
     // Two clients; the threads of the second share its holds.
     let clients: Vec<Arc<Client>> =
@@ -159,7 +170,8 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        made += u64::from(put(&mut home, &writer, &alias, &name, round + 2, 1 + round % 40));
+        let object = NumberedObject { name: &name, number: round + 2, blocks: 1 + round % 40 };
+        made += u64::from(put(&mut home, &writer, &alias, &object));
         home.reclaim().unwrap();
         if made >= OBJECTS {
             break;
