@@ -7,8 +7,8 @@ own node. Nothing is sent between the steps: a table is written once, and the ne
 where it lies.
 
 Joins and filters run in Acero, Arrow's engine. Each result carries the name of its step, its inputs
-and what the step took as metadata, so the whole graph can be drawn from the memory of the nodes
-alone: who wrote what, where, from what.
+and its costs as metadata. So the whole graph can be drawn from the memory of the nodes alone: the
+process, the node, the inputs and the size of each table.
 
     python examples/execution_graph.py
     python examples/execution_graph.py --rows 1000000 --draw graph.mmd    # a Mermaid flowchart
@@ -170,7 +170,7 @@ def run_graph(sockets: dict[str, str], source: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What the memory of the nodes tells of one step."""
+    """A step, as the memory of the nodes records it."""
 
     step: str
     inputs: tuple[str, ...]

@@ -203,10 +203,12 @@ def read_farrow(
 def _threads() -> int:
     """Threads of the workers of the present cluster, or of this machine."""
     try:
-        threads = sum(distributed.get_client().nthreads().values())
+        client = distributed.get_client()
     except ValueError:
         # Dask's own scheduler of threads.
-        threads = 0
+        return len(os.sched_getaffinity(0))
+    # An asynchronous client answers later only.
+    threads = 0 if client.asynchronous else sum(client.nthreads().values())
     return threads or len(os.sched_getaffinity(0))
 
 

@@ -291,14 +291,18 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         """The matching rows; of rows that are fetched, some chunks at a time."""
         if not self._is_far:
-            yield from self.scanner(columns, filter, **options).to_batches()
-            return
+            found: Iterator[pa.RecordBatch] = self.scanner(columns, filter, **options).to_batches()
+            return found
         options = self._scanner_options({"filter": filter, **options})
         filter = options.pop("filter")
-        schema, found = self._read(filter, columns)
-        for batches in found:
-            rows = ds.InMemoryDataset(batches, schema=schema)
-            yield from rows.to_batches(columns=columns, filter=filter, **options)
+        schema, fetched = self._read(filter, columns)
+
+        def matching() -> Iterator[pa.RecordBatch]:
+            for batches in fetched:
+                rows = ds.InMemoryDataset(batches, schema=schema)
+                yield from rows.to_batches(columns=columns, filter=filter, **options)
+
+        return matching()
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Number of rows, or of matching rows; without a filter nothing is read."""

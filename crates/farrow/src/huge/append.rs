@@ -83,7 +83,7 @@ impl HugeTable {
         let mut races = 0_u64;
         loop {
             let (version, position) = self.next(options.position, rows)?;
-            // Whoever wins this version has seen all earlier ones, and compared with them.
+            // The winner of a version has seen all earlier ones, and compared with them.
             keys.iter().try_for_each(|keys| self.check_order(keys, version, position))?;
             let metadata = labels::chunk_metadata(position, rows, statistics.clone())?;
             let name = labels::chunk_name(&self.name, self.root, version);
