@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the C library: libfarrow (shared and static), the headers, the files by which pkg-config
-# and CMake find them, and the daemon farrowd, which the library starts where no node serves.
+# and CMake find them, and the daemon farrowd, which the library starts where no node serves, with its
+# units for systemd.
 #
 # usage: install_c.sh PREFIX [PROFILE]     PROFILE of cargo: release (default) or dev
 # $DESTDIR is put before PREFIX in the file system, and is not part of any path that is written.
@@ -42,6 +43,13 @@ install -m 644 "$built/libfarrow_capi.a" "$lib/libfarrow.a"
 ln -sf "libfarrow.so.$version" "$lib/$soname"
 ln -sf "$soname" "$lib/libfarrow.so"
 install -m 644 cpp/include/farrow/farrow.h cpp/include/farrow/memory_pool.hpp "$root/include/farrow"
+
+# systemd looks for units in /usr/lib, /usr/local/lib and /etc.
+for kind in system user; do
+    unit=packaging/systemd/$([ "$kind" = system ] || echo user/)farrowd.service
+    install -d "$root/lib/systemd/$kind"
+    sed "s,@BIN@,$prefix/bin," "$unit" >"$root/lib/systemd/$kind/farrowd.service"
+done
 
 # What a static link needs besides: rustc --print native-static-libs.
 private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"

@@ -137,7 +137,9 @@ def from_prefix(prefix: Path) -> dict[str, str]:
 def test_go(client: farrow.Client, prefix: Path, tmp_path: Path) -> None:
     program = tmp_path / "program"
     env = {**from_prefix(prefix), "CGO_ENABLED": "1", "GOFLAGS": "-mod=mod"}
-    run("go", "build", "-o", program, ".", cwd=ROOT / "examples" / "go", env=env)
+    # Go does not notice that pkg-config has another answer for the same folder.
+    copied = shutil.copytree(ROOT / "examples" / "go", tmp_path / "elsewhere")
+    run("go", "build", "-o", program, ".", cwd=copied, env=env)
     lines = run(program, client.address, env=env).splitlines()
     assert lines[0] == "from go: hello"
     assert lines[1].startswith("refused: ")
@@ -157,6 +159,27 @@ def test_java(client: farrow.Client, prefix: Path) -> None:
     assert lines[1].startswith("refused: ")
     assert "(code 2)" in lines[1]
     assert client.get("left by java").to_pybytes() == b"for the next process"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+@pytest.mark.parametrize("kind", ["system", "user"])
+def test_systemd_reads_the_unit(prefix: Path, tmp_path: Path, kind: str) -> None:
+    """It has no unknown setting, and stores the memory (the protocol: service_manager.rs)."""
+    text = (prefix / "lib" / "systemd" / kind / "farrowd.service").read_text()
+    assert "Type=notify" in text
+    assert "FileDescriptorStoreMax=2" in text
+    unit = tmp_path / "farrowd.service"
+    unit.write_text(text.replace("/opt/farrow/", f"{prefix}/"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # It also says what it finds in other units of the machine.
+    said = [line for line in done.stderr.splitlines() if "farrowd" in line]
+    assert not said, said
 
 
 def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_path: Path) -> None:
