@@ -166,10 +166,11 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def offline(self, X: Any, batch: int = 2048) -> Iterator[Any]:
         """Add all rows first, then compute their features, batch by batch.
 
-        Each batch equals the result of ``transform`` for these rows, to the last bit: a row sees
-        only earlier rows.  No edge leaves the graph before the last batch.  If the iteration is
-        closed earlier, the other rows have no features.  Until then no other rows can be added or
-        previewed.  With ``cluster``, older rows are read from their segments; workers do nothing.
+        Each batch equals the result of ``transform`` for these rows: a row sees only earlier rows.
+        Counts are the same; statistics may differ in their last digit by rounding.  No edge
+        leaves the graph before the last batch.  If the iteration is closed earlier, the other
+        rows have no features.  Until then no other rows can be added or previewed.  With
+        ``cluster``, older rows are read from their segments; workers do nothing.
 
         Args:
             X: rows, as for ``transform``.
