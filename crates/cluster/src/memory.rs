@@ -11,8 +11,8 @@ use farrow_memory::{
     Access, Fabric, FabricError, Geometry, HeldMemory, Length, Offset, Region, mount, survey,
 };
 use farrow_store::{
-    ClientSlot, Dropped, FormatError, HEADER_BYTES, Home, Layout, Reader, RegionOptions, RegionUid,
-    StoreError, Unfinished,
+    ClientSlot, Dropped, FormatError, HEADER_BYTES, Home, Layout, ObjectId, Reader, RegionOptions,
+    RegionUid, StoreError, Unfinished,
 };
 use farrow_wire::{Inheritance, paths};
 
@@ -31,6 +31,8 @@ pub(crate) struct OpenedStore {
     /// Number of objects adopted from an earlier life.
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
+    /// Objects that go with these clients.
+    pub(crate) staged: Vec<(ClientSlot, ObjectId)>,
     pub(crate) dropped: Vec<String>,
     /// Objects that were retained without their damaged names, with reasons.
     pub(crate) unnamed: Vec<String>,
@@ -369,6 +371,7 @@ fn make(
         home,
         adopted: 0,
         clients: Vec::new(),
+        staged: Vec::new(),
         dropped: Vec::new(),
         unnamed: Vec::new(),
         place,
@@ -411,6 +414,7 @@ fn adopt(
         home,
         adopted: report.objects.saturating_add(report.spilled),
         clients,
+        staged: report.staged,
         dropped,
         unnamed,
         place,

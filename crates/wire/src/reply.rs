@@ -137,8 +137,6 @@ pub struct Inheritance {
     pub retained: Vec<(u32, u64, u64)>,
     /// Number of reserved objects, by the slot of the client.
     pub promised: Vec<(u32, u32)>,
-    /// Objects that are deleted when their clients end: slot, and the two halves of the id.
-    pub staged: Vec<(u32, u64, u64)>,
     /// The node's incarnation in its cluster, to which its flags belong; 0 without a cluster.
     pub incarnation: u64,
     /// Flags by their full names.

@@ -264,6 +264,45 @@ fn an_object_that_its_creator_does_not_hold_yet_outlives_a_kill_and_its_deletion
     wait_for_memory("the memory of an object whose creator has ended");
 }
 
+/// What a client seals only to have it brought to another node was known to the daemon alone. After a
+/// kill it stayed, without a name, if the client did not come back.
+#[test]
+fn what_was_staged_by_a_client_that_does_not_come_back_goes_after_a_kill() {
+    let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        resume: None,
+        namespace: String::new(),
+        node: String::new(),
+        maps_memory: true,
+    };
+    let deadline = || Instant::now() + PATIENCE;
+    drop(daemon.client());
+    // The descriptors stand for the creator's mapping.
+    let (creator, _, mapping) = Link::connect(&daemon.socket, hello, deadline()).unwrap();
+    let grant = RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 };
+    let granted = creator.call(grant, deadline());
+    let Ok(ReplyBody::Granted((offset, _))) = granted else { panic!("{granted:?}") };
+    let item = SealItem {
+        is_staged: true,
+        is_held_by_creator: true,
+        ..SealItem::bytes((offset, 4096), 4096)
+    };
+    let sealed = creator.call(RequestBody::Seal { items: vec![item] }, deadline());
+    assert!(matches!(sealed, Ok(ReplyBody::Sealed(_))), "{sealed:?}");
+    daemon.kill9();
+    drop(creator);
+    daemon.restart();
+    let other = daemon.client();
+    assert_eq!(other.stats().unwrap().node.used, 4096, "its creator is still mapped");
+    drop(mapping);
+    let is_free = || {
+        let node = other.stats().unwrap().node;
+        (node.used == 0 && node.retiring == 0).then_some(())
+    };
+    wait_for("the staged object of a client that has ended", is_free).unwrap();
+}
+
 /// Puts and deletes until the daemon is gone; what it returns was acknowledged.
 fn write_until(
     client: &Client,

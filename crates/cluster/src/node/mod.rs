@@ -192,7 +192,8 @@ impl Node {
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());
         let daemon = DaemonInfo { base, pid: std::process::id(), owner_uid: paths::own_uid() };
-        let adopted = AdoptedState { orphans: found.clients, objects: found.adopted };
+        let adopted =
+            AdoptedState { orphans: found.clients, staged: found.staged, objects: found.adopted };
         let mut state = NodeState::new(found.home, daemon, adopted, 0);
         state.set_eviction_policy(options.eviction.policy());
         let spill = options.spill.as_ref();

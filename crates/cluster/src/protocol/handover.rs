@@ -42,13 +42,7 @@ impl NodeState {
     /// The region cannot be read.
     pub fn inheritance(&self) -> Result<Inheritance, StoreError> {
         let Unfinished { reserved, retained, .. } = self.home.unfinished(BATCH_ITEMS_MAX)?;
-        let staged =
-            self.staged.iter().flat_map(|(client, ids)| ids.iter().map(|id| (*client, *id)));
         Ok(Inheritance {
-            staged: staged
-                .take(BATCH_ITEMS_MAX)
-                .map(|(client, id)| (client.0, id.hi, id.lo))
-                .collect(),
             incarnation: self.cluster.own_incarnation(),
             flags: self.barriers.flags_to_pass_on(),
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
@@ -90,15 +84,7 @@ impl NodeState {
     /// Resumes the state of the previous daemon, before this node joins its cluster. The store has
     /// taken over its part.
     pub(crate) fn resume_from(&mut self, inheritance: &Inheritance) {
-        let Inheritance { promised, staged, .. } = inheritance;
-        self.inherit_reservations(promised);
-        for (slot, id) in staged.iter().map(by_slot) {
-            self.staged.entry(slot).or_default().insert(id);
-            if self.home.client(slot).is_err() {
-                // It ended meanwhile.
-                self.drop_staged(slot);
-            }
-        }
+        self.inherit_reservations(&inheritance.promised);
     }
 }
 

@@ -182,6 +182,7 @@ impl NodeState {
             metadata_crc: item.metadata_crc,
             name: name.as_deref(),
             is_reserved: item.is_reserved,
+            is_staged: item.is_staged,
         };
         let wall_ns = self.home.now_ns();
         let seal = |node: &mut Self| match replaces {

@@ -55,6 +55,8 @@ pub struct DaemonInfo {
 pub struct AdoptedState {
     /// The clients that the region still lists.
     pub orphans: Vec<(ClientSlot, PeerIdentity)>,
+    /// Objects that go with these clients.
+    pub staged: Vec<(ClientSlot, ObjectId)>,
     /// Number of objects.
     pub objects: u32,
 }
@@ -111,7 +113,7 @@ impl NodeState {
         let rules = retained_rules(&home);
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
-        Self {
+        let mut state = Self {
             home,
             place,
             base,
@@ -139,7 +141,15 @@ impl NodeState {
             failure: None,
             barriers: Barriers::default(),
             cluster: OptionalCluster::default(),
+        };
+        for (slot, id) in adopted.staged {
+            state.staged.entry(slot).or_default().insert(id);
+            if state.home.client(slot).is_err() {
+                // It left while the last daemon was killed.
+                state.drop_staged(slot);
+            }
         }
+        state
     }
 
     /// The barriers and flags, and what they need of the rest of the node.

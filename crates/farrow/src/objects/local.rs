@@ -102,6 +102,7 @@ fn request(item: &SealItem) -> Option<SealRequest<'static>> {
         metadata_crc: item.metadata_crc,
         name: None,
         is_reserved: false,
+        is_staged: false,
     })
 }
 

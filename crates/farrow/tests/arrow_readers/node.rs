@@ -228,6 +228,7 @@ impl Node {
             metadata_crc: 0,
             name: None,
             is_reserved: false,
+            is_staged: false,
         }))
     }
 

@@ -112,6 +112,7 @@ pub(crate) fn decode(
         residency: 0,
         is_relocated: false,
         is_replica: false,
+        is_staged: false,
         namespace: NamespaceId::DEFAULT,
     };
     entry.validate(layout)?;
@@ -157,6 +158,7 @@ mod tests {
             residency: 0,
             is_relocated: false,
             is_replica: false,
+            is_staged: false,
             namespace: NamespaceId::DEFAULT,
         }
     }

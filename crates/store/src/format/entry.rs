@@ -160,6 +160,8 @@ pub struct Entry {
     pub is_relocated: bool,
     /// Whether it is a copy of an object of another region: see [`Entry::origin`].
     pub is_replica: bool,
+    /// Whether it exists only to be brought to another node: it goes with its creator.
+    pub is_staged: bool,
     /// Its namespace.
     pub namespace: NamespaceId,
 }
@@ -189,6 +191,7 @@ impl Entry {
             residency: 0,
             is_relocated: false,
             is_replica: false,
+            is_staged: false,
             namespace: NamespaceId::DEFAULT,
         }
     }
@@ -239,6 +242,7 @@ impl Entry {
                 | (self.name.length.0 & 0xff) << 8
                 | u64::from(self.is_relocated) << 16
                 | u64::from(self.is_replica) << 17
+                | u64::from(self.is_staged) << 18
                 | u64::from(self.namespace.0 & NAMESPACE_MASK) << NAMESPACE_SHIFT
                 | u64::from(self.extra_count) << 32,
             self.id.hi,
@@ -298,6 +302,7 @@ impl Entry {
             residency: sequence.residency(),
             is_relocated: words[1] >> 16 & 1 == 1,
             is_replica: words[1] >> 17 & 1 == 1,
+            is_staged: words[1] >> 18 & 1 == 1,
             namespace: NamespaceId((words[1] >> NAMESPACE_SHIFT) as u16 & NAMESPACE_MASK),
         };
         if entry.id != ObjectId::new(uid, generation, slot) {
@@ -490,6 +495,7 @@ mod tests {
             residency: 3,
             is_relocated: true,
             is_replica: true,
+            is_staged: true,
             namespace: NamespaceId(4095),
         }
     }

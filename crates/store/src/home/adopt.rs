@@ -27,7 +27,7 @@ use crate::failpoint;
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
 use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
-use crate::format::ids::{ObjectKind, Slot, Target};
+use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
 use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::format::options::BLOCK_BYTES;
 use crate::tables::clients::{ClientSlot, ClientTable};
@@ -51,6 +51,22 @@ struct EntrySurvey {
     void: Vec<Slot>,
     unfinished: u32,
     dropped: Vec<Dropped>,
+    /// Objects that go with their creators, by creator.
+    staged: Vec<(ClientSlot, ObjectId)>,
+    /// Such objects whose creators have left: a kill came in between.
+    left: Vec<ObjectId>,
+}
+
+impl EntrySurvey {
+    fn note_staged(&mut self, entry: &Entry, state: EntryState, context: SurveyContext<'_>) {
+        if !entry.is_staged || state == EntryState::Retiring {
+            return;
+        }
+        match context.accounts.of_creator(entry).client {
+            0 => self.left.push(entry.id),
+            _ => self.staged.push((ClientSlot(entry.creator), entry.id)),
+        }
+    }
 }
 
 /// The private state of the objects that stay.
@@ -185,8 +201,12 @@ impl Home {
             let doubtful = home.without_sure_holds(in_place)?;
             home.keep_in_doubt(doubtful);
         }
-        for id in replaced {
-            home.delete(Target::Id(id))?;
+        for id in replaced.into_iter().chain(survey.left) {
+            match home.delete(Target::Id(id)) {
+                // A name or a block that was damaged.
+                Err(StoreError::NotFound { .. }) => {}
+                deleted => drop(deleted?),
+            }
         }
         home.finish_leaving(&known)?;
         home.reclaim()?;
@@ -198,6 +218,7 @@ impl Home {
             unfinished: survey.unfinished,
             dropped: survey.dropped,
             unnamed,
+            staged: survey.staged,
             clients: home.clients.records().copied().collect(),
         };
         for unnamed in &report.unnamed {
@@ -271,19 +292,25 @@ fn survey_entries(
             }
             EntryState::Sealed | EntryState::Leaving | EntryState::Retiring => {
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
-                    Ok(entry) => survey.candidates.push(candidate(
-                        control,
-                        context,
-                        &entry,
-                        sequence.state(),
-                        &mut survey.dropped,
-                    )?),
+                    Ok(entry) => {
+                        survey.note_staged(&entry, sequence.state(), context);
+                        survey.candidates.push(candidate(
+                            control,
+                            context,
+                            &entry,
+                            sequence.state(),
+                            &mut survey.dropped,
+                        )?);
+                    }
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }
             state @ (EntryState::Spilled | EntryState::Restoring) => {
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
-                    Ok(entry) => survey.spilled.push((entry, state == EntryState::Restoring)),
+                    Ok(entry) => {
+                        survey.note_staged(&entry, state, context);
+                        survey.spilled.push((entry, state == EntryState::Restoring));
+                    }
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }

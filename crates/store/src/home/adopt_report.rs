@@ -2,7 +2,7 @@
 
 use crate::format::header::RegionHeader;
 use crate::format::ids::ObjectId;
-use crate::tables::clients::ClientRecord;
+use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::directory::Directory;
 
 use super::state::ClientAccounts;
@@ -33,6 +33,9 @@ pub struct AdoptReport {
     pub dropped: Vec<Dropped>,
     /// Objects that stay, but without their names, which were damaged.
     pub unnamed: Vec<Dropped>,
+    /// Objects that exist only to be brought to other nodes, each with its creator. The daemon
+    /// deletes those of a client that ends.
+    pub staged: Vec<(ClientSlot, ObjectId)>,
     /// Clients that have joined. The daemon watches them, and removes the dead ones.
     pub clients: Vec<ClientRecord>,
 }

@@ -41,6 +41,8 @@ pub struct SealRequest<'a> {
     pub name: Option<&'a str>,
     /// Whether the client has reserved the name.
     pub is_reserved: bool,
+    /// Whether the object is only to be brought to another node, and goes with its creator.
+    pub is_staged: bool,
 }
 
 impl<'a> SealRequest<'a> {
@@ -59,6 +61,7 @@ impl<'a> SealRequest<'a> {
             metadata_crc: 0,
             name,
             is_reserved: false,
+            is_staged: false,
         }
     }
 }
@@ -280,6 +283,7 @@ impl Home {
             residency: 0,
             is_relocated: false,
             is_replica: false,
+            is_staged: request.is_staged,
             namespace,
         };
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;

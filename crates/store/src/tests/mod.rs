@@ -25,4 +25,5 @@ mod replicas;
 mod requests;
 mod room;
 mod spill;
+mod staged;
 mod support;

@@ -187,6 +187,7 @@ pub(crate) fn table<'a>(
         metadata_crc: 0,
         name,
         is_reserved: false,
+        is_staged: false,
     }
 }
 

@@ -184,7 +184,11 @@ impl World {
         let (home, report) = Home::adopt(region).unwrap();
         let orphans = report.clients.iter().map(|one| (one.client, PeerIdentity::from(one)));
         let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
-        let adopted = AdoptedState { orphans: orphans.collect(), objects: report.objects };
+        let adopted = AdoptedState {
+            orphans: orphans.collect(),
+            staged: report.staged,
+            objects: report.objects,
+        };
         let state = NodeState::new(home, daemon, adopted, self.now_ms);
         self.nodes.insert(0, state);
         self.remote_clients.clear();
