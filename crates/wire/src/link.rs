@@ -26,8 +26,10 @@ use crate::{
     WireError,
 };
 
+mod pending;
 mod undo;
 
+pub use pending::{NoReply, PendingReply};
 use undo::Undo;
 
 /// A read or write returns after this time at the latest, to check the deadline.
@@ -239,7 +241,11 @@ impl Link {
             }
             error => error,
         };
-        link.send(0, body, deadline).map_err(unwelcome)?;
+        let started = Instant::now();
+        let is_sent = link.send(0, body, deadline).map_err(unwelcome)?;
+        if !is_sent {
+            return Err(link.timeout(started));
+        }
         let received = link.receive_first(deadline);
         if is_first_hello
             && matches!(received, Err(LinkError::Timeout { .. } | LinkError::Interrupted { .. }))
@@ -272,21 +278,24 @@ impl Link {
         deadline: Instant,
     ) -> Result<ReplyBody, LinkError> {
         let started = Instant::now();
-        let seq = self.next_seq.fetch_add(1, sync::Ordering::Relaxed);
+        let seq = self.next_seq();
         let undo = Undo::of(&body);
         lock(&self.receiving).waiting.insert(seq);
         match self.send(seq, body, deadline) {
-            Ok(()) => self.receive(Call { seq, undo, started, deadline, interrupt }),
+            Ok(true) => self.receive(Call { seq, undo, started, deadline, interrupt }),
+            Ok(false) => {
+                lock(&self.receiving).abandon(seq, undo);
+                Err(self.timeout(started))
+            }
             Err(error) => {
-                let mut state = lock(&self.receiving);
-                if matches!(error, LinkError::Timeout { .. }) {
-                    // A part of the request may be sent; the rest follows with the next one.
-                    state.abandon(seq, undo);
-                }
-                state.waiting.remove(&seq);
+                lock(&self.receiving).waiting.remove(&seq);
                 Err(error)
             }
         }
+    }
+
+    fn next_seq(&self) -> u64 {
+        self.next_seq.fetch_add(1, sync::Ordering::Relaxed)
     }
 
     /// Sends a request without waiting; its reply is dropped. Returns false if the connection is
@@ -300,9 +309,10 @@ impl Link {
         lock(&self.receiving).dead.is_some()
     }
 
-    /// Appends the request to the unsent bytes and writes as much as the deadline allows. A partly
-    /// sent request stays queued, so that the stream keeps its frame boundaries.
-    fn send(&self, seq: u64, body: RequestBody, deadline: Instant) -> Result<(), LinkError> {
+    /// Appends the request to the unsent bytes and writes as much as the deadline allows. False: the
+    /// rest stays queued, so that the stream keeps its frame boundaries, and follows with the next
+    /// request. After a `Timeout` nothing of it is queued.
+    fn send(&self, seq: u64, body: RequestBody, deadline: Instant) -> Result<bool, LinkError> {
         let started = Instant::now();
         let mut bytes = lock(&self.sending);
         if bytes.len() > UNSENT_BYTES_MAX {
@@ -310,21 +320,26 @@ impl Link {
         }
         let request = Request { seq, body };
         crate::encode(&request, &mut bytes)?;
+        self.write_queued(&mut bytes, deadline).map_err(|error| {
+            let socket = self.socket.clone();
+            let reason = self.mark_dead(&error.to_string());
+            // A partial frame is never served.
+            LinkError::Unsent { socket, reason, body: Box::new(request.body) }
+        })
+    }
+
+    /// Writes queued bytes until the deadline, at least once. True: all are written.
+    fn write_queued(&self, bytes: &mut Vec<u8>, deadline: Instant) -> io::Result<bool> {
         let mut sent = 0;
         let result = loop {
             let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
-                break Ok(());
+                break Ok(true);
             };
             match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {}
-                Err(Errno::AGAIN | Errno::INTR) => break Err(self.timeout(started)),
-                Err(error) => {
-                    let socket = self.socket.clone();
-                    let reason = self.mark_dead(&io::Error::from(error).to_string());
-                    // A partial frame is never served.
-                    break Err(LinkError::Unsent { socket, reason, body: Box::new(request.body) });
-                }
+                Err(Errno::AGAIN | Errno::INTR) => break Ok(false),
+                Err(error) => break Err(io::Error::from(error)),
             }
         };
         bytes.drain(..sent);
@@ -332,6 +347,14 @@ impl Link {
             *bytes = Vec::new();
         }
         result
+    }
+
+    /// Writes what is queued of earlier requests, if the daemon reads it at once.
+    fn write_rest(&self) {
+        let written = self.write_queued(&mut lock(&self.sending), Instant::now());
+        if let Err(error) = written {
+            self.mark_dead(&error.to_string());
+        }
     }
 
     fn receive(&self, call: Call<'_>) -> Result<ReplyBody, LinkError> {
@@ -535,8 +558,11 @@ impl Link {
 }
 
 impl Receiving {
-    /// Registers that no caller waits for this reply any more.
+    /// Registers that no caller waits for this reply any more, unless it is kept for one.
     fn abandon(&mut self, seq: u64, undo: Undo) {
+        if matches!(undo, Undo::Keep) {
+            return;
+        }
         self.waiting.remove(&seq);
         if undo.is_needed() && self.abandoned.len() < ABANDONED_MAX {
             self.abandoned.insert(seq, undo);

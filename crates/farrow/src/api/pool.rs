@@ -195,7 +195,7 @@ impl Pool {
         let pages = match memory {
             Unused::Pages(pages) => Some(pages),
             Unused::Slot(offset) => self.session.pool.remove_slot(offset),
-            Unused::Limbo(_) => return self.session.give_unused(memory, since),
+            Unused::Sealing(_) => return self.session.give_unused(memory, since),
         };
         if let Some(pages) = pages {
             self.give(pages);

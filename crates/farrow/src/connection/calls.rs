@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
-use farrow_wire::link::{Link, LinkError};
+use farrow_wire::link::{Link, LinkError, NoReply};
 use farrow_wire::{BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
 use crate::connection::connect::{Connected, connect};
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::interrupt::{self, may_interrupt};
 use crate::lock::lock;
 use crate::memory::extents::difference;
-use crate::memory::node::Unanswered;
+use crate::memory::node::{LostReply, Unanswered};
 use crate::spans::{span, wire_span};
 
 /// How long an ending client waits for a daemon that has just replaced another.
@@ -54,19 +54,36 @@ impl Session {
                 connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
-            body = match (answer, again) {
-                (Ok(reply), _) => return Ok((reply, connection.number)),
-                (Err(LinkError::Unsent { body, .. }), _) => *body,
-                (Err(LinkError::Closed { .. }), Some(body)) => body,
-                (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
+            let is_seal = matches!(body, RequestBody::Seal { .. });
+            let answer = match is_seal {
+                true => connection.link.call_to_keep(body, deadline),
+                false => {
+                    let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
+                    answer.map_err(NoReply::from)
+                }
+            };
+            let NoReply { error, pending } = match answer {
+                Ok(reply) => return Ok((reply, connection.number)),
+                Err(no_reply) => no_reply,
+            };
+            let sent_on = connection.number;
+            body = match (error, again) {
+                (LinkError::Unsent { body, .. }, _) => *body,
+                (LinkError::Closed { .. }, Some(body)) => body,
+                (LinkError::Closed { reason, .. }, None) if self.is_other_gone() => {
                     let reason = format!("it went away before it answered: {reason}");
                     let error = Error::NodeLost { node: self.node.clone(), reason };
-                    return Err(Unanswered { error, was_sent: true });
+                    let lost = Some(Box::new(LostReply { sent_on, pending: None }));
+                    return Err(Unanswered { error, lost });
                 }
-                (Err(error), _) => {
-                    let was_sent = !matches!(error, LinkError::Frame(_));
-                    return Err(Unanswered { error: error.into(), was_sent });
+                (error, _) => {
+                    let is_unsent = match error {
+                        LinkError::Frame(_) => true,
+                        LinkError::Timeout { .. } => is_seal && pending.is_none(),
+                        _ => false,
+                    };
+                    let lost = (!is_unsent).then(|| Box::new(LostReply { sent_on, pending }));
+                    return Err(Unanswered { error: error.into(), lost });
                 }
             };
         }
@@ -166,6 +183,8 @@ impl Session {
         let connection = self.reservations.renew(&link, deadline, || {
             self.reserved_objects.renew(&link, welcome.are_objects_limited, go_over)
         });
+        self.extents.reconciled(self);
+        self.pool.extents().reconciled(self);
         if self.note_successor() {
             link.tell(RequestBody::ConfirmEarlier);
         }
@@ -180,8 +199,8 @@ impl Session {
     fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
         let mut current = lock(&self.link);
         let number = current.number + 1;
-        let mut ours = self.extents.reconcile(number);
-        ours.extend(self.pool.extents().reconcile(number));
+        let mut ours = self.extents.reconcile(number, theirs);
+        ours.extend(self.pool.extents().reconcile(number, theirs));
         let lost = difference(theirs, &ours);
         if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
             for spans in lost.chunks(BATCH_ITEMS_MAX) {

@@ -28,7 +28,7 @@ impl Session {
         match memory {
             Unused::Pages(pages) => self.pool.extents().give(self, pages),
             Unused::Slot(offset) => self.pool.free_slot(self, offset),
-            Unused::Limbo(ticket) => self.pool.extents().in_limbo(self, ticket),
+            Unused::Sealing(ticket) => self.pool.extents().unused(self, ticket),
         }
     }
 }

@@ -1,28 +1,32 @@
 //! A seal in progress.
 
+use std::sync::{Arc, Weak};
+
 use farrow_wire::RequestBody;
 
 use crate::connection::pending_holds::PendingState;
 use crate::connection::session::Session;
 use crate::lock::lock;
+use crate::memory::extents::UseGuard;
 
-/// One seal in progress; it ends when this value is dropped.
+/// One seal in progress; it ends when this value is dropped. The ranges of a seal without an answer
+/// share it, until none of them is in use.
 #[derive(Debug)]
-pub(crate) struct Sealing<'a> {
-    session: &'a Session,
+struct OpenSeal {
+    session: Weak<Session>,
     number: u64,
 }
 
 impl Session {
     /// Begins a seal: create it before the request, and drop it once the hold is published or the
     /// seal failed.
-    pub(crate) fn sealing(&self) -> Sealing<'_> {
+    pub(crate) fn sealing(self: &Arc<Self>) -> UseGuard {
         let mut state = lock(&self.unheld.0);
         let number = state.next;
         state.next += 1;
         state.open.insert(number);
         self.tell_open_seals(&state);
-        Sealing { session: self, number }
+        Arc::new(OpenSeal { session: Arc::downgrade(self), number })
     }
 
     /// The caller holds the lock, so that the last word is the current one.
@@ -40,27 +44,20 @@ impl Session {
     }
 }
 
-impl Sealing<'_> {
-    /// The object may be sealed, and is not held although its bytes are in use: nothing that was sealed
-    /// before a kill is confirmed any more.
-    pub(crate) fn never_ends(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Sealing<'_> {
+impl Drop for OpenSeal {
     fn drop(&mut self) {
-        if !self.session.is_own_process() {
+        let Some(session) = self.session.upgrade().filter(|session| session.is_own_process())
+        else {
             return;
-        }
-        let mut state = lock(&self.session.unheld.0);
+        };
+        let mut state = lock(&session.unheld.0);
         state.open.remove(&self.number);
-        self.session.tell_open_seals(&state);
+        session.tell_open_seals(&state);
         let is_due = state.is_due();
         drop(state);
         if is_due {
             // If this daemon has ended meanwhile, its successor asks again.
-            self.session.tell(RequestBody::ConfirmEarlier);
+            session.tell(RequestBody::ConfirmEarlier);
         }
     }
 }

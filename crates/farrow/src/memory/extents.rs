@@ -15,6 +15,11 @@ use crate::lock::lock;
 use crate::memory::node::{FIRST_CONNECTION, Node};
 use crate::memory::room::{self, Demand, GROUPS_MAX};
 
+mod seals;
+
+use seals::{EndedSeal, PendingSeal};
+pub(crate) use seals::{SealOutcome, SealTicket, UseGuard};
+
 /// The first grant. Later ones double up to the maximum: a client that writes little takes little,
 /// and a client that writes much asks seldom.
 const GRANT_BYTES_FIRST: u64 = 256 << 10;
@@ -51,31 +56,16 @@ struct ExtentsState {
     /// All ranges that are granted and not sealed by the node, from start to end, merged. Objects
     /// sealed by this client itself remain part of it.
     granted: BTreeMap<u64, u64>,
-    /// Ranges with an open seal request, by start. A range that is granted again meanwhile was
-    /// sealed and then deleted: it leaves this list, and a late answer to its seal changes nothing.
-    asked: BTreeMap<u64, SealingRange>,
+    /// Ranges with a seal request, by start. A range that is granted again meanwhile was sealed and
+    /// then deleted: it leaves this list, and a late answer to its seal changes nothing.
+    asked: BTreeMap<u64, PendingSeal>,
+    /// Requests that have left that list, to be disposed of without the lock.
+    ended: Vec<EndedSeal>,
     /// Number of seal requests so far.
     seals: u64,
     /// The connection for which `granted` was last compared with the node's records.
     connection: u64,
     grant_bytes: u64,
-}
-
-/// A range with a seal request. The number distinguishes the request from one for the same range
-/// after it was granted again.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SealTicket {
-    span: Span,
-    number: u64,
-}
-
-/// A range between a seal request and its answer.
-#[derive(Debug)]
-struct SealingRange {
-    end: u64,
-    number: u64,
-    /// The answer was lost: at the next connection the node reports whether the range is granted.
-    is_lost: bool,
 }
 
 /// The ranges of a grant, and the connection that granted them.
@@ -96,6 +86,7 @@ impl Extents {
             free,
             granted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            ended: Vec::new(),
             seals: 0,
             connection: FIRST_CONNECTION,
             grant_bytes: GRANT_BYTES_FIRST,
@@ -181,7 +172,7 @@ impl Extents {
     ) -> Result<Vec<Span>, Error> {
         loop {
             let granted = room::ask(node, sizes.to_vec(), want, demand)?;
-            if lock(&self.state).accept(&granted) {
+            if self.change(node, |state| state.accept(&granted)) {
                 self.make_ready(node, &granted.ranges)?;
                 return Ok(granted.ranges);
             }
@@ -292,21 +283,59 @@ impl Extents {
         lock(&self.state).asked_to_seal(span)
     }
 
-    /// Records that the node did not make the range part of an object.
-    pub(crate) fn refused(&self, ticket: SealTicket) {
-        lock(&self.state).end_seal(ticket);
+    /// Records that the node did not make the range part of an object, and that this process uses it
+    /// again. False: the range is not this client's any more.
+    pub(crate) fn refused(&self, node: &dyn Node, ticket: SealTicket) -> bool {
+        self.change(node, |state| state.end_seal(ticket))
     }
 
     /// Records that the range became part of an object.
-    pub(crate) fn sealed(&self, ticket: SealTicket) {
-        lock(&self.state).sealed(ticket);
+    pub(crate) fn sealed(&self, node: &dyn Node, ticket: SealTicket) {
+        self.change(node, |state| state.sealed(ticket));
     }
 
-    /// Records that the seal was never answered.
-    pub(crate) fn in_limbo(&self, node: &dyn Node, ticket: SealTicket) {
+    /// Records that the call of a seal, sent on connection `sent_on`, has ended without an answer.
+    /// `open` stays open while bytes of the range may be in use without a hold.
+    pub(crate) fn unanswered(
+        &self,
+        node: &dyn Node,
+        ticket: SealTicket,
+        sent_on: Option<u64>,
+        open: Option<&UseGuard>,
+    ) {
+        self.change(node, |state| state.unanswered(ticket, sent_on, open));
+    }
+
+    /// As [`Self::unanswered`], for a range that this process no longer uses.
+    pub(crate) fn abandoned(&self, node: &dyn Node, ticket: SealTicket, sent_on: Option<u64>) {
+        self.change(node, |state| {
+            state.unanswered(ticket, sent_on, None);
+            state.unused(ticket);
+        });
+    }
+
+    /// Records the outcome of a seal whose range may still be in use. Until that ends, the range
+    /// stays granted, or the object held.
+    pub(crate) fn conclude(&self, node: &dyn Node, ticket: SealTicket, outcome: SealOutcome) {
+        self.change(node, |state| state.conclude(ticket, outcome));
+    }
+
+    /// Records that this process no longer uses a range with a seal request. The range returns to
+    /// the node once it is known to be refused.
+    pub(crate) fn unused(&self, node: &dyn Node, ticket: SealTicket) {
         if node.is_own_process() {
-            lock(&self.state).in_limbo(ticket);
+            self.change(node, |state| state.unused(ticket));
         }
+    }
+
+    /// Changes the records, and then disposes of what ended with the change.
+    fn change<R>(&self, node: &dyn Node, change: impl FnOnce(&mut ExtentsState) -> R) -> R {
+        let (result, ended) = {
+            let mut state = lock(&self.state);
+            (change(&mut state), std::mem::take(&mut state.ended))
+        };
+        ended.into_iter().for_each(|seal| seal.dispose(node));
+        result
     }
 
     /// Returns all free ranges to the node. False if there are none.
@@ -359,10 +388,16 @@ impl Extents {
         gone
     }
 
-    /// Prepares the comparison with the node's records for a new connection: drops ranges of seals
-    /// with an unknown outcome. Returns the ranges that remain this client's.
-    pub(crate) fn reconcile(&self, connection: u64) -> Vec<Span> {
-        lock(&self.state).reconcile(connection)
+    /// Prepares the comparison with the node's records for a new connection: `theirs` shows the
+    /// outcome of each seal that was not answered. Returns the ranges that remain this client's.
+    /// [`Self::reconciled`] follows, without the lock of the connection.
+    pub(crate) fn reconcile(&self, connection: u64, theirs: &[Span]) -> Vec<Span> {
+        lock(&self.state).reconcile(connection, theirs)
+    }
+
+    /// Disposes of what ended with the comparison.
+    pub(crate) fn reconciled(&self, node: &dyn Node) {
+        self.change(node, |_| ());
     }
 }
 
@@ -402,48 +437,6 @@ impl ExtentsState {
         self.connection
     }
 
-    fn asked_to_seal(&mut self, span: Span) -> SealTicket {
-        self.seals += 1;
-        let Run { start, end } = span_run(span);
-        self.asked.insert(start, SealingRange { end, number: self.seals, is_lost: false });
-        SealTicket { span, number: self.seals }
-    }
-
-    /// False: the range was sealed, deleted and granted again since.
-    fn end_seal(&mut self, ticket: SealTicket) -> bool {
-        let start = ticket.span.offset.0;
-        let is_open = self.asked.get(&start).is_some_and(|one| one.number == ticket.number);
-        is_open && self.asked.remove(&start).is_some()
-    }
-
-    fn sealed(&mut self, ticket: SealTicket) {
-        if self.end_seal(ticket) {
-            self.remove_granted(ticket.span);
-        }
-    }
-
-    fn in_limbo(&mut self, ticket: SealTicket) {
-        let asked = self.asked.get_mut(&ticket.span.offset.0);
-        if let Some(asked) = asked.filter(|one| one.number == ticket.number) {
-            asked.is_lost = true;
-        }
-    }
-
-    /// See [`Extents::reconcile`]. The range of a seal under way stays: its answer may still
-    /// arrive.
-    fn reconcile(&mut self, connection: u64) -> Vec<Span> {
-        self.connection = connection;
-        let lost: Vec<Run> = (self.asked.iter())
-            .filter(|(_, asked)| asked.is_lost)
-            .map(|(start, asked)| Run { start: *start, end: asked.end })
-            .collect();
-        self.asked.retain(|_, asked| !asked.is_lost);
-        // Ranges that are still granted return to the node: a writer's pages may be read-only.
-        lost.into_iter().for_each(|run| self.remove_granted(run_span(run)));
-        let runs = self.granted.iter().map(|(start, end)| Run { start: *start, end: *end });
-        runs.map(run_span).collect()
-    }
-
     /// Takes the first `whole` bytes of a new grant; the rest becomes free.
     fn hand_out(&mut self, granted: Span, whole: u64) -> Span {
         let (head, tail) = split(granted, whole);
@@ -467,19 +460,6 @@ impl ExtentsState {
             end = stop;
         }
         self.granted.insert(start, end);
-    }
-
-    /// Ends the seals of ranges that overlap this one: they were carried out, whatever the answers.
-    fn end_seals(&mut self, span: Span) {
-        let Run { start, end } = span_run(span);
-        let ended: Vec<Run> = (self.asked.range(..end).rev())
-            .take_while(|(_, asked)| asked.end > start)
-            .map(|(from, asked)| Run { start: *from, end: asked.end })
-            .collect();
-        for run in ended {
-            self.asked.remove(&run.start);
-            self.remove_granted(run_span(run));
-        }
     }
 
     fn remove_granted(&mut self, span: Span) {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::{Region, Retired, Span};
+use farrow_store::Held;
+use farrow_wire::link::PendingReply;
 use farrow_wire::{ReplyBody, RequestBody};
 
 use crate::error::Error;
@@ -15,13 +17,22 @@ pub(crate) const FIRST_CONNECTION: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     pub(crate) error: Error,
-    /// Whether the request, or a part of it, was sent.
-    pub(crate) was_sent: bool,
+    /// `None`: nothing of the request was sent.
+    pub(crate) lost: Option<Box<LostReply>>,
+}
+
+/// The missing reply to a request that was sent, or partly.
+#[derive(Debug)]
+pub(crate) struct LostReply {
+    /// The connection that it was sent on.
+    pub(crate) sent_on: u64,
+    /// The reply to a seal that may still arrive.
+    pub(crate) pending: Option<PendingReply>,
 }
 
 impl Unanswered {
     pub(crate) fn unsent(error: Error) -> Self {
-        Self { error, was_sent: false }
+        Self { error, lost: None }
     }
 }
 
@@ -57,6 +68,9 @@ pub(crate) trait Node {
 
     /// Returns unused ranges, if `connection` is still the current one.
     fn give_back(&self, spans: &[Span], connection: u64);
+
+    /// Releases a hold.
+    fn release(&self, held: Held);
 
     /// Ends all writing through the window to pages that are to be sealed.
     fn protect(
@@ -101,6 +115,10 @@ impl<N: Node> Node for Arc<N> {
 
     fn give_back(&self, spans: &[Span], connection: u64) {
         (**self).give_back(spans, connection);
+    }
+
+    fn release(&self, held: Held) {
+        (**self).release(held);
     }
 
     fn protect(

@@ -13,8 +13,8 @@ pub(crate) enum Unused {
     Pages(Span),
     /// A slot of a slab.
     Slot(Offset),
-    /// Pages of a seal that was never answered.
-    Limbo(SealTicket),
+    /// Pages with a seal request.
+    Sealing(SealTicket),
 }
 
 /// Memory that forked children may share.

@@ -12,18 +12,17 @@ use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
 use crate::memory::arena::{SMALL_BYTES_MAX, lines};
-use crate::memory::background;
 use crate::memory::room::{self, Demand};
 use crate::objects::block::block_bytes;
 use crate::objects::local;
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
 use crate::objects::put::{write, write_plain};
-use crate::objects::seal::{self, Unsealed};
+use crate::objects::seal;
 use crate::objects::write_batch::WriteBatch;
 use crate::objects::writer::Writer;
 use crate::objects::written::{
-    ObjectPlacement, Prepared, WrittenObject, abandon, give_back, settle,
+    ObjectPlacement, Prepared, WrittenObject, abandon, give_back, leave_unanswered, settle,
 };
 use crate::options::ObjectOptions;
 use crate::value::Value;
@@ -122,7 +121,7 @@ fn write_batch(
         Err(error) => error,
     };
     drop(small);
-    made.into_iter().for_each(|one| abandon(session, &mut one.written(), false));
+    made.into_iter().for_each(|one| abandon(session, &mut one.written()));
     if !room::is_short(&error) {
         return Err(error);
     }
@@ -140,7 +139,7 @@ fn write_batch(
     drop(small);
     places.into_iter().for_each(|place| give_back(session, place));
     if done.is_err() {
-        made.drain(..).for_each(|one| abandon(session, &mut one.written(), false));
+        made.drain(..).for_each(|one| abandon(session, &mut one.written()));
     }
     done.map(|()| (made, reservation))
 }
@@ -191,15 +190,17 @@ fn seal_left(
     mut left: Vec<WrittenObject>,
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
-    let mut sealing = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
+    let sealing = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
     left.iter_mut().for_each(|one| one.ask(session));
     let results = match seal::many(session, items) {
         Ok(results) => results,
-        Err(Unsealed { error, is_unknown }) => {
-            left.iter_mut().for_each(|one| abandon(session, one, is_unknown));
-            if let Some(sealing) = sealing.take_if(|_| is_unknown) {
-                sealing.never_ends();
-            }
+        Err(unsealed) => {
+            let error = if unsealed.is_unknown {
+                leave_unanswered(session, left, unsealed, sealing.as_ref())
+            } else {
+                left.iter_mut().for_each(|one| abandon(session, one));
+                unsealed.error
+            };
             take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
             return Err(error);
         }
@@ -211,15 +212,7 @@ fn seal_left(
         let result = match own {
             Some(id) => Ok(id),
             None => match results.next() {
-                Some((mut one, result)) => {
-                    if !settle(session, &mut one, &result)
-                        && let Some(sealing) = sealing.take()
-                    {
-                        sealing.never_ends();
-                    }
-                    background::take_down(one.retired);
-                    result.map_err(Error::from)
-                }
+                Some((one, result)) => settle(session, one, result, sealing.as_ref()),
                 None => Err(WireError::Closing.into()),
             },
         };

@@ -8,10 +8,10 @@ use std::time::Duration;
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::SealItem;
 
-use crate::connection::sealing::Sealing;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::background;
+use crate::memory::extents::UseGuard;
 use crate::objects::object_reservation::ObjectReservation;
 use crate::objects::put;
 use crate::objects::seal::{self, Sealed};
@@ -91,22 +91,17 @@ impl Draft {
             self.written = Some(written);
             return Ok(None);
         }
-        self.finish(written, result, sealing).map(Some)
+        self.finish(written, result, &sealing).map(Some)
     }
 
     /// After the reply of the node: holds what was sealed.
     fn finish(
         &self,
-        mut written: WrittenObject,
+        written: WrittenObject,
         result: Sealed,
-        sealing: Sealing<'_>,
+        sealing: &UseGuard,
     ) -> Result<SealedHold, Error> {
-        let is_settled = written::settle(&self.session, &mut written, &result);
-        background::take_down(std::mem::take(&mut written.retired));
-        if !is_settled {
-            sealing.never_ends();
-        }
-        let id = result?;
+        let id = written::settle(&self.session, written, result, Some(sealing))?;
         let held = self.session.hold(&id.into())?;
         self.session.confirm(id)?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
@@ -132,14 +127,14 @@ impl Draft {
         let sealing = self.session.sealing();
         written.ask(&self.session);
         let result = seal::one(&self.session, written.item.clone());
-        self.finish(written, result, sealing)
+        self.finish(written, result, &sealing)
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(mut written) = self.written.take() {
-            written::abandon(&self.session, &mut written, false);
+            written::abandon(&self.session, &mut written);
             background::take_down(written.retired);
         }
     }

@@ -5,7 +5,8 @@
 //! * Before a write: `name_claim` and `object_reservation` reserve a name and a place in the quota.
 //! * `block`: what a value needs, and what stays in place. `write_batch` combines small writes.
 //! * `written`: an object between its write and the answer to its seal.
-//! * The seal: `local` without a message, `seal` by one.
+//! * The seal: `local` without a message, `seal` by one. `late`: answers that arrive after
+//!   their calls.
 //! * `object` and `held_bytes`: objects that this client holds. `delete` deletes.
 //! * `subscription`: events of objects.
 
@@ -14,6 +15,7 @@ pub(crate) mod block;
 pub(crate) mod delete;
 pub(crate) mod draft;
 pub(crate) mod held_bytes;
+pub(crate) mod late;
 pub(crate) mod local;
 pub(crate) mod name_claim;
 pub(crate) mod object;

@@ -66,14 +66,8 @@ pub(crate) fn put(
     let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
     let deadline = deadline_after(options.wait.saturating_sub(waited));
     written.ask(session);
-    let result = seal_until(session, &written.item, deadline);
-    if !settle(session, &mut written, &result)
-        && let Some(sealing) = sealing
-    {
-        sealing.never_ends();
-    }
-    background::take_down(written.retired);
-    Ok(result?)
+    let sealed = seal_until(session, &written.item, deadline);
+    settle(session, written, sealed, sealing.as_ref())
 }
 
 /// Seals a written object. If the directory is full, waits for room in it until the deadline.
@@ -87,8 +81,7 @@ fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sea
         }
         let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
         // A seal that failed for lack of room has a known outcome.
-        room::ask(session, Vec::new(), 0, Some(&demand))
-            .map_err(|error| Unsealed { error, is_unknown: false })?;
+        room::ask(session, Vec::new(), 0, Some(&demand)).map_err(Unsealed::known)?;
     }
 }
 
@@ -144,12 +137,16 @@ pub(crate) fn write(
     let filled = fill(session, &written, &plan, tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
-    if let Err(error) = filled {
-        abandon(session, &mut written, false);
-        return Err(error);
+    match filled {
+        Ok(pool) => {
+            written.pool = pool;
+            Ok(written)
+        }
+        Err(error) => {
+            abandon(session, &mut written);
+            Err(error)
+        }
     }
-    written.pool_pages = pool_pages;
-    Ok(written)
 }
 
 /// As [`write`], for small plain bytes with neither name nor metadata: the block and the length.
@@ -207,7 +204,7 @@ fn write_bytes(
     match copied.and_then(|()| write_metadata(small, primary, &metadata)) {
         Ok(()) => Ok(written),
         Err(error) => {
-            abandon(session, &mut written, false);
+            abandon(session, &mut written);
             Err(error)
         }
     }

@@ -9,7 +9,7 @@ use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::memory::node::Unanswered;
+use crate::memory::node::{LostReply, Unanswered};
 
 /// The outcome of one object's seal.
 pub(crate) type Sealed = Result<ObjectId, Unsealed>;
@@ -20,6 +20,8 @@ pub(crate) struct Unsealed {
     pub(crate) error: Error,
     /// Whether an object may exist, or have existed: the request was sent, and no answer arrived.
     pub(crate) is_unknown: bool,
+    /// The missing answer, if the connection of the request is known.
+    pub(crate) lost: Option<Box<LostReply>>,
 }
 
 impl From<Unsealed> for Error {
@@ -38,7 +40,12 @@ impl Unsealed {
                 | Error::Disconnected { .. }
                 | Error::NodeLost { .. }
         );
-        Self { error, is_unknown }
+        Self { error, is_unknown, lost: None }
+    }
+
+    /// The error of a request whose outcome is known.
+    pub(crate) fn known(error: Error) -> Self {
+        Self { error, is_unknown: false, lost: None }
     }
 }
 
@@ -55,20 +62,39 @@ pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
     let deadline = Instant::now() + session.timeout;
     match session.call_numbered(RequestBody::Seal { items }, deadline) {
-        Ok((ReplyBody::Sealed(results), _)) if results.len() == blocks.len() => {
+        Ok((reply, _)) => results(session, &blocks, Ok(reply)),
+        Err(Unanswered { error, lost: None }) => Err(Unsealed::known(error)),
+        Err(Unanswered { error, lost: Some(lost) }) if lost.pending.is_some() => {
+            Err(Unsealed { lost: Some(lost), ..Unsealed::sent(error) })
+        }
+        Err(Unanswered { error, lost: Some(lost) }) => {
+            let again = || Some(Box::new(LostReply { sent_on: lost.sent_on, pending: None }));
+            let on = |unsealed| Unsealed { lost: again(), ..unsealed };
+            let found = results(session, &blocks, Err(error)).map_err(on)?;
+            Ok(found.into_iter().map(|sealed| sealed.map_err(on)).collect())
+        }
+    }
+}
+
+/// The result for each primary block, from the answer to a request that was sent.
+pub(crate) fn results(
+    session: &Session,
+    blocks: &[u64],
+    answer: Result<ReplyBody, Error>,
+) -> Result<Vec<Sealed>, Unsealed> {
+    match answer {
+        Ok(ReplyBody::Sealed(results)) if results.len() == blocks.len() => {
             let id = |(hi, lo)| ObjectId { hi, lo };
             let sealed = |result: Result<_, WireError>| {
                 result.map(id).map_err(|error| Unsealed::sent(error.into()))
             };
             Ok(results.into_iter().map(sealed).collect())
         }
-        Ok((other, _)) => Err(Unsealed::sent(confused(&other).into())),
-        Err(Unanswered { error, was_sent: false }) => Err(Unsealed { error, is_unknown: false }),
-        Err(Unanswered {
-            error: error @ (Error::Disconnected { .. } | Error::NodeLost { .. }),
-            ..
-        }) => find_sealed(session, &blocks, &error).ok_or(Unsealed::sent(error)),
-        Err(Unanswered { error, .. }) => Err(Unsealed::sent(error)),
+        Ok(other) => Err(Unsealed::sent(confused(&other).into())),
+        Err(error @ (Error::Disconnected { .. } | Error::NodeLost { .. })) => {
+            find_sealed(session, blocks, &error).ok_or(Unsealed::sent(error))
+        }
+        Err(error) => Err(Unsealed::sent(error)),
     }
 }
 

@@ -14,14 +14,16 @@ use farrow_wire::SealItem;
 
 use crate::clock::deadline_after;
 use crate::cluster::request_link::FarDestination;
+use crate::connection::late_seals::LateObject;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::background;
-use crate::memory::extents::{SealTicket, difference};
+use crate::memory::extents::{SealOutcome, SealTicket, difference};
 use crate::memory::room::Demand;
 use crate::memory::unused::Unused;
 use crate::objects::block::{metadata_offset, with_metadata};
+use crate::objects::late;
 use crate::objects::local;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
 use crate::objects::seal::{self, Unsealed};
@@ -202,7 +204,7 @@ impl Drop for WriterMemory {
                 self.session.release(held);
             }
             WriterState::Unknown(ticket) => {
-                self.session.give_unused(Unused::Limbo(ticket), self.since);
+                self.session.give_unused(Unused::Sealing(ticket), self.since);
             }
         }
     }
@@ -330,41 +332,61 @@ impl Writer {
             *state = WriterState::Sealed(held);
             return Ok(id);
         }
+        let is_nameless = item.name.is_none();
         let sealing = session.sealing();
         let ticket = session.pool.extents().asked(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
+        let extents = session.pool.extents();
         match sealed {
             Ok(id) => {
                 self.reservation.used(1);
-                session.pool.extents().sealed(ticket);
                 if let Some(name) = &self.name {
                     session.reservations.sealed(name);
                 }
                 // The memory holds the object, so that views stay valid even if the object is
                 // deleted.
-                *state = WriterState::Unknown(ticket);
                 match hold(id) {
-                    Ok(held) => *state = WriterState::Sealed(held),
+                    Ok(held) => {
+                        extents.sealed(&session, ticket);
+                        *state = WriterState::Sealed(held);
+                    }
                     Err(error) => {
-                        sealing.never_ends();
+                        *state = WriterState::Unknown(ticket);
+                        extents.unanswered(&session, ticket, None, Some(&sealing));
+                        extents.conclude(&session, ticket, SealOutcome::Sealed(None));
                         return Err(error);
                     }
                 }
                 Ok(id)
             }
-            Err(Unsealed { error, is_unknown }) => {
+            Err(Unsealed { error, is_unknown, lost }) => {
                 // A seal that succeeded, or still will, has ended the reservation by then.
                 session.reservations.give(&session, self.name.take().into_iter().collect());
                 if is_unknown {
                     self.reservation.used(1);
                     *state = WriterState::Unknown(ticket);
-                    sealing.never_ends();
+                    let sent_on = lost.as_ref().map(|lost| lost.sent_on);
+                    extents.unanswered(&session, ticket, sent_on, Some(&sealing));
+                    if let Some(pending) = lost.and_then(|lost| lost.pending) {
+                        let object = LateObject {
+                            own: None,
+                            in_use: vec![ticket],
+                            block: memory.pages.offset.0,
+                            is_held_by_creator: true,
+                            is_unwanted: is_nameless,
+                        };
+                        late::watch(&session, pending, vec![object]);
+                    }
                     return Err(error);
                 }
-                session.pool.extents().refused(ticket);
                 if let Err(error) = session.region.make_writable(memory.pages) {
+                    // Its pages go back to the node, and not to the next writer.
                     tracing::error!(%error, "pages of a failed seal stay read-only");
+                    *state = WriterState::Unknown(ticket);
+                    extents.conclude(&session, ticket, SealOutcome::Refused);
+                } else {
+                    extents.refused(&session, ticket);
                 }
                 Err(error)
             }

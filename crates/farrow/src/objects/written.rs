@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use farrow_memory::{Length, Retired, Span};
+use farrow_store::ObjectId;
 use farrow_wire::SealItem;
 
+use crate::connection::late_seals::LateObject;
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::memory::extents::SealTicket;
+use crate::memory::background;
+use crate::memory::extents::{SealOutcome, SealTicket, UseGuard};
 use crate::objects::block::metadata_offset;
+use crate::objects::late;
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::ObjectReservation;
-use crate::objects::seal::Sealed;
+use crate::objects::seal::{Sealed, Unsealed};
 use crate::objects::write_batch::WriteBatch;
 use crate::spans::wire_span;
 
@@ -21,7 +25,7 @@ pub(crate) struct WrittenObject {
     pub(super) primary: Span,
     pub(super) is_small: bool,
     /// Buffers of the pool that become part of the object.
-    pub(super) pool_pages: Vec<Span>,
+    pub(super) pool: Vec<SealTicket>,
     /// The old page tables of these buffers.
     pub(crate) retired: Retired,
     reservation: ObjectReservation,
@@ -41,8 +45,8 @@ impl WrittenObject {
         item.is_reserved_object = reservation.is_there();
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
-        let (pool_pages, ticket) = (Vec::new(), None);
-        Self { item, primary, is_small, pool_pages, retired, reservation, claim, ticket }
+        let (pool, ticket) = (Vec::new(), None);
+        Self { item, primary, is_small, pool, retired, reservation, claim, ticket }
     }
 
     /// Records that the node is about to be asked to seal the object.
@@ -127,56 +131,115 @@ pub(crate) fn relabel(
 }
 
 /// Records the node's answer: the memory belongs to the object, to this client again, or the
-/// outcome is unknown.
-/// False: the object may be sealed, and its bytes in the pool are in use without a hold.
-pub(crate) fn settle(session: &Arc<Session>, written: &mut WrittenObject, result: &Sealed) -> bool {
-    let id = match result {
-        Ok(id) => *id,
-        Err(no) => {
-            abandon(session, written, no.is_unknown);
-            return !no.is_unknown || written.pool_pages.is_empty();
+/// outcome is unknown. `open` stays open while bytes in the pool may be in use without a hold.
+pub(crate) fn settle(
+    session: &Arc<Session>,
+    mut written: WrittenObject,
+    sealed: Sealed,
+    open: Option<&UseGuard>,
+) -> Result<ObjectId, Error> {
+    background::take_down(std::mem::take(&mut written.retired));
+    match sealed {
+        Ok(id) => {
+            settle_sealed(session, written, id, open);
+            Ok(id)
         }
-    };
+        Err(Unsealed { error, is_unknown: false, .. }) => {
+            abandon(session, &mut written);
+            Err(error)
+        }
+        Err(unsealed) => Err(leave_unanswered(session, vec![written], unsealed, open)),
+    }
+}
+
+fn settle_sealed(
+    session: &Arc<Session>,
+    mut written: WrittenObject,
+    id: ObjectId,
+    open: Option<&UseGuard>,
+) {
     written.reservation.used(1);
     written.claim.sealed();
     if let Some(ticket) = written.ticket {
-        session.extents.sealed(ticket);
+        session.extents.sealed(session, ticket);
     }
-    if written.pool_pages.is_empty() {
-        return true;
+    if written.pool.is_empty() {
+        return;
     }
     // Each buffer holds the object until Arrow frees it, so that the source table stays valid even
     // if the object is deleted.
     match session.hold_sealed(id) {
         Ok(held) => {
-            session.pool.commit_seal(&written.pool_pages, &held);
-            true
+            session.pool.commit_seal(session, &written.pool, &held);
+            session.release(held);
         }
-        // The buffers stay read-only and are never reused, which is safe.
         Err(error) => {
-            tracing::error!(%error, %id, "a sealed object cannot be held");
-            false
+            for ticket in &written.pool {
+                session.pool.extents().unanswered(session, *ticket, None, open);
+            }
+            leave_unheld(session, &written.pool, &error);
         }
     }
 }
 
-pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject, is_unknown: bool) {
+/// Leaves the buffers of a sealed object that cannot be held. They stay read-only and are never
+/// reused, which is safe.
+pub(crate) fn leave_unheld(session: &Session, pool: &[SealTicket], error: &Error) {
+    tracing::error!(%error, "a sealed object cannot be held");
+    for ticket in pool {
+        session.pool.extents().conclude(session, *ticket, SealOutcome::Sealed(None));
+    }
+}
+
+/// Leaves the objects of one request without an answer to the background, or to the next
+/// connection. Objects that may be sealed keep the buffers of the pool read-only.
+pub(crate) fn leave_unanswered(
+    session: &Arc<Session>,
+    all: Vec<WrittenObject>,
+    unsealed: Unsealed,
+    open: Option<&UseGuard>,
+) -> Error {
+    let Unsealed { error, lost, .. } = unsealed;
+    let sent_on = lost.as_ref().map(|lost| lost.sent_on);
+    // In a forked child the memory belongs to the parent.
+    if !session.is_own_process() {
+        return error;
+    }
+    let is_part = all.len() > 1;
+    let mut objects = Vec::with_capacity(all.len());
+    for mut written in all {
+        background::take_down(std::mem::take(&mut written.retired));
+        written.reservation.used(1);
+        for ticket in &written.pool {
+            session.pool.extents().unanswered(session, *ticket, sent_on, open);
+        }
+        if let Some(ticket) = written.ticket {
+            session.extents.abandoned(session, ticket, sent_on);
+        }
+        objects.push(LateObject {
+            own: written.ticket,
+            in_use: written.pool,
+            block: written.primary.offset.0,
+            is_held_by_creator: written.item.is_held_by_creator,
+            is_unwanted: is_part || written.item.name.is_none(),
+        });
+    }
+    if let Some(pending) = lost.and_then(|lost| lost.pending) {
+        late::watch(session, pending, objects);
+    }
+    error
+}
+
+/// Takes back the memory of an object that is not sealed.
+pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject) {
     // In a forked child the memory belongs to the parent.
     if !session.is_own_process() {
         return;
     }
-    if is_unknown {
-        written.reservation.used(1);
-        // The object may be sealed: the buffers of the pool stay read-only as well.
-        if let Some(ticket) = written.ticket {
-            session.extents.in_limbo(session, ticket);
-        }
+    session.pool.abort_seal(session, &written.pool);
+    if written.ticket.is_some_and(|ticket| !session.extents.refused(session, ticket)) {
         return;
     }
-    if let Some(ticket) = written.ticket {
-        session.extents.refused(ticket);
-    }
-    session.pool.abort_seal(session, &written.pool_pages);
     if written.is_small {
         session.arena.untake(session, &session.extents, written.primary);
     } else {

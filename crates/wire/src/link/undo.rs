@@ -7,6 +7,8 @@ use crate::{ImportStep, ReplyBody, RequestBody, WireTarget};
 pub(super) enum Undo {
     /// The reply brings no resource.
     Nothing,
+    /// The reply is kept for its caller: see [`super::PendingReply`].
+    Keep,
     /// Granted memory.
     Grant,
     /// Reservations for this number of objects.
@@ -29,7 +31,7 @@ impl Undo {
     }
 
     pub(super) fn is_needed(&self) -> bool {
-        !matches!(self, Self::Nothing)
+        !matches!(self, Self::Nothing | Self::Keep)
     }
 
     /// The request that undoes this reply. No caller received the granted range, so nothing was

@@ -1,7 +1,8 @@
 //! Threads of one client take, seal and give back pages while daemons die and another client
 //! deletes sealed objects. All steps between a message, its answer and the records run in random
-//! order. No page that the client uses is ever owned by the node or another client, and only
-//! granted pages are given back.
+//! order; some seals are carried out and answered after their calls have ended. No page that the
+//! client uses is ever owned by the node or another client, only granted pages are given back, and
+//! in the end the client knows all of them.
 
 use super::*;
 
@@ -26,6 +27,12 @@ enum Mutant {
     NoNumbers,
     /// An object missing from the directory after a kill counts as not sealed.
     NotFoundIsRefused,
+    /// The range of a seal without an answer is given back at once.
+    ReturnUnanswered,
+    /// A refused range is given back while the client still uses it.
+    ReturnInUse,
+    /// Late answers change nothing.
+    IgnoreLate,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +51,20 @@ enum Thread {
     Answered(Option<Granted>),
     Has(Span),
     /// Sealed, refused, or no answer.
-    Sealed(SealTicket, Option<bool>),
+    Sealed(SealTicket, Option<bool>, u64),
+    /// No answer on that connection, and the page stays in use.
+    Unanswered(SealTicket, u64),
     /// Removed from the records, and to be given back.
     LetGo(Span, u64),
+    /// Uses a page with a seal that was not answered.
+    Uses(SealTicket),
+}
+
+/// A seal whose call has ended, at a daemon that lives.
+#[derive(Clone, Copy)]
+enum LateSeal {
+    Queued(SealTicket),
+    Served(SealTicket, bool),
 }
 
 struct World {
@@ -59,6 +77,10 @@ struct World {
     /// The ranges granted to the client, as reported by the next daemon.
     welcome: Option<Vec<Span>>,
     threads: [Thread; THREADS],
+    late: Vec<LateSeal>,
+    /// Nobody deletes an object before its creator has read the answer to its seal. Otherwise a page
+    /// may be granted again with an answer that a kill loses, and the client knows it as sealed.
+    is_calm: bool,
     is_broken: bool,
 }
 
@@ -71,7 +93,7 @@ fn number(span: Span) -> usize {
 }
 
 impl World {
-    fn new(mutant: Mutant, seed: u64) -> Self {
+    fn new(mutant: Mutant, seed: u64, is_calm: bool) -> Self {
         let heap = Span { offset: Offset(0), length: Length(PAGES as u64 * page_bytes()) };
         Self {
             mutant,
@@ -82,6 +104,8 @@ impl World {
             is_alive: true,
             welcome: None,
             threads: [const { Thread::Idle }; THREADS],
+            late: Vec::new(),
+            is_calm,
             is_broken: false,
         }
     }
@@ -101,15 +125,17 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.roll(THREADS + 2) {
+        match self.roll(THREADS + 3) {
             0 => self.step_elsewhere(),
             1 => self.step_daemon(),
+            2 => self.step_late(),
             thread => {
-                let thread = thread - 2;
+                let thread = thread - 3;
                 let next = self.step_thread(self.threads[thread].clone());
                 self.threads[thread] = next;
             }
         }
+        self.dispose();
         let owned = self.threads.iter().filter_map(|thread| match thread {
             Thread::Has(span) => Some(number(*span)),
             _ => None,
@@ -120,12 +146,72 @@ impl World {
             let is_twice = std::mem::replace(&mut seen[page], true);
             self.is_broken |= is_twice || self.node[page] != Owner::Client;
         }
+        self.is_broken |= (0..PAGES).any(|page| {
+            self.is_used(page) && !matches!(self.node[page], Owner::Client | Owner::Object)
+        });
+    }
+
+    /// Whether a thread uses a page with a seal that was not answered.
+    fn is_used(&self, page: usize) -> bool {
+        self.threads.iter().any(|thread| match thread {
+            Thread::Uses(one) | Thread::Unanswered(one, _) => number(one.span) == page,
+            Thread::Sealed(one, Some(true), _) => self.is_calm && number(one.span) == page,
+            _ => false,
+        })
+    }
+
+    /// Gives back what ended with the last change of the records.
+    fn dispose(&mut self) {
+        for ended in std::mem::take(&mut self.state.ended) {
+            if let Some((span, connection)) = ended.returned
+                && connection == self.connection
+                && self.is_alive
+            {
+                self.release(span);
+            }
+        }
+    }
+
+    /// The daemon serves a seal whose call has ended, or its answer arrives.
+    fn step_late(&mut self) {
+        if !self.is_alive || self.late.is_empty() {
+            return;
+        }
+        let place = self.roll(self.late.len());
+        match self.late.swap_remove(place) {
+            LateSeal::Queued(ticket) => {
+                let is_sealed = self.serve(ticket.span);
+                self.late.push(LateSeal::Served(ticket, is_sealed));
+            }
+            LateSeal::Served(..) if self.mutant == Mutant::IgnoreLate => {}
+            LateSeal::Served(ticket, is_sealed) => {
+                let outcome = match is_sealed {
+                    true => SealOutcome::Sealed(None),
+                    false => SealOutcome::Refused,
+                };
+                self.state.conclude(ticket, outcome);
+                if self.mutant == Mutant::ReturnInUse {
+                    self.state.unused(ticket);
+                }
+            }
+        }
+    }
+
+    /// Whether the daemon makes an object of the range.
+    fn serve(&mut self, span: Span) -> bool {
+        let is_refused = self.roll(4) == 0;
+        if !is_refused {
+            self.is_broken |= self.node[number(span)] != Owner::Client;
+            self.node[number(span)] = Owner::Object;
+        }
+        !is_refused
     }
 
     /// Another client deletes an object, takes a page or gives one back.
     fn step_elsewhere(&mut self) {
         let (page, is_asked) = (self.roll(PAGES), self.roll(4) == 0);
-        if self.is_alive {
+        // An object that its creator may use without a hold is retained.
+        if self.is_alive && !self.is_used(page) {
             self.node[page] = match self.node[page] {
                 Owner::Object | Owner::Other => Owner::Nobody,
                 Owner::Nobody if is_asked => Owner::Other,
@@ -140,6 +226,7 @@ impl World {
             self.is_alive = self.roll(4) > 0;
             return;
         }
+        self.late.clear();
         let Some(theirs) = self.welcome.take() else {
             let of_client = (0..PAGES).filter(|page| self.node[*page] == Owner::Client);
             self.welcome = Some(of_client.map(page).collect());
@@ -147,7 +234,7 @@ impl World {
         };
         self.connection += 1;
         self.is_alive = true;
-        let ours = self.state.reconcile(self.connection);
+        let ours = self.state.reconcile(self.connection, &theirs);
         for span in difference(&theirs, &ours) {
             let first = number(crate::spans::span(span));
             (first..first + (span.1 / page_bytes()) as usize).for_each(|n| self.release(page(n)));
@@ -185,7 +272,15 @@ impl World {
                 }
                 Thread::Idle
             }
-            Thread::Sealed(ticket, answer) => self.sealed(ticket, answer),
+            Thread::Sealed(ticket, answer, sent_on) => self.sealed(ticket, answer, sent_on),
+            Thread::Unanswered(ticket, sent_on) => {
+                self.state.unanswered(ticket, Some(sent_on), None);
+                Thread::Uses(ticket)
+            }
+            Thread::Uses(ticket) => {
+                self.state.unused(ticket);
+                Thread::Idle
+            }
         }
     }
 
@@ -207,18 +302,29 @@ impl World {
     fn ask_to_seal(&mut self, span: Span) -> Thread {
         let ticket = self.state.asked_to_seal(span);
         if !self.is_alive {
-            return Thread::Sealed(ticket, Some(false));
+            return Thread::Sealed(ticket, Some(false), self.connection);
         }
-        let is_refused = self.roll(4) == 0;
-        if !is_refused {
-            self.is_broken |= self.node[number(span)] != Owner::Client;
-            self.node[number(span)] = Owner::Object;
-        }
-        self.is_alive = self.roll(4) > 0;
-        Thread::Sealed(ticket, self.is_alive.then_some(!is_refused))
+        let unanswered = match self.roll(2) {
+            0 => Thread::Sealed(ticket, None, self.connection),
+            _ => Thread::Unanswered(ticket, self.connection),
+        };
+        let late = match self.roll(4) {
+            0 => LateSeal::Queued(ticket),
+            1 => LateSeal::Served(ticket, self.serve(span)),
+            _ => {
+                let is_sealed = self.serve(span);
+                self.is_alive = self.roll(4) > 0;
+                return match self.is_alive {
+                    true => Thread::Sealed(ticket, Some(is_sealed), self.connection),
+                    false => unanswered,
+                };
+            }
+        };
+        self.late.push(late);
+        unanswered
     }
 
-    fn sealed(&mut self, mut ticket: SealTicket, answer: Option<bool>) -> Thread {
+    fn sealed(&mut self, mut ticket: SealTicket, answer: Option<bool>, sent_on: u64) -> Thread {
         if self.mutant == Mutant::NoNumbers {
             let now = self.state.asked.get(&ticket.span.offset.0);
             ticket.number = now.map_or(ticket.number, |asked| asked.number);
@@ -228,8 +334,13 @@ impl World {
         match answer {
             Some(true) if self.mutant == Mutant::SealedAlways => self.state.remove_granted(span),
             Some(true) => self.state.sealed(ticket),
+            None if self.mutant == Mutant::ReturnUnanswered => {
+                self.state.unused(ticket);
+                self.state.conclude(ticket, SealOutcome::Refused);
+            }
             None if self.mutant != Mutant::NotFoundIsRefused || is_found => {
-                self.state.in_limbo(ticket);
+                self.state.unanswered(ticket, Some(sent_on), None);
+                self.state.unused(ticket);
             }
             Some(false) | None => {
                 self.state.end_seal(ticket);
@@ -240,14 +351,53 @@ impl World {
     }
 }
 
+impl World {
+    /// Ends everything while the daemon lives. Whether the client then does not know a page that is
+    /// granted to it.
+    fn has_lost_pages(&mut self) -> bool {
+        while !self.is_alive {
+            self.step_daemon();
+            self.dispose();
+        }
+        loop {
+            while !self.late.is_empty() {
+                self.step_late();
+                self.dispose();
+            }
+            let busy = self.threads.iter().position(|thread| !matches!(thread, Thread::Idle));
+            let Some(busy) = busy else {
+                break;
+            };
+            if let Thread::Has(span) = self.threads[busy] {
+                let _ = self.state.free.free(span_run(span));
+                self.threads[busy] = Thread::Idle;
+                continue;
+            }
+            let next = self.step_thread(self.threads[busy].clone());
+            self.threads[busy] = next;
+            self.dispose();
+        }
+        let known: Vec<usize> = self
+            .state
+            .free
+            .runs()
+            .flat_map(|run| (run.start..run.end).step_by(page_bytes() as usize))
+            .map(|start| (start / page_bytes()) as usize)
+            .collect();
+        (0..PAGES).any(|page| self.node[page] == Owner::Client && !known.contains(&page))
+    }
+}
+
 /// Whether some order breaks the invariant.
 fn is_broken(mutant: Mutant) -> bool {
     (0..RUNS).any(|seed| {
-        let mut world = World::new(mutant, seed + 1);
-        (0..STEPS).any(|_| {
+        let is_calm = seed % 2 == 0;
+        let mut world = World::new(mutant, seed + 1, is_calm);
+        let is_broken = (0..STEPS).any(|_| {
             world.step();
             world.is_broken
-        })
+        });
+        is_broken || (is_calm && world.has_lost_pages())
     })
 }
 
@@ -264,4 +414,7 @@ fn each_rule_is_needed() {
     assert!(is_broken(Mutant::SealedAlways), "seals answered late");
     assert!(is_broken(Mutant::NoNumbers), "seals of the same range");
     assert!(is_broken(Mutant::NotFoundIsRefused), "objects that are gone again");
+    assert!(is_broken(Mutant::ReturnUnanswered), "seals that are still served");
+    assert!(is_broken(Mutant::ReturnInUse), "pages that are still used");
+    assert!(is_broken(Mutant::IgnoreLate), "pages that are never given back");
 }

@@ -15,7 +15,7 @@ use farrow_store::Held;
 
 use crate::error::Error;
 use crate::lock::lock;
-use crate::memory::extents::{Extents, SealTicket};
+use crate::memory::extents::{Extents, SealOutcome, SealTicket};
 use crate::memory::node::Node;
 use crate::memory::unused::Unused;
 use slab::Slabs;
@@ -145,7 +145,9 @@ impl PoolCore {
         Some(match large.state {
             LargeState::Live => FreedBuffer::Unused(Unused::Pages(pages), large.since),
             // The node decides whether the memory belongs to an object.
-            LargeState::Sealing(ticket) => FreedBuffer::Unused(Unused::Limbo(ticket), large.since),
+            LargeState::Sealing(ticket) => {
+                FreedBuffer::Unused(Unused::Sealing(ticket), large.since)
+            }
             LargeState::Sealed(held) => FreedBuffer::Sealed(held, large.since),
         })
     }
@@ -259,7 +261,8 @@ impl PoolCore {
         node: &dyn Node,
         pages: &[Span],
         retired: &mut Retired,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<SealTicket>, Error> {
+        let mut tickets = Vec::with_capacity(pages.len());
         {
             let mut state = lock(&self.state);
             let is_live = |span: &Span| {
@@ -274,48 +277,75 @@ impl PoolCore {
             }
             for span in pages {
                 if let Some(large) = state.large.get_mut(&span.offset.0) {
-                    large.state = LargeState::Sealing(self.extents.asked(*span));
+                    let ticket = self.extents.asked(*span);
+                    large.state = LargeState::Sealing(ticket);
+                    tickets.push(ticket);
                 }
             }
         }
         for span in merged(pages) {
             if let Err(error) = node.protect(span, &[span], retired) {
-                self.abort_seal(node, pages);
+                self.abort_seal(node, &tickets);
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(tickets)
     }
 
     /// Records a successful seal: the buffers belong to the object, and each holds it until freed.
-    pub(crate) fn commit_seal(&self, pages: &[Span], held: &Held) {
-        let mut state = lock(&self.state);
-        for span in pages {
-            if let Some(large) = state.large.get_mut(&span.offset.0) {
-                let before = std::mem::replace(&mut large.state, LargeState::Sealed(held.clone()));
-                if let LargeState::Sealing(ticket) = before {
-                    self.extents.sealed(ticket);
-                }
+    pub(crate) fn commit_seal(&self, node: &dyn Node, tickets: &[SealTicket], held: &Held) {
+        for ticket in tickets {
+            let is_live =
+                lock(&self.state).replace_sealing(*ticket, || LargeState::Sealed(held.clone()));
+            if is_live {
+                self.extents.sealed(node, *ticket);
+            } else {
+                // Freed meanwhile; a forked child may still read it.
+                let outcome = SealOutcome::Sealed(Some(held.clone()));
+                self.extents.conclude(node, *ticket, outcome);
             }
         }
     }
 
     /// Records a failed seal: the buffers are writable again.
-    pub(crate) fn abort_seal(&self, node: &dyn Node, pages: &[Span]) {
-        for span in merged(pages) {
-            if let Err(error) = node.region().make_writable(span) {
-                tracing::error!(%error, %span, "a buffer stays read-only");
-            }
-        }
-        let mut state = lock(&self.state);
-        for span in pages {
-            if let Some(large) = state.large.get_mut(&span.offset.0) {
-                let before = std::mem::replace(&mut large.state, LargeState::Live);
-                if let LargeState::Sealing(ticket) = before {
-                    self.extents.refused(ticket);
+    pub(crate) fn abort_seal(&self, node: &dyn Node, tickets: &[SealTicket]) {
+        let (live, freed) = {
+            let mut state = lock(&self.state);
+            let (live, freed): (Vec<SealTicket>, Vec<SealTicket>) =
+                tickets.iter().partition(|ticket| state.is_sealing(**ticket));
+            // Under the lock: a buffer that is freed meanwhile must not become writable.
+            for span in merged(&live.iter().map(|ticket| ticket.span).collect::<Vec<_>>()) {
+                if let Err(error) = node.region().make_writable(span) {
+                    tracing::error!(%error, %span, "a buffer stays read-only");
                 }
             }
+            for ticket in &live {
+                state.replace_sealing(*ticket, || LargeState::Live);
+            }
+            (live, freed)
+        };
+        for ticket in live {
+            self.extents.refused(node, ticket);
         }
+        for ticket in freed {
+            self.extents.conclude(node, ticket, SealOutcome::Refused);
+        }
+    }
+}
+
+impl PoolState {
+    fn is_sealing(&self, ticket: SealTicket) -> bool {
+        let large = self.large.get(&ticket.span.offset.0);
+        large.is_some_and(|large| matches!(large.state, LargeState::Sealing(own) if own == ticket))
+    }
+
+    /// Ends the seal of a buffer. False: the buffer was freed meanwhile.
+    fn replace_sealing(&mut self, ticket: SealTicket, next: impl FnOnce() -> LargeState) -> bool {
+        let is_sealing = self.is_sealing(ticket);
+        if let Some(large) = self.large.get_mut(&ticket.span.offset.0).filter(|_| is_sealing) {
+            large.state = next();
+        }
+        is_sealing
     }
 }
 

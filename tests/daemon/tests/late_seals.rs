@@ -1,0 +1,158 @@
+//! A daemon that is slow answers a seal after its caller has given up, on a connection that lives on.
+//! The client used to leave the range to its next connection: a refused range stayed granted and
+//! unused, and a sealed object stayed retained for its creator after every delete.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Daemon, assert_balanced, bytes_of, wait_for};
+use farrow::{Client, ConnectOptions, Error, NdArray, ObjectOptions, Order, Value, Writer};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LENGTH: usize = 8 << 20;
+/// More than a client retains of a heap of 64 MiB.
+const LITTLE: u64 = 4 << 20;
+
+fn signal(daemon: &Daemon, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Calls `seal` while the daemon is stopped: the request arrives, and the answer is late.
+fn late<T>(daemon: &Daemon, seal: impl FnOnce() -> Result<T, Error>) {
+    signal(daemon, Signal::STOP);
+    let sealed = seal();
+    signal(daemon, Signal::CONT);
+    let error = sealed.err();
+    assert!(matches!(error, Some(Error::Timeout { .. })), "{error:?}");
+}
+
+/// Long enough for a busy machine to answer what is not to be late.
+fn impatient(daemon: &Daemon) -> Client {
+    let timeout = Duration::from_secs(2);
+    Client::connect(&ConnectOptions { timeout, ..ConnectOptions::at(&daemon.socket) }).unwrap()
+}
+
+fn written(client: &Client, options: &ObjectOptions<'_>) -> Writer {
+    let writer = client.create_with(LENGTH as u64, options).unwrap();
+    writer.memory().write_at(0, &bytes_of(1, LENGTH)).unwrap();
+    writer
+}
+
+/// Waits until nearly nothing is granted, and nothing else is used.
+fn wait_until_free(other: &Client) {
+    let mut last = None;
+    let is_free = || {
+        let stats = other.stats().unwrap();
+        let node = stats.node.clone();
+        last = Some(stats);
+        (node.used == 0 && node.retiring == 0 && node.granted < LITTLE).then_some(())
+    };
+    let freed = wait_for("the memory", is_free);
+    assert!(freed.is_some(), "{last:?}");
+    assert_balanced(&last.unwrap());
+}
+
+#[test]
+fn the_range_of_a_late_refusal_comes_back() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    let reserved = other.create(8, Some("x")).unwrap();
+    let options = ObjectOptions { replace: true, ..ObjectOptions::named(Some("x")) };
+    let writer = written(&client, &options);
+    // The memory itself comes back with its last user.
+    let memory = Arc::clone(writer.memory());
+    late(&daemon, || writer.seal());
+    drop(memory);
+    drop(reserved);
+    // The client makes no further call, and stays connected.
+    wait_until_free(&other);
+    client.put(&Value::Bytes(&bytes_of(2, LENGTH)), Some("x")).unwrap();
+}
+
+#[test]
+fn an_object_of_a_late_answer_is_not_retained_for_its_creator() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    let writer = written(&client, &ObjectOptions::named(Some("x")));
+    let memory = Arc::clone(writer.memory());
+    late(&daemon, || writer.seal());
+    let object = other.get(&"x".into(), Duration::from_secs(60)).unwrap();
+    assert!(object.view().unwrap()[..] == bytes_of(1, LENGTH));
+    other.delete(&["x".into()]).unwrap();
+    drop(object);
+    drop(memory);
+    wait_until_free(&other);
+    drop(client);
+}
+
+/// Nobody knows the id of such an object.
+#[test]
+fn an_array_without_a_name_is_deleted_and_its_buffers_stay_good_until_they_are_freed() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    let pool = client.pool();
+    let pointer = pool.allocate(LENGTH, 64).unwrap();
+    // SAFETY: an allocation of that length, which nobody else uses.
+    unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), LENGTH) }
+        .copy_from_slice(&bytes_of(1, LENGTH));
+    // SAFETY: the allocation outlives the buffer, and nobody writes to it any more.
+    let buffer = unsafe { farrow::arrow::foreign_buffer(pointer, LENGTH, Arc::new(())) };
+    let shape =
+        NdArray { dtype: "|u1".into(), item_bytes: 1, shape: vec![LENGTH as u64], order: Order::C };
+    // A first put, so that there is memory at hand for the descriptor of the second one.
+    let first = client.put(&Value::Bytes(b"small"), None).unwrap();
+    late(&daemon, || client.put(&Value::NdArray { shape: &shape, data: &buffer }, None));
+    client.delete(&[first.into()]).unwrap();
+    let is_deleted = || (other.stats().unwrap().node.objects == 0).then_some(());
+    wait_for("the delete of what nobody knows", is_deleted).unwrap();
+    while other.put(&Value::Bytes(&bytes_of(3, 1 << 20)), None).is_ok() {}
+    assert!(buffer.as_slice() == bytes_of(1, LENGTH));
+    let targets: Vec<_> = other.list("").unwrap().iter().map(|one| one.id.into()).collect();
+    other.delete(&targets).unwrap();
+    drop(buffer);
+    pool.free(pointer, LENGTH);
+    wait_until_free(&other);
+}
+
+/// All or nothing, also of names that another client could see meanwhile.
+#[test]
+fn a_batch_with_a_late_answer_leaves_none_of_its_objects() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    client.put(&Value::Bytes(&[0; 1000]), Some("before")).unwrap();
+    let values = ["a", "b"].map(|name| (Value::Bytes(b"some"), ObjectOptions::named(Some(name))));
+    late(&daemon, || client.put_many(&values));
+    wait_for("the names of the batch", || client.put_many(&values).ok()).unwrap();
+    let names = other.list("").unwrap();
+    assert_eq!(names.len(), 3, "{names:?}");
+}
+
+/// A daemon that is killed while it is stopped has not served the request, and the next one knows it.
+#[test]
+fn a_seal_that_a_kill_lost_frees_its_range() {
+    let mut daemon = Daemon::start("64MiB", &[]);
+    drop(daemon.client());
+    let client = impatient(&daemon);
+    let writer = written(&client, &ObjectOptions::named(Some("x")));
+    let memory = Arc::clone(writer.memory());
+    signal(&daemon, Signal::STOP);
+    assert!(matches!(writer.seal(), Err(Error::Timeout { .. })));
+    daemon.kill9();
+    daemon.restart();
+    let other = daemon.client();
+    // Still in use: neither freed nor granted to another client.
+    client.put(&Value::Bytes(b"again"), Some("y")).unwrap();
+    while other.put(&Value::Bytes(&bytes_of(3, 1 << 20)), None).is_ok() {}
+    // SAFETY: the memory lives, and nobody writes to it after the seal began.
+    let bytes = unsafe { std::slice::from_raw_parts(memory.as_mut_ptr(), LENGTH) };
+    assert!(bytes == bytes_of(1, LENGTH));
+    let targets: Vec<_> = other.list("").unwrap().iter().map(|one| one.id.into()).collect();
+    other.delete(&targets).unwrap();
+    drop(memory);
+    wait_until_free(&other);
+    drop(client);
+}
