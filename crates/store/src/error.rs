@@ -16,7 +16,7 @@ pub enum FormatError {
         found: u64,
     },
     /// Its creator was killed, so it never had any content.
-    #[error("the making of the region was never finished")]
+    #[error("the creation of the region was never finished")]
     Unfinished,
     /// A region of another version of the format.
     #[error("region format version {found}; this program knows version {known}")]

@@ -319,7 +319,7 @@ pub struct NodeStats {
     pub evicted_total: u64,
     /// Bytes freed by these evictions.
     pub evicted_bytes_total: u64,
-    /// Bytes of the region's tables that objects take.
+    /// Bytes of the region's tables in use.
     pub records: u64,
     /// Objects that clients sealed by themselves, including deleted ones that are still held.
     pub client_objects: u64,

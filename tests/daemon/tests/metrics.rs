@@ -151,7 +151,7 @@ fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
     assert!(!numbers(&alone).contains("cluster"));
     let far = nodes.client(0).at("b").unwrap();
     far.put(&Value::Bytes(&[1; 100_000]), Some("far")).unwrap();
-    let remote_session = "farrow_peer_bytes_total{node=\"b\",kind=\"seat\",way=\"out\"}";
+    let remote_session = "farrow_peer_bytes_total{node=\"b\",kind=\"session\",way=\"out\"}";
     let text = wait_for("fresh numbers", || {
         Some(numbers(&nodes.daemons[0])).filter(|text| text.contains(remote_session))
     })
@@ -165,7 +165,7 @@ fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
     assert!(value(&text, remote_session) > 0.0);
     for way in ["in", "out"] {
         let messages =
-            format!("farrow_peer_messages_total{{node=\"b\",kind=\"letter\",way=\"{way}\"}}");
+            format!("farrow_peer_messages_total{{node=\"b\",kind=\"message\",way=\"{way}\"}}");
         assert!(value(&text, &messages) > 0.0);
     }
     let lines = "farrow_region_refreshed_lines_total{node=\"b\"}";

@@ -31,9 +31,9 @@ pub(crate) enum Direction {
 impl PeerMessageKind {
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Message => "letter",
+            Self::Message => "message",
             Self::Question => "question",
-            Self::RemoteSession => "seat",
+            Self::RemoteSession => "session",
         }
     }
 }
@@ -100,11 +100,15 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffi
         members.epoch as f64,
     );
     let has_lease = f64::from(u8::from(members.has_lease));
-    single("farrow_cluster_has_lease", "Whether the node may make names.", has_lease);
+    single(
+        "farrow_cluster_has_lease",
+        "Whether the node holds the lease of its cluster.",
+        has_lease,
+    );
     let left = *lease_left_ms as f64 / 1e3;
-    single("farrow_cluster_lease_left_seconds", "How long its lease lasts from now on.", left);
+    single("farrow_cluster_lease_left_seconds", "Time left of its lease.", left);
     let others = || members.nodes.iter().filter(|node| !node.is_own);
-    head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by how they are heard of.");
+    head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by reachability.");
     for reach in [Reach::Live, Reach::Suspect, Reach::Lost, Reach::Left] {
         let count = others().filter(|node| node.reach == reach).count();
         let labels = format!("{{reach=\"{}\"}}", reach.as_str());
@@ -125,8 +129,8 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffi
         }
     }
     for (name, help, value) in [
-        ("farrow_fetched_objects_total", "Objects brought by network.", 0),
-        ("farrow_fetched_bytes_total", "Bytes of memory that they took.", 1),
+        ("farrow_fetched_objects_total", "Objects fetched by network.", 0),
+        ("farrow_fetched_bytes_total", "Bytes of fetched objects in memory.", 1),
     ] {
         head(out, name, "counter", help);
         line(out, name, "", fetched[value] as f64);
@@ -142,7 +146,7 @@ fn write_traffic<'a>(
     let known = nodes.filter_map(|node| Some((node, traffic.nodes.get(node)?)));
     for (name, help, is_bytes) in [
         ("farrow_peer_messages_total", "Messages to and from each other node.", false),
-        ("farrow_peer_bytes_total", "Bytes of them.", true),
+        ("farrow_peer_bytes_total", "Bytes of messages to and from each other node.", true),
     ] {
         head(out, name, "counter", help);
         for (node, counts) in known.clone() {
@@ -156,7 +160,7 @@ fn write_traffic<'a>(
         }
     }
     let name = "farrow_peer_failures_total";
-    head(out, name, "counter", "Questions without an answer, and seats that broke.");
+    head(out, name, "counter", "Requests without an answer, and remote sessions that failed.");
     for (node, counts) in known {
         line(out, name, &format!("{{node=\"{}\"}}", escaped(node)), counts.failures as f64);
     }

@@ -38,7 +38,7 @@ pub(crate) fn write(measured: Measured<'_>) -> String {
     errors.write(&mut out);
     limits::write_namespaces(&mut out, namespaces);
     let name = "farrow_request_seconds";
-    head(&mut out, name, "histogram", "Time a request took the event loop, waits left out.");
+    head(&mut out, name, "histogram", "Time of the event loop for a request, without waits.");
     for (kind, histogram) in latencies {
         for (end, count) in histogram.cumulative() {
             let labels = format!("{{kind=\"{kind}\",le=\"{end}\"}}");
@@ -123,43 +123,56 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         ),
         gauge("farrow_retiring_bytes", "Bytes of deleted objects still held.", retiring),
         gauge("farrow_objects", "Sealed objects.", objects),
-        gauge("farrow_objects_max", "Most objects.", objects_max),
-        gauge("farrow_client_objects", "Objects that clients sealed.", client_objects),
-        gauge("farrow_client_objects_max", "Most of them.", client_objects_max),
+        gauge("farrow_objects_max", "Limit of objects.", objects_max),
+        gauge(
+            "farrow_client_objects",
+            "Objects that clients sealed without a message.",
+            client_objects,
+        ),
+        gauge("farrow_client_objects_max", "Limit of these objects.", client_objects_max),
         gauge("farrow_objects_retiring", "Deleted objects still held.", objects_retiring),
-        gauge("farrow_clients", "Clients that have a place.", clients),
-        gauge("farrow_clients_max", "Most clients.", clients_max),
+        gauge("farrow_clients", "Clients with a slot.", clients),
+        gauge("farrow_clients_max", "Limit of clients.", clients_max),
         gauge("farrow_holds", "Objects held, summed over clients.", holds),
-        ("farrow_uptime_seconds", "gauge", "Since the daemon started.", *uptime_ms as f64 / 1e3),
+        (
+            "farrow_uptime_seconds",
+            "gauge",
+            "Time since the daemon started.",
+            *uptime_ms as f64 / 1e3,
+        ),
         gauge("farrow_adopted_objects", "Objects adopted at start.", adopted),
         gauge("farrow_prepared_bytes", "Heap bytes whose pages are ready.", prepared),
         gauge("farrow_huge_page_bytes", "Huge page size of the memory; 0: none.", huge_page_bytes),
         gauge("farrow_waiting_requests", "Requests that wait for memory.", waiting),
-        gauge("farrow_waiting_bytes", "Bytes that they wait for.", waiting_bytes),
+        gauge("farrow_waiting_bytes", "Bytes of requests that wait for memory.", waiting_bytes),
         gauge("farrow_held_bytes", "Bytes of sealed objects that are held.", held),
         gauge("farrow_pinned_bytes", "Bytes of pinned objects.", pinned),
         gauge("farrow_objects_pinned", "Pinned objects.", objects_pinned),
         gauge("farrow_evictable_bytes", "Bytes that could be evicted now.", evictable),
         counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
         counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
-        gauge("farrow_records_bytes", "Bytes of the region's tables that objects take.", records),
-        gauge("farrow_spilled_objects", "Objects out of memory.", objects_spilled),
-        gauge("farrow_spilled_bytes", "Bytes of objects out of memory.", spilled),
+        gauge("farrow_records_bytes", "Bytes of the region's tables in use.", records),
+        gauge("farrow_spilled_objects", "Spilled objects.", objects_spilled),
+        gauge("farrow_spilled_bytes", "Bytes of spilled objects.", spilled),
         counter("farrow_objects_spilled_total", "Objects written to files.", spilled_total),
-        counter("farrow_objects_restored_total", "Objects that came back.", restored_total),
-        counter("farrow_spill_failures_total", "Spill files that failed.", spill_failures_total),
-        gauge("farrow_buffers_bytes", "Memory that requests, replies and waits take.", buffers),
-        gauge("farrow_buffers_max_bytes", "Most of it.", buffers_max),
+        counter("farrow_objects_restored_total", "Objects restored from files.", restored_total),
+        counter(
+            "farrow_spill_failures_total",
+            "Failures to write or read spill files.",
+            spill_failures_total,
+        ),
+        gauge("farrow_buffers_bytes", "Memory of requests, replies and waits.", buffers),
+        gauge("farrow_buffers_max_bytes", "Limit of this memory.", buffers_max),
         counter("farrow_requests_total", "Requests answered.", requests),
         counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
         counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),
-        counter("farrow_event_loop_turns_total", "Times the event loop woke.", turns_total),
+        counter("farrow_event_loop_turns_total", "Wake-ups of the event loop.", turns_total),
     ]
 }
 
 /// Non-numeric values are labels of a metric that is always 1.
 fn info(out: &mut String, stats: &NodeStats) {
-    head(out, "farrow_node_info", "gauge", "What the node is.");
+    head(out, "farrow_node_info", "gauge", "Description of the node.");
     let labels = [
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("fabric", stats.fabric.clone()),

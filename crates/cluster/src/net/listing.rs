@@ -92,7 +92,7 @@ pub(super) fn find(reader: &Reader, target: Target<'_>) -> Result<Option<ListedI
             }
         }
     }
-    Err(StoreError::BadRequest { reason: "the object changes its place again and again" })
+    Err(StoreError::BadRequest { reason: "the object is moved repeatedly" })
 }
 
 /// Decodes a page that another node sent.

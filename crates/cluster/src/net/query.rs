@@ -48,7 +48,7 @@ impl NetQuery {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (wish, rest) = postcard::take_from_bytes(bytes)
-            .map_err(|error| format!("a wish of {} B: {error}", bytes.len()))?;
+            .map_err(|error| format!("a query of {} B: {error}", bytes.len()))?;
         match &wish {
             Self::Name(name) if name.len() as u64 > NAME_BYTES_MAX => {
                 Err(format!("a name of {} B, at most {NAME_BYTES_MAX}", name.len()))
@@ -70,7 +70,7 @@ impl NetQuery {
                     false => Ok(wish),
                 }
             }
-            _ if !rest.is_empty() => Err(format!("{} B behind a wish", rest.len())),
+            _ if !rest.is_empty() => Err(format!("{} B after a query", rest.len())),
             _ => Ok(wish),
         }
     }

@@ -252,7 +252,7 @@ impl RegionSource {
     fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
         let holds = lock(&self.holds).clone();
         let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
-        let holds = holds.ok_or_else(|| busy("the node has no place for other nodes".into()))?;
+        let holds = holds.ok_or_else(|| busy("the node has no slot for other nodes".into()))?;
         let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no object {wish}"));
         let other = |error: farrow_store::StoreError| {
             SourceRefusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
@@ -278,7 +278,7 @@ impl RegionSource {
                 Whereabouts::InMemory => {}
                 Whereabouts::Away(id) => self.ask_for(id),
             }
-            let text = format!("object {wish} is on its way back into memory");
+            let text = format!("object {wish} is being restored");
             return Err(SourceRefusal::passing(text));
         };
         if entry.is_replica {
@@ -293,7 +293,7 @@ impl RegionSource {
         match reader.hold(&holds, Target::Id(entry.id)) {
             Ok(Some(held)) if held.entry().id == entry.id => Ok(held),
             // A different id means that its home has replaced it meanwhile.
-            Ok(_) => Err(SourceRefusal::passing(format!("object {wish} changes its place"))),
+            Ok(_) => Err(SourceRefusal::passing(format!("object {wish} is being moved"))),
             Err(error) => Err(busy(format!("object {wish} cannot be held: {error}"))),
         }
     }

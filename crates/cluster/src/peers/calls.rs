@@ -66,7 +66,7 @@ impl PeerClient {
         let result = match &told {
             Ok(()) => Ok(()),
             Err(error) => {
-                tracing::debug!(address, %error, "a letter is lost");
+                tracing::debug!(address, %error, "a message is lost");
                 Err((error, cause_of_call(error, ended(used).await, may_want_tls)))
             }
         };

@@ -79,7 +79,7 @@ pub(crate) enum PeerError {
     #[error("{max} {what} are under way to this peer")]
     Busy { what: &'static str, max: usize },
     /// The remote session's number is in use.
-    #[error("this seat is taken")]
+    #[error("this remote session is in use")]
     RemoteSessionTaken,
 }
 

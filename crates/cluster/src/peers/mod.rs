@@ -207,12 +207,12 @@ impl Peers {
     /// too many are in progress.
     pub(crate) fn tell(&self, address: &PeerAddress, body: Bytes) {
         if body.len() > MESSAGE_BYTES_MAX {
-            tracing::error!(bytes = body.len(), max = MESSAGE_BYTES_MAX, "a letter is too long");
+            tracing::error!(bytes = body.len(), max = MESSAGE_BYTES_MAX, "a message is too long");
             return;
         }
         let link = self.link(address);
         let Some(place) = Permit::take(&link.messages) else {
-            tracing::debug!(%address, "a letter is dropped: too many are under way");
+            tracing::debug!(%address, "a message is dropped: too many are under way");
             return;
         };
         self.runtime.spawn(Arc::clone(&self.client).tell(link, body, place));
@@ -274,7 +274,7 @@ impl Peers {
             return Err(PeerError::RemoteSessionTaken);
         }
         let place = Permit::take(&link.remote_sessions).ok_or(PeerError::Busy {
-            what: "seats",
+            what: "remote sessions",
             max: self.client.limits.remote_sessions_max,
         })?;
         let outbox = Outbox::new(remote_session, self.client.limits.remote_session_bytes_max);

@@ -228,7 +228,9 @@ impl Gate {
         let (service, places, what) = match path {
             "/farrow.v1.Node/Tell" => (&self.server.messages, &account.messages, "letters"),
             "/farrow.v1.Node/Ask" => (&self.server.work, &account.asks, "questions"),
-            "/farrow.v1.Node/Seat" => (&self.server.work, &account.remote_sessions, "seats"),
+            "/farrow.v1.Node/Seat" => {
+                (&self.server.work, &account.remote_sessions, "remote sessions")
+            }
             _ => return Err(Status::unimplemented("no such call")),
         };
         if !account.take_call(Instant::now()) {

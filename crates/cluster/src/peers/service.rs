@@ -109,10 +109,12 @@ impl node_server::Node for Service {
             Ok(first) => match first?.and_then(|frame| frame.kind) {
                 Some(Kind::Open(open)) => open,
                 _ => {
-                    return Err(Status::invalid_argument("the first frame does not open the seat"));
+                    return Err(Status::invalid_argument(
+                        "the first frame does not open the session",
+                    ));
                 }
             },
-            Err(_) => return Err(Status::deadline_exceeded("nobody took the seat")),
+            Err(_) => return Err(Status::deadline_exceeded("no one accepted the session")),
         };
         let from = caller.check(open.version, &open.from)?;
         let process = RemoteProcess { pid: open.pid, start_time: open.start_time, uid: open.uid };

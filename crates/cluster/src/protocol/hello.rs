@@ -49,7 +49,7 @@ impl NodeState {
                     .client(slot)
                     .is_ok_and(|record| record.remote_client != peer.remote_client)
                 {
-                    let what = format!("place {} is of a client of another node", slot.0);
+                    let what = format!("slot {} belongs to a client of another node", slot.0);
                     return Err(WireError::Denied(what));
                 }
                 if let Ok(record) = self.home.client(slot) {
@@ -60,7 +60,7 @@ impl NodeState {
                 }
                 self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
                 if let Err(error) = self.home.register(slot) {
-                    tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
+                    tracing::debug!(slot = slot.0, %error, "objects are not registered");
                 }
                 slot
             }
@@ -115,21 +115,21 @@ impl NodeState {
             if !self.is_mapped_by(slot) {
                 return Ok(slot);
             }
-            tracing::warn!(slot = slot.0, "a free place is locked");
+            tracing::warn!(slot = slot.0, "a free slot is locked");
             // The next tick checks it.
             self.end_of_client(slot, peer, 0);
         }
-        Err(WireError::TooMany { what: "locked places".into(), max: PLACES_TRIED_MAX.into() })
+        Err(WireError::TooMany { what: "locked slots".into(), max: PLACES_TRIED_MAX.into() })
     }
 
     /// The error for a client that cannot have its slot back now.
     fn in_use(&self, slot: ClientSlot, holder: PeerIdentity, peer: PeerIdentity) -> WireError {
         if holder != peer {
-            return WireError::Denied(format!("place {} is in use", slot.0));
+            return WireError::Denied(format!("slot {} is in use", slot.0));
         }
         // The same process: it saw the link break, or gave up waiting, before this node did. Its
         // earlier messages may still arrive, so it retries after the old connection has ended.
-        let reason = format!("the last connection to place {} has not ended yet", slot.0);
+        let reason = format!("the last connection to slot {} has not ended yet", slot.0);
         WireError::NoRemoteSession { node: self.cluster.own_name(), reason }
     }
 

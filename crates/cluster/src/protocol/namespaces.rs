@@ -48,7 +48,7 @@ impl NodeState {
             if theirs != ours.id {
                 let ours = &ours.options.name;
                 return Err(WireError::Denied(format!(
-                    "object {id} is not in namespace {ours:?}, in which this client is"
+                    "object {id} is not in namespace {ours:?} of this client"
                 )));
             }
         }
@@ -73,11 +73,11 @@ impl NodeState {
             | RequestBody::Delete { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Evict { .. } => return self.check_writer(slot),
-            RequestBody::CreateNamespace(_) => "make namespaces",
+            RequestBody::CreateNamespace(_) => "create namespaces",
             RequestBody::DropNamespace { .. } => "drop namespaces",
-            RequestBody::SetRule(_) | RequestBody::RemoveRule { .. } => "say what nodes may do",
+            RequestBody::SetRule(_) | RequestBody::RemoveRule { .. } => "set rules for nodes",
             RequestBody::Shutdown => "end the node",
-            RequestBody::Forget { .. } => "say what became of nodes",
+            RequestBody::Forget { .. } => "forget nodes",
             _ => return Ok(()),
         };
         let ClientRecord { uid, remote_client, .. } =

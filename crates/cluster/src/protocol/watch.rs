@@ -36,7 +36,7 @@ impl NodeState {
         let namespace = record
             .filter(|record| record.remote_client == peer.remote_client)
             .map(|record| record.namespace)
-            .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
+            .ok_or_else(|| WireError::Denied(format!("slot {} is not this client's", slot.0)))?;
         let rights = self.let_in(peer.remote_client, namespace)?;
         let admitted = Admitted { slot: None, namespace, rights, maps_memory: true };
         self.clients.admitted(session, admitted);
@@ -84,7 +84,7 @@ impl NodeState {
     /// As [`Self::show_watched`], after a session ended. An outdated value costs clients time only.
     pub(super) fn show_fewer_watched(&mut self) {
         if let Err(error) = self.show_watched() {
-            tracing::error!(%error, "what is watched could not be shown");
+            tracing::error!(%error, "the watched namespaces cannot be published");
         }
     }
 

@@ -41,11 +41,11 @@ impl Server {
         let connections = self.connections.len();
         match self.state.first_silent() {
             Some(session) => {
-                tracing::debug!(%error, connections, "a silent connection makes way");
+                tracing::debug!(%error, connections, "a silent connection is closed for a new one");
                 self.drop_connection(session);
             }
             None => {
-                tracing::warn!(%error, connections, "a connection could not be taken");
+                tracing::warn!(%error, connections, "a connection could not be accepted");
                 self.set_accepting(false);
                 self.accept_again_at_ms = Some(self.now_ms().saturating_add(ACCEPT_AGAIN_MS));
             }

@@ -82,7 +82,7 @@ impl Server {
             Ok(bytes) if bytes.is_empty() => return,
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::warn!(session = session.0, %error, "a client sent nonsense");
+                tracing::warn!(session = session.0, %error, "an invalid message");
                 self.drop_connection(session);
                 return;
             }
@@ -119,7 +119,7 @@ impl Server {
         if carried.first_seq.is_none() {
             connection.queue_bytes(bytes);
             if connection.is_overfull() {
-                tracing::warn!(session = session.0, "a client takes no replies");
+                tracing::warn!(session = session.0, "a client does not read its replies");
                 self.drop_connection(session);
             }
             return;
@@ -163,7 +163,8 @@ impl Server {
                 }
                 _ => {
                     let node = connection.carried.as_ref().map(|one| one.node.clone());
-                    let reason = "another region is mapped here than it lends now".to_owned();
+                    let reason =
+                        "the region mapped here is not the one that it lends now".to_owned();
                     let node = node.unwrap_or_default();
                     reply.body = Err(WireError::NodeLost { node, reason });
                 }
@@ -193,7 +194,7 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
-        tracing::debug!(session = session.0, reason, "a carried connection ended");
+        tracing::debug!(session = session.0, reason, "a forwarded connection ended");
         if let Some(carried) = connection.carried.take()
             && let Some(seq) = carried.first_seq
         {

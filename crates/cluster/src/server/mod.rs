@@ -235,7 +235,7 @@ impl Server {
             // The client slot records that other nodes read this region. The record must survive a
             // restart before they have heard of this one.
             if let Err(error) = server.join_net() {
-                tracing::error!(%error, "no place for nodes that read by network");
+                tracing::error!(%error, "no slot for nodes that read by network");
             }
         }
         server.watch_orphans();

@@ -38,7 +38,7 @@ pub(super) fn open_for_client(
     match family::open_for_client(fabric.as_ref(), welcome.slot) {
         Ok(opened) => connection.data_read = Some(opened),
         Err(error) => {
-            let what = format!("the region cannot be opened for place {}: {error}", welcome.slot);
+            let what = format!("the region cannot be opened for slot {}: {error}", welcome.slot);
             tracing::error!(%what);
             reply.body = Err(WireError::Damaged(what));
         }

@@ -133,7 +133,7 @@ impl Server {
         }
         self.handle_all(session, requests, actions);
         if let Some(error) = nonsense {
-            tracing::warn!(session = session.0, %error, "a guest sent nonsense");
+            tracing::warn!(session = session.0, %error, "an invalid message of a remote client");
             // The client may still read the objects that it holds.
             self.drop_remote_client(session, true);
         }
@@ -184,7 +184,7 @@ impl Server {
             return;
         };
         if remote_sessions.remote_clients.remove(&session).is_some() {
-            tracing::debug!(session = session.0, reason, "a guest's seat ended");
+            tracing::debug!(session = session.0, reason, "a remote session ended");
             // A process whose end is uncertain counts as alive: the state keeps watching it.
             self.state.closed(session, is_process_gone != Some(true), now_ms);
             return;
@@ -219,7 +219,7 @@ impl Server {
             .as_mut()
             .is_none_or(|remote_sessions| remote_sessions.send(session, reply));
         if !is_taken {
-            tracing::warn!(session = session.0, "a guest takes no replies");
+            tracing::warn!(session = session.0, "a remote client does not read its replies");
             self.drop_remote_client(session, true);
         }
     }

@@ -71,7 +71,9 @@ impl Server {
             Ok(requests) => requests,
             Err(error) => {
                 match connection.is_introduced {
-                    true => tracing::warn!(session = session.0, %error, "a client sent nonsense"),
+                    true => {
+                        tracing::warn!(session = session.0, %error, "an invalid message")
+                    }
                     // Any process can connect, and could fill the log.
                     false => tracing::debug!(session = session.0, %error, "no first message"),
                 }

@@ -170,7 +170,7 @@ impl Scrapers {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_of_scraper(&error) => continue,
                 Err(error) => {
-                    tracing::debug!(%error, "a scraper could not be taken");
+                    tracing::debug!(%error, "a connection for metrics could not be accepted");
                     self.all.pop_first();
                     self.listen(poll, EventFlags::empty());
                     self.accept_at_ms = Some(now_ms.saturating_add(ACCEPT_AGAIN_MS));

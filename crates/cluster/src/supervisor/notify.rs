@@ -56,7 +56,7 @@ impl Notifier {
             return;
         };
         if let Err(error) = send(address.as_bytes(), words, fd) {
-            tracing::warn!(%error, words, "the service manager is not told");
+            tracing::warn!(%error, words, "the service manager is not notified");
         }
     }
 }

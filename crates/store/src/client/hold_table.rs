@@ -354,7 +354,9 @@ impl HoldTable {
                     self.give_back(shard, claim.place);
                 }
                 // A slot that cannot be cleared is not used again.
-                Err(error) => tracing::error!(%error, slot = slot.0, "a hold could not be let go"),
+                Err(error) => {
+                    tracing::error!(%error, slot = slot.0, "a hold could not be released")
+                }
             }
         }
     }

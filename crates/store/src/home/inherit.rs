@@ -84,7 +84,7 @@ impl Home {
             left_out += usize::from(!is_there);
         }
         if left_out > 0 {
-            tracing::warn!(left_out, "what the last home told does not fit");
+            tracing::warn!(left_out, "the state of the former home does not fit");
         }
     }
 

@@ -56,7 +56,7 @@ impl Home {
             match self.register(ClientSlot(client)) {
                 Err(error @ StoreError::TooManyGrants { .. }) => {
                     is_complete = false;
-                    tracing::debug!(client, %error, "objects stay out of the books");
+                    tracing::debug!(client, %error, "objects are not registered");
                 }
                 result => result?,
             }
@@ -272,7 +272,7 @@ impl Home {
         let life = self.locals.area.life(number)?;
         let slot = self.layout().client_slot(number);
         let client = self.locals.area.client_of(number);
-        tracing::warn!(slot = slot.0, ?client, "an entry claims what is not its client's");
+        tracing::warn!(slot = slot.0, ?client, "an entry names memory of another client");
         self.locals.area.set_life(number, life.with(EntryState::Retiring))?;
         failpoint!("local.refused");
         self.locals.blocks.insert(slot.0, None);

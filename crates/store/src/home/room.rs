@@ -378,6 +378,6 @@ fn fit_all(space: &mut SpaceAllocator, sizes: &[Length]) -> Option<Vec<Run>> {
 /// Free a run that was allocated just before, which cannot fail.
 fn give_back(space: &mut SpaceAllocator, run: Option<Run>) {
     if let Some(Err(error)) = run.map(|run| space.free(run)) {
-        tracing::error!(%error, "room that was taken in thought stays taken");
+        tracing::error!(%error, "room of a simulation stays taken");
     }
 }

@@ -76,7 +76,7 @@ impl NamespaceTable {
             let is_new = |one: &Namespace| table.find(&one.options.name).is_none();
             let found = found.filter(is_new);
             if found.is_none() && words[STATE_WORD as usize] != FREE {
-                damaged.push(format!("namespace record {record} cannot be right"));
+                damaged.push(format!("namespace record {record} is invalid"));
                 table.control.store(table.word(record, STATE_WORD), FREE)?;
             }
             table.known.push(found);

@@ -208,7 +208,7 @@ fn remote_sessions_have_a_limit_on_both_sides_and_their_places_come_back() {
             .unwrap();
     }
     let third = b.peers.open_remote_session(RemoteSessionId::outgoing(3), &a.address(), PROCESS);
-    assert_eq!(third, Err(PeerError::Busy { what: "seats", max: 3 }));
+    assert_eq!(third, Err(PeerError::Busy { what: "remote sessions", max: 3 }));
     let (first, ..) = a.opened();
     a.opened();
     let refused = b.next(|event| match event {

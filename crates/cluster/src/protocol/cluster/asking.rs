@@ -76,7 +76,7 @@ impl NodeState {
                 let result = match answer {
                     Ok(Answer::Ticket(ticket)) => Ok(ticket),
                     Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
-                    Ok(_) => Err(format!("{node} answered something else")),
+                    Ok(_) => Err(format!("{node} sent an answer of another kind")),
                 };
                 out.push(Action::Net(NetAction::Ticket { number, result }));
             }

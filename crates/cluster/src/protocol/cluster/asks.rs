@@ -12,6 +12,17 @@ use crate::protocol::replicas::gone_notice::GoneNotice;
 /// A notification is retried for this long: longer than any transient link failure.
 const TELL_MS_MAX: u64 = 30_000;
 
+/// A question to a mapped peer.
+#[derive(Debug)]
+pub(in crate::protocol) struct PeerQuestion<'a> {
+    pub(in crate::protocol) node: &'a str,
+    pub(in crate::protocol) question: &'a Question,
+    /// What the answer is for.
+    pub(in crate::protocol) about: PendingQuestion,
+    /// Limit of the time for the answer.
+    pub(in crate::protocol) timeout_ms: u64,
+}
+
 impl OptionalCluster {
     /// Asks a mapped peer; `false` if it is not known.
     pub(in crate::protocol) fn ask_node(
@@ -21,32 +32,22 @@ impl OptionalCluster {
         about: PendingQuestion,
         out: &mut Vec<Action>,
     ) -> bool {
-        let lease_ms = self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
-        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
-        self.ask_node_within(node, question, about, timeout_ms, out)
+        let timeout_ms = self.lease_ms().saturating_mul(ASK_LEASES_MAX);
+        self.ask(PeerQuestion { node, question, about, timeout_ms }, out)
     }
 
-    /// As [`Self::ask_node`], with one lease as the limit for the answer.
-    pub(in crate::protocol) fn ask_within_lease(
-        &mut self,
-        node: &str,
-        question: &Question,
-        about: PendingQuestion,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let lease_ms = self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
-        self.ask_node_within(node, question, about, lease_ms, out)
+    /// The lease of the cluster, the time in which a node answers or is excluded.
+    pub(in crate::protocol) fn lease_ms(&self) -> u64 {
+        self.0.as_ref().map_or(0, |cluster| cluster.options.lease_ms)
     }
 
-    /// As [`Self::ask_node`], with a limit for the answer.
-    pub(in crate::protocol) fn ask_node_within(
+    /// As [`Self::ask_node`], with a limit of its own for the answer.
+    pub(in crate::protocol) fn ask(
         &mut self,
-        node: &str,
-        question: &Question,
-        about: PendingQuestion,
-        timeout_ms: u64,
+        asked: PeerQuestion<'_>,
         out: &mut Vec<Action>,
     ) -> bool {
+        let PeerQuestion { node, question, about, timeout_ms } = asked;
         let Some(cluster) = &mut self.0 else {
             return false;
         };
@@ -119,10 +120,8 @@ impl OptionalCluster {
         which: (u64, usize),
         out: &mut Vec<Action>,
     ) -> bool {
-        let Some(cluster) = &self.0 else { return false };
-        let timeout_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
         let about = PendingQuestion::Delete { node: node.to_owned(), which };
-        self.ask_node_within(node, &question, about, timeout_ms, out)
+        self.ask_node(node, &question, about, out)
     }
 
     /// Notes full names that clients of this node began to wait for.

@@ -3,6 +3,7 @@
 
 use farrow_membership::View;
 
+use super::asks::PeerQuestion;
 use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
 use crate::net::NetAction;
@@ -125,7 +126,9 @@ impl NodeState {
     ) {
         let about = PendingQuestion::Ticket { node: node.to_owned(), number };
         let question = Question::Ticket { life: self.home.life() };
-        if !self.cluster.ask_node_within(node, &question, about, TICKET_MS_MAX, out) {
+        let timeout_ms = TICKET_MS_MAX;
+        let asked = PeerQuestion { node, question: &question, about, timeout_ms };
+        if !self.cluster.ask(asked, out) {
             let result = Err(format!("{node} is no member"));
             out.push(Action::Net(NetAction::Ticket { number, result }));
         }

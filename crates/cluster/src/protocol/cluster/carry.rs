@@ -42,7 +42,7 @@ impl NodeState {
         self.admit(peer, version)?;
         if peer.remote_client.is_some() {
             // Its own node forwards it to its destination.
-            return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
+            return Err(WireError::Denied("a client of another node is not forwarded".to_owned()));
         }
         let Some(cluster) = &self.cluster.0 else {
             return Err(WireError::NoNode { name, known: Vec::new() });

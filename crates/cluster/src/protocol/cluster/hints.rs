@@ -8,6 +8,7 @@ use farrow_membership::naming::NameMessageBody;
 use farrow_store::Home;
 use farrow_wire::Rights;
 
+use super::asks::PeerQuestion;
 use super::hint_table::HintFor;
 use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
@@ -58,7 +59,8 @@ impl OptionalCluster {
         }
         let question = Question::Where { name: full.to_owned() };
         let about = PendingQuestion::Where(by);
-        match self.ask_node_within(&authority, &question, about, HINT_MS_MAX, out) {
+        let (node, question, timeout_ms) = (authority.as_str(), &question, HINT_MS_MAX);
+        match self.ask(PeerQuestion { node, question, about, timeout_ms }, out) {
             true => AskFirst::Authority,
             false => AskFirst::All,
         }

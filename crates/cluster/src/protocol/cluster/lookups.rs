@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use farrow_store::Home;
 use farrow_wire::{ReplyBody, WireError};
 
+use super::asks::PeerQuestion;
 use super::hint_table::HintFor;
 use super::hints::{AskFirst, NameSearch};
 use super::peer::because;
@@ -80,7 +81,8 @@ impl OptionalCluster {
         let timeout_ms = patience_ms.min(LOOKUP_MS_MAX);
         for node in nodes {
             let about = PendingQuestion::Has { lookup, node: node.clone() };
-            if !self.ask_node_within(&node, &question, about, timeout_ms, out) {
+            let asked = PeerQuestion { node: &node, question: &question, about, timeout_ms };
+            if !self.ask(asked, out) {
                 self.lookup_answered(lookup, &node, Err("it is no member now".to_owned()), out);
             }
         }
@@ -141,7 +143,7 @@ impl OptionalCluster {
             }
             Ok(_) => {
                 one.silent
-                    .get_or_insert_with(|| because(&unreachable, "it answered something else"));
+                    .get_or_insert_with(|| because(&unreachable, "its answer is of another kind"));
             }
         }
         if found.is_none() && !one.waiting.is_empty() {

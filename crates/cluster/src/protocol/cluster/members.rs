@@ -56,7 +56,7 @@ impl NodeState {
         }
         let members = self.members();
         if let Err(error) = self.home.tell_clients(&members.encode()) {
-            tracing::error!(%error, "clients are not told of the nodes");
+            tracing::error!(%error, "clients cannot be informed of the nodes");
         }
     }
 

@@ -87,11 +87,11 @@ impl NodeState {
             return;
         }
         let Ok(message) = postcard::from_bytes::<Message>(body) else {
-            tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
+            tracing::warn!(from, bytes = body.len(), "a message cannot be decoded");
             return;
         };
         if (message.from.name.as_str(), message.from.incarnation.0) != (from, incarnation) {
-            tracing::warn!(from, name = %message.from.name, "a letter in another's name");
+            tracing::warn!(from, name = %message.from.name, "a message of a false sender");
             return;
         }
         let outcomes = match self.cluster.refuse_lease(&message, now_ms) {
@@ -208,7 +208,11 @@ impl NodeState {
                 let next = cluster.incarnation.saturating_add(1);
                 let mut outputs = Vec::new();
                 cluster.naming.outcast(&mut outputs);
-                tracing::warn!(epoch = epoch.0, incarnation = next, "the others went on alone");
+                tracing::warn!(
+                    epoch = epoch.0,
+                    incarnation = next,
+                    "the other members excluded this node"
+                );
                 cluster.incarnation = next;
                 cluster.has_news = true;
                 cluster.membership.rejoin(Incarnation(next), now_ms);
@@ -226,7 +230,7 @@ impl NodeState {
     /// Stores the state that must survive a kill, before any message that depends on it is sent.
     pub(super) fn keep(&mut self, bytes: &[u8]) {
         if let Err(error) = self.keep_membership(bytes) {
-            tracing::error!(%error, "what is to be kept for the cluster");
+            tracing::error!(%error, "the membership state cannot be stored");
         }
     }
 

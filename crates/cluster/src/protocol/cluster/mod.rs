@@ -41,6 +41,7 @@ mod watched;
 mod watching;
 
 pub use action::PeerAction;
+pub(in crate::protocol) use asks::PeerQuestion;
 pub(in crate::protocol) use hint_table::HintFor;
 pub(in crate::protocol) use hints::{AskFirst, NameSearch};
 pub use offer::{MemoryRoute, Offer};

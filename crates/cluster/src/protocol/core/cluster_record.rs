@@ -10,7 +10,7 @@ pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTa
         Ok(None) => RightsTable::default(),
         Ok(Some(Some((_, rules)))) => rules,
         Ok(Some(None)) | Err(_) => {
-            tracing::error!("no node is granted anything: its rules cannot be read");
+            tracing::error!("no node has any right: the rules cannot be read");
             RightsTable::closed()
         }
     }

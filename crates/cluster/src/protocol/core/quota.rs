@@ -111,7 +111,7 @@ impl Quota {
         if let Some(max) = self.limits.client_objects_max {
             // The client may have pages from a time without a limit.
             if let Err(error) = home.register(slot) {
-                tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
+                tracing::debug!(slot = slot.0, %error, "objects are not registered");
             }
             let used =
                 u64::from(home.usage_of(slot).objects) + u64::from(self.reservations.of(slot));
@@ -238,7 +238,7 @@ impl Quota {
         let left = limits.iter().map(|limit| limit.max.saturating_sub(limit.used)).min();
         let retained = left.map_or(0, |left| objects.min(u32::try_from(left).unwrap_or(u32::MAX)));
         if retained < objects {
-            tracing::warn!(slot = slot.0, retained, objects, "promised objects are lost");
+            tracing::warn!(slot = slot.0, retained, objects, "reserved objects are lost");
         }
         self.reservations.set(slot, retained);
     }

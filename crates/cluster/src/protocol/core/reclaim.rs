@@ -48,6 +48,6 @@ impl Reclaim {
 /// Frees deleted objects that are held no more.
 pub(in crate::protocol) fn reclaim(home: &mut Home) {
     if let Err(error) = home.reclaim() {
-        tracing::error!(%error, "deleted objects could not be looked at");
+        tracing::error!(%error, "deleted objects cannot be reclaimed");
     }
 }

@@ -269,7 +269,8 @@ impl NodeState {
                     other => {
                         let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                        let text = format!("what node {node} told of object {what}: {why}");
+                        let text =
+                            format!("invalid description of object {what} from node {node}: {why}");
                         opening.fault.get_or_insert(WireError::Damaged(text));
                     }
                 }
@@ -410,7 +411,8 @@ impl NodeState {
         let lengths = |spans: &[Span]| spans.iter().map(|span| span.length).collect::<Vec<_>>();
         if lengths(from) != lengths(&blocks) {
             let node = &loading.node;
-            let text = format!("node {node} told of other blocks than its head has: {origin}");
+            let text =
+                format!("node {node} reported blocks of object {origin} that differ from its head");
             self.abort_replica(origin);
             return self.end_load(origin, Err(WireError::Damaged(text)), now_ms, out);
         }

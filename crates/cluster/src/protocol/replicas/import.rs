@@ -42,7 +42,7 @@ impl NodeState {
         // Also of a node whose memory is mapped here: the client's node does not map this one's,
         // and its daemon keeps the object until this one has copied it.
         let Some(node) = self.cluster.member_with_region(origin.hi) else {
-            let text = format!("object {origin} is of no node that is reached by network");
+            let text = format!("object {origin} is not of a node that is reached by network");
             return Err(WireError::Invalid(text));
         };
         // This node may read more there than the client's node may elsewhere.

@@ -60,7 +60,7 @@ impl Barriers {
             return Ok(());
         }
         match self.moves.sources.keys().next() {
-            Some(node) => Err(format!("{node:?} has not handed over what it kept")),
+            Some(node) => Err(format!("{node:?} has not handed over its state")),
             None => Ok(()),
         }
     }
@@ -134,7 +134,7 @@ impl Barriers {
         for (node, after) in due {
             let question = Question::Sync(SyncQuestion::HandOver { epoch, after });
             let about = PendingQuestion::HandOver { node: node.clone(), epoch };
-            if !context.cluster.ask_within_lease(&node, &question, about, context.out) {
+            if !context.ask_within_lease(&node, &question, about) {
                 self.ask_source_later(&node, context.now_ms);
             }
         }
@@ -182,7 +182,7 @@ impl Barriers {
             return self.ask_refused_again(context);
         };
         if source.after.as_ref().is_some_and(|after| last <= after) {
-            tracing::warn!(node, "it hands over what it has handed over before");
+            tracing::warn!(node, "a node repeats state that it handed over before");
             return self.ask_source_later(node, context.now_ms);
         }
         source.after = Some(last.clone());
@@ -225,7 +225,7 @@ impl Barriers {
         self.moves.check_epoch(epoch)?;
         let owner = context.cluster.authority_name(&name);
         if owner == context.cluster.own_name() {
-            return Err(format!("{name:?} is kept by {owner:?}, which was asked"));
+            return Err(format!("{name:?} is owned by {owner:?}, which was asked"));
         }
         retained.check()?;
         let inherited = self.moves.inherited.len();
@@ -358,7 +358,7 @@ impl Barriers {
     fn take_over(&mut self, name: &str, retained: NameState, context: &mut BarrierContext<'_>) {
         let mut outcomes = Outcomes::new();
         if let Err(error) = self.table.take_over(name, retained, &mut outcomes) {
-            tracing::warn!(name, error, "what another node kept is not taken");
+            tracing::warn!(name, error, "state from another node is rejected");
         }
         self.tell_outcomes(outcomes, context);
         // The end of a client during the move was reported to the old owner, or to none.

@@ -91,7 +91,7 @@ impl Barriers {
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
         if !context.cluster.ask_node(&owner, &question, PendingQuestion::Sync(number), context.out)
         {
-            let reason = "it keeps that name, and is not known any more".to_owned();
+            let reason = "it owned the name and is not a member any more".to_owned();
             self.failed(number, reason, context.out);
         }
     }
@@ -172,7 +172,7 @@ impl Barriers {
         let body = match told {
             WaitOutcome::Moved => {
                 // A new number: if the name returns to that node, the old one is known there.
-                let reason = format!("{:?} keeps the name no more", wait.owner);
+                let reason = format!("{:?} does not own the name any more", wait.owner);
                 let number = self.add(wait);
                 return self.refused(number, reason, context.now_ms);
             }
@@ -312,7 +312,7 @@ impl Barriers {
         if owner == own {
             return Ok(());
         }
-        Err(format!("{name:?} is kept by {owner:?}, not by {own:?}"))
+        Err(format!("{name:?} is owned by {owner:?}, not by {own:?}"))
     }
 
     pub(super) fn break_for(
@@ -349,7 +349,7 @@ impl Barriers {
             stranded.filter(|(_, wait)| lost.contains(&wait.owner) && wait.refusal.is_none());
         let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
         for number in stranded {
-            self.failed(number, "it kept the name that was waited for".to_owned(), context.out);
+            self.failed(number, "it owned the name of the wait".to_owned(), context.out);
         }
         self.table.forget(|waiter| lost.contains(&waiter.node));
         self.ended_elsewhere.retain(|(node, _)| !lost.contains(node));
@@ -363,7 +363,7 @@ impl Barriers {
         let away = self.waits.iter().filter(|(_, wait)| wait.owner != own);
         let away: Vec<u64> = away.map(|(number, _)| *number).collect();
         for number in away {
-            let reason = "the others went on without it while a client waited".to_owned();
+            let reason = "the other members excluded it while a client waited".to_owned();
             let error = WireError::CutOff { node: own.clone(), reason };
             self.end_wait(number, |_| error, context.out);
         }
@@ -371,7 +371,7 @@ impl Barriers {
         self.table.forget_flags();
         self.moves.clear();
         self.ended_elsewhere.clear();
-        let why = format!("the others went on without node {own}");
+        let why = format!("the other members excluded node {own}");
         self.break_for(|party| party.node != own, &why, context);
     }
 
@@ -423,7 +423,7 @@ impl Barriers {
         context.tell(&owner, question);
         let reason = match refusal {
             Some(why) => format!("it did not take the request: {why}"),
-            None => "it did not say what became of a wait".to_owned(),
+            None => "it did not report the outcome of a wait".to_owned(),
         };
         self.failed(number, reason, context.out);
     }

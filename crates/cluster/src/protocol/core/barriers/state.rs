@@ -8,7 +8,7 @@ use farrow_wire::{Rights, SyncAsk};
 use super::moving::Moves;
 use super::table::SyncTable;
 use crate::protocol::action::Action;
-use crate::protocol::cluster::{OptionalCluster, Question};
+use crate::protocol::cluster::{OptionalCluster, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::core::clients::Clients;
 use crate::protocol::identity::SessionId;
 use crate::protocol::rights::RightsTable;
@@ -89,6 +89,17 @@ impl BarrierContext<'_> {
     /// Sends a notification that another node must receive.
     pub(super) fn tell(&mut self, node: &str, question: Question) {
         self.cluster.tell_node(node, question, self.now_ms, self.out);
+    }
+
+    /// Asks another node, which has one lease for the answer; `false` if it is not known.
+    pub(super) fn ask_within_lease(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: PendingQuestion,
+    ) -> bool {
+        let timeout_ms = self.cluster.lease_ms();
+        self.cluster.ask(PeerQuestion { node, question, about, timeout_ms }, self.out)
     }
 
     /// Whether another node may hand over the state of a name.
