@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | crates: each sets up what it needs.
+# make demo | test | test-matrix | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c crates clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -47,6 +47,15 @@ install: $(VENV)/farrow
 PREFIX ?= /usr/local
 install-c:
 	packaging/install_c.sh "$(PREFIX)"
+
+$(VENV)/packaging: $(VENV)/tools
+	pip install --quiet --group packaging
+	touch $@
+
+# The wheel for every Linux from glibc 2.28 on, in dist, used in an empty environment of each Python here.
+wheels: $(VENV)/packaging
+	packaging/wheels.sh
+	bash tests/wheel.sh dist/farrow-*_x86_64.whl
 
 # The archives of the public crates, in target/package. CRATES=--verify builds each.
 crates:
