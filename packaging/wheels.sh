@@ -4,7 +4,7 @@
 #
 # usage: wheels.sh
 # $PROFILE is one of cargo: release (default), or dev, whose wheel may be larger.
-# The packages of the dependency group `wheels` are on the path.
+# The packages of the dependency group `packaging` are on the path.
 #
 # The extension is linked by zig against an old glibc. A bridge is compiled by g++ instead, since
 # zig's C++ library is not the one of pyarrow: bridge.cc avoids all newer symbols of glibc and libstdc++.
