@@ -15,7 +15,7 @@ import numpy as np
 from farrow import _kinds
 from farrow.exceptions import InvalidDescriptor, UnsupportedType
 
-__all__ = ["build", "take_apart"]
+__all__ = ["build", "take_apart", "type_of_text", "type_text"]
 
 
 def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any, int, int]:
@@ -32,7 +32,7 @@ def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any,
             "numpy.asarray(it), if nothing else of it matters"
         )
     dtype = array.dtype
-    text = _text(dtype)
+    text = type_text(dtype)
     flags = array.flags
     fortran = flags.f_contiguous and not flags.c_contiguous
     if not (fortran or flags.c_contiguous):
@@ -44,20 +44,25 @@ def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any,
 def build(buffer: Any, text: str, shape: tuple[int, ...], fortran: bool) -> Any:
     """A read-only array, or tensor, over a read-only buffer, which it references."""
     is_tensor = text.startswith(_kinds.TENSOR)
-    dtype = _dtype(_kinds.read_text(text)[0] if is_tensor else text)
+    dtype = type_of_text(_kinds.read_text(text)[0] if is_tensor else text)
     array = np.ndarray(shape, dtype, buffer, order="F" if fortran else "C")
     return _kinds.build_tensor(text, array) if is_tensor else array
 
 
 @lru_cache(maxsize=1024)
-def _text(dtype: np.dtype) -> str:
+def type_text(dtype: np.dtype) -> str:
+    """The text of a type.
+
+    Raises:
+        UnsupportedType: its items are Python objects, or no text describes it.
+    """
     if dtype.hasobject:
         raise UnsupportedType(
             f"numpy arrays of {dtype} hold Python objects, which other processes cannot read"
         )
     text = dtype.str if dtype.names is None else repr(np.lib.format.dtype_to_descr(dtype))
     try:
-        same = _dtype(text) == dtype
+        same = type_of_text(text) == dtype
     except InvalidDescriptor:
         same = False
     if not same:
@@ -65,8 +70,17 @@ def _text(dtype: np.dtype) -> str:
     return text
 
 
-@lru_cache(maxsize=1024)
-def _dtype(text: str) -> np.dtype:
+def type_of_text(text: str) -> np.dtype:
+    """The type of a text.
+
+    Raises:
+        InvalidDescriptor: the text is no type, or one of Python objects.
+    """
+    # The fields of a structured type can be renamed in place: each array has a type of its own.
+    return _parse(text) if text.startswith("[") else _parse_once(text)
+
+
+def _parse(text: str) -> np.dtype:
     try:
         if text.startswith("["):
             dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
@@ -77,3 +91,6 @@ def _dtype(text: str) -> np.dtype:
     if dtype.hasobject:
         raise InvalidDescriptor(f"{text!r} holds Python objects")
     return dtype
+
+
+_parse_once = lru_cache(maxsize=1024)(_parse)

@@ -84,6 +84,33 @@ def test_numpy_array_cannot_be_written(shared: farrow.Client) -> None:
         back.flags.writeable = True
 
 
+def test_arrays_of_different_types_in_turn(shared: farrow.Client) -> None:
+    """The type of the last array is remembered: the next one must not get it."""
+    values = [
+        np.arange(4, dtype=kind)
+        for kind in ("<i4", "<f4", ">i4", "<i4", "m8[s]", "m8[ms]", "m8[s]", "<i4")
+    ]
+    refs = [shared.put(value) for value in values]
+    for ref, value in zip(refs, values, strict=True):
+        back = shared.get(ref)
+        assert back.dtype == value.dtype
+        assert back.tobytes() == value.tobytes()
+
+
+def test_fields_renamed_in_place_are_those_of_one_array(shared: farrow.Client) -> None:
+    """NumPy lets a program rename the fields of an array's type: no other array may change."""
+    ref = shared.put(np.zeros(3, [("a", "i4"), ("b", [("c", "f8")])]))
+    first = shared.get(ref)
+    first.dtype.names = ("x", "y")
+    first.dtype["y"].names = ("z",)
+    assert shared.get(ref).dtype == np.dtype([("a", "i4"), ("b", [("c", "f8")])])
+    value = np.zeros(3, [("a", "i4")])
+    before = shared.put(value)
+    value.dtype.names = ("renamed",)
+    after = shared.put(value)
+    assert [shared.get(one).dtype.names for one in (before, after)] == [("a",), ("renamed",)]
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -1,13 +1,15 @@
 //! Python objects as values to put: the kind and the bytes of each.
 
 use crate::errors::{invalid_argument, raise, unsupported};
+use crate::numpy::{self, Numpy};
+use crate::pinned::Pinned;
 use crate::pyarrow::{Pyarrow, ValueClass};
 use arrow_buffer::Buffer;
 use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::arrow::foreign_buffer;
-use farrow::{NdArray, Order, SchemaNode, Value};
+use farrow::{NdArray, SchemaNode, Value};
 use farrow_capi::convert::{self, Imported, StreamKind};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -16,41 +18,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyCapsule, PyMemoryView, PyModule, PyTuple, PyType};
 use std::ffi::CStr;
-use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// Bytes at a fixed address, owned by a Python object.
-pub struct Pinned {
-    _keep: Py<PyAny>,
-    data: *const u8,
-    size: usize,
-}
-
-// SAFETY: the bytes are only read, and their owner may be dropped on any thread (pyo3 defers the
-// drop to a thread that holds the GIL).
-unsafe impl Send for Pinned {}
-// SAFETY: as above; sharing only reads.
-unsafe impl Sync for Pinned {}
-
-// A panic cannot leave it inconsistent: its fields never change.
-impl RefUnwindSafe for Pinned {}
-
-impl Pinned {
-    /// `data` must stay valid for `size` bytes until `keep` is collected.
-    fn new(keep: &Bound<'_, PyAny>, data: *const u8, size: usize) -> Pinned {
-        Pinned { _keep: keep.clone().unbind(), data, size }
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        if self.size == 0 || self.data.is_null() {
-            return &[];
-        }
-        // SAFETY: `keep` exports this memory and is alive. If another thread writes to it during
-        // `put`, the object has a mixture of old and new bytes.
-        unsafe { std::slice::from_raw_parts(self.data, self.size) }
-    }
-}
 
 /// The bytes of a pyarrow buffer, which is retained while they are used. They must not change.
 pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
@@ -87,8 +56,11 @@ impl Incoming {
         }
     }
 
-    /// Converts `object` by its kind.
+    /// Converts `object` by its kind. The most frequent kinds come first.
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+        if let Some(array) = Numpy::take_array(object)? {
+            return Ok(Incoming::NdArray(Box::new(array)));
+        }
         if let Ok(bytes) = object.cast::<PyBytes>() {
             let bytes = bytes.as_bytes();
             return Ok(Incoming::Bytes(Pinned::new(object, bytes.as_ptr(), bytes.len())));
@@ -110,10 +82,10 @@ impl Incoming {
 fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     let py = object.py();
     if let Some(numpy) = Numpy::loaded(py)? {
-        if object.is_instance(numpy.ndarray.bind(py))? {
-            return numpy.take_apart(object);
+        if numpy.is_array(object)? {
+            return Ok(Incoming::NdArray(Box::new(numpy.take_apart(object)?)));
         }
-        if object.is_instance(numpy.generic.bind(py))? {
+        if numpy.is_scalar(object)? {
             return Err(unsupported("a numpy scalar: put numpy.asarray(it), or its bytes"));
         }
     }
@@ -212,7 +184,7 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
             .bind(py);
         if kinds.call_method1(intern!(py, "is_tensor"), (object,))?.is_truthy()? {
             let parts = kinds.call_method1(intern!(py, "take_apart_tensor"), (object,))?;
-            return Numpy::pinned(&parts);
+            return Ok(Incoming::NdArray(Box::new(numpy::from_parts(&parts)?)));
         }
         kinds.call_method1(intern!(py, "check_bytes"), (object,))?;
     }
@@ -255,83 +227,4 @@ fn unsupported_object(object: &Bound<'_, PyAny>) -> PyErr {
          __arrow_c_stream__, and is neither a numpy array nor bytes-like. farrow.put_object stores \
          any object by pickle"
     ))
-}
-
-/// The used functions of numpy, once a program has imported it.
-pub struct Numpy {
-    ndarray: Py<PyAny>,
-    generic: Py<PyAny>,
-    take_apart: Py<PyAny>,
-    build: Py<PyAny>,
-}
-
-static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
-
-impl Numpy {
-    fn import(py: Python<'_>) -> PyResult<Numpy> {
-        let numpy = py.import("numpy")?;
-        let helper = py.import("farrow._numpy")?;
-        Ok(Numpy {
-            ndarray: numpy.getattr("ndarray")?.unbind(),
-            generic: numpy.getattr("generic")?.unbind(),
-            take_apart: helper.getattr("take_apart")?.unbind(),
-            build: helper.getattr("build")?.unbind(),
-        })
-    }
-
-    /// numpy, if it was imported, which is the case if any array exists.
-    fn loaded(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
-        if let Some(numpy) = NUMPY.get(py) {
-            return Ok(Some(numpy));
-        }
-        let modules = py.import("sys")?.getattr("modules")?;
-        if !modules.contains("numpy")? {
-            return Ok(None);
-        }
-        NUMPY.get_or_try_init(py, || Numpy::import(py)).map(Some)
-    }
-
-    /// numpy, imported now if necessary.
-    pub fn get(py: Python<'_>) -> PyResult<&'static Numpy> {
-        NUMPY.get_or_try_init(py, || Numpy::import(py))
-    }
-
-    fn take_apart(&self, array: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-        Self::pinned(&self.take_apart.bind(array.py()).call1((array,))?)
-    }
-
-    /// An array from the result of `take_apart`; its items are retained.
-    fn pinned(parts: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-        let (dtype, item_bytes, shape, fortran, keep, address, size): (
-            String,
-            u64,
-            Vec<u64>,
-            bool,
-            Bound<'_, PyAny>,
-            usize,
-            usize,
-        ) = parts.extract()?;
-        let order = if fortran { Order::F } else { Order::C };
-        let shape = NdArray { dtype, item_bytes, shape, order };
-        let Some(address) = NonNull::new(address as *mut u8).filter(|_| size > 0) else {
-            let none = Buffer::from_vec(Vec::<u128>::new());
-            return Ok(Incoming::NdArray(Box::new((shape, none))));
-        };
-        let keep = Arc::new(Pinned::new(&keep, address.as_ptr(), size));
-        // SAFETY: the array is retained, and with it its items; see `Pinned::bytes` for writers.
-        let data = unsafe { foreign_buffer(address, size, keep) };
-        Ok(Incoming::NdArray(Box::new((shape, data))))
-    }
-
-    /// An array over a pyarrow buffer.
-    pub fn build<'py>(
-        &self,
-        buffer: &Bound<'py, PyAny>,
-        array: &NdArray,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = buffer.py();
-        let shape = PyTuple::new(py, &array.shape)?;
-        let fortran = array.order == Order::F;
-        self.build.bind(py).call1((buffer, &array.dtype, shape, fortran))
-    }
 }

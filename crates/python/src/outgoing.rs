@@ -1,7 +1,7 @@
 //! Objects of the region as Python values: zero-copy, read-only, of the kind that was put.
 
 use crate::errors::raise;
-use crate::incoming::Numpy;
+use crate::numpy::Numpy;
 use crate::pyarrow::{Pyarrow, RawOwner};
 use arrow_buffer::Buffer;
 use farrow::arrow::Kind;
