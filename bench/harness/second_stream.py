@@ -10,8 +10,8 @@ statistics of IBM's HI-Small as well, by other means:
 * money circulates in circles of friends of many sizes, of which each row takes two members;
 * rings of laundering have simple shapes of the published sizes and spans.
 
-HI-Small does not publish how money circulates.  As in the first generator that is chosen such that
-snapml is about as fast as on HI-Small itself.
+HI-Small does not publish how money circulates.  Here it is a choice; it was not compared with how
+fast snapml is on HI-Small itself, as that of the first generator was.
 """
 
 from __future__ import annotations

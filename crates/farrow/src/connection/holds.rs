@@ -87,14 +87,14 @@ impl Session {
     ) -> Result<Option<Held>, Error> {
         self.check_process()?;
         let held = self.with_hold_blocks(|| self.reader.hold(&self.holds, target.store()))?;
-        let Some(held) = held else {
+        let Some(entry) = held.as_ref().map(Held::entry) else {
             return Ok(None);
         };
-        if !self.is_current(held.entry())? {
+        if !self.is_current(entry)? {
             return Ok(None);
         }
-        self.touch(held.entry().id, now_ns);
-        Ok(Some(held))
+        self.touch(entry.id, now_ns);
+        Ok(held)
     }
 
     /// Records a use of an object.

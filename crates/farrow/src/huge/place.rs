@@ -141,7 +141,8 @@ impl<'a> Place<'a> {
             NodeReach::Mapped(session) => {
                 let empty = Metadata::default();
                 let metadata = options.metadata.unwrap_or(&empty);
-                Draft::new(session, value, metadata, options.wait).map(NamelessDraft::Mapped)
+                let draft = Draft::new(session, value, metadata, options.wait)?;
+                Ok(NamelessDraft::Mapped(Box::new(draft)))
             }
             NodeReach::ByNet(node) => {
                 FarDraft::new(self.client, node, value, options).map(NamelessDraft::ByNet)
@@ -172,7 +173,7 @@ impl<'a> Place<'a> {
 
 /// An object that is written at a node, and that has no name yet. A drop leaves nothing behind.
 pub(super) enum NamelessDraft {
-    Mapped(Draft),
+    Mapped(Box<Draft>),
     ByNet(FarDraft),
 }
 

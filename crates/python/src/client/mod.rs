@@ -12,7 +12,7 @@ use crate::pool;
 use crate::pyarrow::Pyarrow;
 use crate::waiting::without_gil;
 use crate::warm;
-use farrow::{ConnectOptions, SpawnCommand};
+use farrow::{ConnectOptions, Object, ObjectKey, SpawnCommand};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
@@ -100,6 +100,16 @@ impl Client {
     fn open(&self) -> PyResult<Arc<OpenClient>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.clone().ok_or_else(|| closed(&self.address))
+    }
+
+    /// An object in memory. Nothing runs Python code while the lock is held, so `close` cannot be
+    /// called inside.
+    fn get_here(&self, target: &ObjectKey) -> PyResult<Option<Object>> {
+        let found = {
+            let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+            open.as_ref().map(|open| open.client.get_here(target))
+        };
+        found.ok_or_else(|| closed(&self.address))?.map_err(raise)
     }
 
     /// The client of the connection.

@@ -1,7 +1,7 @@
 //! Methods of `farrow.Client` about objects.
 
 use super::{Client, OpenClient, duration};
-use crate::errors::{invalid_argument, raise};
+use crate::errors::invalid_argument;
 use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::nodes::at;
@@ -90,17 +90,18 @@ impl Client {
         rows: Option<&Bound<'py, PyAny>>,
         as_: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let open = self.open()?;
         let target = crate::reference::target(target)?;
         if let Some(part) = part::read(columns, rows)? {
+            let open = self.open()?;
             let timeout = duration(timeout)?;
             let found = without_gil(py, || open.client.get_part(&target, &part, timeout))?;
             return outgoing::convert(outgoing::build_arrow(py, &found)?, as_);
         }
         // An object in memory is found by a few loads: releasing the GIL would cost more.
-        let object = match open.client.get_here(&target).map_err(raise)? {
+        let object = match self.get_here(&target)? {
             Some(object) => object,
             None => {
+                let open = self.open()?;
                 let timeout = duration(timeout)?;
                 without_gil(py, || open.client.get(&target, timeout))
                     .map_err(|error| explain(error, py, &open))?

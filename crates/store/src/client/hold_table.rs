@@ -250,7 +250,7 @@ impl HoldTable {
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
         let life = self.expected(entry);
         let is_held = self.acquire(entry.id.slot(), life, life)?;
-        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
+        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: Box::new(*entry) }))
     }
 
     /// Hold the deleted object of `entry`, which the home retains for this client until the client
@@ -261,7 +261,7 @@ impl HoldTable {
     ) -> Result<Option<Held>, StoreError> {
         let life = entry.sequence();
         let is_held = self.acquire(entry.id.slot(), life, life.with(EntryState::Retiring))?;
-        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
+        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: Box::new(*entry) }))
     }
 
     /// The expected word of an object's life while the object is there.
@@ -592,7 +592,8 @@ fn store_word(block: &Alias, word: u64, value: u64) -> Result<(), StoreError> {
 #[derive(Debug)]
 pub struct Held {
     table: Arc<HoldTable>,
-    entry: Entry,
+    /// Boxed: a hold is moved through many results, which costs more than the allocation.
+    entry: Box<Entry>,
 }
 
 impl Held {
@@ -618,7 +619,7 @@ impl Held {
 impl Clone for Held {
     fn clone(&self) -> Self {
         self.table.share(self.entry.id.slot());
-        Self { table: Arc::clone(&self.table), entry: self.entry }
+        Self { table: Arc::clone(&self.table), entry: self.entry.clone() }
     }
 }
 
