@@ -18,7 +18,8 @@ tested=0
 for version in "${pythons[@]}"; do
     python=
     for one in "$(command -v "python$version" || true)" "$HOME/.pyenv/versions/$version".*/bin/python; do
-        [ -x "$one" ] && python=$one && break
+        # A shim of pyenv may be on the path for a version that it does not run.
+        [ -x "$one" ] && "$one" --version >/dev/null 2>&1 && python=$one && break
     done
     if [ -z "$python" ]; then
         echo "wheel: Python $version: skipped: it is not installed"
