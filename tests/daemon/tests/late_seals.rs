@@ -67,9 +67,10 @@ fn the_range_of_a_late_refusal_comes_back() {
     let memory = Arc::clone(writer.memory());
     late(&daemon, || writer.seal());
     drop(memory);
-    drop(reserved);
-    // The client makes no further call, and stays connected.
+    // The client makes no further call, and stays connected. The name is reserved until the daemon
+    // has refused the seal: if it were free by then, the seal would be carried out.
     wait_until_free(&other);
+    drop(reserved);
     client.put(&Value::Bytes(&bytes_of(2, LENGTH)), Some("x")).unwrap();
 }
 
