@@ -8,6 +8,7 @@ contain them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import re
@@ -18,10 +19,9 @@ from typing import Any
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
 _FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
-_NODE = re.compile(r"(\w+)[\[{]\"([^\"]+)\"[\]}]")
-_EDGE = re.compile(
-    r"\s*(\w+)(?:[\[{]\"[^\"]+\"[\]}])? (?:-- \"([^\"]+)\" )?--> (\w+)(?:[\[{]\"[^\"]+\"[\]}])?$"
-)
+_NODE = re.compile(r"(\w+)(?:[\[{]\"([^\"]+)\"[\]}])?")
+_ARROW = re.compile(r" (?:-- \"([^\"]+)\" )?(-->|-\.->) ")
+_GROUP = re.compile(r"subgraph \w+ \[\"?([^\]\"]+)\"?\]")
 _MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
 
 
@@ -53,18 +53,18 @@ def _steps(match: re.Match[str]) -> str:
     """A flowchart as numbered steps: drawing it would take a script from elsewhere."""
     texts: dict[str, str] = {}
     edges: dict[str, list[tuple[str, str]]] = {}
-    for line in match[1].splitlines()[1:]:
-        for name, text in _NODE.findall(line):
-            texts.setdefault(name, text)
-        edge = _EDGE.match(line)
-        if edge is None:
-            raise ValueError(f"no edge of a flowchart: {line!r}")
-        texts.setdefault(edge[1], edge[1])
-        texts.setdefault(edge[3], edge[3])
-        edges.setdefault(edge[1], []).append((edge[2] or "", edge[3]))
+    group = ""
+    for line in map(str.strip, match[1].splitlines()[1:]):
+        if line == "end":
+            group = ""
+        elif found := _GROUP.fullmatch(line):
+            group = f" ({found[1]})"
+        else:
+            _read_edges(line, group, texts, edges)
     all_ways = list(edges.values())
     # A walk is read from top to bottom; of other charts each edge is shown.
-    is_walk = any(label for ways in all_ways for label, _ in ways) or max(map(len, all_ways)) == 1
+    labels = {label for ways in all_ways for label, _ in ways} - {"", "for its tests"}
+    is_walk = bool(labels) or max(map(len, all_ways)) == 1
     names = list(texts)
     lines = []
     for number, name in enumerate(names, 1):
@@ -75,6 +75,27 @@ def _steps(match: re.Match[str]) -> str:
             told = " → " + "; ".join(f"{label}: {to}" if label else to for label, to in short)
         lines.append(f"{number}. {texts[name]}{told}")
     return "\n".join(lines)
+
+
+def _read_edges(
+    line: str, group: str, texts: dict[str, str], edges: dict[str, list[tuple[str, str]]]
+) -> None:
+    """The nodes of a line, and the arrows between them."""
+    # Nodes, each followed by the label and the kind of the arrow to the next one.
+    parts = _ARROW.split(line)
+    names = []
+    for part in parts[::3]:
+        node = _NODE.fullmatch(part)
+        if node is None:
+            raise ValueError(f"no line of a flowchart: {line!r}")
+        if node[2] is not None or node[1] not in texts:
+            texts[node[1]] = (node[2] or node[1]) + group
+        names.append(node[1])
+    for (start, to), label, kind in zip(
+        itertools.pairwise(names), parts[1::3], parts[2::3], strict=True
+    ):
+        told = label or ("for its tests" if kind == "-.->" else "")
+        edges.setdefault(start, []).append((told, to))
 
 
 def _outside(folder: str, match: re.Match[str]) -> str:
