@@ -8,12 +8,18 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
 use farrow::arrow::{Decoded, DescriptorStamp, Limits, Plan};
-use farrow::{BatchData, Rebuilt, SchemaNode};
+use farrow::{BatchData, ObjectKey, Rebuilt, SchemaNode};
 use farrow_capi::convert;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
 use crate::pyarrow::Pyarrow;
+
+/// A search for a name that no object has: the code of the search is loaded, and the directory is
+/// mapped. It sends no message.
+pub fn search(client: &farrow::Client) {
+    let _ = client.get_here(&ObjectKey::Name("farrow: no object".to_owned()));
+}
 
 /// Needs no node and changes nothing. An error here is ignored: a real `get` will report it.
 pub fn rebuild_a_table(py: Python<'_>) {

@@ -66,6 +66,7 @@ pub fn connect(
     };
     let client = without_gil(py, || farrow::Client::connect(&options))?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
+    warm::search(&client);
     let places = Arc::new(NodePools::new(&client));
     Ok(Client::new(OpenClient { pools: places.own(), client, places }))
 }
