@@ -69,7 +69,9 @@ class NotRestored(FarrowError, OSError):
     file: str = ""
 
 
-class OutOfMemory(FarrowError, MemoryError):
+# MemoryError comes first: it has a __new__ of its own, which Python refuses to call by name for a
+# class whose first base has another.  Some libraries unpickle errors that way, as tblib for Dask.
+class OutOfMemory(MemoryError, FarrowError):
     """The region has no room.
 
     Attributes:

@@ -41,6 +41,20 @@ def test_families() -> None:
         assert str(pickle.loads(pickle.dumps(family[0]("a text")))) == "a text"
 
 
+def test_errors_are_made_as_other_libraries_unpickle_them() -> None:
+    """tblib, which Dask installs for all errors of a process, calls ``__new__`` by name."""
+    families = [
+        one
+        for one in vars(farrow.exceptions).values()
+        if isinstance(one, type) and issubclass(one, farrow.FarrowError)
+    ]
+    assert farrow.OutOfMemory in families
+    for family in families:
+        error = family.__new__(family, "a text")
+        error.__init__("a text")  # type: ignore[misc]
+        assert str(error) == "a text"
+
+
 def test_not_found(client: farrow.Client) -> None:
     gone = client.put(b"x")
     client.delete(gone)
