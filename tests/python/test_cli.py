@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
-from farrow.cli import _commands, main
+from farrow.cli import _put, main
 from farrow.cli._doctor import findings
 from farrow.cli._estimate import estimate
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
@@ -623,7 +623,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_stored_in_part(
             file.write(b"6789")
         yield lambda done, total: None
 
-    monkeypatch.setattr(_commands, "progress_bar", growing)
+    monkeypatch.setattr(_put, "progress_bar", growing)
     code, _, err = run("put", "--bytes", str(path))
     assert (code, "grew beyond 5 bytes" in err, err.count("\n")) == (1, True, 1)
     assert farrow.connect(node.socket).list().num_rows == 0
@@ -645,7 +645,7 @@ def test_a_replacement_that_fails_while_it_is_read_leaves_the_old_object(
         yield lambda done, total: None
 
     with monkeypatch.context() as patch:
-        patch.setattr(_commands, "progress_bar", growing)
+        patch.setattr(_put, "progress_bar", growing)
         code, _, err = run("put", "--bytes", "--replace", str(path))
     assert (code, "grew beyond 5 bytes" in err) == (1, True)
     assert client.get("t.bin").to_pybytes() == b"old"

@@ -1,0 +1,82 @@
+"""``farrow ls``: list the objects of a node or of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import farrow
+from farrow.cli._client import connect
+from farrow.cli._output import console, grid, human_bytes, plain, print_json, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["ls"]
+
+
+def ls(options: argparse.Namespace) -> int:
+    client = connect(options)
+    if options.all:
+        listed = _list_all(client, options.prefix)
+        _tell_missing(client)
+    else:
+        listed = client.list(options.prefix, node=options.node)
+    rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
+    rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
+    if options.json:
+        print_json(rows)
+        return 0
+    cells = [
+        (
+            row["name"] or "-",
+            str(row["kind"]),
+            human_bytes(row["bytes"]),
+            str(row["sealed_at"])[:19],
+            str(row["last_use"])[:19],
+            "pinned" if row["pinned"] else "spilled" if row["spilled"] else "",
+            str(row["creator_pid"]),
+            plain(row["id"]),
+            *([row["node"] or "-"] if options.all else []),
+        )
+        for row in rows
+    ]
+    titles = ["name", "kind", ">bytes", "sealed at", "last use", "", ">creator", "id"]
+    titles += ["node"] if options.all else []
+    console().print(grid(titles, cells))
+    return 0
+
+
+def _list_all(client: Any, prefix: str) -> pa.Table:
+    """The objects of all reachable nodes, with a column for the node."""
+    try:
+        return client.list(prefix, all_nodes=True)
+    except farrow.NodeUnreachable:
+        parts = []
+        for node in (row.name for row in client.nodes() if row.fabric):
+            try:
+                part = client.list(prefix, node=node)
+            except (farrow.NodeLost, farrow.NotGranted):
+                continue
+            parts.append(part.append_column("node", pa.array([node] * len(part), pa.string())))
+        return pa.concat_tables(parts)
+
+
+def _tell_missing(client: Any) -> None:
+    """Print the nodes whose objects are not listed, on standard error."""
+    gone = ("left", "not joined")
+    away = [row for row in client.nodes() if row.reach not in gone]
+    lost = [row.name for row in away if row.reach == "lost" or not row.fabric]
+    if lost:
+        names = visible(", ".join(lost))
+        print(f"farrow: not listed, since they cannot be reached: {names}", file=sys.stderr)
+
+
+def _printable(table: pa.Table, name: str) -> pa.Table:
+    """The table with one column of times as text (nanoseconds do not fit Python's datetime)."""
+    index = table.schema.get_field_index(name)
+    if index < 0:
+        return table
+    return table.set_column(index, name, table.column(index).cast(pa.string()))

@@ -1,0 +1,245 @@
+"""``farrow put``: load files into objects, built in place where the file's kind allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import farrow
+from farrow.cli._client import connect
+from farrow.cli._estimate import check_room, estimate, pool_for
+from farrow.cli._output import (
+    CommandError,
+    console,
+    human_bytes,
+    human_seconds,
+    print_json,
+    progress_bar,
+    visible,
+)
+from farrow.cli._read import read_table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+__all__ = ["object_name", "put"]
+
+# Endings removed from a file's name to name its object.
+_PACKED = (".gz", ".bz2", ".zst")
+_TABLES = (
+    ".csv",
+    ".txt",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".pq",
+    ".arrow",
+    ".arrows",
+    ".feather",
+    ".ipc",
+)
+_PIECE_BYTES = 16 << 20
+
+
+def put(options: argparse.Namespace) -> int:
+    """Put each file as an object of its own."""
+    if len(options.files) > 1 and options.name is not None:
+        raise CommandError(f"--name {options.name}: one name for {len(options.files)} files")
+    for file in options.files:
+        with _path_of(file, options.name) as path:
+            _put_file(path, options)
+    return 0
+
+
+def object_name(path: Path) -> str:
+    """The name of a file's object: the file's, without endings such as ``.csv.gz``."""
+    name = path.name
+    while name.lower().endswith(_PACKED + _TABLES) and Path(name).stem:
+        name = Path(name).stem
+    return name
+
+
+@contextlib.contextmanager
+def _path_of(file: str, name: str | None) -> Iterator[Path]:
+    """The path of a file to put; of a temporary file if it is standard input."""
+    if "://" in file:
+        raise CommandError(f"{file}: download it first (curl -o FILE URL), then put the file")
+    if file != "-":
+        path = Path(file)
+        if not path.is_file():
+            raise CommandError(f"{file}: {'not a file' if path.exists() else 'no such file'}")
+        yield path
+        return
+    if name is None:
+        raise CommandError("standard input has no name: say --name NAME")
+    # The kind is detected from the first bytes, and Parquet is read from its end.
+    with tempfile.NamedTemporaryFile(prefix="farrow-stdin-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy, _PIECE_BYTES)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _put_file(path: Path, options: argparse.Namespace) -> None:
+    name = object_name(path) if options.name is None else options.name
+    client = connect(options)
+    if client.contains(name) and not options.replace:
+        raise CommandError(f"{name!r} exists already (--replace puts this one in its place)")
+    if options.bytes:
+        _put_bytes(client, path, name, options)
+        return
+    began = time.perf_counter()
+    besides = _bytes_of(client, name) if options.replace else 0
+    expected = estimate(path, delimiter=options.delimiter, has_header=options.header)
+    with progress_bar(path.name, quiet=options.quiet) as report:
+        table = read_table(
+            path,
+            pool=pool_for(client, expected, besides=besides),
+            progress=report,
+            delimiter=options.delimiter,
+            has_header=options.header,
+        )
+    loaded = time.perf_counter()
+    buffers = client.locate(table)
+    in_place = sum(int(buffer["bytes"]) for buffer in buffers if buffer["in_region"])
+    total = sum(int(buffer["bytes"]) for buffer in buffers)
+    looked = time.perf_counter()
+    if options.replace and _is_elsewhere(client, name):
+        _check_room_to_replace(client, total - in_place, name)
+        _delete_if_there(client, name)
+    try:
+        ref = client.put(table, name, replace=options.replace)
+    except farrow.OutOfMemory:
+        # Buffers in the region may fragment it: copy the table out and ask for all room at once.
+        table = _outside(table)
+        in_place = 0
+        ref = _put_outside(client, table, name, replace=options.replace)
+    sealed = time.perf_counter()
+    facts = {
+        "name": ref.name,
+        "id": ref.hex(),
+        "rows": table.num_rows,
+        "columns": table.num_columns,
+        "bytes": total,
+        "bytes_in_place": in_place,
+        "load_seconds": loaded - began,
+        "put_seconds": sealed - looked,
+    }
+    if options.json:
+        print_json(facts)
+        return
+    share = "all of it built in place" if in_place == total else f"{human_bytes(in_place)} in place"
+    out = console()
+    out.print(
+        f"{visible(name)}  {table.num_rows:,} rows x {table.num_columns} columns,"
+        f" {human_bytes(total)}, {share}",
+        markup=False,
+    )
+    out.print(
+        f"loaded in {human_seconds(loaded - began)}, sealed in {human_seconds(sealed - looked)}",
+        style="dim",
+    )
+
+
+def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> Any:
+    """Put a table of private memory. Where there is no room for both, the old object goes first."""
+    try:
+        return client.put(table, name, replace=replace)
+    except farrow.OutOfMemory:
+        if not replace:
+            raise
+    _check_room_to_replace(client, table.nbytes, name)
+    _delete_if_there(client, name)
+    return client.put(table, name)
+
+
+def _create(client: Any, size: int, name: str, *, replace: bool) -> Any:
+    """Allocate an object. Where there is no room for both, the old object goes first."""
+    if replace and _is_elsewhere(client, name):
+        _delete_if_there(client, name)
+    try:
+        return client.create(size, name, replace=replace)
+    except farrow.OutOfMemory:
+        if not replace:
+            raise
+    check_room(client, size, besides=_bytes_of(client, name))
+    _delete_if_there(client, name)
+    return client.create(size, name)
+
+
+def _outside(table: pa.Table) -> pa.Table:
+    """The same table in private memory."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+def _bytes_of(client: Any, name: str) -> int:
+    """Bytes of the object of this name, which will be replaced."""
+    listed = client.list(name)
+    sizes = zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True)
+    return sum(int(size) for found, size in sizes if found == name)
+
+
+def _check_room_to_replace(client: Any, missing: int, name: str) -> None:
+    """Reject a table of which ``missing`` bytes are outside the region, if they cannot fit in it.
+
+    Raises:
+        OutOfMemory: they would not fit even after the object of this name is deleted.
+    """
+    stats = client.stats()
+    # Unused room of grants may be this client's. If it is not, the put itself fails.
+    granted = max(0, int(stats["granted"]) - int(stats["pool_allocated"]))
+    check_room(client, missing, besides=_bytes_of(client, name) + granted)
+
+
+def _is_elsewhere(client: Any, name: str) -> bool:
+    """Whether an object of another node has the name: that node cannot pass it on."""
+    return bool(client.contains(name)) and name not in client.list(name)["name"].to_pylist()
+
+
+def _delete_if_there(client: Any, name: str) -> None:
+    with contextlib.suppress(farrow.NotFound):
+        client.delete(name)
+
+
+def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> None:
+    """Store a file's bytes unchanged, read directly into the region."""
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("rb", buffering=0))
+        size = os.fstat(file.fileno()).st_size
+        check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
+        report = stack.enter_context(progress_bar(path.name, quiet=options.quiet))
+        writer = stack.enter_context(_create(client, size, name, replace=options.replace))
+        view = memoryview(writer.buffer).cast("B")
+        done = 0
+        while done < size:
+            got = file.readinto(view[done : done + _PIECE_BYTES])
+            if not got:
+                raise CommandError(f"{path.name} shrank to {done} of {size} bytes while read")
+            done += got
+            report(done, size)
+        if file.read(1):
+            raise CommandError(f"{path.name} grew beyond {size} bytes while read")
+        view.release()
+        ref = writer.seal()
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json({"name": ref.name, "id": ref.hex(), "bytes": size, "load_seconds": seconds})
+    else:
+        console().print(
+            f"{visible(name)}  {human_bytes(size)}, loaded in {human_seconds(seconds)}",
+            markup=False,
+        )
