@@ -49,6 +49,8 @@ WORK_MAX = 80_000
 STREAMS = ("first", "second")
 DAYS = {"Tuesday": 5, "Wednesday": 6, "Thursday": 7}
 RANGE_TURNS = 2
+# What a driver's process must know of a task.
+DRIVER_FIELDS = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
 
 
@@ -121,8 +123,7 @@ class Driver(Lines):
         if python is None:
             raise SystemExit(f"{peer} has no environment")
         super().__init__(python, str(HERE / "peers" / "graph_driver.py"), peer, str(data))
-        fields = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
-        self.send({name: getattr(task, name) for name in fields})
+        self.send({name: getattr(task, name) for name in DRIVER_FIELDS})
         self.times: list[float] = []
         self.sums: list[float] = []
         self.stats: dict[str, Any] = {}
