@@ -157,13 +157,22 @@ def _measure_huge(plan: Plan, chosen: list[str], quick: bool, notes: list[str]) 
         target = Path(folder) / "samples.json"
         command = [*_NAMESPACE, size, sys.executable, str(HERE / "run.py"), "--inside", str(target)]
         command += ["--peers", ",".join(peers)] + (["--quick"] if quick else [])
-        done = subprocess.run(command, check=False)
-        if done.returncode != 0 or not target.exists():
+        if _wait(subprocess.Popen(command)) != 0 or not target.exists():
             notes.append("the run on huge pages failed")
             return []
         inner = json.loads(target.read_text())
     notes.extend(inner["notes"])
     return [Sample(**sample) for sample in inner["samples"]]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The exit code. If this program is ended, the other one ends its peers before it."""
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def _micro(notes: list[str]) -> list[Sample]:
