@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -124,6 +124,9 @@ bench-coherence: $(VENV)/farrow
 
 bench-restart: $(VENV)/farrow
 	python bench/restart.py $(BENCH)
+
+bench-many: $(VENV)/farrow
+	python bench/many.py $(BENCH)
 
 bench-engines: $(VENV)/farrow
 	python bench/engines.py $(BENCH)
