@@ -78,7 +78,7 @@ def _best_copy(run: Run) -> str:
     found = run.ratios(case, "farrow", case.replace("write", "copy in turn"), "farrow")
     return (
         f"A put of 10 x 100 MB ran at {statistics.median(found):.2f} of the machine's best copy"
-        f" ({min(found):.2f} to {max(found):.2f}, {len(found)} pairs)."
+        f" between private buffers in {run.copy_pages} pages ({min(found):.2f} to {max(found):.2f}, {len(found)} pairs)."
     )
 
 
@@ -143,7 +143,8 @@ def tables(page: str) -> str:
         " uint16) and objects of 1 kB. Medians.\n\n"
     )
     tail = (
-        "The best copy of the table that this machine can do, with all cores, took"
+        "The best copy of the table that this machine can do, with all cores, between private"
+        f" buffers in {run.copy_pages} pages, took"
         f" {shown(best[_HUGE_PAGES], 'ms')} in the same run.\nA copying put reaches"
         f" {reached[_HUGE_PAGES]:.0f} % of that speed on huge pages and {reached[_SMALL_PAGES]:.0f}"
         " % on 4 KiB pages, where mapping a page costs more than filling it."

@@ -59,6 +59,12 @@ class Run:
         commit = self.document.get("commit", {})
         return self.document.get("quick") is False and commit.get("changed") is False
 
+    @property
+    def copy_pages(self) -> str:
+        """The pages of the private buffers of the best copy."""
+        pages: str = self.document["machine"].get("copy_pages", "the smallest")
+        return pages
+
     def link(self, page: str) -> str:
         """A Markdown link to its table from a page, with what the reader must know of it."""
         words = "quick run" if self.document["quick"] else "run"

@@ -1163,10 +1163,12 @@ def survey() -> dict[str, Any]:
 
 @final
 class CopyBuffers:
-    """Two private buffers of ``nbytes``, to measure the best copy of this machine.
+    """Two private buffers of ``nbytes``, in huge pages where the kernel has any, to measure the
+    best copy of this machine.
 
     Raises:
         InvalidArgument: 0 bytes.
+        MemoryError: the machine has less memory.
     """
 
     def __new__(cls, nbytes: int) -> CopyBuffers: ...

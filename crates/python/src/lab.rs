@@ -26,7 +26,7 @@ use std::time::Duration;
 /// waits for.
 const PROFILE_BUDGET: Duration = Duration::from_millis(200);
 
-fn raise(error: TimingError) -> PyErr {
+pub fn raise(error: TimingError) -> PyErr {
     match error {
         TimingError::NoRoom { .. } => PyMemoryError::new_err(error.to_string()),
         TimingError::Map(_) => farrow_error(error.to_string()),

@@ -1,17 +1,18 @@
 //! Functions of the `farrow` command: run a node, survey the machine, time a copy.
 
 use crate::errors::invalid_argument;
+use crate::lab;
 use crate::plain;
 use farrow_cluster::node::{MemoryChoice, memory_choice};
-use farrow_memory::copy::{CopyPlan, copy_slice};
+use farrow_memory::copy::CopyPlan;
 use farrow_memory::survey::{Survey, TmpfsSurvey};
+use farrow_memory::timing::{Pages, TimedBuffer};
 use farrow_memory::{Length, WINDOW_BASE};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 /// The address window is probed for a region of this size: larger than most.
 const WINDOW_PROBE_BYTES: u64 = 1 << 40;
@@ -116,8 +117,9 @@ fn tmpfs(tmpfs: &TmpfsSurvey) -> Value {
 #[doc = doc!("CopyBuffers")]
 #[pyclass(module = "farrow._native", frozen)]
 pub struct CopyBuffers {
-    from: Vec<u8>,
-    into: Mutex<Vec<u8>>,
+    from: TimedBuffer,
+    into: Mutex<TimedBuffer>,
+    length: Length,
 }
 
 #[pymethods]
@@ -127,18 +129,19 @@ impl CopyBuffers {
         if nbytes == 0 {
             return Err(invalid_argument("a copy of 0 bytes"));
         }
-        // Written once, so that no copy includes the first touch of a page.
-        Ok(py.detach(|| Self { from: vec![1; nbytes], into: Mutex::new(vec![2; nbytes]) }))
+        let length = Length(nbytes as u64);
+        // Huge pages: a node has them where it can, and a copy between small pages is slower.
+        let buffer = || TimedBuffer::private(length, Pages::Huge);
+        let made = py.detach(|| buffer().and_then(|from| Ok((from, buffer()?))));
+        let (from, into) = made.map_err(lab::raise)?;
+        Ok(Self { from, into: Mutex::new(into), length })
     }
 
     #[doc = doc!("CopyBuffers.copy")]
     fn copy(&self, py: Python<'_>) -> f64 {
         py.detach(|| {
             let mut into = self.into.lock().unwrap_or_else(PoisonError::into_inner);
-            let start = Instant::now();
-            copy_slice(&mut into, &self.from, CopyPlan::automatic());
-            std::hint::black_box(&into);
-            start.elapsed().as_secs_f64()
+            into.copy_from(&self.from, self.length, CopyPlan::automatic()).as_secs_f64()
         })
     }
 }

@@ -2,11 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use rustix::mm::Advice;
 
 use super::job::{Job, TimingError};
 use super::loops;
+use crate::copy::{CopyPlan, copy_slice};
 use crate::mapping::{self, Mapping, failure};
 use crate::system::{free_memory, huge_pages};
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Offset, Span};
@@ -102,6 +104,19 @@ impl TimedBuffer {
         // SAFETY: the whole buffer is mapped writable while self lives, and `&mut self` makes this
         // its only user. The job was checked against its length.
         Ok(unsafe { loops::run(job, self.start(), self.length(), source) })
+    }
+
+    /// Copies the first `length` bytes of another buffer, or all that both have; the time that
+    /// this took.
+    pub fn copy_from(&mut self, from: &Self, length: Length, plan: CopyPlan) -> Duration {
+        let length = length.min(self.length()).min(from.length()).as_usize();
+        // SAFETY: mapped and initialised for as long as self lives; `&mut self` makes this its only
+        // user.
+        let into = unsafe { std::slice::from_raw_parts_mut(self.start(), length) };
+        let start = Instant::now();
+        copy_slice(into, from.as_slice().get(..length).unwrap_or_default(), plan);
+        std::hint::black_box(&into);
+        start.elapsed()
     }
 
     /// The bytes, to inspect between jobs.
