@@ -78,7 +78,8 @@ def _best_copy(run: Run) -> str:
     found = run.ratios(case, "farrow", case.replace("write", "copy in turn"), "farrow")
     return (
         f"A put of 10 x 100 MB ran at {statistics.median(found):.2f} of the machine's best copy"
-        f" between private buffers in {run.copy_pages} pages ({min(found):.2f} to {max(found):.2f}, {len(found)} pairs)."
+        f" between private buffers in {run.copy_pages} pages"
+        f" ({min(found):.2f} to {max(found):.2f}, {len(found)} pairs)."
     )
 
 
