@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from farrow import Client
 
-__all__ = ["NewestRows", "table_names"]
+__all__ = ["NewestRows", "folded", "table_names"]
 
 # Names of the parts of a huge table: `<table>/<id of its root>/...`.
 _PART = re.compile(r"/[0-9a-f]{32}/")
@@ -32,6 +32,11 @@ def table_names(client: Client) -> list[str]:
         if name and one["kind"] in ("table", "record_batch") and not _PART.search(name):
             names.add(name)
     return sorted(names)
+
+
+def folded(name: str) -> str:
+    """A name as DuckDB compares names: without the case of ASCII letters."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]

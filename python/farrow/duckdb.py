@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farrow._attached import NewestRows, table_names
+from farrow._attached import NewestRows, folded, table_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,13 +47,22 @@ def attach(
 
     Raises:
         NotFound: one of ``names`` does not exist.
-        InvalidArgument: one of ``names`` has no columns.
+        InvalidArgument: one of ``names`` has no columns, or two of the names differ in case only,
+            which DuckDB does not tell apart.
         NodeLost: a node is lost that may have one of the tables.
     """
-    from farrow import connect
+    from farrow import InvalidArgument, connect
 
     client = connect() if client is None else client
     chosen = table_names(client) if names is None else list(names)
+    seen: dict[str, str] = {}
+    for name in chosen:
+        other = seen.setdefault(folded(name), name)
+        if other != name:
+            raise InvalidArgument(
+                f"{other!r} and {name!r} differ in case only, which DuckDB ignores: "
+                "give the names of the tables to attach"
+            )
     for name in chosen:
         connection.register(name, NewestRows(name, client))
     return chosen

@@ -95,6 +95,20 @@ def test_duckdb_finds_attached_names(
         connection.sql('select * from "notes/today"')
 
 
+def test_names_that_differ_in_case_only_are_not_attached(client: farrow.Client) -> None:
+    """DuckDB ignores the case of names: a query of one table returned the rows of the other."""
+    duckdb: Any = pytest.importorskip("duckdb")
+    from farrow.duckdb import attach
+
+    client.put(pa.table({"n": [1]}), "Sales")
+    client.put(pa.table({"n": [2]}), "sales")
+    connection = duckdb.connect()
+    with pytest.raises(farrow.InvalidArgument, match="'Sales' and 'sales' differ in case only"):
+        attach(connection, client)
+    attach(connection, client, ["Sales"])
+    assert connection.sql('select n from "Sales"').fetchall() == [(1,)]
+
+
 def test_attached_views_tell_what_is_wrong(client: farrow.Client) -> None:
     duckdb: Any = pytest.importorskip("duckdb")
     from farrow.duckdb import attach
