@@ -18,6 +18,9 @@ from farrow._ports import free_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# Its fixtures are of the tests that name it in pytest_plugins.
+pytest.register_assert_rewrite("flight_cases")
+
 # Longest wait for anything that should be quick; a test never asserts that it was.
 LIMIT_SECONDS = 30.0
 LEASE_MS = "2000"

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from farrow.cli import _graph, _lab
+from farrow.cli import _flight, _graph, _lab
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="where the node serves metrics, as in farrow node (default: next to its socket)",
     )
+
+    _flight.add_parser(commands, common)
 
     demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
     demo.add_argument(

@@ -10,6 +10,7 @@ import farrow
 from farrow.cli import _graph, _lab
 from farrow.cli import _nodes as _about_nodes
 from farrow.cli._client import connect, parse_target
+from farrow.cli._flight import flight
 from farrow.cli._get import get
 from farrow.cli._list import ls
 from farrow.cli._namespaces import namespaces
@@ -126,6 +127,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "stop": _stop,
     "top": _top,
     "dashboard": _dashboard,
+    "flight": flight,
     "demo": _demo,
     "graph": _graph.graph,
     "lab": _lab.lab,
