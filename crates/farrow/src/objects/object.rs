@@ -278,17 +278,24 @@ impl Hold {
     /// A second hold on the same object, for a buffer over one of its blocks.
     fn for_buffer(&self, block: Span) -> Self {
         let session = Arc::clone(self.session());
-        // In a forked child the lock may have been held by another thread of the parent.
-        if session.is_own_process() {
-            session.blocks.insert(&[block]);
-        }
-        Self {
+        let mut hold = Self {
             held: self.held.clone(),
             blocks: Some(Box::new([block])),
             origins: None,
             buffers: OnceLock::new(),
             origin: self.origin,
-            farewell: Farewell { session, id: self.entry().id, registered: Some(block) },
+            farewell: Farewell { session, id: self.entry().id, registered: None },
+        };
+        hold.register(block);
+        hold
+    }
+
+    /// Lets a put find the block until this hold is dropped.
+    fn register(&mut self, block: Span) {
+        // In a forked child the lock may have been held by another thread of the parent.
+        if self.session().is_own_process() {
+            self.session().blocks.insert(&[block]);
+            self.farewell.registered = Some(block);
         }
     }
 }
@@ -308,13 +315,17 @@ impl ObjectBytes {
 
     /// The bytes' address and length, and their hold: the address is valid until the hold is
     /// dropped.
-    pub fn into_hold(self) -> (*const u8, usize, Arc<Hold>) {
-        let hold = match self.len() as u64 > SMALL_BYTES_MAX {
-            // A put or a reference may use the bytes in place; smaller ones are copied as quickly.
-            true => Arc::new(self.hold.for_buffer(self.hold.entry().primary)),
-            false => self.hold,
-        };
-        (self.bytes.as_ptr(), self.bytes.as_slice().len(), hold)
+    pub fn into_hold(mut self) -> (*const u8, usize, Arc<Hold>) {
+        // A put or a reference may use the bytes in place; smaller ones are copied as quickly.
+        if self.len() as u64 > SMALL_BYTES_MAX {
+            let block = self.hold.entry().primary;
+            match Arc::get_mut(&mut self.hold) {
+                // The usual case: nothing else uses the hold.
+                Some(hold) if hold.farewell.registered.is_none() => hold.register(block),
+                _ => self.hold = Arc::new(self.hold.for_buffer(block)),
+            }
+        }
+        (self.bytes.as_ptr(), self.bytes.as_slice().len(), self.hold)
     }
 }
 
