@@ -23,6 +23,7 @@ import farrow
 from conftest import LIMIT_SECONDS, run_python, wait_until
 from farrow import backup
 from farrow.backup import _manifest
+from farrow.backup._place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -408,6 +409,32 @@ def test_a_failed_backup_leaves_the_former_one(client: farrow.Client, folder: Pa
         backup.create(client, folder, progress=fail)
     assert backup.verify(folder).id == first.id
     assert os.listdir(folder / "data") == [first.id]
+
+
+def test_an_interrupt_behind_the_new_manifest_costs_no_backup(
+    client: farrow.Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression test: the user pressed Ctrl-C while a slow disk confirmed the new manifest.  The
+    data of the new backup was removed, though its manifest counted already: nothing could be
+    restored."""
+    client.put(b"1", "one")
+    backup.create(client, folder)
+    client.put(b"2", "two")
+    replace = Place.replace
+
+    def interrupted(place: Place, path: str, data: bytes) -> None:
+        replace(place, path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Place, "replace", interrupted)
+        backup.create(client, folder)
+    assert [entry.name for entry in backup.verify(folder).objects] == ["one", "two"]
+    client.delete(["one", "two"])
+    backup.restore(client, folder)
+    assert client.get("two").to_pybytes() == b"2"
+    last = backup.create(client, folder)
+    assert os.listdir(folder / "data") == [last.id]
 
 
 # Saves objects to a folder where no file may have more than a megabyte.

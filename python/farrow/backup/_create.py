@@ -15,7 +15,7 @@ import pyarrow as pa
 from farrow._native import __version__
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
-from farrow.exceptions import NodeLost, NodeUnreachable, NotFound, NotGranted
+from farrow.exceptions import DamagedFile, NodeLost, NodeUnreachable, NotFound, NotGranted
 
 if TYPE_CHECKING:
     import os
@@ -125,8 +125,10 @@ def create(
             )
             _manifest.write(place, manifest)
         except BaseException:
-            with contextlib.suppress(OSError):
-                place.remove_folder(folder)
+            with contextlib.suppress(OSError, DamagedFile):
+                # The manifest may be in place already: then the backup counts, and is whole.
+                if _former(place) != ident:
+                    place.remove_folder(folder)
             raise
         # The backup is complete: what cannot be removed now is removed by the next one.
         with contextlib.suppress(OSError):
