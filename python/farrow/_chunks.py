@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from farrow._native import Client
 from farrow._pruning import Index, columns_of
-from farrow._statistics import chunk_statistics
+from farrow._statistics import check_gaps, chunk_statistics
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
@@ -32,6 +32,7 @@ def chunks(
 
     Raises:
         NotFound: there is neither.
+        RowsMissing: the huge table has gaps.
         InvalidArgument: the object has no columns, or a version is given for one without.
     """
     try:
@@ -39,7 +40,9 @@ def chunks(
     except (NotFound, InvalidArgument):
         value = client.get(name)
     else:
+        version = huge.version if version is None else version
         known = [chunk for chunk, _ in chunk_statistics(huge, version)]
+        check_gaps(huge, version, [chunk.partition for chunk in known])
         numbers, _ = Index(huge.schema, [*known]).matching(filter)
         return huge.schema, [known[number].partition for number in numbers]
     if version is not None:
@@ -47,6 +50,8 @@ def chunks(
     if not isinstance(value, (pa.Table, pa.RecordBatch)):
         raise InvalidArgument(f"{name!r} is a {type(value).__name__}, not a table")
     listed = client.list(name, all_nodes=True)
+    # Times of a list do not fit Python's datetime, which would need pandas.
+    listed = listed.select(["name", "node", "bytes", "id"])
     rows = listed.filter(pc.equal(listed["name"], name)).to_pylist()
     if not rows:
         raise NotFound(f"no object named {name!r}")

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from farrow import HugeTable
     from farrow.huge import Partition
 
-__all__ = ["ChunkStatistics", "ColumnStatistics", "chunk_statistics", "guarantee", "plain_schema"]
+__all__ = [
+    "ChunkStatistics",
+    "ColumnStatistics",
+    "check_gaps",
+    "chunk_statistics",
+    "guarantee",
+    "plain_schema",
+]
 
 
 class ColumnStatistics(NamedTuple):
@@ -72,6 +79,19 @@ def chunk_statistics(
                 columns[name] = _column(data_type, *rest)
         chunks.append((ChunkStatistics(partition, columns), is_mapped))
     return chunks
+
+
+def check_gaps(table: HugeTable, version: int, partitions: Iterable[Partition]) -> None:
+    """Check that no rows are missing before the last of these partitions, which are in order.
+
+    Raises:
+        RowsMissing: some are; the error has the first gap.
+    """
+    end = 0
+    for partition in partitions:
+        if partition.position > end:
+            table.table(version, rows=slice(0, partition.position))
+        end = partition.position + partition.rows
 
 
 def _resolve(schema: pa.Schema, path: list[int]) -> tuple[tuple[str, ...], pa.DataType]:

@@ -173,6 +173,7 @@ def read_farrow(
 
     Raises:
         NotFound: there is no such table.
+        RowsMissing: the huge table has gaps.
         InvalidArgument: the object has no columns, or a column does not exist.
 
     Examples:

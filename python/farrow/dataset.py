@@ -34,7 +34,7 @@ import pyarrow.fs as fs
 
 from farrow._pruning import Index, columns_of
 from farrow._ranges import cut
-from farrow._statistics import ChunkStatistics, ColumnStatistics, chunk_statistics
+from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -151,7 +151,7 @@ class _Chunk:
 def _chunks_of(table: HugeTable, version: int) -> list[_Chunk]:
     """The chunks of a version, with their batches where memory is mapped."""
     known = chunk_statistics(table, version)
-    _check_gaps(table, version, [chunk.partition for chunk, _ in known])
+    check_gaps(table, version, [chunk.partition for chunk, _ in known])
     chunks: list[_Chunk] = []
     for is_mapped, group in itertools.groupby(known, key=lambda one: one[1]):
         run = [chunk for chunk, _ in group]
@@ -160,15 +160,6 @@ def _chunks_of(table: HugeTable, version: int) -> list[_Chunk]:
         else:
             chunks += [_Chunk(one, one.partition.rows, [], (table, version)) for one in run]
     return chunks
-
-
-def _check_gaps(table: HugeTable, version: int, partitions: list[Partition]) -> None:
-    """Raise the error about rows that are missing."""
-    end = 0
-    for partition in partitions:
-        if partition.position > end:
-            table.table(version, rows=slice(0, partition.position))
-        end = partition.position + partition.rows
 
 
 def _in_place(table: HugeTable, version: int, run: list[ChunkStatistics]) -> Iterator[_Chunk]:

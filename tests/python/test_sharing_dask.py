@@ -144,6 +144,27 @@ def test_a_huge_table_is_a_dataframe(cluster: Any, shared: farrow.Client) -> Non
         farrow.dask.read_farrow(name, address=shared.address)
 
 
+def test_a_table_with_gaps_is_no_dataframe(shared: farrow.Client) -> None:
+    """Regression test: a failed ``to_farrow`` leaves gaps in a table that existed.  The next
+    ``read_farrow`` was a dataframe without the missing rows, and no error."""
+    trades = shared.huge_table("dask/gaps", table().schema)
+    try:
+        trades.append(table(), position=ROWS)
+        with pytest.raises(farrow.RowsMissing) as missing:
+            farrow.dask.read_farrow("dask/gaps", npartitions=1, address=shared.address)
+        assert (missing.value.first, missing.value.last) == (0, ROWS - 1)
+        trades.append(table(), position=0)
+        trades.append(table(), position=3 * ROWS)
+        with pytest.raises(farrow.RowsMissing):
+            farrow.dask.read_farrow("dask/gaps", npartitions=1, address=shared.address)
+        whole = farrow.dask.read_farrow(
+            "dask/gaps", version=2, npartitions=1, address=shared.address
+        )
+        assert len(whole) == 2 * ROWS
+    finally:
+        trades.drop()
+
+
 def test_an_object_is_a_dataframe(cluster: Any, shared: farrow.Client) -> None:
     shared.put(table(), "dask/object")
     try:
