@@ -17,6 +17,7 @@ environment selects the node.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,7 @@ def read_farrow(
 
     Raises:
         NotFound: there is no such table.
+        RowsMissing: the huge table has gaps.
         InvalidArgument: the object has no columns, or a column does not exist.
     """
     client = farrow.connect(address)
@@ -211,9 +213,11 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
         try:
             for table, (_, node) in zip(tables, parts, strict=True):
                 huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
-        except (FarrowError, pa.ArrowException):
+        except BaseException:
+            # Also a column that is missing in a block, and an interrupt.
             if is_new:
-                huge.drop()
+                with contextlib.suppress(FarrowError):
+                    huge.drop()
             raise
         # The rows belong to the huge table now.
         del tables
@@ -264,6 +268,7 @@ def aggregate(
 
     Raises:
         NotFound: there is no such table.
+        RowsMissing: the huge table has gaps.
         InvalidArgument: a column or a function does not exist.
     """
     for _, function in aggregates:

@@ -85,6 +85,16 @@ try:
     back = client.huge_table("copy").table()
     assert sorted(back["n"].to_pylist()) == list(range(0, 8 * ROWS, 2))
 
+    # Blocks of other columns, found when one is appended, leave no table that is not whole.
+    class Written:
+        write_returns = [(0, "a", [pa.table({"x": [1]})]), (1, "a", [pa.table({"y": [2]})])]
+    try:
+        farrow.ray.FarrowDatasink("broken", address=address).on_write_complete(Written)
+    except KeyError:
+        assert not client.contains("broken")
+    else:
+        raise AssertionError("a block without a column was written")
+
     # Arguments by reference; Ray stores them longer than the driver has the value.
     farrow.sharing.install(lease=0.05)
     @ray.remote
