@@ -190,6 +190,30 @@ def test_list_delete_evict(store: plasma.PlasmaClient) -> None:
     assert store.evict(1) == 0
 
 
+# pandas is no dependency of Farrow.
+WITHOUT_PANDAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import farrow.compat.plasma as plasma
+store = plasma.connect(sys.argv[1])
+ids = [store.put_raw_buffer(b"x") for _ in range(100)]
+listed = store.list()
+print(all(listed[one]["construct_duration"] >= 0 for one in ids))
+"""
+
+
+def test_a_list_needs_no_pandas(store: plasma.PlasmaClient) -> None:
+    """Regression test: ``list`` raised a ValueError where pandas is not installed, since a time of
+    the node, in nanoseconds, was converted to Python's ``datetime``."""
+    assert run_python(WITHOUT_PANDAS, store.store_socket_name) == "True\n"
+
+
 def test_a_full_store(store: plasma.PlasmaClient) -> None:
     assert store.store_capacity() == 256 << 20
     before = store._store.stats()["free"]

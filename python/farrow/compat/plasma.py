@@ -387,13 +387,16 @@ class PlasmaClient:
         """Sealed objects, and those that this client is creating: for each its sizes, its state,
         and its time of creation in seconds since 1970."""
         objects = {created: one.entry() for created, one in self._writers.items()}
-        for row in self._store.list(_PREFIX).to_pylist():
+        listed = self._store.list(_PREFIX).select(["name", "bytes", "metadata", "sealed_at"])
+        # Nanoseconds do not fit Python's datetime.
+        times = listed["sealed_at"].cast(pa.int64())
+        for row in listed.set_column(3, "sealed_at", times).to_pylist():
             object_id = _id_of(row["name"])
             if object_id is None:
                 continue
             labels = dict(row["metadata"] or [])
             data_bytes = int(labels.get(_DATA_BYTES, row["bytes"]))
-            sealed_at = row["sealed_at"].timestamp()
+            sealed_at = row["sealed_at"] / 1e9
             created_at = float(labels.get(_CREATED_AT, sealed_at))
             objects[object_id] = {
                 "data_size": data_bytes,
