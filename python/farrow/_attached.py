@@ -5,33 +5,58 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from collections.abc import Iterable, Iterator
 
     from farrow import Client
 
-__all__ = ["NewestRows", "folded", "table_names"]
+__all__ = ["NewestRows", "folded", "newest_rows", "table_names"]
 
-# Names of the parts of a huge table: `<table>/<id of its root>/...`.
-_PART = re.compile(r"/[0-9a-f]{32}/")
+# Names of the chunks of a huge table: the table, the id of its root, and a number.
+_CHUNK = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/[0-9]{10}", re.DOTALL)
 
 
 def table_names(client: Client) -> list[str]:
     """All huge tables, and all named tables and record batches."""
-    listed = client.list(all_nodes=True)
-    names = set()
-    for one in listed.select(["name", "kind"]).to_pylist():
-        name = one["name"]
-        if name and one["kind"] in ("table", "record_batch") and not _PART.search(name):
-            names.add(name)
-    return sorted(names)
+    listed = client.list(all_nodes=True).select(["name", "id", "kind", "metadata"])
+    tabular = pc.is_in(listed["kind"], value_set=pa.array(["table", "record_batch"]))
+    rows = [row for row in listed.filter(tabular).to_pylist() if row["name"]]
+    roots = {
+        (row["name"], row["id"].hex())
+        for row in rows
+        if _HUGE_TABLE_KEY in dict(row["metadata"] or ())
+    }
+
+    def is_chunk(name: str) -> bool:
+        found = _CHUNK.fullmatch(name)
+        return found is not None and (found["table"], found["root"]) in roots
+
+    return sorted({row["name"] for row in rows if not is_chunk(row["name"])})
+
+
+def newest_rows(client: Client, names: Iterable[str] | None) -> dict[str, NewestRows]:
+    """The tables of these names; None: of all names.
+
+    Raises:
+        NotFound: one of ``names`` does not exist.
+    """
+    from farrow import NotFound
+
+    found: dict[str, NewestRows] = {}
+    for name in table_names(client) if names is None else names:
+        try:
+            found[name] = NewestRows(name, client)
+        except NotFound:
+            # Of all names, one may have been deleted since they were listed.
+            if names is not None:
+                raise
+    return found
 
 
 def folded(name: str) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farrow._attached import NewestRows, table_names
+from farrow._attached import newest_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,13 +57,12 @@ def attach(
     from farrow import connect
 
     client = connect() if client is None else client
-    chosen = table_names(client) if names is None else list(names)
-    found = {name: NewestRows(name, client) for name in chosen}
+    found = newest_rows(client, names)
     for name, rows in found.items():
         quoted = _quoted(name)
         context.deregister_table(quoted)
         context.register_dataset(quoted, rows)
-    return chosen
+    return list(found)
 
 
 def detach(context: datafusion.SessionContext, names: Iterable[str]) -> None:

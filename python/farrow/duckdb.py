@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farrow._attached import NewestRows, folded, table_names
+from farrow._attached import folded, newest_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,18 +54,18 @@ def attach(
     from farrow import InvalidArgument, connect
 
     client = connect() if client is None else client
-    chosen = table_names(client) if names is None else list(names)
+    found = newest_rows(client, names)
     seen: dict[str, str] = {}
-    for name in chosen:
+    for name in found:
         other = seen.setdefault(folded(name), name)
         if other != name:
             raise InvalidArgument(
                 f"{other!r} and {name!r} differ in case only, which DuckDB ignores: "
                 "give the names of the tables to attach"
             )
-    for name in chosen:
-        connection.register(name, NewestRows(name, client))
-    return chosen
+    for name, rows in found.items():
+        connection.register(name, rows)
+    return list(found)
 
 
 def detach(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:

@@ -128,6 +128,29 @@ def test_attached_views_tell_what_is_wrong(client: farrow.Client) -> None:
         connection.sql("select a from t").fetchall()
 
 
+def test_names_that_look_like_parts_of_a_huge_table_are_attached(
+    trades: farrow.HugeTable, client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression test: a table under a folder of 32 hexadecimal digits, such as ``uuid4().hex``,
+    was taken for a part of a huge table and not attached.  A table that was deleted while others
+    were attached made all of them fail."""
+    from farrow import _attached
+
+    run = "0123456789abcdef0123456789abcdef"
+    mine = [f"runs/{run}/1764144000", f"runs/{run}/losses"]
+    for name in mine:
+        client.put(pa.table({"n": [1]}), name)
+    assert _attached.table_names(client) == [*mine, "trades"]
+
+    client.put(pa.table({"n": [1]}), "gone")
+    listed = _attached.table_names(client)
+    client.delete("gone")
+    monkeypatch.setattr(_attached, "table_names", lambda client: listed)
+    assert list(_attached.newest_rows(client, None)) == [*mine, "trades"]
+    with pytest.raises(farrow.NotFound):
+        _attached.newest_rows(client, ["gone"])
+
+
 def test_duckdb_copies_nothing(trades: farrow.HugeTable) -> None:
     duckdb: Any = pytest.importorskip("duckdb")
     rows = trades.dataset()
