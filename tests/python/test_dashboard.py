@@ -244,6 +244,17 @@ def test_only_what_changed_is_sent(node: Node, visitor: Visitor) -> None:
     assert visitor.get("/changes.json?since=999999").json()["all"]
 
 
+def test_a_label_of_strange_digits_ends_no_answer(node: Node, visitor: Visitor) -> None:
+    """Regression test: anybody who might put could end the page for all: ``int`` takes not all of
+    what ``isdigit`` does, and the name of the object was that of a chunk of a huge table."""
+    client = farrow.connect(node.socket)
+    for number, rows in enumerate(["\N{SUPERSCRIPT TWO}", "9" * 3000]):
+        client.put(b"x", f"t/{'0' * 32}/{number:010}", metadata={"rows": rows})
+    parts = visitor.parts()
+    assert parts["state"]["error"] is None
+    assert (parts["tables"], parts["objects"]["rows"]) == ([], 2)
+
+
 def test_a_node_that_ends_is_told_and_one_that_comes_back_is_shown(
     node: Node, visitor: Visitor
 ) -> None:

@@ -39,6 +39,7 @@ ROWS_MAX = 500
 _TEXT_MAX = 1024
 _COUNTERS = ("requests", "sealed_total", "deleted_total", "evicted_total", "spilled_total")
 _PART = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/(?P<number>[0-9]{10})", re.DOTALL)
+_ROWS = re.compile(r"[0-9]{1,20}")
 _FIGURES = (
     "capacity", "used", "free", "largest_free", "granted", "quarantine", "retiring", "objects",
     "objects_max", "objects_retiring", "clients", "clients_max", "holds", "uptime_ms", "pid",
@@ -260,7 +261,8 @@ def _tables(listed: pa.Table) -> list[dict[str, Any]]:
     for row in named.select(["name", "node", "bytes", "metadata"]).to_pylist():
         found = _PART.fullmatch(row["name"])
         rows = dict(row["metadata"] or ()).get("rows", "")
-        if found is None or not rows.isdigit():
+        # Labels are input of anybody who may put.
+        if found is None or not _ROWS.fullmatch(rows):
             continue
         nodes = parts.setdefault((found["table"], found["root"]), {})
         sums = nodes.setdefault(row["node"] or "", [0, 0, 0])
