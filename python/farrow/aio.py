@@ -159,14 +159,16 @@ def _threads() -> ThreadPoolExecutor:
 async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
     """The result of a call on a thread; a cancelled task cancels it, and waits for its end."""
     token = CancelToken()
-    loop = asyncio.get_running_loop()
-    running: asyncio.Future[T] = loop.run_in_executor(threads, token.run, call)
+    job = threads.submit(token.run, call)
+    running: asyncio.Future[T] = asyncio.wrap_future(job)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        token.cancel()
-        await asyncio.wait([running])
-        if not running.cancelled():
-            # Read, so that the loop does not report it: nobody waits for it any more.
-            running.exception()
+        # A call that waits for a thread has not begun.
+        if not job.cancel():
+            token.cancel()
+            await asyncio.wait([running])
+            if not running.cancelled():
+                # Read, so that the loop does not report it: nobody waits for it any more.
+                running.exception()
         raise

@@ -78,6 +78,28 @@ def test_a_cancelled_task_ends_its_call(node: Node) -> None:
     assert time.monotonic() - began < LIMIT_SECONDS
 
 
+def test_a_cancelled_task_does_not_wait_for_a_thread(node: Node) -> None:
+    """Regression test: all threads of a client waited for objects.  A further task, whose call had
+    not begun, was cancelled: it hung until one of the threads was free."""
+
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            gets = (client.get(f"never/{n}", timeout=20.0) for n in range(farrow.aio.THREADS))
+            waiting = [asyncio.create_task(get) for get in gets]
+            late = asyncio.create_task(client.put(b"late", "late"))
+            await asyncio.sleep(0.1)
+            late.cancel()
+            await asyncio.wait([late])
+            assert late.cancelled()
+            assert not any(task.done() for task in waiting)
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+            assert not await client.contains("late")
+
+    asyncio.run(main())
+
+
 def test_events_are_an_asynchronous_iterator(node: Node) -> None:
     async def main() -> list[str | None]:
         async with await farrow.aio.connect(node.socket) as client:
