@@ -17,6 +17,18 @@ from farrow.exceptions import InvalidDescriptor, UnsupportedType
 
 __all__ = ["build", "take_apart", "type_of_text", "type_text"]
 
+# What Python and numpy raise for a text that is no type.
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
 
 def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any, int, int]:
     """Type text, bytes of an item, shape, whether it is in Fortran order, the array itself (a copy
@@ -86,7 +98,7 @@ def _parse(text: str) -> np.dtype:
             dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
         else:
             dtype = np.dtype(text)
-    except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
+    except _MALFORMED as error:
         raise InvalidDescriptor(f"{text!r} is no type of numpy: {error}") from None
     if dtype.hasobject:
         raise InvalidDescriptor(f"{text!r} holds Python objects")

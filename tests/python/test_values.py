@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from farrow import _numpy
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,17 @@ def test_fields_renamed_in_place_are_those_of_one_array(shared: farrow.Client) -
 def test_numpy_refused(shared: farrow.Client, value: object) -> None:
     with pytest.raises(farrow.UnsupportedType):
         shared.put(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no type", "O", "[('a', 'O')]", "[('a', ())]", "[('a',", "[]]", "[1]", "[" * 10_000],
+    ids=lambda text: text[:12],
+)
+def test_the_text_of_no_type_is_refused(text: str) -> None:
+    """Another program wrote the text: an ``IndexError`` of numpy told its reader nothing."""
+    with pytest.raises(farrow.InvalidDescriptor):
+        _numpy.type_of_text(text)
 
 
 @pytest.mark.parametrize(
