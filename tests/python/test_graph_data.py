@@ -285,6 +285,18 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         data.read(tmp_path / "t.parquet")
 
 
+def words(values: list[str | None]) -> pa.Array:
+    """A column whose dictionary has a value for each row."""
+    return pa.DictionaryArray.from_arrays(pa.array(range(len(values)), pa.int8()), values)
+
+
+def test_times_that_are_integers_keep_their_last_digit() -> None:
+    """Regression test: NumPy before 2.1 rounded nanoseconds since 1970 to multiples of 256."""
+    times = [1_700_000_000_000_000_001, 1_700_000_000_000_000_002]
+    table = pa.table({"source": ["a", "b"], "target": ["b", "c"], "timestamp": times})
+    assert data.from_table(table).table["timestamp"].to_pylist() == times
+
+
 @pytest.mark.parametrize(
     ("table", "column"),
     [
@@ -296,6 +308,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"source": ["a"], "target": ["b"], "timestamp": [1], "amount": ["much"]}, "amount"),
         ({"source": ["a"], "target": ["b"], "timestamp": [1], "amount": [float("nan")]}, "amount"),
         ({"source": ["a"], "target": ["b"], "timestamp": [1], "label": [7]}, "label"),
+        ({"source": words(["a", None]), "target": ["b", "c"], "timestamp": [1, 2]}, "source"),
     ],
 )  # fmt: skip
 def test_bad_tables_are_refused(table: dict[str, list[object]], column: str) -> None:

@@ -240,9 +240,10 @@ class Rows:
         column = table.column(name)
         if not _is_text(column.type):
             return self._positive(table, name, role)
-        _check_no_nulls(column, f"column {name!r} ({role})")
         if pa.types.is_dictionary(column.type):
+            # Also a name in the dictionary can be null.
             column = column.cast(column.type.value_type)
+        _check_no_nulls(column, f"column {name!r} ({role})")
         return accounts.encode(column)
 
 

@@ -189,7 +189,7 @@ def from_table(
         _check_extras(extras, table.column_names)
     except ValueError as error:
         raise DataError(str(error)) from error
-    return _graph(table, layout, extras)
+    return _graph(_without_null_words(table, layout), layout, extras)
 
 
 def enlarge(data: Transactions, copies: int) -> Transactions:
@@ -235,6 +235,18 @@ def _check_extras(extras: Sequence[str], names: Sequence[str]) -> None:
     for name in extras:
         if name not in names:
             raise ValueError(f"extras: there is no column {name!r} in {', '.join(names)}")
+
+
+def _without_null_words(table: pa.Table, layout: Layout) -> pa.Table:
+    """The table with plain values where a dictionary has a null, which no index shows as one."""
+    for name in layout.columns:
+        column = table[name]
+        if pa.types.is_dictionary(column.type) and any(
+            chunk.dictionary.null_count for chunk in column.chunks
+        ):
+            plain = column.cast(column.type.value_type)
+            table = table.set_column(table.column_names.index(name), name, plain)
+    return table
 
 
 def _graph(table: pa.Table, layout: Layout, extras: Sequence[str]) -> Transactions:
@@ -326,7 +338,11 @@ def _seconds(table: pa.Table, layout: Layout) -> _Ints:
         limit = 2.0**62 / layout.time_unit
         if len(numbers) and (numbers.max() > limit or numbers.min() < -limit):
             _refuse(name, f"a time beyond {limit:.3g}")
-        return np.floor(numbers).astype(np.int64) * layout.time_unit
+        if pa.types.is_floating(kind):
+            # Not of integers: before NumPy 2.1 they would become float64, which rounds nanoseconds.
+            numbers = np.floor(numbers)
+        whole_times: _Ints = numbers.astype(np.int64) * layout.time_unit
+        return whole_times
     words = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
     words = words.unify_dictionaries()
     if words.num_chunks == 0:
