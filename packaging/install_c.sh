@@ -36,8 +36,9 @@ fi
 
 root=${DESTDIR:-}$prefix
 lib=$root/$libdir
-install -d "$root/bin" "$lib/pkgconfig" "$lib/cmake/Farrow" "$root/include/farrow"
+install -d "$root/bin" "$root/libexec/farrow" "$lib/pkgconfig" "$lib/cmake/Farrow" "$root/include/farrow"
 install -m 755 "$FARROWD" "$root/bin/farrowd"
+install -m 755 packaging/systemd/reload "$root/libexec/farrow/reload"
 install -m 755 "$built/libfarrow_capi.so" "$lib/libfarrow.so.$version"
 install -m 644 "$built/libfarrow_capi.a" "$lib/libfarrow.a"
 ln -sf "libfarrow.so.$version" "$lib/$soname"
@@ -48,7 +49,7 @@ install -m 644 cpp/include/farrow/farrow.h cpp/include/farrow/memory_pool.hpp "$
 for kind in system user; do
     unit=packaging/systemd/$([ "$kind" = system ] || echo user/)farrowd.service
     install -d "$root/lib/systemd/$kind"
-    sed "s,@BIN@,$prefix/bin," "$unit" >"$root/lib/systemd/$kind/farrowd.service"
+    sed "s,@BIN@,$prefix/bin,; s,@LIBEXEC@,$prefix/libexec/farrow," "$unit" >"$root/lib/systemd/$kind/farrowd.service"
 done
 
 # What a static link needs besides: rustc --print native-static-libs.

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+import systemd_service
 from conftest import wait_until
 from farrow import _native
 
@@ -168,6 +169,7 @@ def test_systemd_reads_the_unit(prefix: Path, tmp_path: Path, kind: str) -> None
     text = (prefix / "lib" / "systemd" / kind / "farrowd.service").read_text()
     assert "Type=notify" in text
     assert "FileDescriptorStoreMax=2" in text
+    assert "NotifyAccess=all" in text
     unit = tmp_path / "farrowd.service"
     unit.write_text(text.replace("/opt/farrow/", f"{prefix}/"))
     done = subprocess.run(
@@ -180,6 +182,65 @@ def test_systemd_reads_the_unit(prefix: Path, tmp_path: Path, kind: str) -> None
     # It also says what it finds in other units of the machine.
     said = [line for line in done.stderr.splitlines() if "farrowd" in line]
     assert not said, said
+
+
+# A manager of its own: $1 the folder of the configuration, $2 the name of its control groups;
+# then the command.
+NAMESPACES = """
+for root in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; do
+    if [ -w "$root/cgroup.procs" ]; then
+        mkdir "$root/$2"
+        echo 0 >"$root/$2/cgroup.procs"
+    fi
+done
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/system
+mkdir -m 700 /run/session
+export XDG_CONFIG_HOME=$1 XDG_RUNTIME_DIR=/run/session
+shift 2
+exec "$@"
+"""
+
+
+def remove_groups(group: Path) -> bool:
+    """Remove a control group and those in it; False if one is in use."""
+    try:
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/lib/systemd/systemd").exists(), reason="needs root and systemd"
+)
+def test_a_service_is_upgraded_by_a_reload(prefix: Path, tmp_path: Path) -> None:
+    """Before, systemd took the end of the old node for the end of the service."""
+    units = tmp_path / "systemd" / "user"
+    units.mkdir(parents=True)
+    text = (prefix / "lib" / "systemd" / "user" / "farrowd.service").read_text()
+    (units / "farrowd.service").write_text(text.replace("/opt/farrow/", f"{prefix}/"))
+    env = {key: value for key, value in os.environ.items() if not key.startswith("FARROW_")}
+    own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-euc", NAMESPACES]
+    session = ROOT / "tests" / "python" / "systemd_service.py"
+    group = f"farrow-test-{os.getpid()}"
+    done = subprocess.run(
+        [*own, "bash", tmp_path, group, sys.executable, session, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=env,
+    )
+    for made in list(Path("/sys/fs/cgroup").rglob(group)):
+        # The last process may be leaving.
+        wait_until(lambda made=made: remove_groups(made), f"an empty {made}")
+    if done.returncode == systemd_service.NO_SYSTEMD:
+        pytest.skip(f"systemd does not run here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_path: Path) -> None:

@@ -90,6 +90,15 @@ impl Manager {
         while self.message() != "READY=1" {}
     }
 
+    /// No message has arrived. Call it when no process is about to send one.
+    fn assert_silent(&self) {
+        let mut bytes = [0; 4096];
+        self.socket.set_nonblocking(true).unwrap();
+        let got = self.socket.recv(&mut bytes);
+        self.socket.set_nonblocking(false).unwrap();
+        assert!(got.is_err(), "{}", String::from_utf8_lossy(&bytes));
+    }
+
     fn names(&self) -> Vec<&str> {
         self.stored.iter().map(|(name, _)| name.as_str()).collect()
     }
@@ -148,6 +157,93 @@ fn memory_without_a_name_is_retained_by_the_service_manager_when_all_processes_a
 #[test]
 fn a_service_manager_can_be_the_only_supervisor() {
     memory_is_retained(false);
+}
+
+/// An upgrade inside the service. Before, the service manager took the end of the old node for the end
+/// of the service. The old node also had the memory removed that the new one had just stored: a kill
+/// of everything then lost all objects.
+fn an_upgrade_stays_one_service(is_ours: bool) {
+    let more: &[&str] = if is_ours { &[] } else { &["--unsupervised"] };
+    let mut manager = Manager::new();
+    let mut old = manager.start(more);
+    manager.wait_ready();
+    let client = client_at(&manager.at());
+    client.put(&Value::Bytes(&bytes_of(2, 100_000)), Some("retained")).unwrap();
+    // The next node is given none of them, and stores the same memory again.
+    let stored = std::mem::take(&mut manager.stored);
+    let new = manager.start(&[more, &["--upgrade"]].concat());
+    assert_eq!(manager.message(), format!("MAINPID={}", new.id()));
+    manager.wait_ready();
+    assert!(old.wait().unwrap().success());
+    assert_eq!(manager.names(), ["farrow-control", "farrow-data"]);
+    drop(stored);
+    manager.assert_silent();
+    kill_all(new);
+    let node = manager.start(more);
+    manager.wait_ready();
+    assert_eq!(client.stats().unwrap().node.adopted, 1);
+    let retained = client.get(&"retained".into(), Duration::ZERO).unwrap().view().unwrap();
+    assert_eq!(&retained[..], &bytes_of(2, 100_000)[..]);
+    kill_all(node);
+}
+
+#[test]
+fn an_upgrade_moves_the_service_to_the_next_supervisor() {
+    an_upgrade_stays_one_service(true);
+}
+
+#[test]
+fn an_upgrade_moves_the_service_to_the_next_daemon() {
+    an_upgrade_stays_one_service(false);
+}
+
+/// What `systemctl reload` runs, with the options of the node.
+fn reload(manager: &Manager, more: &[&str]) -> Child {
+    Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/reload"))
+        .arg(common::FARROWD)
+        .args(["--memory", "8M", "--socket"])
+        .arg(manager.at())
+        .args(more)
+        .env("NOTIFY_SOCKET", manager.dir.path().join("notify"))
+        .env_remove("FARROW_MEMORY_DIR")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_reload_ends_when_the_next_node_serves() {
+    for more in [&[][..], &["--unsupervised"]] {
+        let mut manager = Manager::new();
+        let mut old = manager.start(more);
+        manager.wait_ready();
+        let mut script = reload(&manager, more);
+        let message = manager.message();
+        let next: u32 = message.strip_prefix("MAINPID=").unwrap().parse().unwrap();
+        // systemd does not watch a main process that another process is to wait for.
+        assert!(!children(script.id()).contains(&next));
+        assert!(script.wait().unwrap().success());
+        manager.wait_ready();
+        assert!(old.wait().unwrap().success());
+        client_at(&manager.at()).shut_down_node().unwrap();
+        wait_for("the end of the next node", || (!is_there(next)).then_some(())).unwrap();
+    }
+}
+
+#[test]
+fn a_reload_that_fails_leaves_the_service_as_it_was() {
+    let mut manager = Manager::new();
+    let old = manager.start(&[]);
+    manager.wait_ready();
+    let client = client_at(&manager.at());
+    client.put(&Value::Bytes(b"here"), Some("retained")).unwrap();
+    let mut script = reload(&manager, &["--no-such-option"]);
+    assert_eq!(script.wait().unwrap().code(), Some(1));
+    manager.assert_silent();
+    assert_eq!(client.stats().unwrap().node.pid, children(old.id())[0]);
+    assert_eq!(manager.names(), ["farrow-control", "farrow-data"]);
+    kill_all(old);
 }
 
 #[test]

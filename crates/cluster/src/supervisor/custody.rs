@@ -118,10 +118,12 @@ impl Custody {
             if let Some(lock) = &handles.lock {
                 Holder::own(handles.memory.as_ref()).publish(lock);
             }
+            let notifier = Notifier::from_environment();
             if let Some(predecessor) = predecessor {
+                notifier.main_process();
                 upgrade::confirm(predecessor);
             }
-            Notifier::from_environment().ready(handles.memory.as_ref());
+            notifier.ready(handles.memory.as_ref());
             return Ok(());
         };
         let sent = channel.send_with(MessageKind::Ready, handles, predecessor);

@@ -164,6 +164,7 @@ impl Supervisor<'_> {
             Holder::own(self.handles.memory.as_ref()).publish(lock);
         }
         if let Some(predecessor) = &predecessor {
+            self.notifier.main_process();
             upgrade::confirm(predecessor);
         }
         if is_new {
@@ -182,7 +183,9 @@ impl Supervisor<'_> {
     /// The exit code of the node, or `None` to restart the daemon.
     fn verdict(&mut self, status: ExitStatus, served: Option<Duration>) -> Option<i32> {
         if status.success() {
-            self.notifier.forget();
+            if !self.is_succeeded() {
+                self.notifier.forget();
+            }
             return Some(0);
         }
         let by_signal = status.signal();
@@ -219,6 +222,12 @@ impl Supervisor<'_> {
         }
         (self.say)(&format!("farrow node: the daemon {how}: starting it again"));
         None
+    }
+
+    /// Whether another supervisor has taken over. The memory that systemd stores is then its own.
+    fn is_succeeded(&self) -> bool {
+        let holder = Holder::read(&paths::lock_of(&self.options.socket));
+        holder.is_ok_and(|holder| holder.pid != std::process::id())
     }
 
     /// Removes the files that a daemon removes itself when it shuts down in order.

@@ -39,6 +39,12 @@ impl Notifier {
         self.tell("READY=1", None);
     }
 
+    /// Reports that this process is now the main process of the service. Sent before the predecessor
+    /// ends, since systemd takes the end of the main process for the end of the service.
+    pub(crate) fn main_process(&self) {
+        self.tell(&format!("MAINPID={}", std::process::id()), None);
+    }
+
     /// Reports that the node stops on request.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1", None);
