@@ -62,9 +62,9 @@ def test_names_that_differ_in_case_only(raw: RawClient, client: farrow.Client) -
     client.put(pa.table({"n": [2]}), "sales")
     assert raw.query("select n from sales").to_pylist() == [{"n": 2}]
     assert raw.query("select n from Sales").to_pylist() == [{"n": 1}]
-    with pytest.raises(pa.ArrowInvalid, match="may be any"):
+    with pytest.raises(flight.FlightServerError, match="may be any"):
         raw.query("select n from SALES")
-    with pytest.raises(pa.ArrowInvalid, match="in case only"):
+    with pytest.raises(flight.FlightServerError, match="in case only"):
         raw.query('select * from "Sales" join "sales" using (n)')
 
 
@@ -74,7 +74,7 @@ def test_table_expressions_may_have_names_of_objects(raw: RawClient, client: far
     assert raw.query("with bytes as (select 7 as a) from bytes").to_pylist() == [{"a": 7}]
     narrowed = "with numbers as (select n from numbers where n > 1) select sum(n) as s from numbers"
     assert raw.query(narrowed).to_pylist() == [{"s": 5}]
-    with pytest.raises(pa.ArrowInvalid, match="no columns"):
+    with pytest.raises(flight.FlightServerError, match="no columns"):
         raw.query("select * from bytes")
 
 
@@ -194,12 +194,16 @@ REFUSED = [
 
 def test_what_is_no_plain_query_is_refused(raw: RawClient, trades: farrow.HugeTable) -> None:
     """No file is read or written, no setting changes, no memory address is taken."""
+    texts = []
     for sql in REFUSED:
         try:
             found = raw.query(sql)
-        except (pa.ArrowException, flight.FlightError):
+        except flight.FlightError as error:
+            texts.append(str(error))
             continue
         raise AssertionError(f"{sql!r} was not refused: {found}")
+    # Flight adds the traceback of other errors, with paths of the server.
+    assert [text for text in texts if "Traceback" in text] == []
     assert raw.query("select count(*) as c from trades").to_pylist() == [{"c": 2 * ROWS}]
 
 
@@ -207,7 +211,7 @@ def test_updates_are_refused_with_the_reason(raw: RawClient, trades: farrow.Huge
     for name in ("CommandStatementUpdate", "CommandPreparedStatementUpdate"):
         with pytest.raises(flight.FlightUnauthorizedError, match="can only be read"):
             raw.bind(b"insert into trades values (1, 2.0)", chunk(0, 1), name)
-    with pytest.raises(pa.ArrowInvalid, match="CREATE is refused"):
+    with pytest.raises(flight.FlightUnauthorizedError, match="CREATE is refused"):
         raw.query("create table x as select 1")
 
 
@@ -280,10 +284,10 @@ def test_prepared_statements(raw: RawClient, trades: farrow.HugeTable) -> None:
     raw.bind(handle, pa.table({"0": pa.array([], pa.int64()), "1": pa.array([], pa.int64())}))
     assert rows() == []
     raw.bind(handle, pa.table({"0": [3]}))
-    with pytest.raises(pa.ArrowInvalid, match="2 parameters, 1"):
+    with pytest.raises(flight.FlightServerError, match="2 parameters, 1"):
         rows()
     raw.act("ClosePreparedStatement", in_any("ActionClosePreparedStatementRequest", (1, handle)))
-    with pytest.raises(KeyError, match="no such prepared statement"):
+    with pytest.raises(flight.FlightServerError, match="no such prepared statement"):
         rows()
 
 
@@ -302,13 +306,13 @@ def test_prepared_statements_have_limits(raw: RawClient, monkeypatch: pytest.Mon
     handles = [raw.prepare("select ? as a")[0] for _ in range(3)]
     with pytest.raises(flight.FlightUnavailableError, match="3 prepared statements"):
         raw.prepare("select 1")
-    with pytest.raises(pa.ArrowInvalid, match="1025 rows"):
+    with pytest.raises(flight.FlightServerError, match="1025 rows"):
         raw.bind(handles[0], pa.table({"a": range(1025)}))
-    with pytest.raises(pa.ArrowInvalid, match="8388608 B are allowed"):
+    with pytest.raises(flight.FlightServerError, match="8388608 B are allowed"):
         raw.bind(handles[0], pa.table({"a": ["x" * (9 << 20)]}))
     # One that is not used expires, and makes room.
     monkeypatch.setattr(_prepared, "IDLE_SECONDS", 0.0)
-    with pytest.raises(KeyError, match="not used for 0 s"):
+    with pytest.raises(flight.FlightServerError, match="not used for 0 s"):
         raw.bind(handles[0], pa.table({"a": [1]}))
     raw.prepare("select 1")
 
@@ -350,7 +354,7 @@ def test_hostile_messages_are_errors(raw: RawClient) -> None:
         for call in calls:
             try:
                 call(command)
-            except (pa.ArrowException, flight.FlightError, KeyError):
+            except (NotImplementedError, flight.FlightError):
                 continue
             raise AssertionError(f"{call} took {command[:100]!r}")
     assert raw.query("select 1 as one").to_pylist() == [{"one": 1}]
@@ -367,12 +371,12 @@ def test_random_bytes_are_errors(raw: RawClient) -> None:
         data = data[: rng.randrange(len(data) + 1)]
         try:
             raw.info(bytes(data))
-        except (pa.ArrowInvalid, NotImplementedError):
+        except (NotImplementedError, flight.FlightError):
             continue
 
 
 def test_paths_and_other_calls_of_flight_are_errors(raw: RawClient) -> None:
-    with pytest.raises(pa.ArrowInvalid, match="path"):
+    with pytest.raises(flight.FlightServerError, match="path"):
         raw.client.get_flight_info(flight.FlightDescriptor.for_path("trades"), raw.options)
     with pytest.raises(NotImplementedError):
         list(raw.client.list_flights(options=raw.options))

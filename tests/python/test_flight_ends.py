@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 import pytest
@@ -118,7 +117,7 @@ def test_a_query_that_is_cancelled_ends(
     thread.join(LIMIT_SECONDS)
     assert isinstance(errors[0], flight.FlightCancelledError), errors
     until_running(server, 0)
-    with pytest.raises(KeyError, match="no such query"):
+    with pytest.raises(flight.FlightServerError, match="no such query"):
         raw.act("CancelFlightInfo", request)
 
 
@@ -222,7 +221,7 @@ def test_a_table_that_is_dropped_while_it_is_read(
     rest = stream.read_all()
     total = pc.sum(first["n"]).as_py() + pc.sum(rest["n"]).as_py()
     assert total == sum(range(2 * ROWS))
-    with pytest.raises(pa.ArrowInvalid, match="trades"):
+    with pytest.raises(flight.FlightServerError, match="trades"):
         raw.get(ticket).read_all()
 
 

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 
 from farrow._attached import NewestRows, folded, table_names
 from farrow.dataset import dataset
@@ -212,7 +213,8 @@ class Engine:
         """Check that a text is one statement that only reads.
 
         Raises:
-            ArrowInvalid: it is not.
+            FlightUnauthorizedError: it is one that writes.
+            ArrowInvalid: it is none, or several.
             duckdb.Error: it is no SQL.
         """
         statements = connection.extract_statements(sql)
@@ -221,7 +223,7 @@ class Engine:
         [statement] = statements
         kind = statement.type.name
         if kind not in _READING:
-            raise pa.ArrowInvalid(f"{kind} is refused: the tables can only be read")
+            raise flight.FlightUnauthorizedError(f"{kind} is refused: the tables can only be read")
         names = sorted(statement.named_parameters, key=lambda name: (len(name), name))
         return Statement(sql, kind, names)
 

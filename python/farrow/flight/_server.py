@@ -188,19 +188,23 @@ def _answered(method: _Method) -> _Method:
 
 
 def _reported(error: Exception) -> Any:
-    """An error as the client receives it."""
+    """An error as the client receives it.
+
+    Flight sends the traceback of any other error with it: paths of this machine, at length.
+    """
     import duckdb
 
     text = str(error)[:_ERROR_LENGTH_MAX] or type(error).__name__
-    if isinstance(error, (flight.FlightError, pa.ArrowException)):
+    if isinstance(error, flight.FlightError):
         return error
+    if isinstance(error, NotImplementedError):
+        # Drivers look for its code, which no error of Flight has.
+        return pa.ArrowNotImplementedError(text)
     if isinstance(error, Disconnected):
         return flight.FlightUnavailableError(f"the node does not answer: {text}")
-    if isinstance(error, (FarrowError, duckdb.ProgrammingError, duckdb.DataError, Malformed)):
-        return pa.ArrowInvalid(text)
     if isinstance(error, duckdb.PermissionException):
         return flight.FlightUnauthorizedError(text)
-    if isinstance(error, duckdb.Error):
+    if isinstance(error, (FarrowError, duckdb.Error, pa.ArrowException, Malformed)):
         return flight.FlightServerError(text)
     _log.error("a call failed", exc_info=error)
     return flight.FlightInternalError(f"{type(error).__name__}: {text}")
