@@ -17,7 +17,6 @@ environment selects the node.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,8 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 
 import farrow
-from farrow import _chunks, _native
-from farrow.exceptions import FarrowError, InvalidArgument
+from farrow import _blocks, _chunks
+from farrow.exceptions import InvalidArgument
 from farrow.sharing import _references
 from farrow.sharing._ray import setup_worker
 
@@ -45,9 +44,6 @@ _SHARE_OF_NODE = 0.001
 # So many keep all cores at work until the end, though tasks take different times.
 _TASKS_PER_CORE = 4
 
-# A written block waits for the other blocks of its dataset: longer than most jobs.
-_WRITE_LEASE_SECONDS = 3600.0
-
 # How partial results combine: the partial aggregates, and the function that combines them.
 _PARTIALS: dict[str, tuple[tuple[str, str], ...]] = {
     "sum": (("sum", "sum"),),
@@ -56,10 +52,6 @@ _PARTIALS: dict[str, tuple[tuple[str, str], ...]] = {
     "max": (("max", "max"),),
     "mean": (("sum", "sum"), ("count", "sum")),
 }
-
-# Leases of blocks that this process has written; the driver deletes the blocks when it has appended
-# them.
-_written: list[_native.SharedReference] = []
 
 
 def _options(node: str) -> dict[str, Any]:
@@ -196,53 +188,14 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
         """Called by Ray in each task: its number, its node, and references to its blocks."""
         client = _references._client(self._address)
         tables = (BlockAccessor.for_block(block).to_arrow() for block in blocks)
-        parts = [_put_with_lease(client, table) for table in tables if table.num_rows]
-        return ctx.task_idx, client.node, parts
+        found = [_blocks.put_block(client, table) for table in tables if table.num_rows]
+        return ctx.task_idx, client.node, found
 
     def on_write_complete(self, write_result: Any) -> None:
         """Called by Ray on the driver after all tasks."""
-        client = _references._client(self._address)
         ordered = sorted(write_result.write_returns, key=lambda task: task[0])
-        parts = [(part, node) for _, node, parts in ordered for part in parts]
-        if not parts:
-            return
-        tables = [_opened(client, part) for part, _ in parts]
-        schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
-        is_new = not client.contains(self._name)
-        huge = client.huge_table(self._name, schema)
-        try:
-            for table, (_, node) in zip(tables, parts, strict=True):
-                huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
-        except BaseException:
-            # Also a column that is missing in a block, and an interrupt.
-            if is_new:
-                with contextlib.suppress(FarrowError):
-                    huge.drop()
-            raise
-        # The rows belong to the huge table now.
-        del tables
-        client.delete([_object_of(part) for part, _ in parts if isinstance(part, bytes)])
-
-
-def _put_with_lease(client: farrow.Client, table: pa.Table) -> bytes | pa.Table:
-    """A reference to a block in Farrow, which outlives this worker; a small block itself."""
-    reference = client.put(table, wait=10.0)
-    shared = _native.share(client.get(reference), 1, _WRITE_LEASE_SECONDS)
-    client.delete(reference)
-    if shared is None:
-        # No buffer has a page of its own.
-        return table
-    _written.append(shared)
-    return shared.message
-
-
-def _opened(client: farrow.Client, part: bytes | pa.Table) -> pa.Table:
-    return _native.open_shared(client, part) if isinstance(part, bytes) else part
-
-
-def _object_of(message: bytes) -> farrow.ObjectRef:
-    """The object of a reference: its id is last."""
-    return farrow.ObjectRef(message[-16:])
+        blocks = [(block, node) for _, node, found in ordered for block in found]
+        _blocks.append_blocks(_references._client(self._address), self._name, blocks)
 
 
 def aggregate(

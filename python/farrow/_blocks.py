@@ -1,0 +1,91 @@
+"""Blocks that the tasks of a job write, and that its driver appends to a huge table at the end.
+
+A task may end, and its process too, long before the job: each block is an object with a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from farrow import _native
+from farrow.exceptions import FarrowError
+
+__all__ = ["Block", "append_blocks", "drop_blocks", "put_block"]
+
+# A written block waits for the other blocks of its job: longer than most jobs.
+_LEASE_SECONDS = 3600.0
+_WAIT_SECONDS = 10.0
+
+# A reference to a block in the memory of a node; or a small block itself.
+Block: TypeAlias = bytes | pa.Table
+
+# Leases of blocks that this process has written; the driver deletes the blocks when it has appended
+# them.
+_written: list[_native.SharedReference] = []
+
+
+def put_block(client: _native.Client, table: pa.Table) -> Block:
+    """Put a block into the memory of a client's node, so that it outlives this process."""
+    reference = client.put(table, wait=_WAIT_SECONDS)
+    shared = _native.share(client.get(reference), 1, _LEASE_SECONDS)
+    client.delete(reference)
+    if shared is None:
+        # No buffer has a page of its own.
+        return table
+    _written.append(shared)
+    return shared.message
+
+
+def append_blocks(
+    client: _native.Client, name: str, blocks: Sequence[tuple[Block, str]]
+) -> _native.HugeTable | None:
+    """Append blocks to a huge table in their order, without a copy, and drop them.
+
+    If an append fails, a table that this call has created is dropped.  A table that existed keeps
+    the blocks before it.
+
+    Args:
+        client: a client.
+        name: name of the huge table, which is created if it does not exist.
+        blocks: each with the name of its node.
+
+    Returns:
+        The table; None if there are no blocks.
+    """
+    if not blocks:
+        return None
+    tables = [_opened(client, block) for block, _ in blocks]
+    schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
+    is_new = not client.contains(name)
+    huge = client.huge_table(name, schema)
+    try:
+        for table, (_, node) in zip(tables, blocks, strict=True):
+            huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
+    except BaseException:
+        # Also a column that is missing in a block, and an interrupt.
+        if is_new:
+            with contextlib.suppress(FarrowError):
+                huge.drop()
+        raise
+    # The rows belong to the huge table now.
+    del tables
+    drop_blocks(client, [block for block, _ in blocks])
+    return huge
+
+
+def drop_blocks(client: _native.Client, blocks: Sequence[Block]) -> None:
+    """Free the memory of blocks."""
+    client.delete([_object_of(block) for block in blocks if isinstance(block, bytes)])
+
+
+def _opened(client: _native.Client, block: Block) -> pa.Table:
+    return _native.open_shared(client, block) if isinstance(block, bytes) else block
+
+
+def _object_of(message: bytes) -> _native.ObjectRef:
+    """The object of a reference: its id is last."""
+    return _native.ObjectRef(message[-16:])
