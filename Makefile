@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | crates: each sets up what it needs.
+# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -92,6 +92,14 @@ test-ray: $(VENV)/farrow
 	pip install --quiet --group ray
 	python -m pytest tests/python/test_graph_cluster.py tests/python/test_sharing_ray.py tests/python/test_docs.py -k ray
 
+# Spark's data source, and the JDBC driver of Flight SQL. Spark is 400 MB and needs Java 17, which root
+# installs here if there is none.
+test-spark: $(VENV)/farrow
+	pip install --quiet --group spark
+	command -v java >/dev/null || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; }
+	FARROW_SPARK=require python -m pytest tests/python/test_spark.py tests/python/test_flight_jdbc.py tests/python/test_docs.py -k 'spark or jdbc'
+
 # Two virtual machines that share memory; as root it installs what it needs. Debian on x86-64.
 test-vm:
 	$(PYTHON) tests/vm/run.py $(VM)
@@ -130,6 +138,9 @@ bench-many: $(VENV)/farrow
 
 bench-engines: $(VENV)/farrow
 	python bench/engines.py $(BENCH)
+
+bench-tpch: $(VENV)/farrow
+	python bench/tpch.py $(BENCH)
 
 bench-network: $(VENV)/farrow
 	cargo build --quiet --release -p farrow-bench-network
