@@ -108,7 +108,7 @@ def until_running(server: FlightSqlServer, count: int) -> None:
 @pytest.fixture
 def serve(node: Node) -> Iterator[Callable[..., FlightSqlServer]]:
     """Servers with options of their own, ended after the test."""
-    pytest.importorskip("duckdb")
+    pytest.importorskip("duckdb", minversion="2")
     servers: list[FlightSqlServer] = []
 
     def start(**options: Any) -> FlightSqlServer:

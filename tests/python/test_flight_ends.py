@@ -255,6 +255,7 @@ def answers(raw: RawClient, sql: str) -> bool:
 def test_the_command_serves_until_a_signal(
     node: Node, trades: farrow.HugeTable, tmp_path: Path
 ) -> None:
+    pytest.importorskip("duckdb", minversion="2")
     token = tmp_path / "token"
     command = [sys.executable, "-m", "farrow.cli", "flight", "--socket", node.socket]
     options = ["--port", "0", "--token-file", str(token), "--memory", "256MiB"]
@@ -295,6 +296,17 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(farrow.InvalidArgument, match="has no token"):
             token_of(path)
+
+
+def test_an_old_duckdb_is_refused(
+    serve: Callable[..., FlightSqlServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB 1.4 let a query call ``enable_logging``, which writes files, with a locked
+    configuration."""
+    duckdb: Any = pytest.importorskip("duckdb")
+    monkeypatch.setattr(duckdb, "__version__", "1.4.4")
+    with pytest.raises(farrow.InvalidArgument, match=r"DuckDB 2, and 1\.4\.4 is installed"):
+        serve()
 
 
 def test_duckdb_is_an_optional_dependency(

@@ -172,11 +172,21 @@ class Engine:
         tables: the tables of the node.
         memory: bytes that all queries together may use.
         threads: threads of all queries together.
+
+    Raises:
+        InvalidArgument: DuckDB is older than version 2.
+        ImportError: it is not installed.
     """
 
     def __init__(self, tables: TableSource, *, memory: int, threads: int) -> None:
         import duckdb
 
+        # In DuckDB 1.4 a query can call enable_logging(storage = 'file', ...).
+        if int(duckdb.__version__.partition(".")[0]) < 2:
+            raise InvalidArgument(
+                f"queries need DuckDB 2, and {duckdb.__version__} is installed: older versions "
+                "let a query change settings, and so write files"
+            )
         self.tables = tables
         self._lock = threading.Lock()
         limits: dict[str, Any] = {"memory_limit": f"{memory}B", "threads": str(threads)}
@@ -350,7 +360,7 @@ def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
 
 
 def _parameter_types(connection: Any, sql: str) -> dict[str, str]:
-    """Types of parameters by name, as DuckDB 2 tells its own relations; older ones do not."""
+    """Types of parameters by name, as DuckDB tells its own relations; empty if it does not."""
     import duckdb
 
     try:

@@ -70,7 +70,7 @@ class FlightSqlServer:
 
     Raises:
         InvalidArgument: ``host`` can be reached by other machines and there is no certificate, or
-            DuckDB is not installed, or an argument is out of its range.
+            DuckDB 2 is not installed, or an argument is out of its range.
         OSError: the port is taken, or a file cannot be read.
 
     Examples:
