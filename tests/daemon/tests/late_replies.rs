@@ -1,6 +1,10 @@
-//! A daemon that is slow answers a seal after its caller has given up, on a connection that lives on.
-//! The client used to leave the range to its next connection: a refused range stayed granted and
-//! unused, and a sealed object stayed retained for its creator after every delete.
+//! A daemon that is slow answers a request after its caller has given up, on a connection that lives
+//! on. The client makes no further call.
+//!
+//! It used to leave a range with a late seal to its next connection: a refused range stayed granted
+//! and unused, and a sealed object stayed retained for its creator after every delete. What other
+//! late replies brought came back only when the client next read from its connection. What it gave
+//! back while 8 MiB of requests were unsent was dropped without a word.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -21,12 +25,12 @@ fn signal(daemon: &Daemon, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Calls `seal` while the daemon is stopped: the request arrives, and the answer is late.
-fn late<T>(daemon: &Daemon, seal: impl FnOnce() -> Result<T, Error>) {
+/// Calls `call` while the daemon is stopped: the request arrives, and the answer is late.
+fn late<T>(daemon: &Daemon, call: impl FnOnce() -> Result<T, Error>) {
     signal(daemon, Signal::STOP);
-    let sealed = seal();
+    let answer = call();
     signal(daemon, Signal::CONT);
-    let error = sealed.err();
+    let error = answer.err();
     assert!(matches!(error, Some(Error::Timeout { .. })), "{error:?}");
 }
 
@@ -155,5 +159,58 @@ fn a_seal_that_a_kill_lost_frees_its_range() {
     other.delete(&targets).unwrap();
     drop(memory);
     wait_until_free(&other);
+    drop(client);
+}
+
+#[test]
+fn a_late_grant_comes_back_while_its_client_is_idle() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    // No grant is at hand, and the request for one is the first message of a writer without a name.
+    let before = other.stats().unwrap().node.requests;
+    late(&daemon, || client.create(LENGTH as u64, None));
+    let mut asked = 0;
+    // The request for the grant, and the one that returns it.
+    let is_returned = || {
+        asked += 1;
+        (other.stats().unwrap().node.requests == before + asked + 2).then_some(())
+    };
+    wait_for("the return of the grant", is_returned).unwrap();
+    wait_until_free(&other);
+    drop(client);
+}
+
+#[test]
+fn a_name_reserved_by_a_late_reply_is_free_while_its_client_is_idle() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    late(&daemon, || client.create(8, Some("x")));
+    let put = || other.put(&Value::Bytes(b"other"), Some("x")).ok();
+    wait_for("the name", put).unwrap();
+    drop(client);
+}
+
+/// Nothing of it was lost before 8 MiB: it came with the next call.
+#[test]
+fn what_goes_back_while_the_daemon_reads_nothing_arrives() {
+    let daemon = Daemon::start("64MiB", &[]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    let writer = written(&client, &ObjectOptions::named(Some("x")));
+    assert!(other.stats().unwrap().node.granted >= LENGTH as u64);
+    signal(&daemon, Signal::STOP);
+    // Each is a request of 2 MB.
+    for round in 0..6 {
+        let names: Vec<String> = (0..8000).map(|n| format!("{round} {n:0>240}")).collect();
+        let named = names.iter().map(|name| (8, ObjectOptions::named(Some(name.as_str()))));
+        let objects: Vec<_> = named.collect();
+        let error = client.create_many(&objects).err();
+        assert!(matches!(error, Some(Error::Timeout { .. })), "{error:?}");
+    }
+    // The name and the range go back; neither drop waits for the daemon.
+    drop(writer);
+    signal(&daemon, Signal::CONT);
+    wait_until_free(&other);
+    let put = || other.put(&Value::Bytes(b"other"), Some("x")).ok();
+    wait_for("the name", put).unwrap();
     drop(client);
 }

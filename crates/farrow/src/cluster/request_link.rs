@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_store::ObjectId;
-use farrow_wire::link::{Link, LinkError, confused};
+use farrow_wire::link::{Link, LinkError, Notification, confused};
 use farrow_wire::{
     BATCH_ITEMS_MAX, Hello, ImportStep, MemberInfo, PROTOCOL_VERSION, ReplyBody, RequestBody,
     WireTarget,
@@ -28,7 +28,7 @@ pub(crate) struct RequestLink {
     pub(crate) own: Arc<Session>,
     node: String,
     pub(crate) incarnation: u64,
-    pub(crate) link: Link,
+    link: Arc<Link>,
     /// Its slot at the other node: (region uid, slot, nonce).
     slot: (u64, u32, u64),
 }
@@ -53,7 +53,7 @@ impl RequestLink {
         let (link, welcome, _) = Link::connect(&own.socket, hello, Instant::now() + own.timeout)?;
         let slot = (welcome.region_uid, welcome.slot, welcome.nonce);
         let (node, incarnation) = (node.name.clone(), node.incarnation);
-        Ok(Self { own: Arc::clone(own), node, incarnation, link, slot })
+        Ok(Self { own: Arc::clone(own), node, incarnation, link: Arc::new(link), slot })
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -69,7 +69,16 @@ impl RequestLink {
         self.own.check_process()?;
         let deadline = Instant::now() + self.own.timeout;
         let answer = self.link.call_unless(interrupt::current().as_ref(), body, deadline);
-        answer.map_err(|error| self.lost(error))
+        answer.map_err(|error| {
+            // Its reply may still come, and bring what has to be given back.
+            self.own.late.attend(&self.link);
+            self.lost(error)
+        })
+    }
+
+    /// Sends a request whose reply is not needed, without waiting.
+    pub(crate) fn notify(&self, notification: Notification) {
+        self.own.late.notify(&self.link, notification);
     }
 
     /// A connection that ended while the client's own node is there ended at the other node.
@@ -89,7 +98,7 @@ impl RequestLink {
 impl Drop for RequestLink {
     fn drop(&mut self) {
         if self.own.is_own_process() {
-            self.link.tell(RequestBody::Goodbye);
+            self.notify(Notification::Goodbye);
         }
     }
 }
@@ -162,7 +171,7 @@ impl Drop for FarDestination {
         if let Some(name) = self.name.take()
             && self.link.own.is_own_process()
         {
-            self.link.link.tell(RequestBody::Unreserve { names: vec![name] });
+            self.link.notify(Notification::Unreserve(vec![name]));
         }
     }
 }

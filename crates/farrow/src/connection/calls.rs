@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
-use farrow_wire::link::{Link, LinkError, NoReply};
-use farrow_wire::{BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
+use farrow_wire::link::{Link, LinkError, NoReply, Notification};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
 use crate::connection::connect::{Connected, connect};
 use crate::connection::session::{Connection, Identity, Session};
@@ -66,6 +66,8 @@ impl Session {
                 Ok(reply) => return Ok((reply, connection.number)),
                 Err(no_reply) => no_reply,
             };
+            // Its reply may still come, and bring what has to be given back.
+            self.late.attend(&connection.link);
             let sent_on = connection.number;
             body = match (error, again) {
                 (LinkError::Unsent { body, .. }, _) => *body,
@@ -95,9 +97,9 @@ impl Session {
         self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
     }
 
-    /// Sends a message that needs no answer. False if the daemon is gone.
-    pub(crate) fn tell(&self, body: RequestBody) -> bool {
-        self.is_own_process() && lock(&self.link).link.tell(body)
+    /// Sends a request whose reply is not needed, without waiting. False if the daemon is gone.
+    pub(crate) fn notify(&self, notification: Notification) -> bool {
+        self.is_own_process() && self.late.notify(&lock(&self.link).link, notification)
     }
 
     /// Returns unused ranges to the node, if `connection` is still the current one. Otherwise a
@@ -110,7 +112,7 @@ impl Session {
         let current = lock(&self.link);
         if current.number == connection {
             let spans = spans.iter().copied().map(wire_span).collect();
-            current.link.tell(RequestBody::Release { spans });
+            self.late.notify(&current.link, Notification::Release(spans));
         }
     }
 
@@ -186,8 +188,9 @@ impl Session {
         self.extents.reconciled(self);
         self.pool.extents().reconciled(self);
         if self.note_successor() {
-            link.tell(RequestBody::ConfirmEarlier);
+            link.notify(Notification::ConfirmEarlier);
         }
+        self.late.attend(&link);
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(connection)
     }
@@ -203,9 +206,7 @@ impl Session {
         ours.extend(self.pool.extents().reconcile(number, theirs));
         let lost = difference(theirs, &ours);
         if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
-            for spans in lost.chunks(BATCH_ITEMS_MAX) {
-                link.tell(RequestBody::Release { spans: spans.to_vec() });
-            }
+            link.notify(Notification::Release(lost));
         }
         *current = Connection { link, number };
         current.clone()

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
-use farrow_wire::link::confused;
+use farrow_wire::link::{Notification, confused};
 use farrow_wire::{ReplyBody, RequestBody};
 
 use crate::clock::{monotonic_ns, wall_clock_ns};
@@ -128,7 +128,7 @@ impl Session {
     /// Reports that this client holds an object that it sealed, or does not use it.
     pub(crate) fn confirm(&self, id: ObjectId) -> Result<(), Error> {
         let ids = vec![(id.hi, id.lo)];
-        if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
+        if !self.notify(Notification::Confirm(ids.clone())) {
             // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;
         }
@@ -156,7 +156,7 @@ impl Session {
     /// reclaim it.
     pub(crate) fn released(&self, id: ObjectId) {
         if self.is_own_process() && matches!(self.reader.is_there(id), Ok(false)) {
-            self.tell(RequestBody::Reclaim);
+            self.notify(Notification::Reclaim);
         }
     }
 

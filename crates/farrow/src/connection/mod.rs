@@ -5,7 +5,7 @@
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
 //! * `reserved_names`, `reserved_objects`: reservations, which are renewed at the next daemon.
 //! * `sealing`, `pending_holds`: seals whose objects this client does not hold yet.
-//! * `late_seals`: seals whose answers are awaited after their calls.
+//! * `late_queue`: requests whose answers are awaited after their calls, in a thread.
 //! * `local_entries`: pages in which this client writes entries of objects itself.
 //! * `inherited`: memory that forked children may read.
 
@@ -13,7 +13,7 @@ mod calls;
 mod connect;
 mod holds;
 mod inherited;
-pub(crate) mod late_seals;
+pub(crate) mod late_queue;
 pub(crate) mod local_entries;
 mod mapping;
 pub(crate) mod pending_holds;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use farrow_wire::link::Link;
+use farrow_wire::link::{Link, Notification};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::error::Error;
@@ -48,7 +48,7 @@ impl ReservedNames {
         let mut ours = lock(&self.names);
         names.retain(|name| ours.remove(name));
         if !names.is_empty() {
-            node.tell(RequestBody::Unreserve { names });
+            node.notify(Notification::Unreserve(names));
         }
     }
 

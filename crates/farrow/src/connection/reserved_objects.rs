@@ -7,8 +7,7 @@
 use std::sync::Mutex;
 
 use farrow_memory::sync::{AtomicBool, Ordering};
-use farrow_wire::RequestBody;
-use farrow_wire::link::Link;
+use farrow_wire::link::{Link, Notification};
 
 use crate::lock::lock;
 
@@ -36,7 +35,7 @@ impl ReservedObjects {
         let objects = lock(&self.objects);
         self.are_needed.store(are_needed, Ordering::Relaxed);
         if are_needed {
-            link.tell(RequestBody::ReservedObjects { objects: *objects });
+            link.notify(Notification::ReservedObjects(*objects));
         }
         go_over()
     }

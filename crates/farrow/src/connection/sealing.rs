@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use farrow_wire::RequestBody;
+use farrow_wire::link::Notification;
 
 use crate::connection::pending_holds::PendingState;
 use crate::connection::session::Session;
@@ -57,7 +57,7 @@ impl Drop for OpenSeal {
         drop(state);
         if is_due {
             // If this daemon has ended meanwhile, its successor asks again.
-            session.tell(RequestBody::ConfirmEarlier);
+            session.notify(Notification::ConfirmEarlier);
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Proximity, Region, Retired, Span, process_id};
 use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader, UseStamps};
-use farrow_wire::link::Link;
+use farrow_wire::link::{Link, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
 
 use crate::connection::connect::{Connected, connect};
-use crate::connection::late_seals::LateSeals;
+use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
 use crate::connection::pending_holds::PendingHolds;
@@ -77,7 +77,7 @@ pub(crate) struct Session {
     pub(crate) reservations: ReservedNames,
     pub(crate) reserved_objects: ReservedObjects,
     pub(crate) unheld: PendingHolds,
-    pub(crate) late: LateSeals,
+    pub(crate) late: LateQueue,
     pub(crate) inherited: Inherited,
     /// Earlier events do not belong to the client's namespace.
     pub(crate) events_from: u64,
@@ -140,7 +140,7 @@ impl Session {
             reservations: ReservedNames::default(),
             reserved_objects: ReservedObjects::new(welcome.are_objects_limited),
             unheld: PendingHolds::default(),
-            late: LateSeals::default(),
+            late: LateQueue::default(),
             inherited: Inherited::default(),
             uses: UseStamps::new(&region)?,
             region,
@@ -256,8 +256,8 @@ impl Node for Session {
         self.connection_number()
     }
 
-    fn tell(&self, body: RequestBody) -> bool {
-        self.tell(body)
+    fn notify(&self, notification: Notification) -> bool {
+        self.notify(notification)
     }
 
     fn give_back(&self, spans: &[Span], connection: u64) {

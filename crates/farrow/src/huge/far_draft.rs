@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farrow_store::{Metadata, ObjectId};
-use farrow_wire::link::confused;
+use farrow_wire::link::{Notification, confused};
 use farrow_wire::{ImportStep, MemberInfo, ReplyBody, RequestBody};
 
 use crate::api::Client;
@@ -99,8 +99,7 @@ impl Drop for FarDraft {
         }
         let id = self.staged.id();
         if !self.is_sealed {
-            let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
-            self.link.link.tell(RequestBody::Import { origin, step, wait_ms: 0 });
+            self.link.notify(Notification::AbandonImport((id.hi, id.lo)));
         }
         discard(&self.link.own, id);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Region, Retired, Span};
 use farrow_store::Held;
-use farrow_wire::link::PendingReply;
+use farrow_wire::link::{Notification, PendingReply};
 use farrow_wire::{ReplyBody, RequestBody};
 
 use crate::error::Error;
@@ -63,8 +63,8 @@ pub(crate) trait Node {
     /// The number of the current connection.
     fn connection_number(&self) -> u64;
 
-    /// Sends a message that needs no answer. False if the daemon is gone.
-    fn tell(&self, body: RequestBody) -> bool;
+    /// Sends a request whose reply is not needed, without waiting. False if the daemon is gone.
+    fn notify(&self, notification: Notification) -> bool;
 
     /// Returns unused ranges, if `connection` is still the current one.
     fn give_back(&self, spans: &[Span], connection: u64);
@@ -109,8 +109,8 @@ impl<N: Node> Node for Arc<N> {
         (**self).connection_number()
     }
 
-    fn tell(&self, body: RequestBody) -> bool {
-        (**self).tell(body)
+    fn notify(&self, notification: Notification) -> bool {
+        (**self).notify(notification)
     }
 
     fn give_back(&self, spans: &[Span], connection: u64) {

@@ -6,81 +6,70 @@
 //! (`memory/extents/seals.rs`).
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farrow_store::ObjectId;
 use farrow_wire::link::{LinkError, PendingReply};
 
-use crate::connection::late_seals::{LateObject, LateRequest};
+use crate::connection::late_queue::LateWork;
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::lock::lock;
-use crate::memory::extents::SealOutcome;
+use crate::memory::extents::{SealOutcome, SealTicket};
 use crate::objects::delete::delete;
 use crate::objects::seal::{self, Sealed};
 use crate::objects::written::leave_unheld;
 
-/// The thread waits for one answer this long at a time. Meanwhile it retains the connection only.
-const TURN: Duration = Duration::from_millis(100);
+/// A request to seal some objects.
+#[derive(Debug)]
+struct LateSeal {
+    session: Weak<Session>,
+    reply: PendingReply,
+    objects: Vec<LateObject>,
+}
 
-/// Most requests that are watched: as many as calls that end without an answer before the node
-/// answers the first. The others wait for the next connection.
-const LATE_MAX: usize = 4096;
+/// An object whose caller was told that its seal has no answer.
+#[derive(Debug)]
+pub(crate) struct LateObject {
+    /// Its primary block, in the client's extents and not in use.
+    pub(crate) own: Option<SealTicket>,
+    /// Its ranges in the pool's extents, which may be in use.
+    pub(crate) in_use: Vec<SealTicket>,
+    /// Offset of its primary block.
+    pub(crate) block: u64,
+    /// The node retains the object until this client confirms that it holds it.
+    pub(crate) is_held_by_creator: bool,
+    /// Nobody can know of the object, or it is a part of a failed whole: it is deleted.
+    pub(crate) is_unwanted: bool,
+}
 
 /// Waits for the answer to a request in the background, and then concludes its seals.
 pub(crate) fn watch(session: &Arc<Session>, reply: PendingReply, objects: Vec<LateObject>) {
-    let mut state = lock(&session.late.0);
-    if state.requests.len() >= LATE_MAX {
-        return tracing::warn!(requests = LATE_MAX, "too many seals without an answer");
-    }
-    state.requests.push_back(LateRequest { reply, objects });
-    if state.is_watched {
-        return;
-    }
-    let this = Arc::downgrade(session);
-    let thread = std::thread::Builder::new().name("farrow-late".into());
-    match thread.spawn(move || while wait_once(&this) {}) {
-        Ok(_) => state.is_watched = true,
-        // The next such seal tries again; the next connection shows the outcome in any case.
-        Err(error) => tracing::warn!(%error, "no thread waits for the answer to a seal"),
-    }
+    let session_of_seal = Arc::downgrade(session);
+    session.late.add(Box::new(LateSeal { session: session_of_seal, reply, objects }));
 }
 
-/// Waits for one answer for a short time. False: nothing is left to wait for.
-fn wait_once(this: &Weak<Session>) -> bool {
-    let request = {
-        let Some(session) = this.upgrade() else {
-            return false;
-        };
-        let mut state = lock(&session.late.0);
-        let request = state.requests.pop_front();
-        state.is_watched = request.is_some();
-        request
-    };
-    let Some(LateRequest { reply, objects }) = request else {
-        return false;
-    };
-    let answer = reply.receive(Instant::now() + TURN);
-    let Some(session) = this.upgrade() else {
-        return false;
-    };
-    if matches!(answer, Err(LinkError::Timeout { .. })) {
-        lock(&session.late.0).requests.push_back(LateRequest { reply, objects });
-        return true;
-    }
-    let blocks: Vec<u64> = objects.iter().map(|object| object.block).collect();
-    match seal::results(&session, &blocks, answer.map_err(Error::from)) {
-        Ok(results) => {
-            for (object, result) in objects.into_iter().zip(results) {
-                object.conclude(&session, result);
+impl LateWork for LateSeal {
+    fn turn(self: Box<Self>, deadline: Instant) -> Option<Box<dyn LateWork>> {
+        let answer = self.reply.receive(deadline);
+        let session = self.session.upgrade()?;
+        if matches!(answer, Err(LinkError::Timeout { .. })) {
+            return Some(self);
+        }
+        let objects = self.objects;
+        let blocks: Vec<u64> = objects.iter().map(|object| object.block).collect();
+        match seal::results(&session, &blocks, answer.map_err(Error::from)) {
+            Ok(results) => {
+                for (object, result) in objects.into_iter().zip(results) {
+                    object.conclude(&session, result);
+                }
             }
+            Err(unsealed) if unsealed.is_unknown => {
+                tracing::debug!(error = %unsealed.error, "a seal waits for the next connection");
+            }
+            Err(_) => objects.into_iter().for_each(|object| object.refused(&session)),
         }
-        Err(unsealed) if unsealed.is_unknown => {
-            tracing::debug!(error = %unsealed.error, "a seal waits for the next connection");
-        }
-        Err(_) => objects.into_iter().for_each(|object| object.refused(&session)),
+        None
     }
-    true
 }
 
 impl LateObject {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use farrow_wire::link::Notification;
 use farrow_wire::{RequestBody, WAIT_MS_MAX};
 
 use crate::clock::{deadline_after, millis};
@@ -86,7 +87,7 @@ impl Drop for ObjectReservation {
         if session.is_own_process() {
             let mut all = lock(&session.reserved_objects.objects);
             *all = all.saturating_sub(self.objects);
-            session.tell(RequestBody::UnreserveObjects { objects: self.objects });
+            session.notify(Notification::UnreserveObjects(self.objects));
         }
     }
 }

@@ -14,7 +14,6 @@ use farrow_wire::SealItem;
 
 use crate::clock::deadline_after;
 use crate::cluster::request_link::FarDestination;
-use crate::connection::late_seals::LateObject;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
@@ -23,7 +22,7 @@ use crate::memory::extents::{SealOutcome, SealTicket, difference};
 use crate::memory::room::Demand;
 use crate::memory::unused::Unused;
 use crate::objects::block::{metadata_offset, with_metadata};
-use crate::objects::late;
+use crate::objects::late::{self, LateObject};
 use crate::objects::local;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
 use crate::objects::seal::{self, Unsealed};

@@ -6,13 +6,12 @@ use farrow_memory::{Length, Retired, Span};
 use farrow_store::ObjectId;
 use farrow_wire::SealItem;
 
-use crate::connection::late_seals::LateObject;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::background;
 use crate::memory::extents::{SealOutcome, SealTicket, UseGuard};
 use crate::objects::block::metadata_offset;
-use crate::objects::late;
+use crate::objects::late::{self, LateObject};
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::ObjectReservation;
 use crate::objects::seal::{Sealed, Unsealed};

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use farrow_arrow::{COPY_ALIGNMENT, Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
 use farrow_memory::{Address, Span};
 use farrow_store::{Metadata, ObjectId};
+use farrow_wire::link::Notification;
 use farrow_wire::{EXTRA_BLOCKS_MAX, LEASE_LABEL, LEASE_MS_MAX, RequestBody};
 
 use crate::api::Client;
@@ -76,7 +77,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let session = self.session();
         let ids = vec![(self.0.id().hi, self.0.id().lo)];
-        if !session.is_own_process() || session.tell(RequestBody::EndLeases { ids: ids.clone() }) {
+        let notification = Notification::EndLeases(ids.clone());
+        if !session.is_own_process() || session.notify(notification) {
             return;
         }
         // The daemon restarts. A drop must not wait for its successor.

@@ -73,6 +73,10 @@ impl PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread of the parent, for good.
+        if !self.link.is_own_process() {
+            return;
+        }
         let mut state = lock(&self.link.receiving);
         state.waiting.remove(&self.seq);
         state.replies.remove(&self.seq);

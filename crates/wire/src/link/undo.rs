@@ -1,6 +1,7 @@
 //! Returns the resources that a late reply brings after its call has ended.
 
-use crate::{ImportStep, ReplyBody, RequestBody, WireTarget};
+use super::notifications::Notification;
+use crate::{ReplyBody, RequestBody};
 
 /// The resource to give back.
 #[derive(Debug, Clone)]
@@ -34,26 +35,20 @@ impl Undo {
         !matches!(self, Self::Nothing | Self::Keep)
     }
 
-    /// The request that undoes this reply. No caller received the granted range, so nothing was
-    /// written to it and it is released unchanged.
-    pub(super) fn after(self, reply: ReplyBody) -> Option<RequestBody> {
+    /// What undoes this reply. No caller received the granted range, so nothing was written to it
+    /// and it is released unchanged.
+    pub(super) fn after(self, reply: ReplyBody) -> Option<Notification> {
         match (self, reply) {
-            (Self::Grant, ReplyBody::Granted(span)) => {
-                Some(RequestBody::Release { spans: vec![span] })
-            }
+            (Self::Grant, ReplyBody::Granted(span)) => Some(Notification::Release(vec![span])),
             (Self::Grant, ReplyBody::Room(spans)) => {
-                (!spans.is_empty()).then_some(RequestBody::Release { spans })
+                (!spans.is_empty()).then_some(Notification::Release(spans))
             }
             (Self::Reservation(objects), ReplyBody::Done) => {
-                Some(RequestBody::UnreserveObjects { objects })
+                Some(Notification::UnreserveObjects(objects))
             }
-            (Self::Import(_), ReplyBody::Fetched(Some((hi, lo)))) => {
-                Some(RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] })
-            }
-            (Self::Import(origin), ReplyBody::Done) => {
-                Some(RequestBody::Import { origin, step: ImportStep::Abandon, wait_ms: 0 })
-            }
-            (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),
+            (Self::Import(_), ReplyBody::Fetched(Some(id))) => Some(Notification::Delete(vec![id])),
+            (Self::Import(origin), ReplyBody::Done) => Some(Notification::AbandonImport(origin)),
+            (Self::Reserve(names), ReplyBody::Done) => Some(Notification::Unreserve(names)),
             _ => None,
         }
     }

@@ -1,0 +1,122 @@
+//! Replies of the daemon, and the calls that they belong to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::net::RecvFlags;
+
+use super::notifications::Notification;
+use super::undo::Undo;
+use crate::{Reply, ReplyBody, SPIN, WireError};
+
+/// Bytes read at once. Most replies are short, and clearing a larger buffer would cost as much as
+/// the read itself (64 KiB: 1.5 us).
+const READ_BYTES: usize = 8 << 10;
+
+/// Most requests with late replies to undo: more than a client can have in flight at a node.
+const ABANDONED_MAX: usize = 8192;
+
+/// Replies that have arrived, and requests without one.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    /// Requests whose callers wait, or whose replies are kept for them.
+    pub(super) waiting: BTreeSet<u64>,
+    pub(super) replies: BTreeMap<u64, Result<ReplyBody, WireError>>,
+    pub(super) has_reader: bool,
+    /// Bytes of replies that are not complete.
+    pub(super) input: Vec<u8>,
+    /// Why the connection is closed.
+    pub(super) dead: Option<String>,
+    /// Requests whose callers have stopped waiting, and how to undo their late replies.
+    abandoned: BTreeMap<u64, Undo>,
+    /// What undoes the late replies that have arrived.
+    pub(super) undoing: Vec<Notification>,
+}
+
+impl Inbox {
+    /// Whether a reply is awaited only to be undone.
+    pub(super) fn has_abandoned(&self) -> bool {
+        !self.abandoned.is_empty()
+    }
+
+    /// Registers that no caller waits for this reply any more, unless it is kept for one.
+    pub(super) fn abandon(&mut self, seq: u64, undo: Undo) {
+        if matches!(undo, Undo::Keep) {
+            return;
+        }
+        self.waiting.remove(&seq);
+        if undo.is_needed() && self.abandoned.len() < ABANDONED_MAX {
+            self.abandoned.insert(seq, undo);
+        }
+    }
+
+    /// Stores each complete reply for its caller. An error is the reason why the link is dead.
+    pub(super) fn hand_out(&mut self, input: &mut Vec<u8>) -> Result<(), String> {
+        let mut used = 0;
+        let result = loop {
+            match crate::decode::<Reply>(input.get(used..).unwrap_or(&[])) {
+                Ok(Some((reply, bytes))) => {
+                    used += bytes;
+                    if self.waiting.remove(&reply.seq) {
+                        self.replies.insert(reply.seq, reply.body);
+                    } else if let Some(undo) = self.abandoned.remove(&reply.seq)
+                        && let Ok(body) = reply.body
+                    {
+                        self.undoing.extend(undo.after(body));
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error.to_string()),
+            }
+        };
+        input.drain(..used);
+        result
+    }
+}
+
+/// Reads once, for at most the read timeout of the stream. Returns true if a signal ended the read.
+/// An error is the reason why the link is dead.
+pub(super) fn read_some(stream: &UnixStream, input: &mut Vec<u8>) -> Result<bool, String> {
+    let mut bytes = [0; READ_BYTES];
+    let mut reader = stream;
+    let read = match read_at_once(stream, &mut bytes) {
+        None => reader.read(&mut bytes),
+        Some(read) => read,
+    };
+    match read {
+        Ok(0) => Err("the node went away".to_owned()),
+        Ok(count) => {
+            input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
+            Ok(false)
+        }
+        Err(error) if is_pause(&error) => Ok(error.kind() == io::ErrorKind::Interrupted),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Reads input that arrives within [`SPIN`], without sleeping: most replies do.
+fn read_at_once(stream: &UnixStream, bytes: &mut [u8]) -> Option<io::Result<usize>> {
+    let until = Instant::now() + SPIN;
+    loop {
+        match rustix::net::recv(stream, &mut *bytes, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => return Some(Ok(count)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Some(Err(error.into())),
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        // The daemon may need this very core.
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a read ended without input on a connection that lives on.
+pub(super) fn is_pause(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
