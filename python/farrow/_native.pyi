@@ -1158,6 +1158,12 @@ def leftovers(dirs: Sequence[str | PathLike[str]], *, remove: bool = False) -> l
     serves, opens or maps are never included.
     """
 
+def stats_units() -> dict[str, str]:
+    """The unit of each statistic of a node that ``Client.stats`` returns.
+
+    ``"bytes"``, ``"count"``, ``"milliseconds"``, ``"identifier"``, ``"text"`` or ``"structure"``.
+    """
+
 def survey() -> dict[str, Any]:
     """Capabilities of this machine: fabrics, huge pages, cache-line operations, limits."""
 

@@ -333,7 +333,11 @@ def test_preview_and_stat(run, tmp_path: Path) -> None:
     assert len(out.strip().splitlines()) <= 12, "ten lines and a head"
     assert re.search(r"objects +1 of", out)
     assert "capacity" not in out
-    assert "capacity" in run("stat", "--all")[1]
+    everything = run("stat", "--all")[1]
+    assert "capacity" in everything
+    # Only some statistics had a unit: a list beside the others had to name them.
+    assert re.search(r"quarantine +0 B\b", everything)
+    assert re.search(r"buffers_max +[\d.]+ [KMG]iB", everything)
 
 
 def test_stop_ends_the_node(run, node) -> None:

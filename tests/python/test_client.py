@@ -13,6 +13,7 @@ import pytest
 
 import farrow
 from conftest import run_python, wait_until
+from farrow import _native
 
 
 def test_references(client: farrow.Client) -> None:
@@ -130,6 +131,13 @@ def test_list(client: farrow.Client) -> None:
     assert row["kind"] == "bytes"
     assert row["bytes"] == 10
     assert client.list("nothing like it").num_rows == 0
+
+
+def test_every_statistic_of_a_node_has_a_unit(client: farrow.Client) -> None:
+    of_client = {"fabrics", "is_at_agreed_address", "base", "pool_allocated", "pool_refused"}
+    units = _native.stats_units()
+    assert set(units) == set(client.stats()) - of_client
+    assert (units["used"], units["holds"], units["fabric"]) == ("bytes", "count", "text")
 
 
 def test_stats(client: farrow.Client) -> None:

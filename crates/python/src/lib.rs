@@ -77,6 +77,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
     module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;
+    module.add_function(wrap_pyfunction!(node::stats_units, module)?)?;
     module.add_function(wrap_pyfunction!(sharing::share, module)?)?;
     module.add_function(wrap_pyfunction!(sharing::open_shared, module)?)?;
     module.add_function(wrap_pyfunction!(panic_on_purpose, module)?)?;

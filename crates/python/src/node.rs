@@ -3,6 +3,7 @@
 use crate::errors::invalid_argument;
 use crate::lab;
 use crate::plain;
+use farrow::NodeStats;
 use farrow_cluster::node::{MemoryChoice, memory_choice};
 use farrow_memory::copy::CopyPlan;
 use farrow_memory::survey::{Survey, TmpfsSurvey};
@@ -10,6 +11,7 @@ use farrow_memory::timing::{Pages, TimedBuffer};
 use farrow_memory::{Length, WINDOW_BASE};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -21,6 +23,12 @@ const WINDOW_PROBE_BYTES: u64 = 1 << 40;
 #[pyfunction]
 pub fn node_main(py: Python<'_>, args: Vec<OsString>) -> i32 {
     py.detach(|| farrow_cluster::farrowd::main(args))
+}
+
+#[doc = doc!("stats_units")]
+#[pyfunction]
+pub fn stats_units() -> BTreeMap<&'static str, &'static str> {
+    NodeStats::FIELDS.iter().map(|field| (field.name, field.unit.as_str())).collect()
 }
 
 #[doc = doc!("survey")]

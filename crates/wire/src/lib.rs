@@ -21,6 +21,7 @@ mod kinds;
 pub mod link;
 pub mod listener;
 mod members;
+mod node_stats;
 pub mod paths;
 mod reply;
 mod request;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::*;
 pub use members::*;
+pub use node_stats::*;
 pub use reply::*;
 pub use request::*;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Members, Rule, WireError, WireSpan};
+use super::{Members, NodeStats, Rule, WireError, WireSpan};
 
 /// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,103 +242,6 @@ pub struct CellOverview {
     pub held: u64,
     /// Bytes of other objects.
     pub used: u64,
-}
-
-/// Statistics of a node, in bytes unless stated otherwise.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeStats {
-    /// Heap bytes provided.
-    pub capacity: u64,
-    /// Bytes of live objects, rounded up to cache lines.
-    pub used: u64,
-    /// Bytes that can be granted, or between objects.
-    pub free: u64,
-    /// Longest free run of whole pages.
-    pub largest_free: u64,
-    /// Bytes granted to clients and not sealed.
-    pub granted: u64,
-    /// Free bytes in pages that also hold objects.
-    pub fragmented: u64,
-    /// Bytes that a client on another machine could write when it ended without cleanup.
-    pub quarantine: u64,
-    /// Bytes of deleted objects that a client still holds.
-    pub retiring: u64,
-    /// Sealed objects.
-    pub objects: u64,
-    /// Largest number of objects.
-    pub objects_max: u64,
-    /// Deleted objects that a client still holds.
-    pub objects_retiring: u64,
-    /// Clients with a slot.
-    pub clients: u64,
-    /// Largest number of clients.
-    pub clients_max: u64,
-    /// Objects held, summed over clients.
-    pub holds: u64,
-    /// Region uid.
-    pub region_uid: u64,
-    /// Process id of the daemon.
-    pub pid: u32,
-    /// Milliseconds since the daemon started.
-    pub uptime_ms: u64,
-    /// Objects adopted at start from an earlier incarnation.
-    pub adopted: u64,
-    /// Bytes of the heap with prepared pages.
-    pub prepared: u64,
-    /// `shm` or `device`.
-    pub fabric: String,
-    /// `coherent` or `node-local`.
-    pub coherence: String,
-    /// Path or name of the memory, for display.
-    pub memory: String,
-    /// Size of the huge pages that the memory offers; 0: none.
-    pub huge_page_bytes: u64,
-    /// Requests answered since start.
-    pub requests: u64,
-    /// Objects sealed since start.
-    pub sealed_total: u64,
-    /// Objects deleted since start.
-    pub deleted_total: u64,
-    /// Requests that wait for memory.
-    pub waiting: u64,
-    /// Bytes requested by them.
-    pub waiting_bytes: u64,
-    /// Wake-ups of the event loop since start; an idle loop does not wake.
-    pub turns_total: u64,
-    /// Reaction to a shortage of memory: `lru`, `none` or `spill`.
-    pub eviction: String,
-    /// Bytes of held sealed objects.
-    pub held: u64,
-    /// Bytes of pinned objects, held or not.
-    pub pinned: u64,
-    /// Pinned objects.
-    pub objects_pinned: u64,
-    /// Bytes of objects that could be evicted now.
-    pub evictable: u64,
-    /// Objects evicted since start.
-    pub evicted_total: u64,
-    /// Bytes freed by these evictions.
-    pub evicted_bytes_total: u64,
-    /// Bytes of the region's tables in use.
-    pub records: u64,
-    /// Objects that clients sealed by themselves, including deleted ones that are still held.
-    pub client_objects: u64,
-    /// Largest number of such objects.
-    pub client_objects_max: u64,
-    /// Objects that are spilled.
-    pub objects_spilled: u64,
-    /// Bytes of their contents.
-    pub spilled: u64,
-    /// Objects written to files since start, including restored ones.
-    pub spilled_total: u64,
-    /// Objects restored since start.
-    pub restored_total: u64,
-    /// Files that could not be written or read since start.
-    pub spill_failures_total: u64,
-    /// Memory of the daemon in use for requests, replies and waits of clients and other nodes.
-    pub buffers: u64,
-    /// Limit of `buffers`.
-    pub buffers_max: u64,
 }
 
 /// The result of an eviction, and the memory that it could not free.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from farrow._native import stats_units
 from farrow.cli._output import console, grid, human_bytes, human_seconds, print_json
 
 if TYPE_CHECKING:
@@ -74,16 +75,14 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield key, value
 
 
-# Keys of stats() that count bytes without a unit in their name.
-_BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
-_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records", "spilled"}
-_BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
+# Statistics of the client, not of the node, that count bytes.
+_CLIENT_BYTES = {"mapped_writable", "pool_allocated"}
 
 
 def _figure(key: str, value: Any) -> str:
     if key == "base":
         return f"{value:#x}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number and (key in _BYTE_KEYS or key.endswith("bytes")):
+    if is_number and (key in _CLIENT_BYTES or stats_units().get(key) == "bytes"):
         return human_bytes(value)
     return f"{value:,}" if is_number else str(value)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import farrow
+from farrow._native import stats_units
 from farrow.dashboard import _metrics
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ _TEXT_MAX = 1024
 _COUNTERS = ("requests", "sealed_total", "deleted_total", "evicted_total", "spilled_total")
 _PART = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/(?P<number>[0-9]{10})", re.DOTALL)
 _ROWS = re.compile(r"[0-9]{1,20}")
-_FIGURES = (
-    "capacity", "used", "free", "largest_free", "granted", "quarantine", "retiring", "objects",
-    "objects_max", "objects_retiring", "clients", "clients_max", "holds", "uptime_ms", "pid",
-    "fabric", "coherence", "memory", "eviction", "waiting", "held", "pinned", "objects_pinned",
-    "evictable", "evicted_total", "evicted_bytes_total", "client_objects", "objects_spilled",
-    "spilled", "spilled_total", "restored_total", "spill_failures_total", "buffers",
-    "buffers_max",
-)  # fmt: skip
 _ORDERS = {
     "name": "name",
     "kind": "kind",
@@ -139,7 +132,8 @@ class Samples:
         rates = self._rates(now, stats)
         seconds = now - self._before[0] if self._before else INTERVAL_SECONDS
         self._before = (now, stats)
-        figures = {key: stats[key] for key in _FIGURES if key in stats}
+        # The uid of a region is more than a number of JavaScript holds.
+        figures = {key: stats[key] for key in stats_units() if key != "region_uid"}
         self._set("node", {**figures, "address": client.address, "name": client.node or ""})
         self._set("rates", {**rates, "round_trip": took})
         parts = ("free", "granted", "used", "held")

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrow_wire::{MemberInfo, Reach};
 
 use super::lines::{escaped, head, line};
-use crate::protocol::cluster::ClusterNumbers;
+use crate::protocol::cluster::ClusterStats;
 
 /// Limit on nodes with traffic counts: the members of a view, and as many former ones.
 const NODES_MAX: usize = 128;
@@ -88,8 +88,8 @@ impl Traffic {
 }
 
 /// Writes all metrics of the cluster in the text format.
-pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffic) {
-    let ClusterNumbers { members, lease_left_ms, lines, fetched } = numbers;
+pub(crate) fn write(out: &mut String, numbers: &ClusterStats, traffic: &Traffic) {
+    let ClusterStats { members, lease_left_ms, lines, fetched } = numbers;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -194,7 +194,7 @@ mod tests {
         let nodes = vec![node("a", true), node("b", false)];
         let members = Members { epoch: 7, has_lease: true, nodes, ..Members::default() };
         let lines = vec![("b".to_owned(), [3, 4])];
-        let numbers = ClusterNumbers { members, lease_left_ms: 1500, lines, fetched: [5, 600] };
+        let numbers = ClusterStats { members, lease_left_ms: 1500, lines, fetched: [5, 600] };
         let mut traffic = Traffic::default();
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);

@@ -6,10 +6,7 @@ use super::Latencies;
 use super::cluster::{self, Traffic};
 use super::limits::{self, Errors};
 use super::lines::{escaped, head, line};
-use crate::protocol::cluster::ClusterNumbers;
-
-/// A family of one sample without labels: name, type, help, value.
-type Single = (&'static str, &'static str, &'static str, f64);
+use crate::protocol::cluster::ClusterStats;
 
 /// What a scrape shows.
 #[derive(Clone, Copy)]
@@ -21,16 +18,16 @@ pub(crate) struct Measured<'a> {
     /// Whether `/readyz` answers 200.
     pub(crate) is_ready: bool,
     /// `None`: the node has no cluster.
-    pub(crate) of_cluster: Option<(&'a ClusterNumbers, &'a Traffic)>,
+    pub(crate) of_cluster: Option<(&'a ClusterStats, &'a Traffic)>,
 }
 
 /// Writes all metrics of a node, and of its cluster if it has one.
 pub(crate) fn write(measured: Measured<'_>) -> String {
     let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster } = measured;
     let mut out = String::with_capacity(16 << 10);
-    for (name, kind, help, value) in singles(stats) {
-        head(&mut out, name, kind, help);
-        line(&mut out, name, "", value);
+    for (metric, help, value) in stats.metrics() {
+        head(&mut out, metric.name(), metric.kind(), help);
+        line(&mut out, metric.name(), "", value);
     }
     info(&mut out, stats);
     head(&mut out, "farrow_ready", "gauge", "Whether the node is ready, as /readyz answers.");
@@ -55,119 +52,6 @@ pub(crate) fn write(measured: Measured<'_>) -> String {
         cluster::write(&mut out, numbers, traffic);
     }
     out
-}
-
-// Destructured, so that the compiler rejects a forgotten metric.
-fn singles(stats: &NodeStats) -> Vec<Single> {
-    let NodeStats {
-        capacity,
-        used,
-        free,
-        largest_free,
-        granted,
-        fragmented,
-        quarantine,
-        retiring,
-        objects,
-        objects_max,
-        objects_retiring,
-        clients,
-        clients_max,
-        holds,
-        region_uid: _,
-        pid: _,
-        uptime_ms,
-        adopted,
-        prepared,
-        fabric: _,
-        coherence: _,
-        memory: _,
-        huge_page_bytes,
-        requests,
-        sealed_total,
-        deleted_total,
-        waiting,
-        waiting_bytes,
-        turns_total,
-        eviction: _,
-        held,
-        pinned,
-        objects_pinned,
-        evictable,
-        evicted_total,
-        evicted_bytes_total,
-        records,
-        client_objects,
-        client_objects_max,
-        objects_spilled,
-        spilled,
-        spilled_total,
-        restored_total,
-        spill_failures_total,
-        buffers,
-        buffers_max,
-    } = stats;
-    let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
-    let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
-    vec![
-        gauge("farrow_capacity_bytes", "Heap bytes lent.", capacity),
-        gauge("farrow_used_bytes", "Bytes of live objects.", used),
-        gauge("farrow_free_bytes", "Bytes free.", free),
-        gauge("farrow_largest_free_bytes", "Longest free run of whole pages.", largest_free),
-        gauge("farrow_granted_bytes", "Bytes granted and not sealed.", granted),
-        gauge("farrow_fragmented_bytes", "Free bytes in pages with objects.", fragmented),
-        gauge(
-            "farrow_quarantine_bytes",
-            "Bytes that a dead client of another machine could write.",
-            quarantine,
-        ),
-        gauge("farrow_retiring_bytes", "Bytes of deleted objects still held.", retiring),
-        gauge("farrow_objects", "Sealed objects.", objects),
-        gauge("farrow_objects_max", "Limit of objects.", objects_max),
-        gauge(
-            "farrow_client_objects",
-            "Objects that clients sealed without a message.",
-            client_objects,
-        ),
-        gauge("farrow_client_objects_max", "Limit of these objects.", client_objects_max),
-        gauge("farrow_objects_retiring", "Deleted objects still held.", objects_retiring),
-        gauge("farrow_clients", "Clients with a slot.", clients),
-        gauge("farrow_clients_max", "Limit of clients.", clients_max),
-        gauge("farrow_holds", "Objects held, summed over clients.", holds),
-        (
-            "farrow_uptime_seconds",
-            "gauge",
-            "Time since the daemon started.",
-            *uptime_ms as f64 / 1e3,
-        ),
-        gauge("farrow_adopted_objects", "Objects adopted at start.", adopted),
-        gauge("farrow_prepared_bytes", "Heap bytes whose pages are ready.", prepared),
-        gauge("farrow_huge_page_bytes", "Huge page size of the memory; 0: none.", huge_page_bytes),
-        gauge("farrow_waiting_requests", "Requests that wait for memory.", waiting),
-        gauge("farrow_waiting_bytes", "Bytes of requests that wait for memory.", waiting_bytes),
-        gauge("farrow_held_bytes", "Bytes of sealed objects that are held.", held),
-        gauge("farrow_pinned_bytes", "Bytes of pinned objects.", pinned),
-        gauge("farrow_objects_pinned", "Pinned objects.", objects_pinned),
-        gauge("farrow_evictable_bytes", "Bytes that could be evicted now.", evictable),
-        counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
-        counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
-        gauge("farrow_records_bytes", "Bytes of the region's tables in use.", records),
-        gauge("farrow_spilled_objects", "Spilled objects.", objects_spilled),
-        gauge("farrow_spilled_bytes", "Bytes of spilled objects.", spilled),
-        counter("farrow_objects_spilled_total", "Objects written to files.", spilled_total),
-        counter("farrow_objects_restored_total", "Objects restored from files.", restored_total),
-        counter(
-            "farrow_spill_failures_total",
-            "Failures to write or read spill files.",
-            spill_failures_total,
-        ),
-        gauge("farrow_buffers_bytes", "Memory of requests, replies and waits.", buffers),
-        gauge("farrow_buffers_max_bytes", "Limit of this memory.", buffers_max),
-        counter("farrow_requests_total", "Requests answered.", requests),
-        counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
-        counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),
-        counter("farrow_event_loop_turns_total", "Wake-ups of the event loop.", turns_total),
-    ]
 }
 
 /// Non-numeric values are labels of a metric that is always 1.
@@ -224,6 +108,6 @@ mod tests {
         announced.dedup();
         assert_eq!(count, announced.len());
         // Those of namespaces, and what the node is, whether it is ready, its times and its errors.
-        assert_eq!(count, singles(&stats).len() + 5 + 4);
+        assert_eq!(count, stats.metrics().count() + 5 + 4);
     }
 }

@@ -1,6 +1,6 @@
 //! Statistics of a node.
 
-use farrow_store::{StoreError, StoreStats};
+use farrow_store::StoreError;
 use farrow_wire::NodeStats;
 
 use super::state::NodeState;
@@ -30,50 +30,25 @@ impl NodeState {
     ///
     /// The region cannot be read.
     pub fn stats(&self, now_ms: u64) -> Result<NodeStats, StoreError> {
-        let StoreStats {
-            capacity,
-            used,
-            free,
-            largest_free,
-            granted,
-            fragmented,
-            quarantine,
-            retiring,
-            objects,
-            objects_max,
-            objects_retiring,
-            clients,
-            clients_max,
-            holds,
-            held,
-            pinned,
-            objects_pinned,
-            evictable,
-            records,
-            client_objects,
-            client_objects_max,
-            objects_spilled,
-            spilled,
-            ..
-        } = self.home.stats()?;
-        let (buffers, buffers_max) = self.buffers();
+        let store = self.home.stats()?;
+        let (buffers, buffers_max) = self.buffers.totals();
         let residency = self.residency.totals();
         let fabric = self.home.region().fabric();
         Ok(NodeStats {
-            capacity: capacity.0,
-            used: used.0,
-            free: free.0,
-            largest_free: largest_free.0,
-            granted: granted.0,
-            fragmented: fragmented.0,
-            quarantine: quarantine.0,
-            retiring: retiring.0,
-            objects: objects.into(),
-            objects_max: objects_max.into(),
-            objects_retiring: objects_retiring.into(),
-            clients: clients.into(),
-            clients_max: clients_max.into(),
-            holds,
+            capacity: store.capacity.0,
+            used: store.used.0,
+            free: store.free.0,
+            largest_free: store.largest_free.0,
+            granted: store.granted.0,
+            fragmented: store.fragmented.0,
+            quarantine: store.quarantine.0,
+            retiring: store.retiring.0,
+            objects: store.objects.into(),
+            objects_max: store.objects_max.into(),
+            objects_retiring: store.objects_retiring.into(),
+            clients: store.clients.into(),
+            clients_max: store.clients_max.into(),
+            holds: store.holds,
             region_uid: self.home.uid().0,
             pid: self.pid,
             uptime_ms: now_ms.saturating_sub(self.started_ms),
@@ -90,17 +65,17 @@ impl NodeState {
             waiting_bytes: self.admission.waiting_bytes(),
             turns_total: self.turns,
             eviction: self.residency.policy_name().to_owned(),
-            held: held.0,
-            pinned: pinned.0,
-            objects_pinned: objects_pinned.into(),
-            evictable: evictable.0,
+            held: store.held.0,
+            pinned: store.pinned.0,
+            objects_pinned: store.objects_pinned.into(),
+            evictable: store.evictable.0,
             evicted_total: residency.evicted,
             evicted_bytes_total: residency.evicted_bytes,
-            records: records.0,
-            client_objects: client_objects.into(),
-            client_objects_max: client_objects_max.into(),
-            objects_spilled: objects_spilled.into(),
-            spilled: spilled.0,
+            records: store.records.0,
+            client_objects: store.client_objects.into(),
+            client_objects_max: store.client_objects_max.into(),
+            objects_spilled: store.objects_spilled.into(),
+            spilled: store.spilled.0,
             spilled_total: residency.spilled,
             restored_total: residency.restored,
             spill_failures_total: residency.spill_failures,

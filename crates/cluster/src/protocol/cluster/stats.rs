@@ -4,7 +4,7 @@ use farrow_wire::Members;
 
 /// See [`NodeState::cluster_numbers`](crate::protocol::NodeState::cluster_numbers).
 #[derive(Debug, Clone)]
-pub struct ClusterNumbers {
+pub struct ClusterStats {
     /// The members.
     pub members: Members,
     /// Remaining time of this node's lease; 0: it has none.
