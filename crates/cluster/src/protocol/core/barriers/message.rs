@@ -4,7 +4,8 @@ use farrow_membership::Epoch;
 use farrow_wire::{Rights, SyncAsk};
 use serde::{Deserialize, Serialize};
 
-use super::table::{NameState, WaitOutcome};
+use super::name_state::NameState;
+use super::waits::WaitOutcome;
 
 /// The right that a client of a node other than the owner needs.
 pub(in crate::protocol) fn right_for(ask: &SyncAsk) -> Rights {

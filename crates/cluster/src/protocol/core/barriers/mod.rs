@@ -6,16 +6,24 @@
 //! a name to another node, flags and members of barriers move before the new owner answers for the
 //! name (see `moves`). The waiters then ask the new owner.
 
+mod barrier;
+mod budget;
+mod flags;
 mod message;
 mod moves;
 mod moving;
+mod name_state;
+mod received;
 mod requests;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod waits;
 
+pub use barrier::{PARTIES_MAX, Party};
 pub use message::SyncQuestion;
 pub(in crate::protocol) use message::right_for;
+pub use name_state::NameState;
 pub(in crate::protocol) use state::{BarrierContext, Barriers};
-pub use table::{NameState, PARTIES_MAX, Party, WaitOutcome, Waiter};
+pub use waits::{WaitOutcome, Waiter};

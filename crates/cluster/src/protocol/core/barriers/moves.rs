@@ -18,12 +18,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_membership::{Epoch, View};
 use farrow_wire::SyncAsk;
 
+use super::barrier::Party;
 use super::message::SyncQuestion;
 #[cfg(test)]
 use super::moving::MoveMutant;
 use super::moving::{COST_BYTES, Moves};
+use super::name_state::NameState;
 use super::state::{BarrierContext, Barriers};
-use super::table::{NAMES_MAX, NameState, Outcomes, Party};
+use super::table::NAMES_MAX;
+use super::waits::Outcomes;
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
@@ -231,13 +234,13 @@ impl Barriers {
         let inherited = self.moves.inherited.len();
         limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
-        if context.may_hand_over(from, &name) && !self.table.has_come(from, number) {
+        if context.may_hand_over(from, &name) && !self.received.has(from, number) {
             let Moves { inherited, inherited_budget, .. } = &mut self.moves;
             inherited_budget.add(retained.members.len(), || {
                 inherited.values().map(|(_, retained)| retained.members.len()).sum()
             })?;
             inherited.insert(name, (owner, retained));
-            self.table.is_new(from, number);
+            self.received.add(from, number);
         }
         Ok(())
     }
@@ -338,7 +341,7 @@ impl Barriers {
         };
         let number = self.fresh_number();
         let question = Question::Sync(SyncQuestion::Retained { number, name, retained, epoch });
-        context.tell(heir, question);
+        context.notify(heir, question);
     }
 
     /// Whether a message is of a past epoch: its state was sent again in this one.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::{Epoch, Incarnation, Member, View};
 
-use super::table::{EntryBudget, NameState};
+use super::budget::EntryBudget;
+use super::name_state::NameState;
 
 /// Approximate limit of the bytes of a page with more than one name: far below a message.
 pub(super) const PAGE_BYTES_MAX: usize = 256 << 10;

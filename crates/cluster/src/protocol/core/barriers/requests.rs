@@ -3,9 +3,10 @@
 use farrow_store::{NAME_BYTES_MAX, own_name};
 use farrow_wire::{ReplyBody, SyncAsk, WireError};
 
+use super::barrier::{Arrival, Party};
 use super::message::{SyncQuestion, right_for};
 use super::state::{BarrierContext, Barriers, SyncOrigin, SyncWait};
-use super::table::{Arrival, Outcomes, Party, WaitOutcome, Waiter};
+use super::waits::{Outcomes, WaitOutcome, Waiter};
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::context::RequestContext;
@@ -158,7 +159,7 @@ impl Barriers {
                 self.told(number, told, context);
             } else {
                 let question = Question::Sync(SyncQuestion::Told { number, told });
-                context.tell(&node, question);
+                context.notify(&node, question);
             }
         }
     }
@@ -226,7 +227,7 @@ impl Barriers {
             self.table.withdraw(&Waiter { node: wait.owner, number });
         } else {
             let question = Question::Sync(SyncQuestion::Withdrawn { number });
-            context.tell(&wait.owner, question);
+            context.notify(&wait.owner, question);
         }
         true
     }
@@ -244,14 +245,14 @@ impl Barriers {
     ) -> Result<Answer, String> {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
-                if self.table.has_come(from, number) {
+                if self.received.has(from, number) {
                     // The outcome is sent until it is received, even by a former owner. A refusal
                     // would have the request performed twice.
                     return Ok(Answer::Done);
                 }
                 self.check_retained(&name, context.cluster)?;
                 self.check_answers(&ask, context.cluster)?;
-                self.table.is_new(from, number);
+                self.received.add(from, number);
                 if !context.rules.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
                     self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], context);
@@ -275,7 +276,7 @@ impl Barriers {
             }
             SyncQuestion::GivenUp { number } => {
                 // If the request itself is still under way, it is ignored on arrival.
-                self.table.is_new(from, number);
+                self.received.add(from, number);
                 let mut outcomes = Outcomes::new();
                 let waiter = Waiter { node: from.to_owned(), number };
                 self.table.give_up(&waiter, &mut outcomes);
@@ -283,7 +284,7 @@ impl Barriers {
             }
             SyncQuestion::Withdrawn { number } => {
                 // If the request itself is still under way, it is ignored on arrival.
-                self.table.is_new(from, number);
+                self.received.add(from, number);
                 self.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
             SyncQuestion::Retained { number, name, retained, epoch } => {
@@ -352,6 +353,7 @@ impl Barriers {
             self.failed(number, "it owned the name of the wait".to_owned(), context.out);
         }
         self.table.forget(|waiter| lost.contains(&waiter.node));
+        self.received.forget(|node| lost.iter().any(|one| one == node));
         self.ended_elsewhere.retain(|(node, _)| !lost.contains(node));
         self.break_for(|party| lost.contains(&party.node), "its node is lost", context);
     }
@@ -368,6 +370,7 @@ impl Barriers {
             self.end_wait(number, |_| error, context.out);
         }
         self.table.forget(|waiter| waiter.node != own);
+        self.received.forget(|node| node != own);
         self.table.forget_flags();
         self.moves.clear();
         self.ended_elsewhere.clear();
@@ -391,7 +394,7 @@ impl Barriers {
             // All nodes, since barriers move.
             for node in context.cluster.live_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
-                context.tell(&node, question);
+                context.notify(&node, question);
             }
         }
         self.tick_moves(context);
@@ -420,7 +423,7 @@ impl Barriers {
             return self.end_wait(number, |_| error, context.out);
         }
         let question = Question::Sync(SyncQuestion::GivenUp { number });
-        context.tell(&owner, question);
+        context.notify(&owner, question);
         let reason = match refusal {
             Some(why) => format!("it did not take the request: {why}"),
             None => "it did not report the outcome of a wait".to_owned(),

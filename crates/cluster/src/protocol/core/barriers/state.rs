@@ -6,6 +6,7 @@ use farrow_store::NAME_BYTES_MAX;
 use farrow_wire::{Rights, SyncAsk};
 
 use super::moving::Moves;
+use super::received::ReceivedRequests;
 use super::table::SyncTable;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::{OptionalCluster, PeerQuestion, PendingQuestion, Question};
@@ -47,6 +48,7 @@ pub(super) struct SyncOrigin<'a> {
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Barriers {
     pub(super) table: SyncTable,
+    pub(super) received: ReceivedRequests,
     pub(super) waits: BTreeMap<u64, SyncWait>,
     pub(super) next_number: u64,
     /// Clients that arrived at a barrier, on any node.
@@ -87,8 +89,8 @@ pub(in crate::protocol) struct BarrierContext<'a> {
 
 impl BarrierContext<'_> {
     /// Sends a notification that another node must receive.
-    pub(super) fn tell(&mut self, node: &str, question: Question) {
-        self.cluster.tell_node(node, question, self.now_ms, self.out);
+    pub(super) fn notify(&mut self, node: &str, question: Question) {
+        self.cluster.notify(node, question, self.now_ms, self.out);
     }
 
     /// Asks another node, which has one lease for the answer; `false` if it is not known.

@@ -1,286 +1,56 @@
-//! State of barriers and flags at their owner: waiters, members and outcomes.
+//! All barriers and flags that one node owns.
 //!
 //! It knows neither sockets nor sessions: parties on this node and on others are treated alike.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use farrow_membership::NodeName;
-use serde::{Deserialize, Serialize};
+use super::barrier::{Arrival, Barrier, PARTIES_MAX, Party};
+use super::budget::EntryBudget;
+use super::flags::Flags;
+use super::name_state::NameState;
+use super::waits::{Outcomes, WaitOutcome, Waiter};
 
 /// Limit of the barriers of one node, and of its flag words.
 pub const NAMES_MAX: usize = 16_384;
 
-/// Limit of remembered requests of one node, to recognise repetitions: far more than it can have
-/// under way.
-const REMEMBERED_MAX: usize = 4096;
-
-/// Limit of the parties of a barrier.
-pub const PARTIES_MAX: u32 = 4096;
-
-/// Limit of waiting requests and of members of all barriers together, each some 150 B: another node
-/// can claim any number of clients.
-const ENTRIES_MAX: usize = 1 << 18;
-
-/// A waiting request, of any node.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Waiter {
-    /// The node of the client.
-    pub node: String,
-    /// Number of the request there.
-    pub number: u64,
-}
-
-/// A client that takes part in a barrier.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Party {
-    /// Its node.
-    pub node: String,
-    /// Number of the client there.
-    pub client: u64,
-    /// Its process id there, for messages.
-    pub pid: u32,
-}
-
-impl Party {
-    fn label(&self) -> String {
-        if self.node.is_empty() {
-            return format!("process {}", self.pid);
-        }
-        format!("process {} of node {}", self.pid, self.node)
-    }
-}
-
-/// Outcome of a wait.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WaitOutcome {
-    /// All parties arrived.
-    Released,
-    /// Not all parties will arrive.
-    Broken {
-        /// The party at fault.
-        who: String,
-        /// The reason.
-        reason: String,
-    },
-    /// The flags at the end of the wait.
-    Flags {
-        /// All flags of the word.
-        value: u64,
-        /// `false`: the wait timed out.
-        is_met: bool,
-    },
-    /// The request is invalid.
-    Refused(String),
-    /// The owner's rules deny the request to that node.
-    NotGranted,
-    /// Another node owns the name now: the request is to be made there.
-    Moved,
-}
-
-/// A client that arrives at a barrier.
-#[derive(Debug)]
-pub struct Arrival {
-    /// The request to answer.
-    pub waiter: Waiter,
-    /// The client.
-    pub party: Party,
-    /// The barrier breaks at this time unless all parties have arrived.
-    pub deadline_ms: u64,
-}
-
-#[derive(Debug, Default)]
-struct Barrier {
-    parties: u32,
-    arrived: Vec<Arrival>,
-    /// Parties of the last completed round: if one of them ends, the barrier breaks.
-    members: BTreeSet<Party>,
-}
-
-#[derive(Debug)]
-struct FlagWait {
-    waiter: Waiter,
-    mask: u64,
-    deadline_ms: u64,
-}
-
-#[derive(Debug, Default)]
-struct Flags {
-    value: u64,
-    waits: Vec<FlagWait>,
-}
-
-/// A limit of entries that are counted when they are added, and again when the limit seems reached.
-#[derive(Debug, Default)]
-pub(super) struct EntryBudget {
-    /// At least the number of entries.
-    used: usize,
-}
-
-impl EntryBudget {
-    /// Adds entries.
-    ///
-    /// # Errors
-    ///
-    /// There would be too many. `count` counts those that there are.
-    pub(super) fn add(&mut self, more: usize, count: impl FnOnce() -> usize) -> Result<(), String> {
-        if self.used.saturating_add(more) > ENTRIES_MAX {
-            self.used = count();
-        }
-        let used = self.used.saturating_add(more);
-        if used > ENTRIES_MAX {
-            return Err(format!("{used} parties and waits: the limit is {ENTRIES_MAX}"));
-        }
-        self.used = used;
-        Ok(())
-    }
-}
-
-/// All barriers and flags that one node owns.
+/// Barriers and flags by name.
 #[derive(Debug, Default)]
 pub struct SyncTable {
     barriers: BTreeMap<String, Barrier>,
     flags: BTreeMap<String, Flags>,
     budget: EntryBudget,
-    /// Numbers of received requests, by node. At the limit, lower numbers count as received too.
-    came: BTreeMap<String, BTreeSet<u64>>,
 }
-
-/// State that moves to the new owner of a name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameState {
-    /// The flags.
-    pub flags: u64,
-    /// The parties that passed the barrier last.
-    pub members: Vec<Party>,
-}
-
-impl NameState {
-    /// Whether there is no state to move.
-    pub fn is_empty(&self) -> bool {
-        self.flags == 0 && self.members.is_empty()
-    }
-
-    /// Checks state from another node.
-    ///
-    /// # Errors
-    ///
-    /// No barrier has so many members, or no node such a name.
-    pub(super) fn check(&self) -> Result<(), String> {
-        if self.members.len() > PARTIES_MAX as usize {
-            let members = self.members.len();
-            return Err(format!("a barrier of {members} parties: {PARTIES_MAX} are possible"));
-        }
-        let is_name = |party: &Party| party.node.parse::<NodeName>().is_ok();
-        match self.members.iter().find(|party| !is_name(party)) {
-            Some(party) => Err(format!("a party of a node with a name of {} B", party.node.len())),
-            None => Ok(()),
-        }
-    }
-
-    /// Merges state that arrived twice.
-    pub(super) fn add(&mut self, other: Self) {
-        self.flags |= other.flags;
-        let more = other.members.into_iter().filter(|party| !self.members.contains(party));
-        let more: Vec<Party> = more.collect();
-        self.members.extend(more);
-    }
-}
-
-/// Waiters with their outcomes.
-pub type Outcomes = Vec<(Waiter, WaitOutcome)>;
 
 impl SyncTable {
-    /// Whether the request of another node was received before.
-    pub fn has_come(&self, node: &str, number: u64) -> bool {
-        let Some(came) = self.came.get(node) else {
-            return false;
-        };
-        let is_older = came.first().is_some_and(|oldest| number < *oldest);
-        came.contains(&number) || came.len() >= REMEMBERED_MAX && is_older
-    }
-
-    /// Notes the request of another node; `false` if it was received before.
-    pub fn is_new(&mut self, node: &str, number: u64) -> bool {
-        if self.has_come(node, number) {
-            return false;
-        }
-        let came = self.came.entry(node.to_owned()).or_default();
-        came.insert(number);
-        if came.len() > REMEMBERED_MAX {
-            came.pop_first();
-        }
-        true
-    }
-
     /// A party arrives at a barrier.
     pub fn arrive(&mut self, name: &str, parties: u32, arrival: Arrival, out: &mut Outcomes) {
         if parties == 0 || parties > PARTIES_MAX {
             let reason = format!("a barrier of {parties} parties: 1 to {PARTIES_MAX} are possible");
             return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
-        if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
-            let reason = format!("too many barriers: the limit is {NAMES_MAX}");
-            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
+        match self.add_entries(1).and_then(|()| self.barrier_of(name)) {
+            Ok(barrier) => barrier.arrive(parties, arrival, out),
+            Err(reason) => out.push((arrival.waiter, WaitOutcome::Refused(reason))),
         }
-        if let Err(reason) = self.add_entries(1) {
-            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
-        }
-        let barrier = self.barriers.entry(name.to_owned()).or_default();
-        if barrier.arrived.is_empty() {
-            barrier.parties = parties;
-        }
-        if barrier.parties != parties {
-            let others = barrier.parties;
-            let reason = format!("{parties} parties at a barrier where others wait for {others}");
-            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
-        }
-        barrier.arrived.push(arrival);
-        if barrier.arrived.len() < parties as usize {
-            return;
-        }
-        let arrived = std::mem::take(&mut barrier.arrived);
-        barrier.members = arrived.iter().map(|one| one.party.clone()).collect();
-        out.extend(arrived.into_iter().map(|one| (one.waiter, WaitOutcome::Released)));
     }
 
     /// Clients ended, or their node is lost: breaks the barriers that they take part in.
     pub fn leave(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Outcomes) {
-        for barrier in self.barriers.values_mut() {
-            let waiting = barrier.arrived.iter().map(|one| &one.party);
-            let gone = waiting.chain(&barrier.members).find(|party| is_gone(party));
-            let Some(gone) = gone.map(Party::label) else {
-                continue;
-            };
-            barrier.members.retain(|party| !is_gone(party));
-            barrier.arrived.retain(|one| !is_gone(&one.party));
-            barrier.break_up(&gone, why, out);
-        }
+        self.barriers.values_mut().for_each(|barrier| barrier.leave(&is_gone, why, out));
         self.forget_unused();
     }
 
     /// Ends the wait of one request, and breaks its barrier for the others.
     pub fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
-        for barrier in self.barriers.values_mut() {
-            let place = barrier.arrived.iter().position(|one| one.waiter == *waiter);
-            if let Some(place) = place {
-                let gone = barrier.arrived.remove(place).party.label();
-                barrier.break_up(&gone, "it gave up", out);
-            }
-        }
-        for flags in self.flags.values_mut() {
-            flags.waits.retain(|wait| wait.waiter != *waiter);
-        }
+        self.barriers.values_mut().for_each(|barrier| barrier.give_up(waiter, out));
+        self.flags.values_mut().for_each(|flags| flags.forget(|one| one == waiter));
         self.forget_unused();
     }
 
     /// Undoes a waiting request: the others continue to wait.
     pub fn withdraw(&mut self, waiter: &Waiter) {
-        for barrier in self.barriers.values_mut() {
-            barrier.arrived.retain(|one| one.waiter != *waiter);
-        }
-        for flags in self.flags.values_mut() {
-            flags.waits.retain(|wait| wait.waiter != *waiter);
-        }
+        self.barriers.values_mut().for_each(|barrier| barrier.withdraw(waiter));
+        self.flags.values_mut().for_each(|flags| flags.forget(|one| one == waiter));
         self.forget_unused();
     }
 
@@ -297,15 +67,8 @@ impl SyncTable {
         out: &mut Outcomes,
     ) -> Result<u64, String> {
         let flags = self.flags_of(name)?;
-        flags.value = flags.value & !clear | set;
-        let value = flags.value;
-        flags.waits.retain(|wait| {
-            let is_met = value & wait.mask == wait.mask;
-            if is_met {
-                out.push((wait.waiter.clone(), WaitOutcome::Flags { value, is_met }));
-            }
-            !is_met
-        });
+        flags.change(set, clear, out);
+        let value = flags.value();
         self.forget_unused();
         Ok(value)
     }
@@ -319,23 +82,25 @@ impl SyncTable {
         deadline_ms: u64,
         out: &mut Outcomes,
     ) {
-        let flags = match self.add_entries(1).and_then(|()| self.flags_of(name)) {
-            Ok(flags) => flags,
-            Err(reason) => return out.push((waiter, WaitOutcome::Refused(reason))),
-        };
-        let value = flags.value;
-        if value & mask == mask {
-            return out.push((waiter, WaitOutcome::Flags { value, is_met: true }));
+        match self.add_entries(1).and_then(|()| self.flags_of(name)) {
+            Ok(flags) => flags.wait(mask, waiter, deadline_ms, out),
+            Err(reason) => out.push((waiter, WaitOutcome::Refused(reason))),
         }
-        flags.waits.push(FlagWait { waiter, mask, deadline_ms });
     }
 
     fn add_entries(&mut self, more: usize) -> Result<(), String> {
-        let Self { barriers, flags, budget, .. } = self;
+        let Self { barriers, flags, budget } = self;
         budget.add(more, || {
-            let parties = barriers.values().map(|one| one.arrived.len() + one.members.len());
-            parties.chain(flags.values().map(|one| one.waits.len())).sum()
+            let entries = barriers.values().map(Barrier::entries);
+            entries.chain(flags.values().map(Flags::entries)).sum()
         })
+    }
+
+    fn barrier_of(&mut self, name: &str) -> Result<&mut Barrier, String> {
+        if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
+            return Err(format!("too many barriers: the limit is {NAMES_MAX}"));
+        }
+        Ok(self.barriers.entry(name.to_owned()).or_default())
     }
 
     fn flags_of(&mut self, name: &str) -> Result<&mut Flags, String> {
@@ -347,12 +112,12 @@ impl SyncTable {
 
     /// The parties that passed a barrier last.
     pub fn members(&self, name: &str) -> impl Iterator<Item = &Party> {
-        self.barriers.get(name).into_iter().flat_map(|barrier| &barrier.members)
+        self.barriers.get(name).into_iter().flat_map(Barrier::members)
     }
 
     /// The flags that are set, by name.
     pub fn flags(&self) -> impl Iterator<Item = (&str, u64)> {
-        let all = self.flags.iter().map(|(name, flags)| (name.as_str(), flags.value));
+        let all = self.flags.iter().map(|(name, flags)| (name.as_str(), flags.value()));
         all.filter(|(_, value)| *value != 0)
     }
 
@@ -365,10 +130,10 @@ impl SyncTable {
     pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> NameState {
         let barrier = self.barriers.remove(name).unwrap_or_default();
         let flags = self.flags.remove(name).unwrap_or_default();
-        let waiters = barrier.arrived.into_iter().map(|one| one.waiter);
-        let waiters = waiters.chain(flags.waits.into_iter().map(|wait| wait.waiter));
-        out.extend(waiters.map(|waiter| (waiter, WaitOutcome::Moved)));
-        NameState { flags: flags.value, members: barrier.members.into_iter().collect() }
+        let (members, arrived) = barrier.into_parts();
+        let (flags, waiting) = flags.into_parts();
+        out.extend(arrived.chain(waiting).map(|waiter| (waiter, WaitOutcome::Moved)));
+        NameState { flags, members }
     }
 
     /// Takes over the state of a name from another node, before any request for it is answered
@@ -388,78 +153,39 @@ impl SyncTable {
         if retained.members.is_empty() {
             return Ok(());
         }
-        if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
-            return Err(format!("too many barriers: the limit is {NAMES_MAX}"));
-        }
         self.add_entries(retained.members.len())?;
-        let barrier = self.barriers.entry(name.to_owned()).or_default();
-        for party in retained.members {
-            if barrier.members.len() < PARTIES_MAX as usize {
-                barrier.members.insert(party);
-            }
-        }
+        self.barrier_of(name)?.add_members(retained.members);
         Ok(())
     }
 
     /// Forgets waiters whose outcome no client awaits any more.
     pub fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
-        for flags in self.flags.values_mut() {
-            flags.waits.retain(|wait| !is_gone(&wait.waiter));
-        }
-        self.came.retain(|node, _| !is_gone(&Waiter { node: node.clone(), number: 0 }));
+        self.flags.values_mut().for_each(|flags| flags.forget(&is_gone));
         self.forget_unused();
     }
 
     /// Clears all flags; waiters for them continue to wait.
     pub fn forget_flags(&mut self) {
-        self.flags.values_mut().for_each(|flags| flags.value = 0);
+        self.flags.values_mut().for_each(Flags::clear);
         self.forget_unused();
     }
 
     /// When [`Self::tick`] is due.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let barriers = self.barriers.values().flat_map(|one| &one.arrived);
-        let flags = self.flags.values().flat_map(|one| &one.waits);
-        let barriers = barriers.map(|one| one.deadline_ms);
-        barriers.chain(flags.map(|one| one.deadline_ms)).min()
+        let barriers = self.barriers.values().flat_map(Barrier::deadlines_ms);
+        barriers.chain(self.flags.values().flat_map(Flags::deadlines_ms)).min()
     }
 
     /// Ends expired waits. A barrier that one party gives up is broken for all.
     pub fn tick(&mut self, now_ms: u64, out: &mut Outcomes) {
-        for barrier in self.barriers.values_mut() {
-            let late = barrier.arrived.iter().find(|one| one.deadline_ms <= now_ms);
-            let Some(late) = late.map(|one| one.party.label()) else {
-                continue;
-            };
-            let (came, parties) = (barrier.arrived.len(), barrier.parties);
-            let why = format!("its time is over: {came} of {parties} parties came");
-            barrier.break_up(&late, &why, out);
-        }
-        for flags in self.flags.values_mut() {
-            let value = flags.value;
-            flags.waits.retain(|wait| {
-                let is_over = wait.deadline_ms <= now_ms;
-                if is_over {
-                    out.push((wait.waiter.clone(), WaitOutcome::Flags { value, is_met: false }));
-                }
-                !is_over
-            });
-        }
+        self.barriers.values_mut().for_each(|barrier| barrier.tick(now_ms, out));
+        self.flags.values_mut().for_each(|flags| flags.tick(now_ms, out));
         self.forget_unused();
     }
 
     fn forget_unused(&mut self) {
-        self.barriers.retain(|_, one| !one.arrived.is_empty() || !one.members.is_empty());
-        self.flags.retain(|_, one| one.value != 0 || !one.waits.is_empty());
-    }
-}
-
-impl Barrier {
-    fn break_up(&mut self, who: &str, reason: &str, out: &mut Outcomes) {
-        for one in std::mem::take(&mut self.arrived) {
-            let told = WaitOutcome::Broken { who: who.to_owned(), reason: reason.to_owned() };
-            out.push((one.waiter, told));
-        }
+        self.barriers.retain(|_, barrier| barrier.entries() > 0);
+        self.flags.retain(|_, flags| !flags.is_unused());
     }
 }
 
@@ -467,6 +193,7 @@ impl Barrier {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::budget::ENTRIES_MAX;
     use super::*;
 
     fn waiter(number: u64) -> Waiter {
@@ -569,24 +296,6 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_again_is_known_for_long() {
-        let mut table = SyncTable::default();
-        assert!(table.is_new("b", 7) && table.is_new("c", 7) && table.is_new("b", 6));
-        assert!(!table.is_new("b", 7) && !table.is_new("b", 6));
-        for number in 100..100 + REMEMBERED_MAX as u64 {
-            assert!(table.is_new("b", number));
-            assert!(!table.is_new("b", number));
-        }
-        for old in [6, 7, 99] {
-            assert!(!table.is_new("b", old), "{old}");
-        }
-        assert_eq!(table.came["b"].len(), REMEMBERED_MAX);
-        table.forget(|waiter| waiter.node == "b");
-        assert!(table.is_new("b", 7));
-        assert!(!table.is_new("c", 7));
-    }
-
-    #[test]
     fn what_moves_away_is_told_to_all_that_wait() {
         let mut table = SyncTable::default();
         arrive(&mut table, 3, 1, 9);
@@ -669,8 +378,8 @@ mod tests {
                     // Requests of a client that ended need no outcome.
                     let gone: Vec<u64> = (0..asked).filter(|number| {
                         !out.iter().any(|(to, _)| to.number == *number)
-                            && !table.barriers.values().any(|b| {
-                                b.arrived.iter().any(|one| one.waiter.number == *number)
+                            && !table.barriers.values().any(|barrier| {
+                                barrier.waiters().any(|waiter| waiter.number == *number)
                             })
                     }).collect();
                     out.extend(gone.into_iter().map(|n| (waiter(n), WaitOutcome::Released)));

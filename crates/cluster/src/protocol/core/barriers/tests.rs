@@ -220,7 +220,13 @@ impl World {
             Message::Question { incarnation, token, body } => {
                 self.next_asked += 1;
                 self.asked.insert(self.next_asked, (from, token));
-                node.asked(self.next_asked, (NAMES[from], incarnation), &body, now_ms, &mut out);
+                node.on_request(
+                    self.next_asked,
+                    (NAMES[from], incarnation),
+                    &body,
+                    now_ms,
+                    &mut out,
+                );
                 if self.dice.is_some() && self.roll(8) == 0 {
                     // A duplicate, later.
                     let at_ms = now_ms + self.roll(2 * LEASE_MS);
@@ -238,7 +244,7 @@ impl World {
     fn deliver_answer(&mut self, to: usize, token: u64, answer: Result<Vec<u8>, String>) {
         let mut out = Vec::new();
         if let Some(node) = self.nodes.get_mut(&to) {
-            node.answered(token, answer, self.now_ms, &mut out);
+            node.on_response(token, answer, self.now_ms, &mut out);
             self.perform(to, out);
         }
     }

@@ -1,0 +1,153 @@
+//! One barrier: who arrived, and who passed it last.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::waits::{Outcomes, WaitOutcome, Waiter};
+
+/// Limit of the parties of a barrier.
+pub const PARTIES_MAX: u32 = 4096;
+
+/// A client that takes part in a barrier.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Party {
+    /// Its node.
+    pub node: String,
+    /// Number of the client there.
+    pub client: u64,
+    /// Its process id there, for messages.
+    pub pid: u32,
+}
+
+impl Party {
+    pub(super) fn label(&self) -> String {
+        if self.node.is_empty() {
+            return format!("process {}", self.pid);
+        }
+        format!("process {} of node {}", self.pid, self.node)
+    }
+}
+
+/// A client that arrives at a barrier.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The request to answer.
+    pub waiter: Waiter,
+    /// The client.
+    pub party: Party,
+    /// The barrier breaks at this time unless all parties have arrived.
+    pub deadline_ms: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Barrier {
+    parties: u32,
+    arrived: Vec<Arrival>,
+    /// Parties of the last completed round: if one of them ends, the barrier breaks.
+    members: BTreeSet<Party>,
+}
+
+impl Barrier {
+    /// A party arrives. The last one releases all.
+    pub(super) fn arrive(&mut self, parties: u32, arrival: Arrival, out: &mut Outcomes) {
+        if self.arrived.is_empty() {
+            self.parties = parties;
+        }
+        if self.parties != parties {
+            let others = self.parties;
+            let reason = format!("{parties} parties at a barrier where others wait for {others}");
+            return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
+        }
+        self.arrived.push(arrival);
+        if self.arrived.len() < parties as usize {
+            return;
+        }
+        let arrived = std::mem::take(&mut self.arrived);
+        self.members = arrived.iter().map(|one| one.party.clone()).collect();
+        out.extend(arrived.into_iter().map(|one| (one.waiter, WaitOutcome::Released)));
+    }
+
+    /// Clients ended, or their node is lost: breaks the barrier if one of them takes part.
+    pub(super) fn leave(
+        &mut self,
+        is_gone: &impl Fn(&Party) -> bool,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let waiting = self.arrived.iter().map(|one| &one.party);
+        let gone = waiting.chain(&self.members).find(|party| is_gone(party));
+        let Some(gone) = gone.map(Party::label) else {
+            return;
+        };
+        self.members.retain(|party| !is_gone(party));
+        self.arrived.retain(|one| !is_gone(&one.party));
+        self.break_up(&gone, why, out);
+    }
+
+    /// Ends the wait of one request, and breaks the barrier for the others.
+    pub(super) fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
+        let place = self.arrived.iter().position(|one| one.waiter == *waiter);
+        if let Some(place) = place {
+            let gone = self.arrived.remove(place).party.label();
+            self.break_up(&gone, "it gave up", out);
+        }
+    }
+
+    /// Undoes a waiting request: the others continue to wait.
+    pub(super) fn withdraw(&mut self, waiter: &Waiter) {
+        self.arrived.retain(|one| one.waiter != *waiter);
+    }
+
+    /// Breaks the barrier once the wait of a party has expired.
+    pub(super) fn tick(&mut self, now_ms: u64, out: &mut Outcomes) {
+        let late = self.arrived.iter().find(|one| one.deadline_ms <= now_ms);
+        let Some(late) = late.map(|one| one.party.label()) else {
+            return;
+        };
+        let (came, parties) = (self.arrived.len(), self.parties);
+        let why = format!("its time is over: {came} of {parties} parties came");
+        self.break_up(&late, &why, out);
+    }
+
+    fn break_up(&mut self, who: &str, reason: &str, out: &mut Outcomes) {
+        for one in std::mem::take(&mut self.arrived) {
+            let told = WaitOutcome::Broken { who: who.to_owned(), reason: reason.to_owned() };
+            out.push((one.waiter, told));
+        }
+    }
+
+    /// The parties that passed it last.
+    pub(super) fn members(&self) -> impl Iterator<Item = &Party> {
+        self.members.iter()
+    }
+
+    /// Adds parties that passed it at its earlier owner.
+    pub(super) fn add_members(&mut self, members: impl IntoIterator<Item = Party>) {
+        for party in members {
+            if self.members.len() < PARTIES_MAX as usize {
+                self.members.insert(party);
+            }
+        }
+    }
+
+    /// Its members, and the requests that waited.
+    pub(super) fn into_parts(self) -> (Vec<Party>, impl Iterator<Item = Waiter>) {
+        let waiters = self.arrived.into_iter().map(|one| one.waiter);
+        (self.members.into_iter().collect(), waiters)
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.arrived.iter().map(|one| &one.waiter)
+    }
+
+    pub(super) fn deadlines_ms(&self) -> impl Iterator<Item = u64> {
+        self.arrived.iter().map(|one| one.deadline_ms)
+    }
+
+    /// Waiting requests and members.
+    pub(super) fn entries(&self) -> usize {
+        self.arrived.len() + self.members.len()
+    }
+}
