@@ -3,42 +3,31 @@
 //! The node grants ranges ahead of need, so that most allocations cost no message. Surplus ranges
 //! are returned. Ranges are whole pages; only the rest of a page is returned as lines.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use farrow_memory::{Length, MapError, Offset, Span, page_bytes};
-use farrow_store::{Run, SpaceAllocator};
-use farrow_wire::WireSpan;
+use farrow_memory::{MapError, Offset, Span, page_bytes};
+use farrow_store::Run;
 
 use crate::error::Error;
 use crate::lock::lock;
-use crate::memory::node::{FIRST_CONNECTION, Node};
+use crate::memory::node::Node;
 use crate::memory::room::{self, Demand, GROUPS_MAX};
 
+mod ranges;
+mod records;
 mod seals;
 
-use seals::{EndedSeal, PendingSeal};
+use ranges::{all_whole_pages, cut, group_sizes, whole_pages};
+pub(crate) use ranges::{difference, run_span, span_run};
+pub(crate) use records::Granted;
+use records::{AHEAD_BYTES_MAX, ExtentsState};
 pub(crate) use seals::{SealOutcome, SealTicket, UseGuard};
 
-/// The first grant. Later ones double up to the maximum: a client that writes little takes little,
-/// and a client that writes much asks seldom.
-const GRANT_BYTES_FIRST: u64 = 256 << 10;
-
-/// The largest grant beyond need, and the most free bytes that a client retains for its next
-/// allocations.
-const AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// Retained bytes are at most this part of the heap, since no other client can use them.
 const AHEAD_PART_OF_HEAP: u64 = 64;
 
 /// The largest grant to be cut up for small objects: one message for several thousand of them.
 const CUT_BYTES_MAX: u64 = 8 << 20;
-
-/// Free ranges that a client retains.
-const RETAINED_RUNS_MAX: usize = 2;
-
-/// For allocations of this size or more nothing is granted ahead: the message costs less than the
-/// first touch of their pages, and the surplus would fragment the heap.
-const EXACT_BYTES_MIN: u64 = 256 << 10;
 
 /// Ranges of one client, allocated by the page.
 #[derive(Debug)]
@@ -50,49 +39,12 @@ pub(crate) struct Extents {
     state: Mutex<ExtentsState>,
 }
 
-#[derive(Debug)]
-struct ExtentsState {
-    free: SpaceAllocator,
-    /// All ranges that are granted and not sealed by the node, from start to end, merged. Objects
-    /// sealed by this client itself remain part of it.
-    granted: BTreeMap<u64, u64>,
-    /// Ranges with a seal request, by start. A range that is granted again meanwhile was sealed and
-    /// then deleted: it leaves this list, and a late answer to its seal changes nothing.
-    asked: BTreeMap<u64, PendingSeal>,
-    /// Requests that have left that list, to be disposed of without the lock.
-    ended: Vec<EndedSeal>,
-    /// Number of seal requests so far.
-    seals: u64,
-    /// The connection for which `granted` was last compared with the node's records.
-    connection: u64,
-    grant_bytes: u64,
-}
-
-/// The ranges of a grant, and the connection that granted them.
-#[derive(Debug, Clone)]
-pub(crate) struct Granted {
-    pub(crate) ranges: Vec<Span>,
-    pub(crate) connection: u64,
-}
-
 impl Extents {
     /// The extents of a client in this heap, still empty.
     pub(crate) fn new(heap: Span, is_writable: bool) -> Result<Self, Error> {
-        let page = page_bytes();
-        let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
-        let free = SpaceAllocator::with_occupied(all, page, page, [all])
-            .map_err(|error| Error::Protocol(format!("the heap of the node: {error}")))?;
-        let state = ExtentsState {
-            free,
-            granted: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            ended: Vec::new(),
-            seals: 0,
-            connection: FIRST_CONNECTION,
-            grant_bytes: GRANT_BYTES_FIRST,
-        };
-        let ahead_bytes = (heap.length.0 / AHEAD_PART_OF_HEAP).clamp(page, AHEAD_BYTES_MAX);
-        Ok(Self { is_writable, ahead_bytes, state: Mutex::new(state) })
+        let part_of_heap = heap.length.0 / AHEAD_PART_OF_HEAP;
+        let ahead_bytes = part_of_heap.clamp(page_bytes(), AHEAD_BYTES_MAX);
+        Ok(Self { is_writable, ahead_bytes, state: Mutex::new(ExtentsState::new(heap)?) })
     }
 
     /// Whole pages for `bytes`, from memory that is free here or at the node. Evicts nothing.
@@ -401,215 +353,7 @@ impl Extents {
     }
 }
 
-impl ExtentsState {
-    /// Takes pages that are free here.
-    fn take(&mut self, whole: u64) -> Option<Span> {
-        self.free.allocate(whole, alignment_for(whole)).map(run_span)
-    }
-
-    /// The size of the grant to request for `whole` bytes.
-    fn want(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
-        if whole >= EXACT_BYTES_MIN {
-            return whole;
-        }
-        self.want_ahead(whole, ahead_bytes)
-    }
-
-    fn want_ahead(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
-        let want = self.grant_bytes.min(ahead_bytes).max(whole);
-        self.grant_bytes = (self.grant_bytes * 2).min(AHEAD_BYTES_MAX);
-        want
-    }
-
-    /// Records a grant. False: the records were compared with the node's since, and the comparison
-    /// returned the ranges.
-    fn accept(&mut self, granted: &Granted) -> bool {
-        let is_valid = granted.connection == self.connection;
-        if is_valid {
-            granted.ranges.iter().for_each(|range| self.insert_granted(*range));
-        }
-        is_valid
-    }
-
-    /// Removes ranges from the records. Returns the connection on which to release them.
-    fn let_go(&mut self, spans: &[Span]) -> u64 {
-        spans.iter().for_each(|span| self.remove_granted(*span));
-        self.connection
-    }
-
-    /// Takes the first `whole` bytes of a new grant; the rest becomes free.
-    fn hand_out(&mut self, granted: Span, whole: u64) -> Span {
-        let (head, tail) = split(granted, whole);
-        if let Some(tail) = tail {
-            let _ = self.free.free(span_run(tail));
-        }
-        head
-    }
-
-    fn insert_granted(&mut self, span: Span) {
-        // A range that was sealed, and deleted since, may be granted again.
-        self.remove_granted(span);
-        self.end_seals(span);
-        let Run { mut start, mut end } = span_run(span);
-        if let Some((before, stop)) = self.granted.range(..start).next_back()
-            && *stop == start
-        {
-            start = *before;
-        }
-        if let Some(stop) = self.granted.remove(&end) {
-            end = stop;
-        }
-        self.granted.insert(start, end);
-    }
-
-    fn remove_granted(&mut self, span: Span) {
-        let Run { start, end } = span_run(span);
-        let touched: Vec<(u64, u64)> = self
-            .granted
-            .range(..end)
-            .rev()
-            .take_while(|(_, stop)| **stop > start)
-            .map(|(from, stop)| (*from, *stop))
-            .collect();
-        for (from, stop) in touched {
-            self.granted.remove(&from);
-            if from < start {
-                self.granted.insert(from, start);
-            }
-            if stop > end {
-                self.granted.insert(end, stop);
-            }
-        }
-    }
-
-    /// Takes out free ranges beyond those worth retaining. The longest that fit are retained, and
-    /// only a few: each one fragments the heap.
-    fn surplus(&mut self, retained: u64) -> Vec<Span> {
-        let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
-        runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.length));
-        let (mut count, mut bytes) = (0, 0);
-        runs.retain(|run| {
-            let is_retained = count < RETAINED_RUNS_MAX && bytes + run.length.0 <= retained;
-            if is_retained {
-                (count, bytes) = (count + 1, bytes + run.length.0);
-            }
-            !is_retained
-        });
-        runs.retain(|run| self.free.claim(span_run(*run)));
-        runs
-    }
-}
-
-fn whole_pages(bytes: u64) -> Result<u64, Error> {
-    let too_much = || Error::InvalidArgument(format!("{bytes} B are more than memory can hold"));
-    bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(too_much)
-}
-
-fn all_whole_pages(sizes: &[u64]) -> Result<Vec<u64>, Error> {
-    let whole: Vec<u64> = sizes.iter().map(|size| whole_pages(*size)).collect::<Result<_, _>>()?;
-    let all = whole.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
-    whole_pages(all.unwrap_or(u64::MAX)).map(|_| whole)
-}
-
-/// Cuts a range into parts of these sizes, in order; the last part includes the remainder.
-fn cut(range: Span, sizes: &[u64]) -> Vec<Span> {
-    let mut left = range;
-    let mut spans: Vec<Span> = Vec::with_capacity(sizes.len());
-    for size in sizes {
-        let (head, rest) = split(left, *size);
-        spans.push(head);
-        left = rest.unwrap_or(Span { length: Length(0), ..left });
-    }
-    if let Some(last) = spans.last_mut() {
-        last.length.0 += left.length.0;
-    }
-    spans
-}
-
-/// The total size of each group.
-fn group_sizes(sizes: &[u64], groups: &[usize]) -> Vec<u64> {
-    let mut left = sizes.iter();
-    groups.iter().map(|count| left.by_ref().take(*count).sum()).collect()
-}
-
-/// Ranges of a huge page or more are aligned to one where that costs nothing.
-fn alignment_for(bytes: u64) -> u64 {
-    if bytes >= farrow_store::HUGE_GRANT_BYTES { farrow_store::HUGE_GRANT_BYTES } else { 1 }
-}
-
-fn split(span: Span, bytes: u64) -> (Span, Option<Span>) {
-    let head = Span { offset: span.offset, length: Length(bytes.min(span.length.0)) };
-    let rest = span.length.0.saturating_sub(bytes);
-    let offset = Offset(span.offset.0 + head.length.0);
-    (head, (rest > 0).then_some(Span { offset, length: Length(rest) }))
-}
-
-pub(crate) fn run_span(run: Run) -> Span {
-    Span { offset: Offset(run.start), length: Length(run.end.saturating_sub(run.start)) }
-}
-
-pub(crate) fn span_run(span: Span) -> Run {
-    Run { start: span.offset.0, end: span.offset.0.saturating_add(span.length.0) }
-}
-
-/// The parts of `theirs` that are in none of `ours`.
-pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
-    let mut ours: Vec<Run> = ours.iter().copied().map(span_run).collect();
-    ours.sort_unstable();
-    let mut left = Vec::new();
-    for span in theirs {
-        let Run { mut start, end } = span_run(*span);
-        for our in &ours {
-            if our.end <= start || our.start >= end {
-                continue;
-            }
-            if our.start > start {
-                left.push((start, our.start - start));
-            }
-            start = start.max(our.end);
-        }
-        if start < end {
-            left.push((start, end - start));
-        }
-    }
-    left
-}
-
 #[cfg(test)]
 mod models;
 #[cfg(test)]
 mod orders;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(start: u64, end: u64) -> Span {
-        run_span(Run { start, end })
-    }
-
-    #[test]
-    fn what_the_node_granted_and_we_do_not_know_is_found() {
-        let ours = [of(10, 20), of(30, 40)];
-        assert_eq!(difference(&[of(10, 20)], &ours), []);
-        assert_eq!(difference(&[of(0, 50)], &ours), [(0, 10), (20, 10), (40, 10)]);
-        assert_eq!(difference(&[of(15, 35)], &ours), [(20, 10)]);
-        assert_eq!(difference(&[of(1, 2), of(38, 45)], &ours), [(1, 1), (40, 5)]);
-    }
-
-    #[test]
-    fn granted_ranges_merge_and_are_cut() {
-        let heap = of(0, 64 * page_bytes());
-        let extents = Extents::new(heap, false).unwrap();
-        let mut state = lock(&extents.state);
-        state.insert_granted(of(0, 10));
-        state.insert_granted(of(20, 30));
-        state.insert_granted(of(10, 20));
-        assert_eq!(state.granted, BTreeMap::from([(0, 30)]));
-        state.remove_granted(of(5, 8));
-        state.remove_granted(of(25, 30));
-        assert_eq!(state.granted, BTreeMap::from([(0, 5), (8, 25)]));
-        state.remove_granted(of(0, 30));
-        assert!(state.granted.is_empty());
-    }
-}

@@ -1,6 +1,7 @@
 //! Threads of a client that take and give back pages, in every order that their lock allows: no
 //! page is handed out twice or lost.
 
+use farrow_memory::Length;
 use farrow_memory::sync::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;

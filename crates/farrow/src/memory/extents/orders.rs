@@ -4,7 +4,10 @@
 //! client uses is ever owned by the node or another client, only granted pages are given back, and
 //! in the end the client knows all of them.
 
+use farrow_memory::Length;
+
 use super::*;
+use crate::memory::node::FIRST_CONNECTION;
 
 const PAGES: usize = 6;
 const THREADS: usize = 3;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use farrow_memory::Span;
 use farrow_store::{Held, Run};
 
-use super::{ExtentsState, difference, run_span, span_run};
+use super::ranges::{difference, run_span, span_run};
+use super::records::ExtentsState;
 use crate::memory::node::Node;
 
 /// Lives for as long as bytes of a range may be in use without a hold.
