@@ -204,7 +204,7 @@ impl Node {
         let spill = spill.transpose()?;
         state.set_quotas(options.quotas);
         let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
-        state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
+        state.buffers_mut().set_max(options.buffers_max.0.saturating_sub(of_peers));
         state.resume_from(&found.inheritance);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());

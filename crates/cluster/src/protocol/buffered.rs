@@ -3,7 +3,7 @@
 use farrow_store::ClientSlot;
 use farrow_wire::{RequestBody, WireError};
 
-use super::core::buffers::{BUFFERS_BYTES_MIN, SessionBuffers};
+use super::core::buffers::{Buffers, SessionBuffers};
 use super::identity::SessionId;
 use super::state::NodeState;
 
@@ -11,49 +11,20 @@ use super::state::NodeState;
 const NAME_COST_BYTES: usize = 64;
 
 impl NodeState {
-    /// Sets the memory that all clients and other nodes together may occupy.
-    pub fn set_buffers_max(&mut self, bytes: u64) {
-        let bytes = bytes.max(BUFFERS_BYTES_MIN);
-        self.buffers.max = usize::try_from(bytes).unwrap_or(usize::MAX);
+    /// The bytes of all sessions.
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
-    /// Bytes held now, and their limit.
-    pub fn buffers(&self) -> (u64, u64) {
-        let (of_peers, of_peers_max) = self.buffers.of_peers;
-        ((self.buffers.total + of_peers) as u64, (self.buffers.max + of_peers_max) as u64)
-    }
-
-    /// Notes the bytes of unprocessed messages of other nodes, and their limit.
-    pub fn note_peers_buffered(&mut self, of_peers: (usize, usize)) {
-        self.buffers.of_peers = of_peers;
+    /// As [`Self::buffers`], to set limits and bytes of others than clients.
+    pub(crate) fn buffers_mut(&mut self) -> &mut Buffers {
+        &mut self.buffers
     }
 
     /// Notes the bytes of requests and replies that a session buffers now.
     pub fn note_buffered(&mut self, session: SessionId, buffered: usize) {
         let waiting = self.waiting_bytes(session);
         self.buffers.set(session, SessionBuffers { buffered, waiting });
-    }
-
-    /// Whether a session may buffer `more` bytes more.
-    pub fn may_buffer(&self, session: SessionId, more: usize) -> bool {
-        self.buffers.may_buffer(session, more)
-    }
-
-    /// Bytes of unread replies above which a session is no longer served.
-    pub fn replies_max(&self, max: usize) -> usize {
-        let is_scarce = self.buffers.total > self.buffers.max / 2;
-        if is_scarce { max.min(self.buffers.share() / 2) } else { max }
-    }
-
-    /// While the total is exceeded: the session to displace, and the error for it.
-    pub fn to_displace(&self) -> Option<(SessionId, WireError)> {
-        let session = self.buffers.over()?;
-        Some((session, self.buffers.refused(session, 0)))
-    }
-
-    /// The error for a session whose request got no room in time.
-    pub fn no_room_to_buffer(&self, session: SessionId, more: usize) -> WireError {
-        self.buffers.refused(session, more)
     }
 
     /// Bytes that wait for a session: requests, and the names of its client.
@@ -91,10 +62,5 @@ impl NodeState {
             true => Ok(()),
             false => Err(self.buffers.refused(session, more)),
         }
-    }
-
-    /// Forgets the buffers of an ended session.
-    pub(super) fn forget_buffers(&mut self, session: SessionId) {
-        self.buffers.set(session, SessionBuffers::default());
     }
 }

@@ -9,7 +9,7 @@ use super::state::NodeState;
 impl NodeState {
     /// Deletes what a client that has ended sealed only to have it brought to other nodes.
     pub(super) fn drop_staged(&mut self, slot: ClientSlot) {
-        for id in self.staged.remove(&slot).unwrap_or_default() {
+        for id in self.staged.take(slot) {
             self.home.confirm(slot, id);
             match self.home.delete(Target::Id(id)) {
                 Ok(deleted) => self.residency.deleted(deleted.id, deleted.was_spilled),
@@ -42,10 +42,7 @@ impl NodeState {
 
     pub(super) fn note_deleted(&mut self, deleted: Deleted) {
         self.residency.deleted(deleted.id, deleted.was_spilled);
-        self.staged.retain(|_, staged| {
-            staged.remove(&deleted.id);
-            !staged.is_empty()
-        });
+        self.staged.forget(deleted.id);
         self.leases.forget(deleted.id);
         self.counts.deleted += 1;
     }

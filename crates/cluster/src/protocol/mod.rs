@@ -22,7 +22,6 @@ mod grants;
 mod handover;
 mod hello;
 mod identity;
-mod leases;
 mod namespaces;
 mod node;
 mod overview;

@@ -11,6 +11,7 @@ use super::core::quota::ReservationRequest;
 use super::core::reclaim::reclaim;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
+use super::overview::overview;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 use super::spill_job::SpillDone;
 use super::state::NodeState;
@@ -27,7 +28,7 @@ impl NodeState {
     /// reports its end. `is_alive` states that the server can watch it.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         let session = self.clients.closed(id)?;
-        self.forget_buffers(id);
+        self.buffers.forget(id);
         if session.is_introduced() {
             // A connection that was never admitted has nothing waiting, so its end stays cheap.
             self.waits.forget(id);
@@ -36,8 +37,7 @@ impl NodeState {
             self.quota.reservations.forget(id);
             self.residency.forget(id);
             self.replicas.forget(id);
-            self.watches.forget(id);
-            self.show_fewer_watched();
+            self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id);
             self.cluster.forget_lookups(id);
         }
@@ -103,7 +103,7 @@ impl NodeState {
         self.reclaim.tick(&mut self.home, now_ms);
         self.release_in_doubt(now_ms);
         self.end_unmapped_orphans(now_ms);
-        self.tick_leases(now_ms, out);
+        self.delete_leased(now_ms, out);
         self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
         let (barriers, mut context) = self.barriers(now_ms, out);
@@ -113,8 +113,8 @@ impl NodeState {
         self.serve_waiting(now_ms, out);
         self.quota.serve(&mut self.home, now_ms, out);
         self.residency.take_jobs(out);
-        self.tell_watchers(out);
-        self.expire_watches(now_ms, out);
+        self.watches.notify(&self.home, &mut self.fan_out, out);
+        self.watches.expire(&mut self.home, now_ms, &mut self.fan_out, out);
     }
 
     /// Handles the result of work on a file.
@@ -128,7 +128,7 @@ impl NodeState {
     /// Answers all waiting requests with the end of the node.
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
-        self.stop_watches(out);
+        self.watches.stop(out);
         self.fan_out.drain(out);
         for wait in self.waits.drain() {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
@@ -156,7 +156,7 @@ impl NodeState {
         self.home.set_time(wall_ns);
         self.answer(session, request, now_ms, out);
         self.residency.take_jobs(out);
-        self.tell_watchers(out);
+        self.watches.notify(&self.home, &mut self.fan_out, out);
     }
 
     /// Grants memory. `None`: the answer follows later.
@@ -223,7 +223,7 @@ impl NodeState {
                     Err(error) => return out.push(answer_to(session, seq, Err(error))),
                 }
             }
-            (Some(node), body) => match self.carry((session, seq), peer, node, body) {
+            (Some(node), body) => match self.forward_client((session, seq), peer, node, body) {
                 Ok(action) => return out.push(action),
                 Err(error) => Err(error),
             },
@@ -357,13 +357,18 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Overview { cells } => {
-                self.overview(cells).map(ReplyBody::Overview).map_err(store_error)
+                let Self { home, clients, families, .. } = self;
+                let is_away = |slot| clients.orphan(slot).is_some() || families.has(slot);
+                overview(home, is_away, cells).map(ReplyBody::Overview).map_err(store_error)
             }
             RequestBody::Stats => {
                 let stats = self.current_stats(now_ms).map_err(store_error)?;
                 Ok(ReplyBody::Stats(Box::new(stats)))
             }
-            RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
+            RequestBody::EndLeases { ids } => {
+                self.leases.end_some(&ids, slot, now_ms)?;
+                Ok(ReplyBody::Done)
+            }
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => self.drop_namespace(&name),

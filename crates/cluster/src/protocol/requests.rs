@@ -214,10 +214,10 @@ impl NodeState {
             self.home.keep_for(slot, id);
         }
         if item.is_staged {
-            self.staged.entry(slot).or_default().insert(id);
+            self.staged.insert(slot, id);
         }
         if item.lease_ms > 0 {
-            self.begin_lease(slot, id, item.lease_ms);
+            self.leases.begin(&mut self.home, id, slot, item.lease_ms);
         }
         if item.is_reserved {
             self.cluster.note_reservations();

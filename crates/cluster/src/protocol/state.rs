@@ -1,7 +1,5 @@
 //! State of one node: its store, its parts, and the cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use farrow_store::{ClientSlot, EvictionPolicy, Home, ObjectId};
 
 use super::action::Action;
@@ -17,6 +15,7 @@ use super::core::leases::Leases;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
 use super::core::residency::Residency;
+use super::core::staged::StagedObjects;
 use super::core::waits::Waits;
 use super::core::watches::Watches;
 use super::identity::PeerIdentity;
@@ -79,7 +78,7 @@ pub struct NodeState {
     pub(super) residency: Residency,
     pub(super) replicas: Replicas,
     /// Objects of clients that are deleted when these end.
-    pub(super) staged: BTreeMap<ClientSlot, BTreeSet<ObjectId>>,
+    pub(super) staged: StagedObjects,
     /// Objects that references in flight name.
     pub(super) leases: Leases,
     pub(super) quota: Quota,
@@ -109,7 +108,7 @@ impl NodeState {
             data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
             memory: fabric.describe(),
         };
-        let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
+        let watches = Watches::resumed(&home, now_ms);
         let rules = retained_rules(&home);
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
@@ -127,7 +126,7 @@ impl NodeState {
             watches,
             residency: Residency::default(),
             replicas: Replicas::default(),
-            staged: BTreeMap::new(),
+            staged: StagedObjects::default(),
             leases,
             quota: Quota::default(),
             rules,
@@ -143,7 +142,7 @@ impl NodeState {
             cluster: OptionalCluster::default(),
         };
         for (slot, id) in adopted.staged {
-            state.staged.entry(slot).or_default().insert(id);
+            state.staged.insert(slot, id);
             if state.home.client(slot).is_err() {
                 // It left while the last daemon was killed.
                 state.drop_staged(slot);

@@ -23,7 +23,7 @@ impl Server {
             return false;
         };
         let growth = connection.growth_bytes();
-        if growth == 0 || self.state.may_buffer(session, growth) {
+        if growth == 0 || self.state.buffers().may_buffer(session, growth) {
             return true;
         }
         let since_ms = *connection.starved_since_ms.get_or_insert(now_ms);
@@ -42,9 +42,9 @@ impl Server {
         let touched: Vec<SessionId> = self.touched.iter().copied().collect();
         touched.into_iter().for_each(|session| self.note_buffered(session));
         if let Some(remote_sessions) = &self.remote_sessions {
-            self.state.note_peers_buffered(remote_sessions.buffered_bytes());
+            self.state.buffers_mut().note_peers(remote_sessions.buffered_bytes());
         }
-        while let Some((session, error)) = self.state.to_displace() {
+        while let Some((session, error)) = self.state.buffers().to_displace() {
             self.displace(session, error);
         }
         self.feed_starved();
@@ -53,7 +53,7 @@ impl Server {
     fn note_buffered(&mut self, session: SessionId) {
         if let Some(connection) = self.connections.get_mut(&session) {
             self.state.note_buffered(session, connection.retained_bytes());
-            connection.replies_max = self.state.replies_max(OUT_BYTES_MAX);
+            connection.replies_max = self.state.buffers().replies_max(OUT_BYTES_MAX);
         } else if let Some(bytes) = self.remote_client_bytes(session) {
             self.state.note_buffered(session, bytes);
         }
@@ -100,12 +100,12 @@ impl Server {
                 continue;
             };
             let growth = connection.growth_bytes();
-            if self.state.may_buffer(session, growth) {
+            if self.state.buffers().may_buffer(session, growth) {
                 connection.starved_since_ms = None;
                 self.starved.remove(&(since_ms, session));
                 self.touched.insert(session);
             } else if since_ms.saturating_add(STARVED_MS_MAX) <= now_ms {
-                let error = self.state.no_room_to_buffer(session, growth);
+                let error = self.state.buffers().refused(session, growth);
                 tracing::warn!(session = session.0, %error, "a request got no room");
                 if !self.refuse_begun(session, error) {
                     self.drop_connection(session);

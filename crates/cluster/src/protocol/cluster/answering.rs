@@ -8,7 +8,7 @@ use crate::protocol::state::NodeState;
 
 impl NodeState {
     /// Handles a question of another node. `from` is taken from its certificate.
-    pub fn asked(
+    pub fn on_request(
         &mut self,
         token: u64,
         from: (&str, u64),
@@ -72,7 +72,9 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Has { names } => Some(self.has_names(&names)),
-            Question::Where { name } => Some(self.where_is(from, &name)),
+            Question::Where { name } => {
+                Some(self.cluster.where_is(&self.home, &self.rules, from, &name))
+            }
             Question::DataAddress => {
                 let net = self.cluster.0.as_ref().and_then(|cluster| cluster.options.net.clone());
                 Some(Answer::DataAddress(net))

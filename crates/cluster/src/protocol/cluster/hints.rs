@@ -14,6 +14,7 @@ use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
 use super::state::OptionalCluster;
 use crate::protocol::Action;
+use crate::protocol::rights::RightsTable;
 use crate::protocol::state::NodeState;
 
 /// Unmapped nodes from which on the authority is asked first. Below, asking all of them is as many
@@ -72,22 +73,28 @@ impl OptionalCluster {
         }
         self.0.as_ref()?.hints.home_of(full).map(str::to_owned)
     }
-}
 
-impl NodeState {
     /// Remembers what a home reported to this authority.
     pub(super) fn note_hints(&mut self, home: &str, body: &NameMessageBody) {
-        if let (Some(cluster), NameMessageBody::Settle { names }) = (&mut self.cluster.0, body) {
+        if let (Some(cluster), NameMessageBody::Settle { names }) = (&mut self.0, body) {
             names.iter().for_each(|name| cluster.hints.note(home, name.clone()));
         }
     }
 
     /// Answers another node's question where a name is.
-    pub(super) fn where_is(&self, from: &str, full: &str) -> Answer {
-        let may_read = self.rules.may(from, Rights::READ, full);
-        Answer::Where(self.cluster.hinted_home(&self.home, full).filter(|_| may_read))
+    pub(super) fn where_is(
+        &self,
+        home: &Home,
+        rules: &RightsTable,
+        from: &str,
+        full: &str,
+    ) -> Answer {
+        let may_read = rules.may(from, Rights::READ, full);
+        Answer::Where(self.hinted_home(home, full).filter(|_| may_read))
     }
+}
 
+impl NodeState {
     /// Handles the answer of an authority, or its failure.
     pub(super) fn hint_answered(
         &mut self,

@@ -62,7 +62,7 @@ impl NodeState {
             next_token: 0,
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
-            untold: Vec::new(),
+            unacknowledged: Vec::new(),
             has_news: true,
             has_left: false,
             options,
@@ -171,7 +171,7 @@ impl NodeState {
     ) {
         for outcome in outcomes {
             match outcome {
-                Outcome::Told(told) => self.perform_told(told, now_ms, out),
+                Outcome::Membership(told) => self.perform_told(told, now_ms, out),
                 Outcome::Ask(action) => out.push(Action::Peer(action)),
                 Outcome::Keep(bytes) => self.keep(&bytes),
             }
@@ -223,7 +223,12 @@ impl NodeState {
                 barriers.outcast(&mut context);
             }
             Output::Left => cluster.has_left = true,
-            Output::Clash(clash) => self.clashed(&clash, now_ms, out),
+            Output::Clash(clash) => {
+                if let Some(failure) = self.cluster.clashed(&clash, now_ms) {
+                    self.failure = Some(failure);
+                    out.push(Action::Stop);
+                }
+            }
         }
     }
 

@@ -335,7 +335,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        self.note_hints(from.name.as_str(), &message.body);
+        self.cluster.note_hints(from.name.as_str(), &message.body);
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };

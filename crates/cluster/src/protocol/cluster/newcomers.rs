@@ -6,8 +6,6 @@ use farrow_wire::{MemberInfo, Reach};
 use super::agreement::Outcome;
 use super::offer::lease_ms_in;
 use super::state::OptionalCluster;
-use crate::protocol::action::Action;
-use crate::protocol::state::NodeState;
 
 impl OptionalCluster {
     /// Notes that messages to an address arrive, or why they do not.
@@ -68,14 +66,11 @@ impl OptionalCluster {
             })
             .collect()
     }
-}
 
-impl NodeState {
-    /// Handles a clash that only the operator of the nodes can resolve.
-    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster.0 else {
-            return;
-        };
+    /// Notes a clash that only the operator of the nodes can resolve. Returns the error that ends
+    /// this node, if it does.
+    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64) -> Option<String> {
+        let cluster = self.0.as_mut()?;
         let words = clash.to_string();
         if let Some(address) = clash.address() {
             cluster.not_joined.note(address, words.clone());
@@ -83,13 +78,14 @@ impl NodeState {
         let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
         if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
             let own = &cluster.options.address;
-            self.failure = Some(format!(
+            return Some(format!(
                 "the name {name} is in use: by the node at {address}, and by this one at {own}; \
                  start this one with another --name"
             ));
-            out.push(Action::Stop);
-        } else if cluster.not_joined.is_due(&words, now_ms) {
+        }
+        if cluster.not_joined.is_due(&words, now_ms) {
             tracing::error!(%clash, "cluster");
         }
+        None
     }
 }

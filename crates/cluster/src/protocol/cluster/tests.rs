@@ -377,7 +377,7 @@ impl World {
         for (number, by, incarnation, body) in std::mem::take(&mut self.asked) {
             let to = 1 - by;
             let (mut out, from) = (Vec::new(), (NAMES[by], incarnation));
-            self.nodes[to].asked(number, from, &body, self.now_ms, &mut out);
+            self.nodes[to].on_request(number, from, &body, self.now_ms, &mut out);
             self.perform(to, out);
         }
         if !self.is_slow {
@@ -392,7 +392,7 @@ impl World {
         self.answers.extend(late);
         for (to, token, answer) in std::mem::take(&mut self.answers) {
             let mut out = Vec::new();
-            self.nodes[to].answered(token, answer, self.now_ms, &mut out);
+            self.nodes[to].on_response(token, answer, self.now_ms, &mut out);
             self.perform(to, out);
         }
         self.tick(0);
@@ -842,11 +842,11 @@ fn a_name_is_looked_for_where_its_authority_says() {
     assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::All, "nothing is known");
     assert!(out.is_empty());
     let settled = naming::NameMessageBody::Settle { names: vec![of_a.clone()] };
-    a.note_hints("c", &settled);
+    a.cluster.note_hints("c", &settled);
     assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::Node("c".to_owned()));
-    assert_eq!(a.where_is("b", &of_a), Answer::Where(Some("c".to_owned())));
+    assert_eq!(where_is(a, "b", &of_a), Answer::Where(Some("c".to_owned())));
     // The hinted node is none of those that may have it.
-    a.note_hints("e", &settled);
+    a.cluster.note_hints("e", &settled);
     assert_eq!(first(a, &of_a, &nodes, &mut out), AskFirst::All);
     assert!(out.is_empty());
     // One question to the authority, instead of one to each node.
@@ -858,7 +858,11 @@ fn a_name_is_looked_for_where_its_authority_says() {
     // Nothing is told to a node that may not read.
     let rule = Rule { namespace: String::new(), node: "b".to_owned(), rights: Rights::NONE };
     a.set_rules(vec![rule]).unwrap();
-    assert_eq!(a.where_is("b", &of_a), Answer::Where(None));
+    assert_eq!(where_is(a, "b", &of_a), Answer::Where(None));
+}
+
+fn where_is(node: &NodeState, from: &str, full: &str) -> Answer {
+    node.cluster.where_is(&node.home, &node.rules, from, full)
 }
 
 /// An object of a name was reported by its home, and its authority, itself not the home, knows it.
@@ -872,11 +876,11 @@ fn an_authority_hears_where_a_name_was_used() {
         authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
     });
     let name = name.unwrap();
-    assert_eq!(world.nodes[1].where_is("a", &name), Answer::Where(None));
+    assert_eq!(where_is(&world.nodes[1], "a", &name), Answer::Where(None));
     let span = world.grant(world.local, HELD).unwrap();
     let item = SealItem { name: Some(name.clone()), ..SealItem::bytes(span, HELD) };
     world.ask(world.local, RequestBody::Seal { items: vec![item] }).unwrap();
     world.go_on(SOON_MS);
     assert!(world.nodes[0].home().has_name(&name).unwrap());
-    assert_eq!(world.nodes[1].where_is("a", &name), Answer::Where(Some("a".to_owned())));
+    assert_eq!(where_is(&world.nodes[1], "a", &name), Answer::Where(Some("a".to_owned())));
 }

@@ -39,16 +39,16 @@ impl SessionBuffers {
 
 /// Bytes of all sessions.
 #[derive(Debug)]
-pub(in crate::protocol) struct Buffers {
-    pub(in crate::protocol) max: usize,
+pub(crate) struct Buffers {
+    max: usize,
     /// Bytes of unprocessed messages of other nodes, and their limit.
-    pub(in crate::protocol) of_peers: (usize, usize),
-    pub(in crate::protocol) total: usize,
-    pub(in crate::protocol) waiting: usize,
+    of_peers: (usize, usize),
+    total: usize,
+    waiting: usize,
     /// Sessions that hold any bytes.
-    pub(in crate::protocol) of: BTreeMap<SessionId, SessionBuffers>,
+    of: BTreeMap<SessionId, SessionBuffers>,
     /// Sessions above `HELD_BYTES_FREE`, ordered by the bytes that can be dropped.
-    pub(in crate::protocol) large: BTreeSet<(usize, SessionId)>,
+    large: BTreeSet<(usize, SessionId)>,
 }
 
 impl Default for Buffers {
@@ -59,6 +59,22 @@ impl Default for Buffers {
 }
 
 impl Buffers {
+    /// Sets the memory that all clients and other nodes together may occupy.
+    pub(crate) fn set_max(&mut self, bytes: u64) {
+        self.max = usize::try_from(bytes.max(BUFFERS_BYTES_MIN)).unwrap_or(usize::MAX);
+    }
+
+    /// Notes the bytes of unprocessed messages of other nodes, and their limit.
+    pub(crate) fn note_peers(&mut self, of_peers: (usize, usize)) {
+        self.of_peers = of_peers;
+    }
+
+    /// Bytes held now, and their limit.
+    pub(in crate::protocol) fn totals(&self) -> (u64, u64) {
+        let (of_peers, of_peers_max) = self.of_peers;
+        ((self.total + of_peers) as u64, (self.max + of_peers_max) as u64)
+    }
+
     pub(in crate::protocol) fn held(&self, session: SessionId) -> SessionBuffers {
         self.of.get(&session).copied().unwrap_or_default()
     }
@@ -80,13 +96,18 @@ impl Buffers {
         }
     }
 
+    /// Forgets an ended session.
+    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+        self.set(session, SessionBuffers::default());
+    }
+
     /// Share of each session above `HELD_BYTES_FREE` when all of them use theirs.
-    pub(in crate::protocol) fn share(&self) -> usize {
+    fn share(&self) -> usize {
         (self.max / self.large.len().max(1)).max(HELD_BYTES_FREE)
     }
 
     /// Whether a session may buffer `more` bytes more.
-    pub(in crate::protocol) fn may_buffer(&self, session: SessionId, more: usize) -> bool {
+    pub(crate) fn may_buffer(&self, session: SessionId, more: usize) -> bool {
         let all = self.held(session).all().saturating_add(more);
         let fits = self.total.saturating_add(more) <= self.max;
         all <= HELD_BYTES_FREE || fits || all <= self.share()
@@ -100,13 +121,25 @@ impl Buffers {
         waiting <= HELD_BYTES_FREE || (fits && waiting <= (self.share() / 2).max(HELD_BYTES_FREE))
     }
 
-    /// The session to displace while the total is exceeded.
-    pub(in crate::protocol) fn over(&self) -> Option<SessionId> {
+    /// Bytes of unread replies above which a session is no longer served.
+    pub(crate) fn replies_max(&self, max: usize) -> usize {
+        let is_scarce = self.total > self.max / 2;
+        if is_scarce { max.min(self.share() / 2) } else { max }
+    }
+
+    /// While the total is exceeded: the session to displace, and the error for it.
+    pub(crate) fn to_displace(&self) -> Option<(SessionId, WireError)> {
+        let session = self.over()?;
+        Some((session, self.refused(session, 0)))
+    }
+
+    fn over(&self) -> Option<SessionId> {
         let (buffered, session) = self.large.last()?;
         (self.total > self.max && *buffered > HELD_BYTES_FREE).then_some(*session)
     }
 
-    pub(in crate::protocol) fn refused(&self, session: SessionId, more: usize) -> WireError {
+    /// The error for a session that may not hold `more` bytes more.
+    pub(crate) fn refused(&self, session: SessionId, more: usize) -> WireError {
         WireError::QuotaExceeded {
             whose: format!("this client in the node's buffers of {} B", self.max),
             what: "bytes".to_owned(),

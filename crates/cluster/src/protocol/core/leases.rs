@@ -9,8 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, Home, ObjectId};
-use farrow_wire::{LEASE_LABEL, LEASE_MS_MAX};
+use farrow_store::{ClientSlot, Home, ObjectId, Target};
+use farrow_wire::{BATCH_ITEMS_MAX, LEASE_LABEL, LEASE_MS_MAX, WireError};
+
+use crate::protocol::convert::limit;
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
@@ -52,20 +54,47 @@ impl Leases {
         leases
     }
 
-    /// Records the lease of a client on an object.
-    pub(in crate::protocol) fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
+    /// Pins an object that a client just sealed with a lease.
+    pub(in crate::protocol) fn begin(
+        &mut self,
+        home: &mut Home,
+        id: ObjectId,
+        owner: ClientSlot,
+        ms: u64,
+    ) {
+        if let Err(error) = home.pin(Target::Id(id), true) {
+            tracing::error!(%id, %error, "an object with a lease cannot be pinned");
+        }
+        self.insert(id, owner, ms);
+    }
+
+    fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
         let lease = Lease { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
         self.all.insert(id, lease);
     }
 
     /// Starts the clock of a lease, if `owner` still has it.
-    pub(in crate::protocol) fn end(&mut self, id: ObjectId, owner: ClientSlot, now_ms: u64) {
+    fn end(&mut self, id: ObjectId, owner: ClientSlot, now_ms: u64) {
         if let Some(lease) = self.all.get_mut(&id)
             && lease.owner == Some(owner)
         {
             lease.owner = None;
             self.due.insert((now_ms.saturating_add(lease.ms), id));
         }
+    }
+
+    /// As [`Self::end`], for the objects of one message.
+    pub(in crate::protocol) fn end_some(
+        &mut self,
+        ids: &[(u64, u64)],
+        owner: ClientSlot,
+        now_ms: u64,
+    ) -> Result<(), WireError> {
+        limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+        for (hi, lo) in ids {
+            self.end(ObjectId { hi: *hi, lo: *lo }, owner, now_ms);
+        }
+        Ok(())
     }
 
     /// Starts the clocks of all leases of a client.

@@ -13,5 +13,6 @@ pub(in crate::protocol) mod reclaim;
 pub(in crate::protocol) mod reservations;
 pub(in crate::protocol) mod residency;
 pub(in crate::protocol) mod rooms;
+pub(in crate::protocol) mod staged;
 pub(in crate::protocol) mod waits;
 pub(in crate::protocol) mod watches;

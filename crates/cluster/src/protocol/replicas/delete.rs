@@ -228,14 +228,12 @@ impl NodeState {
         }
     }
 
-    /// Deletes an object of this node whose lease is over.
-    pub(in crate::protocol) fn delete_leased(
-        &mut self,
-        target: WireTarget,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Lease, target), now_ms, out);
+    /// Deletes the objects of this node whose leases are over.
+    pub(in crate::protocol) fn delete_leased(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        while let Some(id) = self.leases.take_due(now_ms) {
+            let target = WireTarget::Id(id.hi, id.lo);
+            self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Lease, target), now_ms, out);
+        }
     }
 
     fn check_delete_for(&self, from: &str, target: &WireTarget) -> Result<(), WireError> {

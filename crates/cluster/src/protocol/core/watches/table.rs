@@ -1,8 +1,8 @@
-//! Requests that wait for events.
+//! Requests that wait for events, by prefix and by deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{Event, NamespaceId, watched_bit};
+use farrow_store::{Event, NamespaceId};
 
 use crate::protocol::identity::SessionId;
 
@@ -24,75 +24,29 @@ pub(in crate::protocol) struct Watcher {
     pub(in crate::protocol) deadline_ms: u64,
 }
 
-/// All waiting requests, by prefix and by deadline.
-#[derive(Debug)]
-pub(in crate::protocol) struct Watches {
+/// All waiting requests.
+#[derive(Debug, Default)]
+pub(super) struct WatchTable {
     next: u64,
-    /// Events before this one have been delivered to all.
-    told: u64,
     all: BTreeMap<u64, Watcher>,
     by_prefix: BTreeMap<String, BTreeSet<u64>>,
     /// Number of distinct prefixes of each length in bytes.
     lengths: BTreeMap<usize, u32>,
     by_deadline: BTreeSet<(u64, u64)>,
     by_session: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// Sessions to notify of every object sealed in a namespace.
-    of_all: BTreeMap<SessionId, NamespaceId>,
-    /// Bits of the namespaces with such sessions when an earlier node ended: they may reconnect.
-    expected: u64,
 }
 
-impl Watches {
-    /// No request waits. `head` events were published; `expected` are the namespaces that were
-    /// watched.
-    pub(in crate::protocol) fn new(head: u64, expected: u64) -> Self {
-        Self {
-            next: 0,
-            told: head,
-            all: BTreeMap::new(),
-            by_prefix: BTreeMap::new(),
-            lengths: BTreeMap::new(),
-            by_deadline: BTreeSet::new(),
-            by_session: BTreeMap::new(),
-            of_all: BTreeMap::new(),
-            expected,
-        }
-    }
-
-    /// Notifies a session of all objects of a namespace, from now to the end of the session.
-    pub(in crate::protocol) fn want_all(&mut self, session: SessionId, namespace: NamespaceId) {
-        self.of_all.insert(session, namespace);
-    }
-
-    /// Bits of the namespaces with sessions to notify of every object.
-    pub(in crate::protocol) fn of_all(&self) -> u64 {
-        self.of_all.values().fold(self.expected, |bits, namespace| bits | watched_bit(*namespace))
-    }
-
-    pub(in crate::protocol) fn is_empty(&self) -> bool {
+impl WatchTable {
+    pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Events before this one have been delivered to all.
-    pub(in crate::protocol) fn told(&self) -> u64 {
-        self.told
-    }
-
-    pub(in crate::protocol) fn set_told(&mut self, head: u64) {
-        self.told = head;
-    }
-
     /// Number of waiting requests of a session.
-    pub(in crate::protocol) fn count_of(&self, session: SessionId) -> usize {
+    pub(super) fn count_of(&self, session: SessionId) -> usize {
         self.by_session.get(&session).map_or(0, BTreeSet::len)
     }
 
-    /// Upper bound of the memory of a session's waiting requests.
-    pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
-        self.count_of(session) * WATCHER_BYTES_MAX
-    }
-
-    pub(in crate::protocol) fn add(&mut self, watcher: Watcher) {
+    pub(super) fn add(&mut self, watcher: Watcher) {
         let id = self.next;
         self.next += 1;
         let ids = self.by_prefix.entry(watcher.prefix.clone()).or_default();
@@ -107,7 +61,7 @@ impl Watches {
 
     /// Takes out the requests that match an event. One lookup for each distinct prefix length, for
     /// any number of requests.
-    pub(in crate::protocol) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
+    pub(super) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
         let prefixes = self.lengths.keys().filter_map(|length| event.name.get(..*length));
         let ids: Vec<u64> = prefixes
             .filter_map(|prefix| self.by_prefix.get(prefix))
@@ -124,32 +78,22 @@ impl Watches {
     }
 
     /// Takes out at most `watchers_max` expired requests.
-    pub(in crate::protocol) fn expired(
-        &mut self,
-        now_ms: u64,
-        watchers_max: usize,
-    ) -> Vec<Watcher> {
+    pub(super) fn expired(&mut self, now_ms: u64, watchers_max: usize) -> Vec<Watcher> {
         let over = self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id);
         let over: Vec<u64> = over.take(watchers_max).collect();
         over.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Forgets the requests of an ended session.
-    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
-        self.of_all.remove(&session);
+    pub(super) fn forget(&mut self, session: SessionId) {
         let gone = self.by_session.get(&session).cloned();
         for id in gone.into_iter().flatten() {
             self.remove(id);
         }
     }
 
-    /// Stops expecting sessions of an earlier node; returns whether any was expected.
-    pub(in crate::protocol) fn expect_nobody(&mut self) -> bool {
-        std::mem::take(&mut self.expected) != 0
-    }
-
     /// Takes out all requests.
-    pub(in crate::protocol) fn drain(&mut self) -> Vec<Watcher> {
+    pub(super) fn drain(&mut self) -> Vec<Watcher> {
         self.by_prefix.clear();
         self.lengths.clear();
         self.by_deadline.clear();
@@ -158,7 +102,7 @@ impl Watches {
     }
 
     /// Deadline of the request that expires first.
-    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 
