@@ -61,7 +61,7 @@ def chunks(
 
 
 def groups(chunks: Sequence[Partition], count: int) -> list[list[Partition]]:
-    """Chunks that follow each other on one node, in about so many groups.
+    """Chunks that follow each other on one node, in about this number of groups.
 
     A group has as many bytes as the others, and 256 MiB at most: chunks are not divided.
     """

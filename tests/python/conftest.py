@@ -197,7 +197,7 @@ class Cluster:
         return [self.client(name) for name in self.names]
 
     def settle(self, live: int) -> None:
-        """Wait until each node maps the memory of so many."""
+        """Wait until each node maps the memory of this number of nodes."""
 
         def is_settled(client: farrow.Client) -> bool:
             nodes = client.nodes()

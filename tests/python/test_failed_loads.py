@@ -51,7 +51,7 @@ def check_all_there(node: Node) -> None:
 
 
 def numbers(megabytes: int) -> pa.Table:
-    """A table of so many MB, that packs to next to nothing."""
+    """A table of this number of MB that compresses to nearly nothing."""
     column = np.zeros(megabytes * MB // 16, np.int64)
     return pa.table({"a": column, "b": column})
 

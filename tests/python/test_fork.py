@@ -353,7 +353,7 @@ def test_a_child_that_ends_in_good_order_takes_nothing_along(node: Any) -> None:
 
 
 def test_children_of_a_thread_while_others_put_and_delete(client: farrow.Client) -> None:
-    """A fork in the middle of another thread's put finds no lock held for ever."""
+    """A fork in the middle of another thread's put finds no lock that stays held."""
     client.put(pattern(9), "nine")
     value = client.get("nine")
     is_over = threading.Event()

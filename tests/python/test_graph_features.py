@@ -163,7 +163,7 @@ def test_a_later_table_means_what_the_first_did():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, None])
 def test_what_cannot_be_measured_is_refused(value):
-    """It would stay in the sums of its accounts for ever."""
+    """It would stay in the sums of its accounts."""
     rows = rows_of(100)
     table = table_of(rows)
     one, other = features(), features()

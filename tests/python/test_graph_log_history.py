@@ -94,7 +94,7 @@ while True:
 
 @dataclass
 class Operation:
-    """Something that began, ended if it did, and saw or made so many rows."""
+    """Something that began, ended if it did, and saw or made a number of rows."""
 
     what: str
     rows: int

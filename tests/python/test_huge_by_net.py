@@ -158,7 +158,7 @@ def test_a_home_killed_while_it_is_read_is_named(make_cluster: Callable[..., Clu
     held = c.huge_table("t").table()
 
     def read_until_lost() -> farrow.FarrowError:
-        # Each process is to fetch anew.
+        # Each process has to fetch again.
         while True:
             try:
                 table.table(rows=slice(0, int(time.monotonic() * 1e6) % 500_000 + 1))

@@ -21,7 +21,7 @@ def socket(make_node: Any) -> str:
 
 
 def wait_until_waiting(client: farrow.Client, requests: int) -> None:
-    """Until so many requests wait for memory."""
+    """Wait until this number of requests wait for memory."""
     for _ in range(100_000):
         if client.stats()["waiting"] == requests:
             return
@@ -161,7 +161,7 @@ def test_create_and_put_wait_for_room_for_objects(limited: Any) -> None:
 
 
 def wait_until_queued(client: farrow.Client, whose: str, requests: int) -> None:
-    """Until so many requests wait for room for objects."""
+    """Wait until this number of requests wait for room for objects."""
     for _ in range(100_000):
         with pytest.raises(farrow.QuotaExceeded, match=whose) as caught:
             client.create(1)

@@ -1,4 +1,4 @@
-"""Names are room: a node with nothing but evictable objects refused every further name for ever, as
+"""Names are room: a node with nothing but evictable objects refused every further name, as
 ``InvalidArgument: name space is full``, and ``wait=`` did not wait.
 """
 

@@ -476,7 +476,7 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     node.ask(0, RequestBody::UnreserveObjects { objects: 1 });
     node.ask(0, RequestBody::UnreserveObjects { objects: 7 });
     node.seal(0, (start + 256, 128), false).unwrap();
-    assert!(node.seal(0, (start + 384, 128), true).is_err(), "there is no promise left");
+    assert!(node.seal(0, (start + 384, 128), true).is_err(), "there is no reservation left");
     node.delete(0, sealed);
     node.seal(0, (start + 384, 128), true).unwrap();
     // The other client has its own.

@@ -75,7 +75,7 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
         }
         assert_eq!(world.members_of_a(), members);
     }
-    assert!(messages > 10 && questions > 10, "{messages} letters, {questions} questions");
+    assert!(messages > 10 && questions > 10, "{messages} messages, {questions} questions");
     assert_eq!(all_flags(&mut world), [2; NAMES]);
     (0..ROUNDS).for_each(|_| world.round());
     assert_eq!(world.members_of_a(), members);

@@ -22,7 +22,7 @@ fn replies_of(world: &mut World, rounds: usize) -> Replies {
     replies
 }
 
-/// A question that failed, as when a connection was made anew, broke the barrier for all parties.
+/// A question that failed, as when a connection was rebuilt, broke the barrier for all parties.
 #[test]
 fn a_barrier_outlives_lost_questions_and_lost_answers() {
     for (lost_questions, lost_answers) in [(0, 0), (3, 0), (0, 3), (2, 2), (9, 9)] {

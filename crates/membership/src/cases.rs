@@ -179,7 +179,7 @@ fn messages_grow_linearly() {
         world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
         let each = (world.messages - before) / count as u64 / 10;
         let others = count as u64 - 1;
-        assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} letters");
+        assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} messages");
     }
 }
 

@@ -275,7 +275,7 @@ pub enum StoreError {
         computed: u32,
     },
     /// The home's private state contradicts the region. The home must be opened again.
-    #[error("books and region disagree: {0}")]
+    #[error("the private state contradicts the region: {0}")]
     Inconsistent(String),
     /// The bytes are not a region, or not one that this program supports.
     #[error(transparent)]

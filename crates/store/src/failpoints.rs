@@ -29,7 +29,7 @@ pub const ALL: &[&str] = &[
     "client.leave.grant",
     "client.leave.done",
     "cluster.keep.filled",
-    "cluster.tell.filled",
+    "cluster.publish.filled",
     "namespace.record",
     "namespace.created",
     "namespace.dropped",

@@ -46,7 +46,7 @@ def add_parsers(commands: Any) -> None:
     one.add_argument("--socket", metavar="PATH", help="of a node: measure patterns in its memory")
     one.add_argument("--node", metavar="NAME", help="the node of its cluster that lends it")
     one.add_argument(
-        "--profile", action="store_true", help="measure the profile anew before, and keep it"
+        "--profile", action="store_true", help="measure the profile again first, and store it"
     )
     one.add_argument("--json", action="store_true", help="print the choices and models as JSON")
     one.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no tables")

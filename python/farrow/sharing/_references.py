@@ -43,7 +43,7 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class _State:
-    """What one process knows.  A forked child begins anew: nothing of its parent is its own."""
+    """What one process knows.  A forked child begins empty: nothing of its parent is its own."""
 
     def __init__(self, settings: Settings | None = None, *, is_decided: bool = False) -> None:
         self.settings = settings
@@ -164,7 +164,7 @@ def open_value(message: bytes, address: str, settings: Settings) -> Any:
     try:
         return _native.open_shared(_client(address), message)
     except Disconnected:
-        # The program has closed its client, or the node was started anew.
+        # The program has closed its client, or the node was restarted.
         with _state.lock:
             _state.clients.pop(address, None)
     return _native.open_shared(_client(address, may_borrow=False), message)

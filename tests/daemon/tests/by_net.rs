@@ -96,7 +96,7 @@ fn a_machine_that_is_lost_takes_its_objects_along_and_nothing_else() {
     assert!(get(&b, "of b").is_err());
 }
 
-/// Regression: each client that had put something on another machine left its place there for ever.
+/// Regression: each client that had put something on another machine left its slot there occupied.
 #[test]
 fn clients_that_put_on_another_machine_leave_nothing_there() {
     let Some(apart) = machines() else {

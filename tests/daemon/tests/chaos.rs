@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::books::{assert_counted, compare, sum_of};
+use common::directory_sum::{assert_counted, compare, sum_of};
 use common::ground::Ground;
 use common::nodes::{Nodes, wait_for};
 use common::proxy::Linked;

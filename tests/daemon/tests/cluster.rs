@@ -481,7 +481,7 @@ fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer(
                 memory.write_at(head.len() as u64, tail).unwrap();
                 memory.write_at(0, head).unwrap();
             } else {
-                // SAFETY: so many bytes are writable, and nobody else knows them.
+                // SAFETY: all these bytes are writable, and no other thread knows them.
                 let all = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr(), bytes) };
                 all.copy_from_slice(&value);
             }

@@ -268,7 +268,7 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
 }
 
 /// A remote client has come through its node to this one; a hello for a third was carried by
-/// nobody, was answered never and retained its session for ever.
+/// nobody, was never answered and retained its session.
 #[test]
 fn a_remote_client_is_not_carried_on_to_a_third_node() {
     let mut asked = Asked::founded();
@@ -297,7 +297,7 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
         for question in &questions {
             let body = question_bytes(question);
             let mut out = Vec::new();
-            asked.state.asked(9, from, &body, asked.now_ms, &mut out);
+            asked.state.on_request(9, from, &body, asked.now_ms, &mut out);
             let [Action::Peer(PeerAction::Answer { token: 9, body })] = &out[..] else {
                 panic!("{from:?} {question:?}: {out:?}")
             };
@@ -306,7 +306,7 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
         }
         for noise in [&b""[..], b"\xff\xff\xff\xff", &[7; 300]] {
             let mut out = Vec::new();
-            asked.state.asked(9, from, noise, asked.now_ms, &mut out);
+            asked.state.on_request(9, from, noise, asked.now_ms, &mut out);
             assert_eq!(out.len(), 1, "{out:?}");
             out.clear();
             asked.state.told(from, noise, asked.now_ms, &mut out);
@@ -314,7 +314,7 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
         }
         // An answer to what was never asked.
         let mut out = Vec::new();
-        asked.state.answered(77, Ok(vec![1]), asked.now_ms, &mut out);
+        asked.state.on_response(77, Ok(vec![1]), asked.now_ms, &mut out);
         assert_eq!(out, []);
     }
     asked.assert_goes_on();

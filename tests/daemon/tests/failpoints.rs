@@ -25,7 +25,7 @@ const NOW: Duration = Duration::ZERO;
 /// race: the tests of the store kill there.
 const ELSEWHERE: [&str; 9] = [
     "cluster.keep.filled",
-    "cluster.tell.filled",
+    "cluster.publish.filled",
     "carve.suffix",
     "create.tables",
     "evict.held",

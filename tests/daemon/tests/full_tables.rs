@@ -32,7 +32,7 @@ fn node() -> (Asked, SessionId) {
     (node, session)
 }
 
-/// Memory of `sizes` for so many objects, with names of so many bytes.
+/// Memory of `sizes` for a number of objects, with names of these lengths in bytes.
 fn room(sizes: &[u64], objects: u32, names: &[u32], wait_ms: u64) -> RequestBody {
     let purpose = Some(Purpose { objects, names: names.to_vec() });
     RequestBody::Room(RoomAsk { sizes: sizes.to_vec(), want: 0, wait_ms, purpose })

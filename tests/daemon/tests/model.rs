@@ -146,7 +146,7 @@ impl Model {
         is_sealed || self.is_written(Some(name))
     }
 
-    /// Whether so many more are beyond the quota. What is being written counts.
+    /// Whether this number more exceeds the quota. What is being written counts.
     fn is_full(&self, more: usize) -> bool {
         let written: usize = self.members.iter().map(|member| member.writers.len()).sum();
         !self.namespace.is_empty() && self.objects.len() + written + more > QUOTA

@@ -17,7 +17,7 @@ use super::outbox::Outbox;
 
 /// An event, with the state that the event loop's side stores for it.
 #[derive(Debug)]
-pub(super) enum Left {
+pub(super) enum QueuedEvent {
     Event(PeerEvent),
     /// A request, and the channel for its answer.
     Asked(PeerEvent, AskedToken, oneshot::Sender<Bytes>),
@@ -42,9 +42,9 @@ const REMOTE_SESSION_EVENTS_PER_TURN: usize = 64;
 /// Permits that an event keeps until it is taken.
 pub(super) type Permits = Vec<Permit>;
 
-pub(super) type Taken = Vec<(Left, Permits)>;
+pub(super) type Taken = Vec<(QueuedEvent, Permits)>;
 
-type QueueLane = VecDeque<(Left, Permits)>;
+type QueueLane = VecDeque<(QueuedEvent, Permits)>;
 
 /// Waiting events by kind, so a flood of one kind or of one remote session delays neither
 /// heartbeats nor other sessions. Each queue is in order of arrival.
@@ -80,18 +80,18 @@ impl EventQueue {
         self.wake.as_fd().try_clone_to_owned()
     }
 
-    pub(super) fn push(&self, left: Left) {
-        self.push_with(left, Vec::new());
+    pub(super) fn push(&self, event: QueuedEvent) {
+        self.push_with(event, Vec::new());
     }
 
     /// Queues an event. The permits are released when it is taken.
-    pub(super) fn push_with(&self, left: Left, places: Permits) {
+    pub(super) fn push_with(&self, event: QueuedEvent, places: Permits) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.is_empty();
-        waiting.lane_of(&left).push_back((left, places));
+        waiting.lane_of(&event).push_back((event, places));
         drop(waiting);
         if was_empty {
-            self.tell();
+            self.wake_loop();
         }
     }
 
@@ -102,12 +102,12 @@ impl EventQueue {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = waiting.take();
         if !waiting.is_empty() {
-            self.tell();
+            self.wake_loop();
         }
         taken
     }
 
-    fn tell(&self) {
+    fn wake_loop(&self) {
         // Fails only if the counter is full, and then the event loop wakes anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -119,23 +119,23 @@ impl Backlog {
         lanes.into_iter().all(VecDeque::is_empty) && self.remote_sessions.is_empty()
     }
 
-    fn lane_of(&mut self, left: &Left) -> &mut QueueLane {
-        match left {
-            Left::Asked(..) | Left::AskGone(_) => &mut self.questions,
-            Left::Opened(_, remote_session, _) => {
+    fn lane_of(&mut self, event: &QueuedEvent) -> &mut QueueLane {
+        match event {
+            QueuedEvent::Asked(..) | QueuedEvent::AskGone(_) => &mut self.questions,
+            QueuedEvent::Opened(_, remote_session, _) => {
                 self.remote_sessions.entry(*remote_session).or_default()
             }
-            Left::Event(event) => match event {
-                PeerEvent::Told { .. } => &mut self.messages,
-                PeerEvent::Asked { .. } => &mut self.questions,
+            QueuedEvent::Event(event) => match event {
+                PeerEvent::Message { .. } => &mut self.messages,
+                PeerEvent::Request { .. } => &mut self.questions,
                 PeerEvent::RemoteSessionOpened { remote_session, .. }
                 | PeerEvent::RemoteSessionData { remote_session, .. }
                 | PeerEvent::RemoteSessionWritable { remote_session }
                 | PeerEvent::RemoteSessionEnded { remote_session, .. } => {
                     self.remote_sessions.entry(*remote_session).or_default()
                 }
-                PeerEvent::Answered { .. }
-                | PeerEvent::EtcdAnswered { .. }
+                PeerEvent::Response { .. }
+                | PeerEvent::EtcdResponse { .. }
                 | PeerEvent::EtcdChanged
                 | PeerEvent::Delivery { .. } => &mut self.answers,
             },
@@ -183,8 +183,8 @@ mod tests {
         EventQueue::new(1).unwrap()
     }
 
-    fn writable(remote_session: u64) -> Left {
-        Left::Event(PeerEvent::RemoteSessionWritable {
+    fn writable(remote_session: u64) -> QueuedEvent {
+        QueuedEvent::Event(PeerEvent::RemoteSessionWritable {
             remote_session: RemoteSessionId::outgoing(remote_session),
         })
     }
@@ -192,7 +192,7 @@ mod tests {
     fn has_wake(queue: &EventQueue) -> bool {
         let told = rustix::io::read(&queue.wake, &mut [0_u8; 8]).is_ok();
         if told {
-            queue.tell();
+            queue.wake_loop();
         }
         told
     }
@@ -207,16 +207,16 @@ mod tests {
         }
         queue.push(writable(2));
         let from = || "a".parse().unwrap();
-        queue.push(Left::Event(PeerEvent::Told {
+        queue.push(QueuedEvent::Event(PeerEvent::Message {
             from: from(),
             incarnation: 1,
             body: Bytes::new(),
         }));
         let taken = queue.take();
         assert!(taken.len() <= 1 + REMOTE_SESSION_EVENTS_PER_TURN, "{}", taken.len());
-        assert!(matches!(taken[0].0, Left::Event(PeerEvent::Told { .. })));
+        assert!(matches!(taken[0].0, QueuedEvent::Event(PeerEvent::Message { .. })));
         let other = RemoteSessionId::outgoing(2);
-        let is_other = |left: &Left| matches!(left, Left::Event(PeerEvent::RemoteSessionWritable { remote_session }) if *remote_session == other);
+        let is_other = |left: &QueuedEvent| matches!(left, QueuedEvent::Event(PeerEvent::RemoteSessionWritable { remote_session }) if *remote_session == other);
         assert_eq!(taken.iter().filter(|(left, _)| is_other(left)).count(), 1);
         assert!(has_wake(&queue), "the rest is for the next turn");
         let mut count = taken.len();
@@ -233,14 +233,15 @@ mod tests {
             queue.push(writable(remote_session));
             let remote_session = RemoteSessionId::outgoing(remote_session);
             let reason = String::new();
-            queue.push(Left::Event(PeerEvent::RemoteSessionEnded {
+            queue.push(QueuedEvent::Event(PeerEvent::RemoteSessionEnded {
                 remote_session,
                 is_process_gone: None,
                 reason,
             }));
         }
-        let is_end =
-            |left: &Left| matches!(left, Left::Event(PeerEvent::RemoteSessionEnded { .. }));
+        let is_end = |left: &QueuedEvent| {
+            matches!(left, QueuedEvent::Event(PeerEvent::RemoteSessionEnded { .. }))
+        };
         let ends: Vec<bool> = queue.take().iter().map(|(left, _)| is_end(left)).collect();
         assert_eq!(ends, [false, false, true, true]);
         assert!(!has_wake(&queue));

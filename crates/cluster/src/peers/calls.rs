@@ -8,7 +8,7 @@ use prost::bytes::Bytes;
 use tonic::{Request, Status, Streaming};
 
 use super::address::RemoteSessionId;
-use super::backlog::{EventQueue, Left};
+use super::backlog::{EventQueue, QueuedEvent};
 use super::error::{PeerError, shorten};
 use super::event::{PeerAnswer, PeerEvent, RemoteProcess};
 use super::failures::{FailureLog, cause_of_call};
@@ -71,7 +71,7 @@ impl PeerClient {
             }
         };
         if let Some(why_not) = link.delivery.note(&address, result, &self.failures) {
-            self.events.push(Left::Event(PeerEvent::Delivery { address, why_not }));
+            self.events.push(QueuedEvent::Event(PeerEvent::Delivery { address, why_not }));
         }
     }
 
@@ -99,8 +99,8 @@ impl PeerClient {
             }
             Ok(result) => result,
         };
-        let answered = PeerEvent::Answered { token, result };
-        self.events.push_with(Left::Event(answered), vec![place]);
+        let answered = PeerEvent::Response { token, result };
+        self.events.push_with(QueuedEvent::Event(answered), vec![place]);
     }
 
     pub(super) async fn take_remote_session(
@@ -130,7 +130,7 @@ impl PeerClient {
         outbox.abort();
         let reason = shorten(&reason);
         let ended = PeerEvent::RemoteSessionEnded { remote_session, is_process_gone: None, reason };
-        self.events.push_with(Left::Event(ended), vec![place]);
+        self.events.push_with(QueuedEvent::Event(ended), vec![place]);
     }
 
     async fn open(
@@ -148,7 +148,7 @@ impl PeerClient {
             events: Arc::clone(&self.events),
             _place: place.clone(),
         };
-        Ok(live.client().seat(frames).await?.into_inner())
+        Ok(live.client().remote_session(frames).await?.into_inner())
     }
 }
 

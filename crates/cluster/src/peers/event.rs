@@ -30,11 +30,11 @@ pub(crate) struct PeerAnswer {
 #[derive(Debug)]
 pub(crate) enum PeerEvent {
     /// A message. Without TLS, `from` is unverified in all events.
-    Told { from: NodeName, incarnation: u64, body: Bytes },
+    Message { from: NodeName, incarnation: u64, body: Bytes },
     /// A request, to be answered by [`Peers::answer`] within the caller's deadline.
-    Asked { token: AskedToken, from: NodeName, incarnation: u64, body: Bytes },
+    Request { token: AskedToken, from: NodeName, incarnation: u64, body: Bytes },
     /// The result of [`Peers::ask`]: exactly one for each call.
-    Answered { token: u64, result: Result<PeerAnswer, PeerError> },
+    Response { token: u64, result: Result<PeerAnswer, PeerError> },
     /// A client of another node opens a remote session here.
     RemoteSessionOpened { remote_session: RemoteSessionId, from: NodeName, process: RemoteProcess },
     /// Bytes of the client protocol, in order.
@@ -51,7 +51,7 @@ pub(crate) enum PeerEvent {
     /// Whether messages to an address arrive has changed. `None`: they do, else the cause.
     Delivery { address: String, why_not: Option<String> },
     /// The result of [`Peers::ask_etcd`]: exactly one for each call.
-    EtcdAnswered { id: u64, reply: membership::EtcdReply },
+    EtcdResponse { id: u64, reply: membership::EtcdReply },
     /// Keys in etcd have changed, or may have.
     EtcdChanged,
 }

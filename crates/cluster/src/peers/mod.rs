@@ -47,7 +47,7 @@ pub(crate) use options::PeersOptions;
 pub(crate) use tls::data_credentials;
 
 use crate::endpoint::listen;
-use backlog::{EventQueue, Left};
+use backlog::{EventQueue, QueuedEvent};
 use calls::PeerClient;
 use etcd::Etcd;
 use failures::FailureLog;
@@ -175,14 +175,14 @@ impl Peers {
         Ok(())
     }
 
-    /// Sends a request to etcd. The answer arrives as [`PeerEvent::EtcdAnswered`] with the same id.
+    /// Sends a request to etcd. The answer arrives as [`PeerEvent::EtcdResponse`] with the same id.
     pub(crate) fn ask_etcd(&self, id: u64, request: membership::EtcdRequest) {
         match &self.etcd {
             Some(etcd) => drop(self.runtime.spawn(Arc::clone(etcd).ask(id, request))),
             None => {
                 let reason = "this node was not told of an etcd".to_owned();
                 let reply = membership::EtcdReply::Failed { reason };
-                self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
+                self.events.push(QueuedEvent::Event(PeerEvent::EtcdResponse { id, reply }));
             }
         }
     }
@@ -218,7 +218,7 @@ impl Peers {
         self.runtime.spawn(Arc::clone(&self.client).tell(link, body, place));
     }
 
-    /// Sends a request to another node. The answer arrives as [`PeerEvent::Answered`] with the
+    /// Sends a request to another node. The answer arrives as [`PeerEvent::Response`] with the
     /// token.
     ///
     /// # Errors
@@ -351,21 +351,21 @@ impl Peers {
 
 impl EventLoopState {
     /// Updates the state and returns the event for the event loop, if any.
-    fn take(&mut self, left: Left) -> Option<PeerEvent> {
+    fn take(&mut self, left: QueuedEvent) -> Option<PeerEvent> {
         match left {
-            Left::Asked(event, token, reply) => {
+            QueuedEvent::Asked(event, token, reply) => {
                 self.asked.insert(token, reply);
                 Some(event)
             }
-            Left::AskGone(token) => {
+            QueuedEvent::AskGone(token) => {
                 self.asked.remove(&token);
                 None
             }
-            Left::Opened(event, remote_session, outbox) => {
+            QueuedEvent::Opened(event, remote_session, outbox) => {
                 self.remote_sessions.insert(remote_session, outbox);
                 Some(event)
             }
-            Left::Event(event) => match &event {
+            QueuedEvent::Event(event) => match &event {
                 PeerEvent::RemoteSessionData { remote_session, .. }
                 | PeerEvent::RemoteSessionWritable { remote_session } => {
                     self.remote_sessions.contains_key(remote_session).then_some(event)

@@ -11,7 +11,7 @@ use prost::bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::address::RemoteSessionId;
-use super::backlog::{EventQueue, Left};
+use super::backlog::{EventQueue, QueuedEvent};
 use super::event::PeerEvent;
 use super::generated::pb::{End, Frame, Open, frame::Kind};
 use super::limits::{Permit, REMOTE_SESSION_FRAME_BYTES_MAX};
@@ -115,7 +115,8 @@ impl Stream for Frames {
             let has_room = state.bytes <= self.outbox.bytes_max / 2;
             if has_room && std::mem::take(&mut state.is_room_wanted) {
                 let remote_session = self.outbox.remote_session;
-                self.events.push(Left::Event(PeerEvent::RemoteSessionWritable { remote_session }));
+                self.events
+                    .push(QueuedEvent::Event(PeerEvent::RemoteSessionWritable { remote_session }));
             }
             return Poll::Ready(Some(Frame { kind: Some(Kind::Data(bytes)) }));
         }
@@ -160,7 +161,7 @@ mod tests {
         assert!(next(&mut frames).is_ready());
         let told = events.take();
         assert!(
-            matches!(&told[0].0, Left::Event(PeerEvent::RemoteSessionWritable { .. })),
+            matches!(&told[0].0, QueuedEvent::Event(PeerEvent::RemoteSessionWritable { .. })),
             "{told:?}"
         );
         outbox.push(back).unwrap();

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tonic::{Status, Streaming};
 
 use super::address::RemoteSessionId;
-use super::backlog::{EventQueue, Left};
+use super::backlog::{EventQueue, QueuedEvent};
 use super::error::shorten;
 use super::event::{PeerEvent, RemoteSessionBytes};
 use super::generated::pb::{Frame, frame::Kind};
@@ -56,7 +56,7 @@ pub(super) async fn pump(
             outbox.abort();
         }
         let reason = shorten(&reason);
-        events.push(Left::Event(PeerEvent::RemoteSessionEnded {
+        events.push(QueuedEvent::Event(PeerEvent::RemoteSessionEnded {
             remote_session,
             is_process_gone,
             reason,
@@ -98,7 +98,7 @@ async fn read(
             None => None,
         };
         let bytes = RemoteSessionBytes { bytes, _room, _of_peer };
-        events.push(Left::Event(PeerEvent::RemoteSessionData { remote_session, bytes }));
+        events.push(QueuedEvent::Event(PeerEvent::RemoteSessionData { remote_session, bytes }));
     }
 }
 

@@ -226,9 +226,9 @@ impl Gate {
     fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Permit), Status> {
         let account = &self.caller.account;
         let (service, places, what) = match path {
-            "/farrow.v1.Node/Tell" => (&self.server.messages, &account.messages, "letters"),
+            "/farrow.v1.Node/Tell" => (&self.server.messages, &account.messages, "messages"),
             "/farrow.v1.Node/Ask" => (&self.server.work, &account.asks, "questions"),
-            "/farrow.v1.Node/Seat" => {
+            "/farrow.v1.Node/RemoteSession" => {
                 (&self.server.work, &account.remote_sessions, "remote sessions")
             }
             _ => return Err(Status::unimplemented("no such call")),

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::address::{AskedToken, RemoteSessionId};
-use super::backlog::{EventQueue, Left};
+use super::backlog::{EventQueue, QueuedEvent};
 use super::error::shorten;
 use super::event::{PeerEvent, RemoteProcess};
 use super::failures::FailureLog;
@@ -43,13 +43,13 @@ struct Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.events.push(Left::AskGone(self.token));
+        self.events.push(QueuedEvent::AskGone(self.token));
     }
 }
 
 #[tonic::async_trait]
 impl node_server::Node for Service {
-    type SeatStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
+    type RemoteSessionStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
 
     async fn tell(&self, request: Request<Message>) -> Result<Response<Receipt>, Status> {
         let (caller, of_peer) = admitted(request.extensions())?;
@@ -61,12 +61,12 @@ impl node_server::Node for Service {
             return Err(too_long(body.len(), MESSAGE_BYTES_MAX));
         }
         let place = Permit::take(&self.events.messages)
-            .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
+            .ok_or_else(|| Status::resource_exhausted("too many messages wait to be handled"))?;
         let mut places = vec![place, of_peer];
         places.extend(caller.account.bytes.try_take(body.len())?);
-        let event = PeerEvent::Told { from, incarnation, body };
+        let event = PeerEvent::Message { from, incarnation, body };
         // All permits are held until the message is taken, so that no peer fills the queue of all.
-        self.events.push_with(Left::Event(event), places);
+        self.events.push_with(QueuedEvent::Event(event), places);
         Ok(Response::new(Receipt {}))
     }
 
@@ -89,8 +89,8 @@ impl node_server::Node for Service {
         places.extend(caller.account.bytes.try_take(body.len())?);
         let token = AskedToken(self.asked.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let event = PeerEvent::Asked { token, from, incarnation, body };
-        self.events.push_with(Left::Asked(event, token, reply), places);
+        let event = PeerEvent::Request { token, from, incarnation, body };
+        self.events.push_with(QueuedEvent::Asked(event, token, reply), places);
         let _asking = Asking { events: &self.events, token };
         match tokio::time::timeout(deadline.min(ASK_MAX), answer).await {
             Ok(Ok(body)) => Ok(Response::new(Answer { body })),
@@ -99,10 +99,10 @@ impl node_server::Node for Service {
         }
     }
 
-    async fn seat(
+    async fn remote_session(
         &self,
         request: Request<Streaming<Frame>>,
-    ) -> Result<Response<Self::SeatStream>, Status> {
+    ) -> Result<Response<Self::RemoteSessionStream>, Status> {
         let (caller, place) = admitted(request.extensions())?;
         let mut frames = request.into_inner();
         let open = match tokio::time::timeout(OPEN_MAX, frames.message()).await {
@@ -123,7 +123,7 @@ impl node_server::Node for Service {
         let bytes_max = self.limits.remote_session_bytes_max;
         let outbox = Outbox::new(remote_session, bytes_max);
         let event = PeerEvent::RemoteSessionOpened { remote_session, from, process };
-        let opened = Left::Opened(event, remote_session, Arc::clone(&outbox));
+        let opened = QueuedEvent::Opened(event, remote_session, Arc::clone(&outbox));
         self.events.push_with(opened, vec![place.clone()]);
         let events = Arc::clone(&self.events);
         let room = RemoteSessionRoom { bytes_max, of_peer: Some(caller.account.bytes.clone()) };

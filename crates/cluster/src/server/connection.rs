@@ -12,7 +12,7 @@ use farrow_wire::{
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::carried::Carried;
+use super::forwarded::Forwarded;
 use crate::protocol::PeerIdentity;
 
 /// Bytes of one read. Most requests are short, and zeroing a larger buffer costs as much as the
@@ -49,7 +49,7 @@ pub(super) struct ClientConnection {
     /// The identity of the client.
     pub(super) identity: PeerIdentity,
     /// Set if its requests are forwarded to another node.
-    pub(super) carried: Option<Carried>,
+    pub(super) forwarded: Option<Forwarded>,
     /// The memory that the descriptors refer to, if not this node's own.
     pub(super) fabric: Option<Arc<dyn Fabric>>,
     /// The current epoll interest: (read, write).
@@ -92,7 +92,7 @@ impl ClientConnection {
             data_read: None,
             is_closing: false,
             identity,
-            carried: None,
+            forwarded: None,
             fabric: None,
             interest: (true, false),
             is_introduced: false,
@@ -251,8 +251,8 @@ impl ClientConnection {
     /// Bytes that the daemon buffers for this client: requests that are incomplete or not served,
     /// and unread replies.
     pub(super) fn retained_bytes(&self) -> usize {
-        let carried = self.carried.as_ref().map_or(0, Carried::retained_bytes);
-        self.input.capacity() + self.output.capacity() + carried
+        let forwarded = self.forwarded.as_ref().map_or(0, Forwarded::retained_bytes);
+        self.input.capacity() + self.output.capacity() + forwarded
     }
 
     /// Puts back frames that could not be forwarded.

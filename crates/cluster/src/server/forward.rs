@@ -6,7 +6,7 @@ use farrow_wire::{self as wire, FRAME_BYTES_MAX, Reply, ReplyBody, Request, Wire
 use prost::bytes::Bytes;
 
 use super::Server;
-use super::carried::{Carried, FirstMessage};
+use super::forwarded::{FirstMessage, Forwarded};
 use super::output::open_for_client;
 use super::remote_sessions::named;
 use crate::metrics::cluster::{Direction, PeerMessageKind};
@@ -17,7 +17,7 @@ use crate::protocol::cluster::MappablePeer;
 
 impl Server {
     /// Opens a remote session at another node for a client of this one.
-    pub(super) fn carry(
+    pub(super) fn forward_client(
         &mut self,
         session: SessionId,
         (node, address): (String, &str),
@@ -53,7 +53,7 @@ impl Server {
             self.touched.insert(session);
             return;
         }
-        connection.carried = Some(Carried {
+        connection.forwarded = Some(Forwarded {
             remote_session,
             node,
             first_seq: Some(seq),
@@ -74,10 +74,10 @@ impl Server {
         else {
             return;
         };
-        let Some(carried) = &connection.carried else {
+        let Some(forwarded) = &connection.forwarded else {
             return;
         };
-        let remote_session = carried.remote_session;
+        let remote_session = forwarded.remote_session;
         let bytes = match connection.take_frames(frames_max) {
             Ok(bytes) if bytes.is_empty() => return,
             Ok(bytes) => bytes,
@@ -94,9 +94,9 @@ impl Server {
             connection.is_blocked = true;
             return;
         }
-        if let Some(carried) = &connection.carried {
+        if let Some(forwarded) = &connection.forwarded {
             remote_sessions.traffic.add(
-                &carried.node,
+                &forwarded.node,
                 PeerMessageKind::RemoteSession,
                 Direction::Out,
                 length,
@@ -113,10 +113,10 @@ impl Server {
             return;
         };
         self.touched.insert(session);
-        let Some(carried) = &mut connection.carried else {
+        let Some(forwarded) = &mut connection.forwarded else {
             return;
         };
-        if carried.first_seq.is_none() {
+        if forwarded.first_seq.is_none() {
             connection.queue_bytes(bytes);
             if connection.is_overfull() {
                 tracing::warn!(session = session.0, "a client does not read its replies");
@@ -124,19 +124,19 @@ impl Server {
             }
             return;
         }
-        carried.input.extend_from_slice(bytes);
-        let reply = match wire::decode::<Reply>(&carried.input) {
-            Ok(None) if carried.input.len() <= FRAME_BYTES_MAX => return,
+        forwarded.input.extend_from_slice(bytes);
+        let reply = match wire::decode::<Reply>(&forwarded.input) {
+            Ok(None) if forwarded.input.len() <= FRAME_BYTES_MAX => return,
             Ok(Some((reply, used))) => {
-                carried.input.drain(..used);
+                forwarded.input.drain(..used);
                 reply
             }
             Ok(None) | Err(_) => {
                 return self.end_both_sides(session, "its first answer cannot be read");
             }
         };
-        carried.first_seq = None;
-        let (node, rest) = (carried.node.clone(), std::mem::take(&mut carried.input));
+        forwarded.first_seq = None;
+        let (node, rest) = (forwarded.node.clone(), std::mem::take(&mut forwarded.input));
         let memory = self.state.memory_of(&node).cloned();
         self.welcome_carried(session, reply, memory, &rest);
     }
@@ -153,7 +153,7 @@ impl Server {
             return;
         };
         let mut has_descriptors = false;
-        let maps_memory = connection.carried.as_ref().is_none_or(|one| one.maps_memory);
+        let maps_memory = connection.forwarded.as_ref().is_none_or(|one| one.maps_memory);
         if maps_memory && let Ok(ReplyBody::Welcome(welcome)) = &mut reply.body {
             match &memory {
                 Some(memory) if memory.reader.uid().0 == welcome.region_uid => {
@@ -162,7 +162,7 @@ impl Server {
                     has_descriptors = true;
                 }
                 _ => {
-                    let node = connection.carried.as_ref().map(|one| one.node.clone());
+                    let node = connection.forwarded.as_ref().map(|one| one.node.clone());
                     let reason =
                         "the region mapped here is not the one that it lends now".to_owned();
                     let node = node.unwrap_or_default();
@@ -182,10 +182,10 @@ impl Server {
     }
 
     /// Handles the end of a forwarded connection on the client's side.
-    pub(super) fn end_carried(&mut self, carried: &Carried, is_process_gone: bool) {
+    pub(super) fn end_forwarded(&mut self, forwarded: &Forwarded, is_process_gone: bool) {
         if let Some(remote_sessions) = &mut self.remote_sessions {
-            remote_sessions.remote_sessions.remove(&carried.remote_session);
-            remote_sessions.peers.end_remote_session(carried.remote_session, is_process_gone);
+            remote_sessions.remote_sessions.remove(&forwarded.remote_session);
+            remote_sessions.peers.end_remote_session(forwarded.remote_session, is_process_gone);
         }
     }
 
@@ -195,11 +195,11 @@ impl Server {
             return;
         };
         tracing::debug!(session = session.0, reason, "a forwarded connection ended");
-        if let Some(carried) = connection.carried.take()
-            && let Some(seq) = carried.first_seq
+        if let Some(forwarded) = connection.forwarded.take()
+            && let Some(seq) = forwarded.first_seq
         {
             // The first message was not answered yet.
-            let (node, reason) = (carried.node, reason.to_owned());
+            let (node, reason) = (forwarded.node, reason.to_owned());
             let reply = Reply { seq, body: Err(WireError::NoRemoteSession { node, reason }) };
             let _ = connection.queue(&reply, false);
         }
@@ -210,8 +210,8 @@ impl Server {
     /// Ends a forwarded connection at the client and at the other node.
     fn end_both_sides(&mut self, session: SessionId, reason: &str) {
         let connection = self.connections.get(&session);
-        if let Some(carried) = connection.and_then(|one| one.carried.as_ref()).cloned() {
-            self.end_carried(&carried, false);
+        if let Some(forwarded) = connection.and_then(|one| one.forwarded.as_ref()).cloned() {
+            self.end_forwarded(&forwarded, false);
         }
         self.carried_ended(session, reason);
     }
@@ -226,7 +226,7 @@ impl Server {
         }
         let sessions = self.connections.iter();
         let sessions = sessions.filter(|(_, connection)| {
-            connection.carried.as_ref().is_some_and(|carried| carried.node == node)
+            connection.forwarded.as_ref().is_some_and(|forwarded| forwarded.node == node)
         });
         let sessions: Vec<SessionId> = sessions.map(|(session, _)| *session).collect();
         for session in sessions {

@@ -3,11 +3,11 @@
 mod accept;
 mod buffers;
 mod by_net;
-mod carried;
-mod carry;
 mod connection;
 mod desertion;
 mod drain;
+mod forward;
+mod forwarded;
 mod handover;
 mod leaving;
 mod orphans;
@@ -528,8 +528,8 @@ impl Server {
         }
         self.set_accepting(true);
         let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
-        if let Some(carried) = connection.carried.take() {
-            self.end_carried(&carried, !is_alive);
+        if let Some(forwarded) = connection.forwarded.take() {
+            self.end_forwarded(&forwarded, !is_alive);
         }
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {

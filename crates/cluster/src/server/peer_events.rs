@@ -6,7 +6,7 @@ use std::time::Duration;
 use farrow_memory::Span;
 
 use super::Server;
-use super::carried::FirstMessage;
+use super::forwarded::FirstMessage;
 use super::remote_sessions::{named, parse};
 use crate::metrics::cluster::{Direction, PeerMessageKind};
 use crate::peer_memory;
@@ -29,20 +29,20 @@ impl Server {
         for event in events {
             let now_ms = self.now_ms();
             match event {
-                PeerEvent::Told { from, incarnation, body } => {
+                PeerEvent::Message { from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Message, Direction::In, body.len());
                     self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
                 }
-                PeerEvent::Asked { token, from, incarnation, body } => {
+                PeerEvent::Request { token, from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Question, Direction::In, body.len());
                     let Some(remote_sessions) = &mut self.remote_sessions else { return };
                     let asked = remote_sessions.next_asked;
                     remote_sessions.next_asked += 1;
                     remote_sessions.asked.insert(asked, token);
                     let from = (from.as_str(), incarnation);
-                    self.state.asked(asked, from, &body, now_ms, actions);
+                    self.state.on_request(asked, from, &body, now_ms, actions);
                 }
-                PeerEvent::Answered { token, result } => {
+                PeerEvent::Response { token, result } => {
                     if let Some(remote_sessions) = &mut self.remote_sessions
                         && let Some(node) = remote_sessions.asking.remove(&token)
                         && result.is_err()
@@ -51,12 +51,12 @@ impl Server {
                     }
                     let answer = result.map(|answer| answer.body.to_vec());
                     let answer = answer.map_err(|error| error.to_string());
-                    self.state.answered(token, answer, now_ms, actions);
+                    self.state.on_response(token, answer, now_ms, actions);
                 }
                 PeerEvent::Delivery { address, why_not } => {
                     self.state.delivery_changed(address, why_not)
                 }
-                PeerEvent::EtcdAnswered { id, reply } => {
+                PeerEvent::EtcdResponse { id, reply } => {
                     self.state.etcd_answered(id, reply, now_ms, actions);
                 }
                 PeerEvent::EtcdChanged => self.state.etcd_changed(now_ms, actions),
@@ -118,7 +118,7 @@ impl Server {
             }
             PeerAction::Bridge { session, seq, node, address, incarnation, first, maps_memory } => {
                 let first = FirstMessage { seq, body: first, maps_memory };
-                self.carry(session, (node, &address), incarnation, first);
+                self.forward_client(session, (node, &address), incarnation, first);
             }
             PeerAction::CutOff { node, address } => self.cut_off(&node, &address),
             PeerAction::WatchProcess { token, pid, start_time } => {
@@ -169,7 +169,7 @@ impl Server {
         }
         if let Some(reason) = failed {
             let mut actions = Vec::new();
-            self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
+            self.state.on_response(token, Err(reason), self.now_ms(), &mut actions);
             // A client may wait for the answer. Otherwise only a later retry follows.
             self.perform(actions);
         }

@@ -76,9 +76,11 @@ impl Server {
             remote_client.is_stuffed.push_back(bytes);
             Some(session)
         } else {
-            if let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref()) {
+            if let Some(forwarded) =
+                self.connections.get(&session).and_then(|c| c.forwarded.as_ref())
+            {
                 remote_sessions.traffic.add(
-                    &carried.node,
+                    &forwarded.node,
                     PeerMessageKind::RemoteSession,
                     Direction::In,
                     length,
@@ -190,9 +192,10 @@ impl Server {
             return;
         }
         if is_process_gone.is_none()
-            && let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref())
+            && let Some(forwarded) =
+                self.connections.get(&session).and_then(|c| c.forwarded.as_ref())
         {
-            remote_sessions.traffic.fail(&carried.node);
+            remote_sessions.traffic.fail(&forwarded.node);
         }
         self.carried_ended(session, reason);
     }

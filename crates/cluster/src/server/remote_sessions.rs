@@ -1,5 +1,5 @@
 //! The event loop's state for other nodes: their requests, their clients here (remote clients), and
-//! the remote sessions of forwarded ("carried") clients of this node that use memory there.
+//! the remote sessions of forwarded clients of this node that use memory there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;

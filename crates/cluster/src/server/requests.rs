@@ -64,7 +64,7 @@ impl Server {
         if connection.is_closing {
             return;
         }
-        if connection.carried.is_some() {
+        if connection.forwarded.is_some() {
             return self.carry_on(session, requests_max);
         }
         let requests = match connection.requests(requests_max) {

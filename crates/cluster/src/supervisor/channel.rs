@@ -165,14 +165,14 @@ impl SupervisorChannel {
     }
 }
 
-fn read(kind: MessageKind, letters: &[u8], fds: Vec<OwnedFd>) -> Option<SupervisorMessage> {
-    if letters.len() != fds.len() {
+fn read(kind: MessageKind, kinds: &[u8], fds: Vec<OwnedFd>) -> Option<SupervisorMessage> {
+    if kinds.len() != fds.len() {
         return None;
     }
     let mut message = SupervisorMessage { kind, handles: Handles::default(), predecessor: None };
     let (mut control, mut data) = (None, None);
-    for (letter, fd) in letters.iter().zip(fds) {
-        match letter {
+    for (kind_of_fd, fd) in kinds.iter().zip(fds) {
+        match kind_of_fd {
             b'l' => message.handles.lock = Some(fd.into()),
             b'n' => message.handles.listener = Some(fd.into()),
             b'c' => control = Some(fd),

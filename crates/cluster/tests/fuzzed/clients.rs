@@ -31,7 +31,7 @@ const OTHER: u8 = 0xee;
 const PAGE: u64 = 4096;
 
 thread_local! {
-    /// Mapped once as the home and as a client have it; each run lays it out anew.
+    /// Mapped once as the home and as a client have it; each run lays it out again.
     static REGIONS: RefCell<Option<[Arc<Region>; 2]>> = const { RefCell::new(None) };
 }
 
@@ -192,7 +192,7 @@ impl World {
         self.held = None;
     }
 
-    /// The books balance, and what is the honest client's is as it left it, when others have taken
+    /// The sums of bytes balance, and what is the honest client's is as it left it, when others have taken
     /// all that they can get.
     pub fn assert_sound(&mut self) {
         self.state.home().check().unwrap();
@@ -225,7 +225,7 @@ fn span((offset, length): WireSpan) -> farrow_memory::Span {
     farrow_memory::Span::new(Offset(offset), Length(length))
 }
 
-/// Steps: a byte that says who does what, one with the length, so many bytes.
+/// Steps: a byte that says who does what, one with the length, and bytes of that length.
 pub fn run(data: &[u8]) {
     run_with(data, |_| {});
 }

@@ -30,7 +30,7 @@ pub enum Kind {
     Local,
     /// Milliseconds that go by.
     Time,
-    /// Both say what they have to say, so many times.
+    /// Both nodes handle their messages, this number of times.
     Round,
     /// A message from whoever says that he is another node.
     Stranger,
@@ -74,7 +74,7 @@ fn steps(mut rest: &[u8]) -> Vec<(Kind, &[u8])> {
     steps
 }
 
-/// Takes all steps. Whatever they are the books balance, the node does not spin, an object of its
+/// Takes all steps. Whatever they are the sums of bytes balance, the node does not spin, an object of its
 /// own client is there, and the honest node is still heard.
 pub fn run(data: &[u8]) {
     let mut world = World::founded();

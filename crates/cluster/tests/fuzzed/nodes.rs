@@ -38,13 +38,13 @@ const REMOTE_CLIENT: SessionId = SessionId(1);
 const RETAINED: &str = "kept by a local client";
 
 thread_local! {
-    /// Mapped once; each run lays them out anew.
+    /// Mapped once; each run lays them out again.
     static REGIONS: RefCell<Vec<Arc<Region>>> = const { RefCell::new(Vec::new()) };
     /// What the two keep once they are a cluster, so that a run begins with that.
     static FOUNDED: RefCell<Option<[Vec<u8>; 2]>> = const { RefCell::new(None) };
 }
 
-/// Few of everything, since each run makes all tables anew.
+/// Few of everything, since each run makes all tables again.
 pub(super) fn options() -> RegionOptions {
     let mut options = RegionOptions::for_capacity(Length(256 << 10));
     options.objects_max = 16;
@@ -135,7 +135,7 @@ pub struct World {
     pub recorded: Option<Vec<Vec<u8>>>,
     /// So many of the next questions of `a` do not come to `b`,
     pub lost_questions: u32,
-    /// and so many of the next answers of `b` not to `a`.
+    /// and this number of the next answers of `b` not to `a`.
     pub lost_answers: u32,
     /// Nothing that one of them says comes to the other.
     pub is_cut: bool,
@@ -312,11 +312,11 @@ impl World {
             Kind::Message => node.state.told(("b", 5), body, now_ms, &mut out),
             Kind::Stranger => node.state.told(("c", 1), body, now_ms, &mut out),
             Kind::Question => {
-                node.state.asked(u64::MAX - self.next_asked, ("b", 5), body, now_ms, &mut out);
+                node.state.on_request(u64::MAX - self.next_asked, ("b", 5), body, now_ms, &mut out);
             }
             Kind::Answer => {
                 if let Some(asked) = node.asked.pop_front() {
-                    node.state.answered(asked.token, Ok(body.to_vec()), now_ms, &mut out);
+                    node.state.on_response(asked.token, Ok(body.to_vec()), now_ms, &mut out);
                 }
             }
             Kind::RemoteSession => self.take_remote_session(body, &mut out),
@@ -399,7 +399,7 @@ impl World {
                 let number = self.next_asked;
                 self.next_asked += 1;
                 let (mut out, name) = (Vec::new(), (NAMES[by], incarnation));
-                self.nodes[to].state.asked(number, name, &body, self.now_ms, &mut out);
+                self.nodes[to].state.on_request(number, name, &body, self.now_ms, &mut out);
                 let at = out.iter().position(|action| {
                     matches!(action, Action::Peer(PeerAction::Answer { token, .. }) if *token == number)
                 });
@@ -419,7 +419,7 @@ impl World {
                     self.record(Kind::Answer, &body);
                 }
                 let mut out = Vec::new();
-                self.nodes[by].state.answered(token, Ok(body), self.now_ms, &mut out);
+                self.nodes[by].state.on_response(token, Ok(body), self.now_ms, &mut out);
                 self.perform(by, out);
             }
         }
@@ -432,7 +432,7 @@ impl World {
         let state = &mut self.nodes[0].state;
         match kind {
             Kind::Message => state.told(("b", life), body, now_ms, &mut out),
-            _ => state.asked(token, ("b", life), body, now_ms, &mut out),
+            _ => state.on_request(token, ("b", life), body, now_ms, &mut out),
         }
         let answer = out.iter().find_map(|action| match action {
             Action::Peer(PeerAction::Answer { token: of, body }) if *of == token => {
@@ -495,7 +495,7 @@ impl World {
     fn fail(&mut self, by: usize, token: u64) {
         let mut out = Vec::new();
         let none = Err("no answer".to_owned());
-        self.nodes[by].state.answered(token, none, self.now_ms, &mut out);
+        self.nodes[by].state.on_response(token, none, self.now_ms, &mut out);
         self.perform(by, out);
     }
 
@@ -515,7 +515,7 @@ impl World {
                     } else {
                         let mut out = Vec::new();
                         let none = Err("nobody there".to_owned());
-                        node.state.answered(token, none, self.now_ms, &mut out);
+                        node.state.on_response(token, none, self.now_ms, &mut out);
                         assert!(out.len() < 10_000);
                     }
                 }

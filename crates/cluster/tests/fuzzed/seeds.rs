@@ -19,7 +19,7 @@ pub fn runs() -> Vec<(String, Vec<u8>)> {
         ("names", recorded(names)),
         ("waits", recorded(waits)),
         ("sync", recorded(sync)),
-        ("seat", recorded(remote_session)),
+        ("remote_session", recorded(remote_session)),
         ("processes", vec![processes()]),
     ];
     let numbered = |(about, runs): (&'static str, Vec<Vec<u8>>)| {

@@ -76,9 +76,9 @@ impl Nodes {
     ) -> Result<Option<T>, Error> {
         let since = Instant::now();
         loop {
-            let before = self.own.reader.told_number()?;
+            let before = self.own.reader.members_version()?;
             let found = look()?;
-            if found.is_some() || self.own.reader.told_number()? == before {
+            if found.is_some() || self.own.reader.members_version()? == before {
                 return Ok(found);
             }
             let waited = since.elapsed();

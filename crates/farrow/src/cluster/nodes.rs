@@ -71,11 +71,11 @@ impl Nodes {
     }
 
     fn look<T>(&self, look: impl FnOnce(&SeenNodes) -> T) -> Result<T, Error> {
-        let number = self.own.reader.told_number()?;
+        let number = self.own.reader.members_version()?;
         self.own.check_process()?;
         let mut seen = lock(&self.seen);
         if seen.number != number
-            && let Some((number, bytes)) = self.own.reader.told()?
+            && let Some((number, bytes)) = self.own.reader.published_members()?
             && let Some(members) = Members::decode(&bytes)
         {
             // A node that lost its memory has a new region.
@@ -107,7 +107,7 @@ impl Nodes {
 
     /// The sessions at other nodes whose memory can be used; none without a cluster.
     pub(crate) fn usable(&self) -> Result<Arc<[Arc<Session>]>, Error> {
-        if self.own.reader.told_number()? == 0 {
+        if self.own.reader.members_version()? == 0 {
             return Ok(Arc::default());
         }
         self.look(|seen| Arc::clone(&seen.usable))
@@ -124,7 +124,7 @@ impl Nodes {
 
     /// True when there are no other nodes.
     pub(crate) fn is_alone(&self) -> Result<bool, Error> {
-        Ok(self.own.reader.told_number()? == 0 || self.members()?.nodes.len() < 2)
+        Ok(self.own.reader.members_version()? == 0 || self.members()?.nodes.len() < 2)
     }
 
     /// The session at a node.

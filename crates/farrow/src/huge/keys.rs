@@ -128,7 +128,7 @@ impl TableOrder {
     }
 }
 
-/// Fails if a chunk's statistics, of so many bytes at most, have no room for these columns.
+/// Fails if a chunk's statistics, of limited length, have no room for these columns.
 pub(super) fn check_statistics(
     schema: &SchemaNode,
     order: &TableOrder,

@@ -9,7 +9,7 @@ use super::state::{EtcdMembership, EtcdMutant};
 use super::types::{
     Change, EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId, Revision,
 };
-use crate::message::{ClashError, Output as Told};
+use crate::message::{ClashError, Output};
 use crate::options::Options;
 use crate::state::next_random;
 use crate::types::{ClusterId, Epoch, Incarnation, NodeName};
@@ -274,7 +274,7 @@ impl World {
                 if place.life != life || place.open.remove(&id).is_none() {
                     return Ok(());
                 }
-                self.call(node, |process, now_ms, out| process.answered(id, reply, now_ms, out))
+                self.call(node, |process, now_ms, out| process.on_response(id, reply, now_ms, out))
             }
             Event::Poke { node } => {
                 self.call(node, |process, now_ms, out| process.poked(now_ms, out))
@@ -323,24 +323,24 @@ impl World {
         match output {
             EtcdOutput::Ask { id, request } => self.send(node, id, request),
             EtcdOutput::Keep(retained) => self.nodes[node].retained = Some(retained),
-            EtcdOutput::Told(Told::View(view)) => {
+            EtcdOutput::Membership(Output::View(view)) => {
                 let key = (view.cluster, view.epoch);
                 let old = self.views.entry(key).or_insert_with(|| view.clone());
                 if *old != view {
                     return Err(format!("two views of one epoch: {old:?} and {view:?}"));
                 }
             }
-            EtcdOutput::Told(Told::Outcast { .. }) => {
+            EtcdOutput::Membership(Output::Outcast { .. }) => {
                 let (now_ms, clock_ms) = (self.now_ms, self.clock_ms(node));
                 let process = self.nodes[node].process.as_mut();
                 process.unwrap().rejoin(Incarnation(1 + now_ms), clock_ms);
             }
-            EtcdOutput::Told(Told::Left) => {
+            EtcdOutput::Membership(Output::Left) => {
                 self.nodes[node].has_left = true;
                 self.nodes[node].process = None;
             }
-            EtcdOutput::Told(Told::Clash(error)) => self.clashes.push(error),
-            EtcdOutput::Told(_) => {}
+            EtcdOutput::Membership(Output::Clash(error)) => self.clashes.push(error),
+            EtcdOutput::Membership(_) => {}
         }
         Ok(())
     }

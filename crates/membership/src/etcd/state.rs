@@ -6,7 +6,7 @@ use super::mirror::EtcdMirror;
 use super::types::{
     EtcdOutput, EtcdPersistentState, EtcdReply, EtcdRequest, EtcdSnapshot, Key, LeaseId, Revision,
 };
-use crate::message::{ClashError, Output as Told, Reachability};
+use crate::message::{ClashError, Output, Reachability};
 use crate::options::{Options, OptionsError};
 use crate::state::next_random;
 use crate::types::{Epoch, Incarnation, NodeName, NodeNumber};
@@ -177,7 +177,13 @@ impl EtcdMembership {
     }
 
     /// Handles a reply of etcd.
-    pub fn answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<EtcdOutput>) {
+    pub fn on_response(
+        &mut self,
+        id: u64,
+        reply: EtcdReply,
+        now_ms: u64,
+        out: &mut Vec<EtcdOutput>,
+    ) {
         self.enter(now_ms);
         if let Some(sent) = self.look.take_if(|sent| sent.id == id) {
             match reply {
@@ -227,7 +233,7 @@ impl EtcdMembership {
         self.finish(out);
     }
 
-    /// Starts to leave. The node gives up the lease at once; [`Told::Left`] follows when etcd has
+    /// Starts to leave. The node gives up the lease at once; [`Output::Left`] follows when etcd has
     /// stored it.
     pub fn leave(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
         self.enter(now_ms);
@@ -299,7 +305,7 @@ impl EtcdMembership {
             self.has_lost_lease = true;
         }
         if std::mem::take(&mut self.has_lost_lease) {
-            out.push(EtcdOutput::Told(Told::LeaseLost));
+            out.push(EtcdOutput::Membership(Output::LeaseLost));
             self.had_lease = false;
         }
         if std::mem::take(&mut self.is_unkept) {
@@ -308,7 +314,7 @@ impl EtcdMembership {
         out.append(&mut self.out);
         if has_lease && !self.had_lease {
             self.had_lease = true;
-            out.push(EtcdOutput::Told(Told::LeaseFound));
+            out.push(EtcdOutput::Membership(Output::LeaseFound));
         }
     }
 
@@ -456,7 +462,7 @@ impl EtcdMembership {
     }
 
     fn tell_view(&mut self, view: &View) {
-        self.out.push(EtcdOutput::Told(Told::View(view.clone())));
+        self.out.push(EtcdOutput::Membership(Output::View(view.clone())));
         let others = view.members.iter().filter(|member| member.name != self.options.name);
         self.reach = others.map(|member| (member.number, Reachability::Live)).collect();
     }
@@ -469,15 +475,15 @@ impl EtcdMembership {
         self.is_unkept = true;
         self.is_over = true;
         for (number, _) in std::mem::take(&mut self.reach) {
-            let lost = Told::Reach { number, state: Reachability::Lost };
-            self.out.push(EtcdOutput::Told(lost));
+            let lost = Output::Reach { number, state: Reachability::Lost };
+            self.out.push(EtcdOutput::Membership(lost));
         }
         self.absences.clear();
         self.wish_since_ms = None;
         self.lease_until_ms = self.now_ms;
         let has_left = std::mem::take(&mut self.is_leaving);
-        let told = if has_left { Told::Left } else { Told::Outcast { epoch } };
-        self.out.push(EtcdOutput::Told(told));
+        let told = if has_left { Output::Left } else { Output::Outcast { epoch } };
+        self.out.push(EtcdOutput::Membership(told));
     }
 
     /// Updates the absent nodes, with the time since when, and the reachability of the members.
@@ -506,7 +512,7 @@ impl EtcdMembership {
             let state = if is_there { Reachability::Live } else { Reachability::Suspect };
             let number = member.number;
             if self.reach.insert(number, state).is_some_and(|before| before != state) {
-                self.out.push(EtcdOutput::Told(Told::Reach { number, state }));
+                self.out.push(EtcdOutput::Membership(Output::Reach { number, state }));
             }
         }
     }
@@ -556,7 +562,7 @@ impl EtcdMembership {
         let is_due = |at_ms: u64| self.now_ms - at_ms >= 4 * self.options.lease_ms;
         if self.clash_ms.is_none_or(is_due) {
             self.clash_ms = Some(self.now_ms);
-            self.out.push(EtcdOutput::Told(Told::Clash(error)));
+            self.out.push(EtcdOutput::Membership(Output::Clash(error)));
         }
     }
 

@@ -4,7 +4,7 @@
 use super::simulator::{Faults, LEASE_MS, World, name, options};
 use super::state::{EtcdMembership, EtcdMutant};
 use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, Revision};
-use crate::message::{ClashError, Output as Told};
+use crate::message::{ClashError, Output};
 use crate::simulator::seeds_times;
 use crate::types::{Epoch, Incarnation};
 use crate::view::View;
@@ -286,14 +286,14 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
             match output {
                 EtcdOutput::Ask { id, request: EtcdRequest::Look { .. } } => {
                     let reply = EtcdReply::Looked(world.etcd.look(Revision(0)));
-                    other.answered(*id, reply, now_ms, &mut answers);
+                    other.on_response(*id, reply, now_ms, &mut answers);
                 }
                 EtcdOutput::Ask { request, .. } => panic!("it writes: {request:?}"),
                 _ => {}
             }
         }
         for output in answers {
-            if let EtcdOutput::Told(Told::Clash(error)) = output {
+            if let EtcdOutput::Membership(Output::Clash(error)) = output {
                 clash = Some(error);
             }
         }
@@ -331,7 +331,7 @@ fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
     };
     assert_eq!(*request, EtcdRequest::Look { since: Revision(0) });
     let empty = EtcdSnapshot { revision: Revision(5), keys: Vec::new(), changed: Vec::new() };
-    node.answered(*id, EtcdReply::Looked(empty), 1, &mut Vec::new());
+    node.on_response(*id, EtcdReply::Looked(empty), 1, &mut Vec::new());
     let ask_at = |node: &mut EtcdMembership, now_ms| {
         let mut out = Vec::new();
         node.tick(now_ms, &mut out);
@@ -346,7 +346,7 @@ fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
     assert_eq!(since, Revision(6));
     let keys = vec![(Key::View, Revision(3))];
     let odd = EtcdSnapshot { revision: Revision(9), keys, changed: Vec::new() };
-    node.answered(id, EtcdReply::Looked(odd), LEASE_MS + 1, &mut Vec::new());
+    node.on_response(id, EtcdReply::Looked(odd), LEASE_MS + 1, &mut Vec::new());
     let (_, since) = ask_at(&mut node, 2 * LEASE_MS);
     assert_eq!(since, Revision(0));
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::Output as Told;
+use crate::message::Output;
 use crate::types::{Incarnation, NodeName};
 use crate::view::{JoinCandidate, View};
 
@@ -138,7 +138,7 @@ pub enum EtcdOutput {
     /// Store these bytes for the next process, before anything that follows.
     Keep(Vec<u8>),
     /// An output like that of the embedded membership.
-    Told(Told),
+    Membership(Output),
 }
 
 /// Prefix of the persistent state, which distinguishes it from other data.

@@ -294,7 +294,7 @@ mod tests {
         costs.least[1][7] = Some(48.0);
         assert!(costs.is_settled(7), "ranked as before");
         costs.least[1][7] = Some(20.0);
-        assert!(!costs.is_settled(7), "ranked anew");
+        assert!(!costs.is_settled(7), "measured again");
         assert!(!costs.is_settled(6), "small sizes are measured in each round");
         costs.least[1][6] = Some(16.0);
         costs.least[0][8] = None;

@@ -69,8 +69,9 @@ struct OpenEntry {
     life: Generation,
 }
 
+/// The entries of a client, and those of them that it can use.
 #[derive(Debug, Default)]
-struct Books {
+struct EntryPool {
     rows: Vec<PageRow>,
     /// Entries whose life is open and unused.
     free: Vec<EntryPlace>,
@@ -109,7 +110,7 @@ pub struct EntryTable {
     header: RegionHeader,
     client: ClientSlot,
     pid: u32,
-    state: Mutex<Books>,
+    state: Mutex<EntryPool>,
 }
 
 impl EntryTable {
@@ -135,21 +136,21 @@ impl EntryTable {
         if !is_good {
             return Err(StoreError::BadSpan { span, reason: "it is no entry page" });
         }
-        let mut books = self.books();
+        let mut pool = self.pool();
         let page_of = |n: u64| Span::new(Offset(span.offset.0 + n * page), Length(page));
-        let is_known = |span: &Span| books.rows.iter().any(|row| row.alias.span().contains(*span));
+        let is_known = |span: &Span| pool.rows.iter().any(|row| row.alias.span().contains(*span));
         let fresh: Vec<Span> =
             (0..span.length.0 / page).map(page_of).filter(|span| !is_known(span)).collect();
         let rows = fresh.chunk_by(|one, next| one.end() == Some(next.offset));
         for row in rows {
             let (Some(first), Some(last)) = (row.first(), row.last()) else { continue };
             let length = Length(last.offset.0 + page - first.offset.0);
-            self.add_row(&mut books, Span::new(first.offset, length))?;
+            self.add_row(&mut pool, Span::new(first.offset, length))?;
         }
         Ok(())
     }
 
-    fn add_row(&self, books: &mut Books, span: Span) -> Result<(), StoreError> {
+    fn add_row(&self, pool: &mut EntryPool, span: Span) -> Result<(), StoreError> {
         let layout = &self.header.layout;
         let in_page = layout.client_entries_in_page();
         let before = (span.offset.0 - layout.entry_pages.offset.0) / layout.page.0;
@@ -159,15 +160,15 @@ impl EntryTable {
         // them back with the first entry.
         self.region.refresh_if_remote(span)?;
         let used = vec![0; pages as usize * in_page as usize];
-        let (row, count) = (books.rows.len(), used.len());
+        let (row, count) = (pool.rows.len(), used.len());
         let namespace = namespace_of_page(&self.region, layout, before as u32)?;
-        books.entries += count;
-        books.rows.push(PageRow { alias, first: before as u32 * in_page, namespace, used });
+        pool.entries += count;
+        pool.rows.push(PageRow { alias, first: before as u32 * in_page, namespace, used });
         // The last one in is the first one out: low entries are used first.
         for index in (0..count).rev() {
             let place = EntryPlace { row, index };
-            if self.usable(books, place)?.is_some() {
-                books.free.push(place);
+            if self.usable(pool, place)?.is_some() {
+                pool.free.push(place);
             }
         }
         Ok(())
@@ -191,44 +192,44 @@ impl EntryTable {
             let reason = "a client seals objects without name and of one block";
             return Err(StoreError::BadRequest { reason });
         }
-        let mut books = self.books();
-        if books.free.is_empty() {
-            self.search(&mut books)?;
+        let mut pool = self.pool();
+        if pool.free.is_empty() {
+            self.search(&mut pool)?;
         }
         let open = loop {
-            let Some(place) = books.free.pop() else {
+            let Some(place) = pool.free.pop() else {
                 return Ok(None);
             };
-            if let Some(life) = self.usable(&books, place)? {
+            if let Some(life) = self.usable(&pool, place)? {
                 break OpenEntry { place, life };
             }
         };
         let OpenEntry { place, life } = open;
-        let sealed = self.seal_at(&books, open, request, now_ns, holds);
+        let sealed = self.seal_at(&pool, open, request, now_ns, holds);
         match &sealed {
             Ok(_) => {
-                let row = books.rows.get_mut(place.row);
+                let row = pool.rows.get_mut(place.row);
                 let used = row.and_then(|row| row.used.get_mut(place.index));
                 if let Some(used) = used {
                     *used = life.0;
                 }
-                books.looks = (books.looks + LOOKS_PER_OBJECT).min(books.entries);
+                pool.looks = (pool.looks + LOOKS_PER_OBJECT).min(pool.entries);
             }
-            Err(_) => books.free.push(place),
+            Err(_) => pool.free.push(place),
         }
         sealed.map(Some)
     }
 
     fn seal_at(
         &self,
-        books: &Books,
+        pool: &EntryPool,
         OpenEntry { place, life }: OpenEntry,
         request: &SealRequest<'_>,
         now_ns: u64,
         holds: Option<&Arc<HoldTable>>,
     ) -> Result<(ObjectId, Option<Held>), StoreError> {
         let layout = &self.header.layout;
-        let row = books.rows.get(place.row);
+        let row = pool.rows.get(place.row);
         let row = row.ok_or(StoreError::BadRequest { reason: "no such page" })?;
         let number = row.first + place.index as u32;
         let id = ObjectId::new(self.header.uid, life, layout.client_slot(number));
@@ -276,30 +277,34 @@ impl EntryTable {
     }
 
     /// Look for entries whose life has advanced since they were used.
-    fn search(&self, books: &mut Books) -> Result<(), StoreError> {
-        let most = books.looks.max(SEARCH_MIN).min(books.entries);
+    fn search(&self, pool: &mut EntryPool) -> Result<(), StoreError> {
+        let most = pool.looks.max(SEARCH_MIN).min(pool.entries);
         for _ in 0..most {
-            if books.free.len() >= SEARCH_MIN {
+            if pool.free.len() >= SEARCH_MIN {
                 break;
             }
-            books.looks = books.looks.saturating_sub(1);
-            let EntryPlace { row, index } = books.next;
-            if books.rows.get(row).is_none_or(|row| index >= row.used.len()) {
-                let row = if row + 1 < books.rows.len() { row + 1 } else { 0 };
-                books.next = EntryPlace { row, index: 0 };
+            pool.looks = pool.looks.saturating_sub(1);
+            let EntryPlace { row, index } = pool.next;
+            if pool.rows.get(row).is_none_or(|row| index >= row.used.len()) {
+                let row = if row + 1 < pool.rows.len() { row + 1 } else { 0 };
+                pool.next = EntryPlace { row, index: 0 };
             }
-            let place = books.next;
-            books.next.index += 1;
-            if self.usable(books, place)?.is_some() {
-                books.free.push(place);
+            let place = pool.next;
+            pool.next.index += 1;
+            if self.usable(pool, place)?.is_some() {
+                pool.free.push(place);
             }
         }
         Ok(())
     }
 
     /// The life in which an entry can be used, if it is open and this client has not used it.
-    fn usable(&self, books: &Books, place: EntryPlace) -> Result<Option<Generation>, StoreError> {
-        let Some(row) = books.rows.get(place.row) else {
+    fn usable(
+        &self,
+        pool: &EntryPool,
+        place: EntryPlace,
+    ) -> Result<Option<Generation>, StoreError> {
+        let Some(row) = pool.rows.get(place.row) else {
             return Ok(None);
         };
         let at = self.header.layout.life(row.first + place.index as u32, 0);
@@ -314,7 +319,7 @@ impl EntryTable {
     }
 
     /// The state under the lock is consistent after each statement.
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn pool(&self) -> MutexGuard<'_, EntryPool> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

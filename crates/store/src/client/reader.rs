@@ -268,16 +268,16 @@ impl Reader {
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn told_number(&self) -> Result<u64, StoreError> {
-        cluster::told_number(&self.region, self.layout())
+    pub fn members_version(&self) -> Result<u64, StoreError> {
+        cluster::number(&self.region, self.layout())
     }
 
     /// The bytes that the home publishes for its clients, and their version; `None`: none yet.
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn told(&self) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
-        cluster::told(&self.region, self.layout())
+    pub fn published_members(&self) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        cluster::read(&self.region, self.layout())
     }
 
     /// A cursor before event `next`, clamped to the events that are there: 0 is the oldest,

@@ -75,7 +75,7 @@ impl Home {
                 || (state == EntryState::Retiring) != self.retiring.contains(&slot.0)
                 || (state == EntryState::Spilled) != self.spilled.contains_key(&slot.0)
             {
-                return Err(format!("slot {} is {state:?} and in another book", slot.0));
+                return Err(format!("slot {} is {state:?} and listed as another", slot.0));
             }
             if state == EntryState::Free {
                 continue;

@@ -211,5 +211,5 @@ impl Home {
 }
 
 pub(super) fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
-    StoreError::Inconsistent(format!("no block {run:?} in the books"))
+    StoreError::Inconsistent(format!("no block {run:?} in the table of blocks"))
 }

@@ -41,12 +41,12 @@ impl Home {
         cluster::retained(&self.control, self.layout())
     }
 
-    /// Publish bytes to clients, which read them with [`Reader::told`](crate::Reader::told).
+    /// Publish bytes to clients, which read them with [`Reader::published_members`](crate::Reader::published_members).
     ///
     /// # Errors
     /// As [`Home::keep_for_cluster`].
-    pub fn tell_clients(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        cluster::tell(&self.control, self.layout(), bytes)
+    pub fn publish_members(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        cluster::publish(&self.control, self.layout(), bytes)
     }
 
     /// The state to hand over to the next home, at most `max` names and as many objects.

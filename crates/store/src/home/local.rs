@@ -321,7 +321,7 @@ impl Home {
                 _ => false,
             };
             if !is_right {
-                return Err(format!("client slot {slot} is {:?} and in another book", life));
+                return Err(format!("client slot {slot} is {:?} and listed as another", life));
             }
         }
         for (before, slot) in &locals.moved {

@@ -53,29 +53,29 @@ pub(crate) fn retained(control: &Control, layout: &Layout) -> Result<Option<Vec<
 }
 
 /// Publish `bytes` for clients.
-pub(crate) fn tell(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn publish(control: &Control, layout: &Layout, bytes: &[u8]) -> Result<(), StoreError> {
     check_length(bytes)?;
     let at = part_at(layout, RETAINED_PARTS);
     let number = (control.load(at)? | 1).wrapping_add(2);
     control.store(at, number)?;
     fence(Ordering::Release);
     fill(control, at, number.wrapping_add(1), bytes)?;
-    failpoint!("cluster.tell.filled");
+    failpoint!("cluster.publish.filled");
     control.store(at, number.wrapping_add(1))
 }
 
 /// Number of the published bytes, which changes with them. 0: none were ever published.
-pub(crate) fn told_number(region: &Region, layout: &Layout) -> Result<u64, StoreError> {
+pub(crate) fn number(region: &Region, layout: &Layout) -> Result<u64, StoreError> {
     load(region, part_at(layout, RETAINED_PARTS))
 }
 
 /// The published bytes and their number. `None`: there are none, or they keep changing.
-pub(crate) fn told(region: &Region, layout: &Layout) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+pub(crate) fn read(region: &Region, layout: &Layout) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
     for _ in 0..ROUNDS_MAX {
-        if let Some(told) = read_part(region, layout, RETAINED_PARTS)? {
-            return Ok(Some(told));
+        if let Some(published) = read_part(region, layout, RETAINED_PARTS)? {
+            return Ok(Some(published));
         }
-        if told_number(region, layout)? == 0 {
+        if number(region, layout)? == 0 {
             return Ok(None);
         }
         std::hint::spin_loop();
@@ -91,8 +91,8 @@ fn read_part(
 ) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
     let at = part_at(layout, part);
     let number = load(region, at)?;
-    let is_told = part == RETAINED_PARTS;
-    if number == 0 || (is_told && number % 2 == 1) {
+    let is_published = part == RETAINED_PARTS;
+    if number == 0 || (is_published && number % 2 == 1) {
         return Ok(None);
     }
     let head = load(region, Offset(at.0 + 8))?;

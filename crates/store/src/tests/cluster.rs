@@ -47,12 +47,12 @@ pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
         kill_at("cluster.keep.filled", || home.keep_for_cluster(&[99; 400]));
         home = adopt(&world);
         assert_eq!(home.retained_for_cluster().unwrap().unwrap(), [round; 40]);
-        home.tell_clients(&[round; 40]).unwrap();
-        kill_at("cluster.tell.filled", || home.tell_clients(&[99; 400]));
+        home.publish_members(&[round; 40]).unwrap();
+        kill_at("cluster.publish.filled", || home.publish_members(&[99; 400]));
         home = adopt(&world);
-        assert_eq!(world.reader().told().unwrap(), None, "it was being changed");
+        assert_eq!(world.reader().published_members().unwrap(), None, "it was being changed");
     }
-    BTreeSet::from(["cluster.keep.filled", "cluster.tell.filled"])
+    BTreeSet::from(["cluster.keep.filled", "cluster.publish.filled"])
 }
 
 #[test]
@@ -60,16 +60,19 @@ fn clients_see_what_is_told_whole_or_not_at_all() {
     let world = World::new(small());
     let mut home = world.create();
     let client = Client::join(&world, &mut home).unwrap();
-    assert_eq!((client.reader.told_number().unwrap(), client.reader.told().unwrap()), (0, None));
-    home.tell_clients(b"first").unwrap();
-    let (number, bytes) = client.reader.told().unwrap().unwrap();
-    assert_eq!((number, &*bytes), (client.reader.told_number().unwrap(), &b"first"[..]));
-    kill_at("cluster.tell.filled", || home.tell_clients(b"second"));
-    assert_eq!(client.reader.told().unwrap(), None, "it was being changed");
-    assert_ne!(client.reader.told_number().unwrap(), number);
+    assert_eq!(
+        (client.reader.members_version().unwrap(), client.reader.published_members().unwrap()),
+        (0, None)
+    );
+    home.publish_members(b"first").unwrap();
+    let (number, bytes) = client.reader.published_members().unwrap().unwrap();
+    assert_eq!((number, &*bytes), (client.reader.members_version().unwrap(), &b"first"[..]));
+    kill_at("cluster.publish.filled", || home.publish_members(b"second"));
+    assert_eq!(client.reader.published_members().unwrap(), None, "it was being changed");
+    assert_ne!(client.reader.members_version().unwrap(), number);
     let mut home = adopt(&world);
-    home.tell_clients(b"third").unwrap();
-    let (next, bytes) = client.reader.told().unwrap().unwrap();
+    home.publish_members(b"third").unwrap();
+    let (next, bytes) = client.reader.published_members().unwrap().unwrap();
     assert!(next > number);
     assert_eq!(bytes, b"third");
 }

@@ -61,7 +61,7 @@ fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
 }
 
 /// The statistics that must be equal in the next life.
-fn books(home: &Home) -> StoreStats {
+fn stats_of(home: &Home) -> StoreStats {
     let mut stats = home.stats().unwrap();
     // Every home has another life number.
     stats.life = 0;
@@ -106,12 +106,12 @@ fn a_hundred_thousand_objects_are_adopted_as_they_were() {
         home.finish_spill(file.head.id).unwrap().unwrap();
         away.insert(*number, file.head.id);
     }
-    let before = books(&home);
+    let before = stats_of(&home);
     assert!(before.objects_retiring > 0 && before.objects_spilled > 0 && before.holds > 0);
     drop(home);
 
     let mut home = world.adopt();
-    assert_eq!(books(&home), before);
+    assert_eq!(stats_of(&home), before);
     for (number, id) in &ids {
         if let Some(away) = away.get(number) {
             let found = client.reader.whereabouts(Target::Id(*id)).unwrap();

@@ -18,9 +18,9 @@ use super::{Daemon, assert_balanced};
 /// Time for a daemon to finish pending requests after its clients stop.
 const QUIET_MAX: Duration = Duration::from_secs(20);
 
-pub struct Books(Reader);
+pub struct DirectorySum(Reader);
 
-impl Books {
+impl DirectorySum {
     pub fn open(client: &Client) -> Self {
         Self(Reader::open(Arc::clone(client.region())).unwrap())
     }
@@ -66,11 +66,11 @@ pub fn compare(live: u64, node: &NodeStats) -> Result<(), String> {
 /// Checks a node whose clients are idle; waits for their pending requests.
 pub fn assert_counted(daemon: &Daemon, whose: &str) -> Stats {
     let client = daemon.client();
-    let books = Books::open(&client);
+    let directory = DirectorySum::open(&client);
     let until = Instant::now() + QUIET_MAX;
     loop {
         let before = client.stats().unwrap();
-        let live = books.live_bytes();
+        let live = directory.live_bytes();
         let after = client.stats().unwrap();
         assert_balanced(&after);
         let counted = live.and_then(|live| compare(live, &before.node).map(|()| live));

@@ -3,7 +3,7 @@
 
 pub mod apart;
 pub mod asked;
-pub mod books;
+pub mod directory_sum;
 pub mod etcd;
 pub mod flood;
 pub mod ground;

@@ -90,7 +90,7 @@ impl Nodes {
         self.daemons[number].client()
     }
 
-    /// Waits until all that run see so many live nodes with their memory, and have a lease.
+    /// Waits until all that run see this number of live nodes with their memory, and have a lease.
     pub fn settle(&self, live: usize) {
         for daemon in self.daemons.iter().filter(|one| one.is_started()) {
             let client = daemon.client();

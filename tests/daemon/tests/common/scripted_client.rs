@@ -18,11 +18,11 @@ use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 use super::{PATIENCE, bytes_of, client_in, this_test_again};
 
 /// Set in the environment of a scripted client; names the socket.
-pub const SCRIPTED_CLIENT_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
+pub const SCRIPTED_CLIENT_SOCKET: &str = "FARROW_TEST_CLIENT_SOCKET";
 /// Set too where something else is to lie at an address before the child connects.
-const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
+const TAKEN: &str = "FARROW_TEST_CLIENT_TAKEN";
 /// Set too where it is to be in another namespace than the default one.
-const NAMESPACE: &str = "FARROW_TEST_PLAYER_NAMESPACE";
+const NAMESPACE: &str = "FARROW_TEST_CLIENT_NAMESPACE";
 
 /// The driver's end of a scripted client.
 pub struct ScriptedClient {

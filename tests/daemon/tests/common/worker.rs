@@ -28,7 +28,7 @@ pub const SLACK: Duration = Duration::from_millis(1000);
 const STEP: Duration = Duration::from_millis(20);
 /// Calls are told of in such portions.
 const CALLS_TOLD: u64 = 16;
-/// All that race take the same name in so many milliseconds.
+/// All clients that race take the same name within this time.
 const RACE_MS: u64 = 300;
 /// Names, ids and views that one worker keeps.
 const RETAINED_MAX: usize = 25;
@@ -189,7 +189,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// A call that sends so many messages one after the other at most, each with a deadline.
+    /// A call that sends at most this number of messages one after the other, each with a deadline.
     fn time<T>(&mut self, what: &str, messages: u32, call: impl FnOnce() -> T) -> T {
         let (begin, paused) = (Instant::now(), self.paused_ms.load(Ordering::Relaxed));
         let answer = call();

@@ -31,7 +31,7 @@ const THREADS: u64 = 2;
 const KNOWN_MAX: usize = 12;
 /// Small objects of one page, of several, and some that share huge pages.
 const LENGTHS: [usize; 8] = [0, 1, 300, 700, 5_000, 9_000, 70_000, 200_000];
-/// Kinds of names: all clients use so many at a time, for so many milliseconds.
+/// Kinds of names: all clients use this number at a time, for this number of milliseconds.
 const KINDS: [(u64, u64); 3] = [(10, 500), (6, 3_000), (4, 10_000)];
 /// Flags are few: there is one owner of each.
 const FLAGS: u64 = 3;

@@ -37,7 +37,7 @@ const FOLDER_VARIABLE: &str = "FARROW_HISTORY_FOLDER";
 /// Calls of a run in every run of the tests.
 const OPERATIONS: u64 = 10_000;
 const CANARY_OPERATIONS: u64 = 2_000;
-/// Of the two lines of a call, at most on average: a run is long enough when so many bytes a call
+/// Of the two lines of a call, at most on average: a run is long enough when this number of bytes a call
 /// were written.
 const CALL_BYTES: u64 = 230;
 /// A run that does not come to its calls in this time is over.
@@ -84,7 +84,7 @@ impl Plan {
         Self { name, seed, operations, is_evicted: false, has_faults: true }
     }
 
-    /// Runs until so many calls were made, and says what came of them.
+    /// Runs this number of calls, and returns their outcomes.
     fn run(&self, ground: Ground) -> Partitions {
         let Self { name, seed, operations, .. } = *self;
         println!("{name}: seed {seed:#x}; {SEED_VARIABLE} sets it");

@@ -91,7 +91,7 @@ impl Versions {
         versions
     }
 
-    /// An id is that of one version for ever.
+    /// An id never belongs to another version.
     fn is(&mut self, id: &str, version: u64, wrong: &mut Vec<String>) {
         let other = self.by_id.insert(id.to_owned(), version);
         if other.is_some_and(|other| other != version) {

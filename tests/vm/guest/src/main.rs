@@ -424,7 +424,7 @@ fn lost(client: &Client, name: &str) -> Anything<u128> {
     }
     let took = begin.elapsed().as_millis();
     while client.members()?.find("b").is_none_or(|node| node.reach != Reach::Lost) {
-        until(begin, || "the roster does not tell that b is lost".to_owned())?;
+        until(begin, || "the list of members does not show b as lost".to_owned())?;
     }
     match client.get(&name.into(), Duration::ZERO) {
         Err(Error::NodeLost { node, .. }) => same("lost", &*node, "b")?,

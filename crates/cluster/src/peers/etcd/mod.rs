@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use super::backlog::{EventQueue, Left};
+use super::backlog::{EventQueue, QueuedEvent};
 use super::error::{StartError, shorten};
 use super::event::PeerEvent;
 use super::generated::etcd_pb::watch_client::WatchClient;
@@ -105,7 +105,7 @@ impl Etcd {
                 EtcdReply::Failed { reason: format!("{}: {reason}", self.place) }
             }
         };
-        self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
+        self.events.push(QueuedEvent::Event(PeerEvent::EtcdResponse { id, reply }));
     }
 
     async fn try_ask(
@@ -181,7 +181,7 @@ impl Etcd {
 
     fn say_changed(&self) {
         if let Some(place) = Permit::take(&self.words) {
-            self.events.push_with(Left::Event(PeerEvent::EtcdChanged), vec![place]);
+            self.events.push_with(QueuedEvent::Event(PeerEvent::EtcdChanged), vec![place]);
         }
     }
 }

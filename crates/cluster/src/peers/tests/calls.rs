@@ -77,7 +77,7 @@ fn more_questions_than_are_allowed_are_refused_and_places_come_back() {
     let (token, ..) = b.asked();
     b.peers.answer(token, Bytes::new()).unwrap();
     let done = a.next(|event| match event {
-        PeerEvent::Answered { token, .. } => Some(*token),
+        PeerEvent::Response { token, .. } => Some(*token),
         _ => None,
     });
     assert!(done.1 < 2);

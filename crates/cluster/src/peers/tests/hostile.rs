@@ -26,7 +26,7 @@ async fn remote_session(
     kinds: Vec<Option<Kind>>,
 ) -> Option<Status> {
     let frames = kinds.into_iter().map(|kind| Frame { kind });
-    match calls.seat(stream::iter(frames)).await {
+    match calls.remote_session(stream::iter(frames)).await {
         Ok(answer) => {
             let mut answer = answer.into_inner();
             while let Some(frame) = answer.message().await.transpose() {
@@ -144,7 +144,7 @@ fn a_body_that_is_no_message_gets_a_status() {
             ("/farrow.v1.Node/Tell", b"\x01\0\0\0\x03abc"),
             ("/farrow.v1.Node/Ask", b"\0\xff\xff\xff\xff"),
             ("/farrow.v1.Node/Ask", b"\0"),
-            ("/farrow.v1.Node/Seat", b"\0\0\0\0\x02\x0a\x7f"),
+            ("/farrow.v1.Node/RemoteSession", b"\0\0\0\0\x02\x0a\x7f"),
             ("/farrow.v1.Node/Other", b""),
         ] {
             let body = tonic::body::Body::new(Once(Some(Bytes::from_static(body))));
@@ -213,7 +213,7 @@ fn a_flood_is_refused_and_others_are_served() {
         a.ask_through(&mut b, token);
         a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
         b.next(|event| {
-            matches!(event, PeerEvent::Told { from, .. } if from.as_str() == "a").then_some(())
+            matches!(event, PeerEvent::Message { from, .. } if from.as_str() == "a").then_some(())
         });
     }
     // Waits for at least one round of the flood.
@@ -318,7 +318,7 @@ fn bodies_of_one_node_take_its_part_of_the_memory_and_come_back() {
     let mut a = Node::new("a");
     a.peers.ask(1, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
     let (_, (token, body)) = b.next(|event| match event {
-        PeerEvent::Asked { token, from, body, .. } if from.as_str() == "a" => {
+        PeerEvent::Request { token, from, body, .. } if from.as_str() == "a" => {
             Some((*token, body.clone()))
         }
         _ => None,

@@ -98,7 +98,7 @@ fn a_node_that_comes_back_at_its_address_is_reached_again() {
     for token in 3.. {
         a.peers.ask(token, &address, Bytes::new(), Duration::from_secs(5)).unwrap();
         b.wait(Instant::now() + Duration::from_millis(50));
-        if let Some(PeerEvent::Asked { token, .. }) = b.waiting.pop() {
+        if let Some(PeerEvent::Request { token, .. }) = b.waiting.pop() {
             b.peers.answer(token, Bytes::new()).unwrap();
         }
         if a.answered(token).is_ok() {

@@ -88,7 +88,7 @@ impl Node {
 
     fn told(&mut self) -> (NodeName, u64, Bytes) {
         self.next(|event| match event {
-            PeerEvent::Told { from, incarnation, body } => {
+            PeerEvent::Message { from, incarnation, body } => {
                 Some((from.clone(), *incarnation, body.clone()))
             }
             _ => None,
@@ -98,7 +98,7 @@ impl Node {
 
     fn asked(&mut self) -> (AskedToken, NodeName, Bytes) {
         self.next(|event| match event {
-            PeerEvent::Asked { token, from, incarnation, body } => {
+            PeerEvent::Request { token, from, incarnation, body } => {
                 assert_eq!(*incarnation, 7);
                 Some((*token, from.clone(), body.clone()))
             }
@@ -109,7 +109,7 @@ impl Node {
 
     fn answered(&mut self, token: u64) -> Result<PeerAnswer, PeerError> {
         self.next(|event| match event {
-            PeerEvent::Answered { token: of, result } if *of == token => Some(result.clone()),
+            PeerEvent::Response { token: of, result } if *of == token => Some(result.clone()),
             _ => None,
         })
         .1

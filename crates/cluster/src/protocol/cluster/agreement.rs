@@ -19,7 +19,7 @@ pub(super) enum Agreement {
 /// Output of either back end.
 pub(super) enum Outcome {
     /// Output that both have.
-    Told(Output),
+    Membership(Output),
     /// A request to etcd.
     Ask(PeerAction),
     /// Bytes to store before the next outcome.
@@ -52,7 +52,7 @@ impl Agreement {
     }
 
     pub(super) fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64) -> Vec<Outcome> {
-        self.with_etcd(|membership, out| membership.answered(id, reply, now_ms, out))
+        self.with_etcd(|membership, out| membership.on_response(id, reply, now_ms, out))
     }
 
     pub(super) fn etcd_changed(&mut self, now_ms: u64) -> Vec<Outcome> {
@@ -132,7 +132,7 @@ impl Agreement {
             Output::Keep(retained) => {
                 Outcome::Keep(postcard::to_allocvec(&retained).unwrap_or_default())
             }
-            other => Outcome::Told(other),
+            other => Outcome::Membership(other),
         };
         out.into_iter().map(outcome).collect()
     }
@@ -147,7 +147,7 @@ impl Agreement {
         let outcome = |output| match output {
             EtcdOutput::Ask { id, request } => Outcome::Ask(PeerAction::AskEtcd { id, request }),
             EtcdOutput::Keep(bytes) => Outcome::Keep(bytes),
-            EtcdOutput::Told(told) => Outcome::Told(told),
+            EtcdOutput::Membership(told) => Outcome::Membership(told),
         };
         out.into_iter().map(outcome).collect()
     }

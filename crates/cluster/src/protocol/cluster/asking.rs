@@ -1,7 +1,7 @@
 //! Questions and notifications of this node to others.
 
 use super::peer::because;
-use super::pending::{PendingQuestion, Untold};
+use super::pending::{PendingNotification, PendingQuestion};
 use super::questions::{Answer, Question};
 use super::state::Cluster;
 use crate::net::NetAction;
@@ -9,10 +9,10 @@ use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
 
 /// Pause between attempts to deliver a notification.
-const TELL_AGAIN_MS: u64 = 100;
+const NOTIFY_AGAIN_MS: u64 = 100;
 
 /// Limit of notifications that are not delivered.
-const UNTOLD_MAX: usize = 65_536;
+const UNACKNOWLEDGED_MAX: usize = 65_536;
 
 /// Notes a notification to repeat, unless its node is lost.
 fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u64), now_ms: u64) {
@@ -20,14 +20,14 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
         return;
     };
     let is_there = cluster.peers.get(&what.0).is_some_and(|node| !node.is_lost());
-    if is_there && cluster.untold.len() < UNTOLD_MAX {
-        cluster.untold.push(Untold { at_ms: now_ms + TELL_AGAIN_MS, what });
+    if is_there && cluster.unacknowledged.len() < UNACKNOWLEDGED_MAX {
+        cluster.unacknowledged.push(PendingNotification { at_ms: now_ms + NOTIFY_AGAIN_MS, what });
     }
 }
 
 impl NodeState {
     /// Handles the answer to a question of this node, or the reason why there is none.
-    pub fn answered(
+    pub fn on_response(
         &mut self,
         token: u64,
         answer: Result<Vec<u8>, String>,
@@ -106,14 +106,15 @@ impl NodeState {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), None, &mut context);
             }
-            (PendingQuestion::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
-                if now_ms < until_ms && !self.barriers.is_of_old_epoch(&question) =>
-            {
+            (
+                PendingQuestion::Notification { node, question, until_ms },
+                Err(_) | Ok(Answer::No(_)),
+            ) if now_ms < until_ms && !self.barriers.is_of_old_epoch(&question) => {
                 cluster_again(&mut self.cluster.0, (node, question, until_ms), now_ms);
             }
             (
                 PendingQuestion::Naming
-                | PendingQuestion::Told { .. }
+                | PendingQuestion::Notification { .. }
                 | PendingQuestion::Await(_)
                 | PendingQuestion::Sync(_),
                 _,

@@ -10,7 +10,7 @@ use crate::protocol::action::Action;
 use crate::protocol::replicas::gone_notice::GoneNotice;
 
 /// A notification is retried for this long: longer than any transient link failure.
-const TELL_MS_MAX: u64 = 30_000;
+const NOTIFY_MS_MAX: u64 = 30_000;
 
 /// A question to a mapped peer.
 #[derive(Debug)]
@@ -73,16 +73,19 @@ impl OptionalCluster {
 
     /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
     /// name. A repetition is harmless.
-    pub(in crate::protocol) fn tell_node(
+    pub(in crate::protocol) fn notify(
         &mut self,
         node: &str,
         question: Question,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let until_ms = now_ms.saturating_add(TELL_MS_MAX);
-        let about =
-            PendingQuestion::Told { node: node.to_owned(), question: question.clone(), until_ms };
+        let until_ms = now_ms.saturating_add(NOTIFY_MS_MAX);
+        let about = PendingQuestion::Notification {
+            node: node.to_owned(),
+            question: question.clone(),
+            until_ms,
+        };
         self.ask_node(node, &question, about, out);
     }
 

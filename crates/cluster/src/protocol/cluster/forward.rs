@@ -20,7 +20,7 @@ impl NodeState {
     }
 
     /// Forwards a client that uses the memory or the events of another node.
-    pub(in crate::protocol) fn carry(
+    pub(in crate::protocol) fn forward_client(
         &mut self,
         (session, seq): (SessionId, u64),
         peer: PeerIdentity,

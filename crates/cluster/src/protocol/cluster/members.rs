@@ -3,7 +3,7 @@
 use farrow_wire::{MemberInfo, Members, ReplyBody};
 
 use super::peer::PeerNode;
-use super::stats::ClusterNumbers;
+use super::stats::ClusterStats;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -55,13 +55,13 @@ impl NodeState {
             return;
         }
         let members = self.members();
-        if let Err(error) = self.home.tell_clients(&members.encode()) {
+        if let Err(error) = self.home.publish_members(&members.encode()) {
             tracing::error!(%error, "clients cannot be informed of the nodes");
         }
     }
 
     /// Statistics of the cluster; `None` for a node without one.
-    pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
+    pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterStats> {
         let cluster = self.cluster.0.as_ref()?;
         let own = (self.cluster.own_name(), self.home.region());
         let others = cluster.peers.iter();
@@ -71,7 +71,7 @@ impl NodeState {
             let counters = region.counters();
             (name, [counters.published_lines, counters.refreshed_lines])
         });
-        Some(ClusterNumbers {
+        Some(ClusterStats {
             members: self.members(),
             lease_left_ms: cluster.membership.lease_left_ms(now_ms),
             lines: lines.collect(),

@@ -1,6 +1,6 @@
 //! Notifications of this node that others have not received yet.
 
-use super::pending::{PendingQuestion, Untold};
+use super::pending::{PendingNotification, PendingQuestion};
 use super::questions::Question;
 use crate::protocol::action::Action;
 use crate::protocol::core::barriers::SyncQuestion;
@@ -13,10 +13,10 @@ impl NodeState {
             return true;
         };
         let asked = cluster.asked.values().filter_map(|about| match about {
-            PendingQuestion::Told { question, .. } => Some(question),
+            PendingQuestion::Notification { question, .. } => Some(question),
             _ => None,
         });
-        let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
+        let mut under_way = asked.chain(cluster.unacknowledged.iter().map(|one| &one.what.1));
         let is_under_way = under_way.any(|question| {
             matches!(
                 question,
@@ -30,15 +30,19 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
-        let untold = std::mem::take(&mut cluster.untold);
-        let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
-        cluster.untold = later;
-        for Untold { what: (node, question, until_ms), .. } in due {
+        let unacknowledged = std::mem::take(&mut cluster.unacknowledged);
+        let (due, later) =
+            unacknowledged.into_iter().partition(|one: &PendingNotification| one.at_ms <= now_ms);
+        cluster.unacknowledged = later;
+        for PendingNotification { what: (node, question, until_ms), .. } in due {
             if self.barriers.is_of_old_epoch(&question) {
                 continue;
             }
-            let about =
-                PendingQuestion::Told { node: node.clone(), question: question.clone(), until_ms };
+            let about = PendingQuestion::Notification {
+                node: node.clone(),
+                question: question.clone(),
+                until_ms,
+            };
             self.cluster.ask_node(&node, &question, about, out);
         }
     }

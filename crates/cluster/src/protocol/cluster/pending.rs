@@ -63,7 +63,7 @@ pub(in crate::protocol) enum PendingQuestion {
         which: (u64, usize),
     },
     /// A notification that the other node must receive: repeated for a while.
-    Told {
+    Notification {
         /// The node.
         node: String,
         /// The notification.
@@ -75,7 +75,7 @@ pub(in crate::protocol) enum PendingQuestion {
 
 /// A notification to repeat, and when.
 #[derive(Debug)]
-pub(in crate::protocol) struct Untold {
+pub(in crate::protocol) struct PendingNotification {
     pub(in crate::protocol) at_ms: u64,
     pub(in crate::protocol) what: (String, Question, u64),
 }

@@ -320,9 +320,9 @@ impl OptionalCluster {
         let parked = cluster.parked.next_deadline_ms();
         let watched = cluster.watched.values().filter_map(Watched::next_deadline_ms).min();
         let dirty = cluster.dirty.values().filter_map(Dirty::next_deadline_ms).min();
-        let untold = cluster.untold.iter().map(|one| one.at_ms).min();
+        let unacknowledged = cluster.unacknowledged.iter().map(|one| one.at_ms).min();
         let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
-        let all = [membership, naming, parked, watched, dirty, untold, by_net];
+        let all = [membership, naming, parked, watched, dirty, unacknowledged, by_net];
         all.into_iter().flatten().min()
     }
 

@@ -10,7 +10,7 @@ use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::options::ClusterOptions;
 use super::peer::PeerNode;
-use super::pending::{PendingQuestion, Untold};
+use super::pending::{PendingNotification, PendingQuestion};
 use super::waiting::{Awaited, Lookups, Parked};
 use super::watched::{Dirty, Watched};
 
@@ -41,7 +41,7 @@ pub(in crate::protocol) struct Cluster {
     /// Ended remote clients whose nodes have not cleaned their caches.
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
     /// Notifications that other nodes have not received.
-    pub(in crate::protocol) untold: Vec<Untold>,
+    pub(in crate::protocol) unacknowledged: Vec<PendingNotification>,
     /// Whether clients must be informed of a change.
     pub(in crate::protocol) has_news: bool,
     /// Whether the others know that this node leaves.

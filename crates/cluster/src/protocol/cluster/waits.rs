@@ -68,7 +68,7 @@ impl NodeState {
                 continue;
             }
             let question = Question::Sealed { names: vec![name.to_owned()] };
-            self.cluster.tell_node(&node, question, now_ms, out);
+            self.cluster.notify(&node, question, now_ms, out);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::protocol::convert::store_target;
 use crate::protocol::state::NodeState;
 
 /// Pause before a member that was not reached is notified again.
-const TELL_AGAIN_MS: u64 = 100;
+const NOTIFY_AGAIN_MS: u64 = 100;
 
 /// Limit of objects whose replicas are recalled at a time when memory is short.
 const RECALLS_MAX: usize = 64;
@@ -246,7 +246,7 @@ impl NodeState {
         let number = self.replicas.token();
         let notice = GoneNotice { member: member.clone(), id, number };
         let is_asked = self.cluster.ask_gone(notice, out);
-        let again_at_ms = (!is_asked).then_some(now_ms + TELL_AGAIN_MS);
+        let again_at_ms = (!is_asked).then_some(now_ms + NOTIFY_AGAIN_MS);
         let leaving = self.replicas.leaving.entry(id).or_default();
         leaving.insert(member.clone(), LastNotice { number, again_at_ms });
     }
@@ -267,7 +267,7 @@ impl NodeState {
         if is_done {
             leaving.remove(member);
         } else {
-            last.again_at_ms = Some(now_ms + TELL_AGAIN_MS);
+            last.again_at_ms = Some(now_ms + NOTIFY_AGAIN_MS);
         }
         self.settle_leaving(now_ms, out);
     }

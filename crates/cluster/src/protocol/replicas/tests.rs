@@ -130,10 +130,10 @@ impl Pair {
                 Message::Question(token, body) => {
                     let number = self.asked.len() as u64;
                     self.asked.push((number, token));
-                    self.nodes[to].asked(number, from, &body, now_ms, &mut out);
+                    self.nodes[to].on_request(number, from, &body, now_ms, &mut out);
                 }
                 Message::Answer(token, body) => {
-                    self.nodes[to].answered(token, Ok(body), now_ms, &mut out);
+                    self.nodes[to].on_response(token, Ok(body), now_ms, &mut out);
                 }
             }
             others.extend(self.send(to, out));
@@ -230,14 +230,14 @@ fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
     let (first, second) = (notice(home), notice(home));
     let done = postcard::to_allocvec(&Answer::Done).unwrap();
     let out = &mut Vec::new();
-    home.answered(first, Ok(done.clone()), now_ms, out);
+    home.on_response(first, Ok(done.clone()), now_ms, out);
     assert!(home.replicas.is_elsewhere(id), "the second notice has no answer");
-    home.answered(second, Err("the link broke".to_owned()), now_ms, out);
+    home.on_response(second, Err("the link broke".to_owned()), now_ms, out);
     assert!(home.replicas.is_elsewhere(id), "the second notice failed");
     // The failure of an earlier notice changes nothing either.
     let third = notice(home);
-    home.answered(second, Err("late".to_owned()), now_ms, out);
-    home.answered(third, Ok(done), now_ms, out);
+    home.on_response(second, Err("late".to_owned()), now_ms, out);
+    home.on_response(third, Ok(done), now_ms, out);
     assert!(!home.replicas.is_elsewhere(id));
 }
 
@@ -287,7 +287,7 @@ fn a_description_from_an_earlier_life_becomes_no_replica() {
 
     let gone = Question::Gone { objects: vec![EVERYTHING.lo] };
     let gone = postcard::to_allocvec(&gone).unwrap();
-    reader.asked(0, ("a", INCARNATION), &gone, now_ms, &mut Vec::new());
+    reader.on_request(0, ("a", INCARNATION), &gone, now_ms, &mut Vec::new());
     let answer = |hold| {
         let result = Ok((hold, opened.clone()));
         NetEvent::Opened { token, node: "a".to_owned(), result }
