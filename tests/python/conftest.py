@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -237,6 +237,20 @@ def nodes(three: Cluster) -> Iterator[Cluster]:
     yield three
     client = three.client("a")
     client.delete(client.list(all_nodes=True)["id"].to_pylist())
+
+
+def run_program(*command: object, **more: Any) -> str:
+    """The output of a program, which has to succeed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        **more,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
+    return done.stdout
 
 
 def run_python(script: str, *arguments: str, env: dict[str, str] | None = None) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 import farrow
 from arrow_cases import variants
+from conftest import run_program
 from farrow import _native
 from test_cluster import Cluster
 
@@ -25,26 +26,13 @@ LIBARROW = f"libarrow.so.{pa.cpp_build_info.so_version}"
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
-def run(*command: object, **more: Any) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        **more,
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="session")
 def capi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the C library, built now."""
     if shutil.which("cargo") is None or not (ROOT / "Cargo.toml").exists():
         pytest.skip("no cargo: the C library is built from the sources")
     # The interpreter must not matter here, but a change of it would build pyo3 again.
-    run("cargo", "build", "--quiet", "--package", "farrow-capi", cwd=ROOT)
+    run_program("cargo", "build", "--quiet", "--package", "farrow-capi", cwd=ROOT)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     folder = tmp_path_factory.mktemp("capi")
     for name in ("libfarrow.so", "libfarrow.so.0.1"):
@@ -53,7 +41,7 @@ def capi(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_c(source: str, out: Path, capi: Path) -> Path:
-    run(
+    run_program(
         "gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", ROOT / "cpp" / source,
         f"-I{ROOT / 'cpp' / 'include'}", f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}",
         "-o", out,
@@ -62,7 +50,7 @@ def compile_c(source: str, out: Path, capi: Path) -> Path:
 
 
 def compile_cpp(source: str, out: Path, *more: str) -> Path:
-    run(
+    run_program(
         "g++", "-std=c++20", "-O1", "-Wall", "-Wextra", ROOT / "cpp" / source,
         f"-I{ROOT / 'cpp' / 'include'}", "-isystem", pa.get_include(), f"-L{ARROW}",
         f"-l:{LIBARROW}", f"-Wl,-rpath,{ARROW}", "-pthread", *more, "-o", out,
@@ -73,7 +61,7 @@ def compile_cpp(source: str, out: Path, *more: str) -> Path:
 @needs_compiler
 def test_c_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     example = compile_c("examples/bytes.c", tmp_path / "bytes", capi)
-    lines = run(example, client.address).splitlines()
+    lines = run_program(example, client.address).splitlines()
     assert lines[1:3] == ["greeting: hello", "in place: no copy!"]
     assert "greeting" in lines[3]
     assert not client.contains("greeting")
@@ -83,7 +71,7 @@ def test_c_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 @needs_compiler
 def test_c_labels(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     example = compile_c("examples/labels.c", tmp_path / "labels", capi)
-    lines = run(example, client.address).splitlines()
+    lines = run_program(example, client.address).splitlines()
     assert lines == ["length/1: 5 bytes, unit metre", "sealed: 1 0"]
     assert client.metadata("length/1") == {"day": "monday", "unit": "metre"}
 
@@ -92,11 +80,11 @@ def test_c_labels(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     linked = (f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}")
     example = compile_cpp("examples/table.cc", tmp_path / "table", *linked)
-    assert "built in place: true" in run(example, "write", client.address, "t")
+    assert "built in place: true" in run_program(example, "write", client.address, "t")
     rows = 1_000_000
     nulls = (rows + 6) // 7
     expected = f"{rows} rows, sum {sum(range(rows))}, nulls {nulls}\n"
-    assert run(example, "read", client.address, "t") == expected
+    assert run_program(example, "read", client.address, "t") == expected
     table = client.get("t")
     assert table.num_rows == rows
     assert table["w"][8].as_py() == "w8"
@@ -104,7 +92,7 @@ def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     assert all(place["in_region"] for place in client.locate(table))
     # And the other way.
     client.put(pa.table({"n": pa.array(range(10)), "w": ["x"] * 10}), "of python")
-    assert run(example, "read", client.address, "of python") == "10 rows, sum 45, nulls 0\n"
+    assert run_program(example, "read", client.address, "of python") == "10 rows, sum 45, nulls 0\n"
 
 
 @needs_compiler
@@ -112,7 +100,7 @@ def test_cpp_pool(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     linked = (f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}")
     program = compile_cpp("tests/pool_test.cc", tmp_path / "pool_test", *linked)
     capacity = client.stats()["capacity"]
-    assert run(program, client.address, capacity) == "ok\n"
+    assert run_program(program, client.address, capacity) == "ok\n"
     assert client.stats()["clients"] == 1
 
 
@@ -120,11 +108,11 @@ def test_cpp_pool(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 def test_header_is_c_and_cpp(tmp_path: Path) -> None:
     include = f"-I{ROOT / 'cpp' / 'include'}"
     (tmp_path / "a.c").write_text('#include "farrow/farrow.h"\nint x;\n')
-    run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", include, "-fsyntax-only",
-        tmp_path / "a.c")  # fmt: skip
+    run_program("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", include,
+        "-fsyntax-only", tmp_path / "a.c")  # fmt: skip
     (tmp_path / "a.cc").write_text('#include "farrow/farrow.h"\n')
-    run("g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", include, "-fsyntax-only",
-        tmp_path / "a.cc")  # fmt: skip
+    run_program("g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", include,
+        "-fsyntax-only", tmp_path / "a.cc")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import farrow
 import systemd_service
-from conftest import wait_until
+from conftest import run_program, wait_until
 from farrow import _native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,19 +51,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(*command: object, **more: Any) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        **more,
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="session")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the library is: installed under another root, and moved from there as a whole."""
@@ -72,7 +58,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     daemon = staging / "daemon"
     daemon.write_text(FARROWD)
     environment = {**os.environ, "DESTDIR": str(staging), "FARROWD": str(daemon)}
-    run(ROOT / "packaging" / "install_c.sh", "/opt/farrow", "dev", env=environment)
+    run_program(ROOT / "packaging" / "install_c.sh", "/opt/farrow", "dev", env=environment)
     moved = tmp_path_factory.mktemp("installed") / "farrow"
     (staging / "opt" / "farrow").rename(moved)
     return moved
@@ -87,44 +73,44 @@ def sources(tmp_path: Path) -> Path:
 def check_examples(client: farrow.Client, folder: Path, prefix: Path) -> None:
     """Run the three examples."""
     env = {**os.environ, "LD_LIBRARY_PATH": f"{prefix / 'lib'}:{ARROW}"}
-    assert "greeting: hello" in run(folder / "bytes", client.address, env=env)
-    assert "sealed: 1 0" in run(folder / "labels", client.address, env=env)
-    assert "in place: true" in run(folder / "table", "write", client.address, "t", env=env)
+    assert "greeting: hello" in run_program(folder / "bytes", client.address, env=env)
+    assert "sealed: 1 0" in run_program(folder / "labels", client.address, env=env)
+    assert "in place: true" in run_program(folder / "table", "write", client.address, "t", env=env)
     assert client.get("t").num_rows == 1_000_000
 
 
 def pkg_config(prefix: Path, *flags: str) -> list[str]:
     env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
-    return run("pkg-config", *flags, "farrow", env=env).split()
+    return run_program("pkg-config", *flags, "farrow", env=env).split()
 
 
 def test_pkg_config(client: farrow.Client, prefix: Path, sources: Path) -> None:
     assert pkg_config(prefix, "--modversion") == [farrow.__version__]
     flags = pkg_config(prefix, "--cflags", "--libs")
-    run("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
+    run_program("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
     # A linker takes the shared library where both are.
     static = pkg_config(prefix, "--static", "--cflags", "--libs")
     static = [str(prefix / "lib" / "libfarrow.a") if one == "-lfarrow" else one for one in static]
-    run("gcc", "-std=c11", "labels.c", *static, "-o", "labels", cwd=sources)
-    run(
+    run_program("gcc", "-std=c11", "labels.c", *static, "-o", "labels", cwd=sources)
+    run_program(
         "g++", "-std=c++20", "table.cc", "-isystem", pa.get_include(), *flags, f"-L{ARROW}",
         f"-l:{LIBARROW}", "-o", "table", cwd=sources,
     )  # fmt: skip
-    assert "libfarrow.so.0.1" in run("ldd", sources / "bytes")
-    assert "libfarrow" not in run("ldd", sources / "labels")
+    assert "libfarrow.so.0.1" in run_program("ldd", sources / "bytes")
+    assert "libfarrow" not in run_program("ldd", sources / "labels")
     check_examples(client, sources, prefix)
 
 
 def test_cmake(client: farrow.Client, prefix: Path, sources: Path) -> None:
     (sources / "CMakeLists.txt").write_text(CMAKE)
     build = sources / "build"
-    run("cmake", "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("cmake", "--build", build)
+    run_program("cmake", "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run_program("cmake", "--build", build)
     check_examples(client, build, prefix)
     # Another minor version is another interface.
     (sources / "CMakeLists.txt").write_text(CMAKE.replace("Farrow 0.1 ", "Farrow 0.2 "))
     with pytest.raises(AssertionError, match=r"version:\s+0\.1"):
-        run("cmake", "-S", sources, "-B", sources / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
+        run_program("cmake", "-S", sources, "-B", sources / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
 
 
 def from_prefix(prefix: Path) -> dict[str, str]:
@@ -140,8 +126,8 @@ def test_go(client: farrow.Client, prefix: Path, tmp_path: Path) -> None:
     env = {**from_prefix(prefix), "CGO_ENABLED": "1", "GOFLAGS": "-mod=mod"}
     # Go does not notice that pkg-config has another answer for the same folder.
     copied = shutil.copytree(ROOT / "examples" / "go", tmp_path / "elsewhere")
-    run("go", "build", "-o", program, ".", cwd=copied, env=env)
-    lines = run(program, client.address, env=env).splitlines()
+    run_program("go", "build", "-o", program, ".", cwd=copied, env=env)
+    lines = run_program(program, client.address, env=env).splitlines()
     assert lines[0] == "from go: hello"
     assert lines[1].startswith("refused: ")
     assert "(code 2)" in lines[1]
@@ -155,7 +141,7 @@ def test_go(client: farrow.Client, prefix: Path, tmp_path: Path) -> None:
 def test_java(client: farrow.Client, prefix: Path) -> None:
     source = ROOT / "examples" / "java" / "Bytes.java"
     command = ("java", f"-Djna.library.path={prefix / 'lib'}", "-cp", JNA, source, client.address)
-    lines = run(*command, env=from_prefix(prefix)).splitlines()
+    lines = run_program(*command, env=from_prefix(prefix)).splitlines()
     assert lines[0] == "from java: hello"
     assert lines[1].startswith("refused: ")
     assert "(code 2)" in lines[1]
@@ -246,7 +232,7 @@ def test_a_service_is_upgraded_by_a_reload(prefix: Path, tmp_path: Path) -> None
 def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_path: Path) -> None:
     """Where no node serves, a private one is started, and ends with the program."""
     flags = pkg_config(prefix, "--cflags", "--libs")
-    run("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
+    run_program("gcc", "-std=c11", "bytes.c", *flags, "-o", "bytes", cwd=sources)
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     env = {key: value for key, value in os.environ.items() if not key.startswith("FARROW_")}
@@ -259,7 +245,7 @@ def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_
     }
     for _ in range(2):
         # The second run puts the same names: the first node is gone.
-        assert "in place: no copy!" in run(sources / "bytes", env=env)
+        assert "in place: no copy!" in run_program(sources / "bytes", env=env)
         wait_until(lambda: not node_serves(runtime), "the end of the private node")
     # A socket that is named is never started, and neither is a program that does not exist.
     named = {**env, "FARROW_SOCKET": str(runtime / "other.sock")}
@@ -267,7 +253,7 @@ def test_a_program_starts_the_installed_daemon(prefix: Path, sources: Path, tmp_
     shutil.copytree(prefix / "lib", sources / "bare", symlinks=True)
     for environment in (named, without):
         with pytest.raises(AssertionError, match=r"connect: .*\(code 7\)"):
-            run(sources / "bytes", env=environment)
+            run_program(sources / "bytes", env=environment)
 
 
 def node_serves(runtime: Path) -> bool:
