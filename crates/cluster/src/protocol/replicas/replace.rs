@@ -24,18 +24,14 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { slot, now_ms, .. } = context;
+        // All errors come first: an object that is closed to other nodes has to be reopened.
+        let names = self.names_to_replace(context, &items)?;
         let waiting = self.replicas.replacements.len();
         limit("seals that wait for replicas", waiting + 1, REPLACEMENTS_MAX)?;
         let number = self.replicas.token();
         let (mut ids, mut left): (BTreeSet<ObjectId>, usize) = Default::default();
         if self.replicas.port.is_some() {
-            for name in
-                items.iter().filter(|one| one.is_replacing).filter_map(|one| one.name.as_ref())
-            {
-                let full = self.full_name(slot, name)?;
-                if !self.is_replaceable(&full)? {
-                    continue;
-                }
+            for full in names {
                 let asker = DeleteOrigin::Replacement(number);
                 let mut withdrawal = Withdrawal::new(asker, WireTarget::Name(full));
                 if self.withdraw_elsewhere(&mut withdrawal, now_ms, out) {
@@ -54,6 +50,23 @@ impl NodeState {
         let sealed = self.seal_all(slot, items, now_ms, out);
         self.reopen(&ids);
         sealed.map(Some)
+    }
+
+    /// Full names of the objects that a seal replaces.
+    fn names_to_replace(
+        &self,
+        context: RequestContext,
+        items: &[SealItem],
+    ) -> Result<BTreeSet<String>, WireError> {
+        let replacing = items.iter().filter(|one| one.is_replacing);
+        let mut names = BTreeSet::new();
+        for name in replacing.filter_map(|one| one.name.as_ref()) {
+            let full = self.full_name(context.slot, name)?;
+            if self.is_replaceable(&full)? {
+                names.insert(full);
+            }
+        }
+        Ok(names)
     }
 
     /// No other node finds one of the objects any more that a seal replaces.

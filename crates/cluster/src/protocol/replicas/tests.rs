@@ -1,8 +1,8 @@
 //! Answers of other nodes that come late: to an earlier notice, or from an earlier life. Two nodes
 //! of one cluster; the test is their network.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Offset, Region, Span};
@@ -12,8 +12,8 @@ use farrow_store::{
     Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions, RemoteClient, SpillHead,
 };
 use farrow_wire::{
-    Extent, Hello, ImportStep, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Welcome,
-    WireError,
+    Extent, Hello, ImportStep, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    Welcome, WireError,
 };
 
 use super::withdrawals::EVERYTHING;
@@ -46,6 +46,40 @@ impl Interests for NoInterests {
     }
 
     fn reopen(&self, _: ObjectId) {}
+
+    fn is_any(&self, _: ObjectId) -> bool {
+        false
+    }
+}
+
+/// No member has opened anything; counts how often each object is closed to them.
+#[derive(Default)]
+struct CountedCloses(Mutex<BTreeMap<ObjectId, i32>>);
+
+impl CountedCloses {
+    fn count(&self, object: ObjectId, change: i32) {
+        *self.0.lock().unwrap().entry(object).or_default() += change;
+    }
+
+    fn closed(&self) -> Vec<ObjectId> {
+        let all = self.0.lock().unwrap();
+        all.iter().filter(|(_, count)| **count != 0).map(|(object, _)| *object).collect()
+    }
+}
+
+impl Interests for CountedCloses {
+    fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
+        BTreeSet::new()
+    }
+
+    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife> {
+        self.count(object, 1);
+        BTreeSet::new()
+    }
+
+    fn reopen(&self, object: ObjectId) {
+        self.count(object, -1);
+    }
 
     fn is_any(&self, _: ObjectId) -> bool {
         false
@@ -377,4 +411,43 @@ fn an_object_of_a_mapped_node_is_imported_by_network() {
     };
     assert!(out.iter().any(is_done), "{out:?}");
     assert!(pair.nodes[0].home().has_name("t").unwrap());
+}
+
+/// Regression test: one message sealed two objects in the place of the same one. It was refused, and
+/// the object stayed closed to other nodes: none of them could read it any more.
+#[test]
+fn a_refused_replacement_leaves_no_object_closed() {
+    let mut pair = Pair::new();
+    let counted = Arc::new(CountedCloses::default());
+    pair.nodes[0].set_net(Arc::clone(&counted) as _, Arc::default(), "net", None);
+    let peer = PeerIdentity { pid: 7, start_time: 1, uid: 0, remote_client: None };
+    pair.nodes[0].opened(CLIENT, peer, pair.now_ms);
+    let (namespace, node) = (String::new(), String::new());
+    let hello =
+        Hello { version: PROTOCOL_VERSION, resume: None, namespace, node, maps_memory: true };
+    let welcome = pair.ask(CLIENT.0, RequestBody::Hello(hello));
+    assert!(matches!(welcome, Ok(ReplyBody::Welcome(_))), "{welcome:?}");
+    let grant = RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 };
+    let Ok(ReplyBody::Granted((start, _))) = pair.ask(CLIENT.0, grant) else {
+        panic!("no memory");
+    };
+    let mut seal = |names: &[&str]| {
+        let items = names.iter().zip(0..).map(|(name, number)| SealItem {
+            name: Some((*name).to_owned()),
+            is_replacing: true,
+            ..SealItem::bytes((start + 1024 * names.len() as u64 + 128 * number, 128), 9)
+        });
+        let items = items.collect();
+        match pair.ask(CLIENT.0, RequestBody::Seal { items }) {
+            Ok(ReplyBody::Sealed(sealed)) => sealed.iter().all(Result::is_ok),
+            Err(_) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    let long = "n".repeat(300);
+    assert!(seal(&["x"]), "nothing to replace");
+    assert!(!seal(&["x", "x"]), "one name for two objects");
+    assert_eq!(counted.closed(), []);
+    assert!(!seal(&["x", &long, "x"]), "no name");
+    assert_eq!(counted.closed(), []);
 }
