@@ -8,7 +8,7 @@ use farrow_memory::Length;
 use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
-use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, ImportTarget, Opening};
+use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
@@ -108,27 +108,28 @@ impl Replicas {
         }
     }
 
-    /// Forgets one request and returns whether there was one.
+    /// Forgets one request and returns whether there was one. Ends an import for which only this
+    /// request waited.
     pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let is_it = |one: &FetchWaiter| (one.session, one.seq) == (session, seq);
         let before = self.waiting();
-        let is_another = |one: &FetchWaiter| (one.session, one.seq) != (session, seq);
-        self.waiters().for_each(|all| all.retain(is_another));
+        // An import whose client is about to take the next step has no waiter either.
+        self.openings.retain(|_, one| {
+            let all = one.waiters.len();
+            one.waiters.retain(|waiter| !is_it(waiter));
+            one.late.retain(|waiter| !is_it(waiter));
+            one.import.is_none() || one.waiters.len() == all || !one.waiters.is_empty()
+        });
+        for loading in self.loading.values_mut() {
+            let all = loading.waiters.len();
+            loading.waiters.retain(|waiter| !is_it(waiter));
+            loading.later.retain(|waiter| !is_it(waiter));
+            let was_last = loading.waiters.len() < all && loading.waiters.is_empty();
+            loading.is_gone |= loading.import.is_some() && !loading.is_brought && was_last;
+        }
         let listings = self.listings.len();
         self.listings.retain(|_, one| (one.session, one.seq) != (session, seq));
-        self.cancel_imports(session);
         self.waiting() < before || self.listings.len() < listings
-    }
-
-    /// Ends the imports of a session for which it does not wait any more.
-    pub(in crate::protocol) fn cancel_imports(&mut self, session: SessionId) {
-        let is_its = |import: &Option<ImportTarget>| {
-            import.as_ref().is_some_and(|import| import.session == session)
-        };
-        self.openings.retain(|_, one| !is_its(&one.import) || !one.waiters.is_empty());
-        let loading = self.loading.values_mut();
-        for loading in loading.filter(|one| is_its(&one.import) && !one.is_brought) {
-            loading.is_gone |= loading.waiters.is_empty();
-        }
     }
 
     pub(in crate::protocol) fn waiters(&mut self) -> impl Iterator<Item = &mut Vec<FetchWaiter>> {

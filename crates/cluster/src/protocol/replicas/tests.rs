@@ -413,6 +413,71 @@ fn an_object_of_a_mapped_node_is_imported_by_network() {
     assert!(pair.nodes[0].home().has_name("t").unwrap());
 }
 
+/// Regression test: a client put one object by one thread at a node that it does not map, and another
+/// thread cancelled a call that was just answered. Between two steps of the import no request waited
+/// for it, so the node gave it up, and the put failed with `NodeLost`.
+#[test]
+fn a_cancelled_call_ends_no_import_of_another_thread() {
+    let mut pair = Pair::new();
+    pair.connect(10, 42, None);
+    assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
+    let id = ObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };
+    let import = |name: &str, wait_ms| {
+        let step =
+            ImportStep::Seal { name: Some(name.to_owned()), metadata: None, is_pinned: false };
+        RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms }
+    };
+    let answer_to = |wanted: u64, actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Send { session: SessionId(10), reply, .. } if reply.seq == wanted => {
+                Some(reply.body.clone())
+            }
+            _ => None,
+        })
+    };
+    let (now_ms, mut out) = (pair.now_ms, Vec::new());
+    let request = Request { seq: 7, body: import("t", ROUND_MS) };
+    pair.nodes[0].handle(SessionId(10), request, now_ms, 1, &mut out);
+    let token = opened_at("b", &out).unwrap();
+    let opened = Opened { inline: Vec::new(), ..described(&pair.nodes[1]) };
+    let event = NetEvent::Opened { token, node: "b".to_owned(), result: Ok((9, opened)) };
+    let mut out = Vec::new();
+    pair.nodes[0].net_event(event, now_ms, &mut out);
+    let is_load = |action: &Action| matches!(action, Action::Net(NetAction::Load { .. }));
+    assert!(out.iter().any(is_load), "{out:?}");
+    let (until_ms, mut answer) = (now_ms + 1_000, None);
+    while answer.is_none() && pair.now_ms < until_ms {
+        answer = answer_to(7, &pair.round());
+    }
+    assert_eq!(answer, Some(Ok(ReplyBody::Fetching)));
+
+    assert_eq!(pair.ask(10, RequestBody::Cancel { seq: 5 }), Ok(ReplyBody::Done));
+    let (now_ms, mut out) = (pair.now_ms, Vec::new());
+    let request = Request { seq: 8, body: import("t", 60_000) };
+    pair.nodes[0].handle(SessionId(10), request, now_ms, 1, &mut out);
+    assert_eq!(answer_to(8, &out), None);
+    let event = NetEvent::Loaded { origin: id, result: Ok(()) };
+    pair.nodes[0].net_event(event, now_ms, &mut out);
+    let answer = answer_to(8, &out);
+    assert!(matches!(answer, Some(Ok(ReplyBody::Fetched(Some(_))))), "{answer:?}");
+
+    // The cancelled request itself ends its import.
+    assert_eq!(pair.reserve(10, "u"), Ok(ReplyBody::Done));
+    let request = Request { seq: 9, body: import("u", 60_000) };
+    let mut out = Vec::new();
+    pair.nodes[0].handle(SessionId(10), request, now_ms, 1, &mut out);
+    assert!(opened_at("b", &out).is_some(), "{out:?}");
+    pair.nodes[0].handle(
+        SessionId(10),
+        Request { seq: 10, body: RequestBody::Cancel { seq: 9 } },
+        now_ms,
+        1,
+        &mut out,
+    );
+    assert_eq!(answer_to(9, &out), Some(Err(WireError::Cancelled)));
+    assert!(pair.nodes[0].replicas.openings.is_empty());
+}
+
 /// Regression test: one message sealed two objects in the place of the same one. It was refused, and
 /// the object stayed closed to other nodes: none of them could read it any more.
 #[test]
