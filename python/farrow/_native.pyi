@@ -419,8 +419,8 @@ class Client:
             node: name of the node, or ``"*"`` for all but this one.
             rights: ``"read"`` (wait for objects and events, restore spilled objects), ``"write"``
                 (allocate, reserve names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
-                unpin); an iterable, or a comma-separated text; ``"all"``; ``"none"`` or empty:
-                clients of that node are not admitted.
+                unpin, replace); an iterable, or a comma-separated text; ``"all"``; ``"none"`` or
+                empty: clients of that node are not admitted.
             namespace: name of a namespace, which need not exist yet; ``"*"`` for all; None: that of
                 this client.  The closest rule applies: first the one for both names, then the one
                 for the namespace, then the one for the node.  Without a rule a node may do

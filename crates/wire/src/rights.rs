@@ -27,7 +27,7 @@ impl Rights {
     pub const READ: Self = Self(1);
     /// Get memory, reserve names, seal, pin, arrive at barriers, set flags.
     pub const WRITE: Self = Self(2);
-    /// Delete, evict, unpin.
+    /// Delete, evict, unpin, replace.
     pub const DELETE: Self = Self(4);
     /// All three rights.
     pub const ALL: Self = Self(7);

@@ -118,6 +118,33 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
     }
 }
 
+/// Regression test: a client of a node with the right to write, and not to delete, deleted an object
+/// of somebody else by a put in its place.
+#[test]
+fn a_replacement_needs_the_right_to_delete() {
+    let mut asked = Asked::new();
+    let (local, _) = asked.join_as(50, OWNER, None);
+    let span = asked.grant(local, 4096);
+    let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
+    let old = asked.seal(local, item).unwrap();
+    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    let (start, _) = asked.grant(remote_client, 4096);
+    let replace = |asked: &mut Asked, name: &str, line: u64| {
+        let name = Some(name.to_owned());
+        let bytes = SealItem::bytes((start + 128 * line, 128), 9);
+        asked.seal(remote_client, SealItem { name, is_replacing: true, ..bytes })
+    };
+    asked.state.set_rules(vec![rule(":*:read,write")]).unwrap();
+    assert_eq!(missing(&replace(&mut asked, "x", 0)), Some("delete"));
+    assert!(replace(&mut asked, "y", 1).is_ok(), "a name that no object has");
+    let targets = vec![WireTarget::Id(old.0, old.1)];
+    let there = RequestBody::Wait { targets, count: 1, timeout_ms: 0 };
+    assert_eq!(asked.ask(local, there), Ok(ReplyBody::Ready(vec![true])));
+    asked.state.set_rules(vec![rule(":*:write,delete")]).unwrap();
+    assert!(replace(&mut asked, "x", 0).is_ok());
+    asked.assert_goes_on();
+}
+
 fn namespace(asked: &mut Asked, owner: SessionId, name: &str) {
     let spec = NamespaceSpec { name: name.into(), ..NamespaceSpec::default() };
     assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));

@@ -211,6 +211,19 @@ impl NodeState {
         Err(self.not_granted(remote_client, state.namespace, missing))
     }
 
+    /// Whether the client of a session may delete objects in its namespace.
+    pub(super) fn check_may_delete(&self, session: SessionId) -> Result<(), WireError> {
+        let Some(state) = self.clients.session(session) else {
+            return Ok(());
+        };
+        match state.peer.remote_client {
+            Some(client) if !state.rights.has(Rights::DELETE) => {
+                Err(self.not_granted(client, state.namespace, Rights::DELETE))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_restore(
         &self,
         remote_client: RemoteClient,

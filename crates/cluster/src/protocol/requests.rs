@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
 use farrow_wire::{
-    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX, WireError,
-    WireSpan, WireTarget,
+    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireSpan,
+    WireTarget,
 };
 
 use super::Action;
@@ -163,10 +163,7 @@ impl NodeState {
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
         let replaces = match name.as_deref() {
-            Some(name) if item.is_replacing && self.is_replaceable(name)? => {
-                self.check_right(slot, &RequestBody::Delete { targets: Vec::new() })?;
-                true
-            }
+            Some(name) if item.is_replacing && self.is_replaceable(name)? => true,
             Some(name) => self.cluster.check_held(name).map(|()| false)?,
             None => false,
         };

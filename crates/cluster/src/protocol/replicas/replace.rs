@@ -52,7 +52,7 @@ impl NodeState {
         sealed.map(Some)
     }
 
-    /// Full names of the objects that a seal replaces.
+    /// Full names of the objects that a seal replaces. Their replacement deletes them.
     fn names_to_replace(
         &self,
         context: RequestContext,
@@ -65,6 +65,9 @@ impl NodeState {
             if self.is_replaceable(&full)? {
                 names.insert(full);
             }
+        }
+        if !names.is_empty() {
+            self.check_may_delete(context.session)?;
         }
         Ok(names)
     }
