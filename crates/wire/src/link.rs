@@ -238,8 +238,7 @@ impl Link {
                 had_signal = !interrupt::sleep_until_signal(left.min(SIGNAL_PIECE));
                 state = lock(&self.receiving);
             } else if state.has_reader {
-                let waited = self.arrived.wait_timeout(state, left.min(SLICE));
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = self.wait_for_reader(state, left);
             } else {
                 (state, had_signal) = self.read_for_all(state);
             }
@@ -253,6 +252,27 @@ impl Link {
                 return Err(self.cancel(call));
             }
             state = lock(&self.receiving);
+        }
+    }
+
+    /// Sleeps until the reading thread has read, for a slice of time at the most.
+    fn wait_for_reader<'a>(
+        &self,
+        mut state: MutexGuard<'a, Inbox>,
+        left: Duration,
+    ) -> MutexGuard<'a, Inbox> {
+        state.sleeper_count += 1;
+        let waited = self.arrived.wait_timeout(state, left.min(SLICE));
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.sleeper_count -= 1;
+        state
+    }
+
+    /// Wakes the threads that wait for a reader. A wake-up is a system call, which the usual
+    /// connection, with one thread, can do without.
+    fn wake_sleepers(&self, state: &Inbox) {
+        if state.sleeper_count > 0 {
+            self.arrived.notify_all();
         }
     }
 
@@ -272,7 +292,7 @@ impl Link {
             state.dead.get_or_insert(reason);
         }
         state.input = input;
-        self.arrived.notify_all();
+        self.wake_sleepers(&state);
         if !state.undoing.is_empty() {
             let undoing = std::mem::take(&mut state.undoing);
             drop(state);
@@ -308,7 +328,7 @@ impl Link {
     fn mark_dead(&self, reason: &str) -> String {
         let mut state = lock(&self.receiving);
         let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
-        self.arrived.notify_all();
+        self.wake_sleepers(&state);
         reason
     }
 

@@ -56,7 +56,7 @@ impl Attendance {
         let inbox = lock(&self.link.receiving);
         if inbox.has_reader {
             let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
-            drop(self.link.arrived.wait_timeout(inbox, left));
+            drop(self.link.wait_for_reader(inbox, left));
         } else if has_input || inbox.has_abandoned() {
             drop(self.link.read_for_all(inbox));
         }

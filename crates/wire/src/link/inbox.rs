@@ -25,6 +25,8 @@ pub(super) struct Inbox {
     pub(super) waiting: BTreeSet<u64>,
     pub(super) replies: BTreeMap<u64, Result<ReplyBody, WireError>>,
     pub(super) has_reader: bool,
+    /// Threads that sleep until the reader has read.
+    pub(super) sleeper_count: usize,
     /// Bytes of replies that are not complete.
     pub(super) input: Vec<u8>,
     /// Why the connection is closed.
