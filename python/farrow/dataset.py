@@ -318,6 +318,18 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """As ``pyarrow.dataset.Dataset.replace_schema``."""
         return self._whole().replace_schema(schema)
 
+    def _share_read(self, filter: pc.Expression) -> float:
+        """The share of the rows that a scan with this filter reads, to compare each of them."""
+        numbers, ranges = self._index.matching(filter)
+        read = 0
+        for chunk in (self._chunks[number] for number in numbers):
+            orders = chunk.ordered(ranges)
+            if orders and chunk.source is None:
+                read += sum(batch.num_rows for batch in cut(chunk.batches, orders, ranges))
+            else:
+                read += chunk.rows
+        return read / max(1, sum(chunk.rows for chunk in self._chunks))
+
     def _whole(self) -> ds.Dataset:
         """All rows, for methods that Arrow has no other source for."""
         schema, found = self._read(None, None)

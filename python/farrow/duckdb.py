@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farrow._attached import folded, newest_rows
+from farrow._duckdb_source import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +65,7 @@ def attach(
                 "give the names of the tables to attach"
             )
     for name, rows in found.items():
-        connection.register(name, rows)
+        register(connection, name, rows)
     return list(found)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from farrow._attached import NewestRows, folded, table_names
+from farrow._duckdb_source import register
 from farrow.dataset import dataset
 from farrow.exceptions import Disconnected, FarrowError, InvalidArgument, NotFound
 
@@ -251,7 +252,7 @@ class Engine:
         named, expressions = _named_tables(connection, statement.sql)
         for name, table in self.tables.named(named or set()).items():
             try:
-                connection.register(name, self._rows(table, is_snapshot))
+                register(connection, name, self._rows(table, is_snapshot))
             except InvalidArgument:
                 # An object without columns may have the name of a table expression.
                 if name not in expressions:
@@ -270,7 +271,7 @@ class Engine:
         for name in self.tables.names()[:_LISTED_TABLES_MAX]:
             if folded(name) not in taken:
                 with contextlib.suppress(FarrowError):
-                    connection.register(name, self._rows(name, is_snapshot=False))
+                    register(connection, name, self._rows(name, is_snapshot=False))
                     taken.add(folded(name))
 
     def relation(self, connection: Any, statement: Statement, row: dict[str, Any] | None) -> Any:
