@@ -36,6 +36,7 @@ __all__ = [
     "bridge_series",
     "certs_init",
     "certs_issue",
+    "certs_revoke",
     "connect",
     "export_dissociated",
     "import_dissociated",
@@ -1147,6 +1148,22 @@ def certs_issue(
     Raises:
         FileExistsError: one of the files exists.
         InvalidArgument: the name, a host or the number of days is invalid.
+        FarrowError: the authority is damaged, or not made by ``certs_init``.
+    """
+
+def certs_revoke(folder: str | PathLike[str], name: str) -> str:
+    """Revoke the certificate NAME.pem in the folder of its certificate authority.
+
+    Args:
+        folder: folder with ca.pem, ca.key and NAME.pem.
+        name: name of the node.
+
+    Returns:
+        The list of revoked certificates (ca.crl), which each node needs beside its ca.pem.
+
+    Raises:
+        OSError: a file cannot be read or written, or the certificate is of another authority.
+        InvalidArgument: the name is invalid.
         FarrowError: the authority is damaged, or not made by ``certs_init``.
     """
 

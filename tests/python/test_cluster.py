@@ -418,6 +418,8 @@ def test_certificates_are_not_written_over(
         (["issue", str(folder), "b", "a.farrow.internal"], "neither"),
         (["issue", str(folder), "b", "--days", "0"], "valid for 0 s"),
         (["issue", str(folder), "b", "--days", "99999"], "valid for"),
+        (["revoke", str(folder), "b"], "b.pem"),
+        (["revoke", str(folder), "../a"], "is no name of a node"),
         (["init", str(tmp_path / "other"), "--days", "-1"], "-1 days"),
         (["issue", str(tmp_path / "none"), "b"], "none/ca.key"),
     ]

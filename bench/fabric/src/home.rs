@@ -11,7 +11,7 @@ use farrow_memory::{
     Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, mount,
 };
 use farrow_net::peer::DaemonControl;
-use farrow_net::records::{Credentials, TlsIdentity};
+use farrow_net::records::{Credentials, TlsIdentity, TlsMaterial};
 use farrow_net::server::{DataServer, ServerOptions, SocketOptions};
 use farrow_net::source::MemberLife;
 use farrow_net::source::table::TableSource;
@@ -101,7 +101,8 @@ fn identity(authority: &[u8], certificate: &[u8], key: &[u8]) -> Result<Credenti
     roots.add(CertificateDer::from(authority.to_vec()))?;
     let chain = vec![CertificateDer::from(certificate.to_vec())];
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.to_vec()));
-    let identity = TlsIdentity::new(roots, chain, key, member_of, server_name_of)?;
+    let material = TlsMaterial::new(roots, chain, key)?;
+    let identity = TlsIdentity::new(&material, member_of, server_name_of)?;
     Ok(Credentials::Tls(Arc::new(identity)))
 }
 

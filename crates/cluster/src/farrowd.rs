@@ -12,7 +12,7 @@ use farrow_memory::{CoherenceClass, Length};
 use farrow_wire::{ALREADY_SERVING_CODE, Rule, paths};
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use crate::certs::NodeName;
+use crate::certs::{self, NodeName};
 use crate::config;
 use crate::metrics::MetricsAddress;
 use crate::node::{
@@ -205,7 +205,8 @@ struct ClusterArguments {
     /// without any, all is allowed. May be given several times
     #[arg(long, value_name = "NAMESPACE:NODE:RIGHTS", requires = "listen")]
     grant: Vec<Rule>,
-    /// Folder with ca.pem, NAME.pem and NAME.key, as created by `farrow certs`
+    /// Folder with ca.pem, NAME.pem, NAME.key and, after a revocation, ca.crl, as created by `farrow
+    /// certs`. The node reads them again when they change
     #[arg(long, value_name = "DIR", requires = "listen", conflicts_with = "plaintext")]
     certs: Option<PathBuf>,
     /// Use plain text between nodes: on loopback only
@@ -271,6 +272,7 @@ impl ClusterArguments {
             ca: dir.join("ca.pem"),
             certificate: dir.join(format!("{name}.pem")),
             key: dir.join(format!("{name}.key")),
+            revoked: dir.join(certs::REVOKED_FILE),
         });
         Some(ClusterConfig {
             name,

@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::identity::Authority;
+use common::identity::{Authority, identity};
 use common::proxy::Proxy;
 use common::{Home, LONG, Reader, ReaderOptions, member, memory, options, pattern, span, until};
 use farrow_memory::shm::ShmFabric;
@@ -18,7 +18,7 @@ use farrow_net::NetError;
 use farrow_net::cache::{Cache, RemoveOutcome};
 use farrow_net::frame::ErrorCode;
 use farrow_net::peer::{Peer, PeerOptions, Piece, Placement};
-use farrow_net::records::Credentials;
+use farrow_net::records::{Credentials, TlsMaterial};
 use farrow_net::source::table::want;
 use farrow_net::source::{GrantId, HoldId};
 
@@ -376,6 +376,49 @@ fn certificates_and_tickets_have_to_agree() {
     assert!(matches!(wrong.open(&want(1)), Err(NetError::Connection { .. })));
     reader.open(1);
     assert_eq!(home.source.holds(), 1);
+}
+
+/// Once, credentials were read at the start only: a renewed certificate was not used, and nothing
+/// ended the connections of a node whose key was lost.
+#[test]
+fn replaced_credentials_end_the_connections_that_they_no_longer_accept() {
+    let authority = Authority::new();
+    let (of_home, of_reader) = (authority.material("home", 1), authority.material("reader", 2));
+    let at_home = Arc::new(identity(&of_home));
+    let at_reader = Arc::new(identity(&of_reader));
+    let home = Home::start(SECTION, Credentials::Tls(Arc::clone(&at_home)), STALL);
+    home.add(1, &[span(0, 100)]);
+    let credentials = Credentials::Tls(Arc::clone(&at_reader));
+    let plain = ReaderOptions::plain(home.address, STALL);
+    let reader = Reader::start(&home, ReaderOptions { credentials, ..plain });
+    reader.open(1);
+    // Renewed certificates on both sides, and the revocation of a former one: nothing ends.
+    let renewed = authority.material("home", 3);
+    assert_eq!(at_home.replace(&renewed).unwrap(), 0);
+    let revoking = |serial, of: &TlsMaterial| TlsMaterial {
+        revocations: vec![authority.revoke(serial)],
+        ..of.clone()
+    };
+    assert_eq!(at_home.replace(&revoking(9, &renewed)).unwrap(), 0);
+    reader.open(1);
+    // The server's side ends the connections, and admits no other one.
+    assert!(at_home.replace(&revoking(2, &renewed)).unwrap() > 0);
+    until("the connection ends", || home.server.connections() == 0);
+    let refused = reader.peer.open(&want(1));
+    assert!(matches!(refused, Err(NetError::Connection { .. })), "{refused:?}");
+    // A new certificate is not that in the list.
+    let again = authority.material("reader", 4);
+    at_reader.replace(&again).unwrap();
+    until("the reader is admitted again", || reader.peer.open(&want(1)).is_ok());
+    // The client's side ends them, too: by a revocation, and by the removal of the authority.
+    assert!(at_reader.replace(&revoking(3, &again)).unwrap() > 0);
+    until("the connection ends", || home.server.connections() == 0);
+    assert!(reader.peer.open(&want(1)).is_err());
+    at_reader.replace(&again).unwrap();
+    until("the home is reached again", || reader.peer.open(&want(1)).is_ok());
+    let other = TlsMaterial { roots: Authority::new().material("x", 1).roots, ..again };
+    assert!(at_reader.replace(&other).unwrap() > 0);
+    until("the connection ends", || home.server.connections() == 0);
 }
 
 #[test]

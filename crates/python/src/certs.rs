@@ -54,3 +54,11 @@ pub fn issue(
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     Ok((text(files.certificate), text(files.key)))
 }
+
+#[doc = doc!("certs_revoke")]
+#[pyfunction]
+#[pyo3(name = "certs_revoke", signature = (folder, name))]
+pub fn revoke(py: Python<'_>, folder: PathBuf, name: &str) -> PyResult<String> {
+    let list = py.detach(|| certs::revoke(&folder, name)).map_err(raise)?;
+    Ok(list.to_string_lossy().into_owned())
+}

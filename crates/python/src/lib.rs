@@ -68,6 +68,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bridge_series, module)?)?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
     module.add_function(wrap_pyfunction!(certs::issue, module)?)?;
+    module.add_function(wrap_pyfunction!(certs::revoke, module)?)?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::export, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::import_table, module)?)?;

@@ -260,7 +260,10 @@ def _add_certs(commands: Any) -> None:
         action.add_argument(
             "--days", type=int, default=days, metavar="N", help=f"for which it is good ({days})"
         )
-    issue.add_argument("name", metavar="NAME", help="of the node: 1 to 63 of a-z, 0-9 and -")
+    revoke = actions.add_parser("revoke", help="revoke NAME.pem: ca.crl, for all nodes")
+    revoke.add_argument("folder", metavar="DIR", help="of the authority")
+    for action in (issue, revoke):
+        action.add_argument("name", metavar="NAME", help="of the node: 1 to 63 of a-z, 0-9 and -")
     issue.add_argument("hosts", nargs="*", metavar="HOST", help="addresses and DNS names of it")
 
 

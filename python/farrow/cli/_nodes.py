@@ -45,12 +45,18 @@ def nodes(client: Any, options: argparse.Namespace) -> int:
 
 
 def certs(options: argparse.Namespace) -> int:
-    """Create a certificate authority in a folder, or certify a node by it."""
+    """Create a certificate authority in a folder, certify a node by it, or revoke a certificate."""
     out = console()
     if options.action == "init":
         _native.certs_init(options.folder, options.days)
         out.print(
             f"{visible(options.folder)}: ca.pem for all nodes; keep ca.key here", markup=False
+        )
+        return 0
+    if options.action == "revoke":
+        path = _native.certs_revoke(options.folder, options.name)
+        out.print(
+            f"{visible(path)}: copy it beside ca.pem of every node", markup=False, soft_wrap=True
         )
         return 0
     files = _native.certs_issue(options.folder, options.name, options.hosts, options.days)

@@ -40,7 +40,10 @@ fn issue_for(dir: &Path, node: &str, from: OffsetDateTime, to: OffsetDateTime) {
     // An issuer is known by its subject and its key.
     let mut authority = CertificateParams::default();
     authority.distinguished_name = DistinguishedName::new();
-    authority.distinguished_name.push(DnType::CommonName, "Farrow cluster authority");
+    let key_end: String =
+        authority_key.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("Farrow cluster authority {}", &key_end[key_end.len() - 8..]);
+    authority.distinguished_name.push(DnType::CommonName, name);
     let issuer = Issuer::new(authority, authority_key);
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![format!("{node}.farrow.internal")]).unwrap();

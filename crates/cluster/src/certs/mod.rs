@@ -17,6 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod revoke;
+pub(crate) mod validity;
+
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -26,12 +29,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+pub use revoke::{REVOKED_FILE, revoke};
 
 pub use farrow_membership::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeName, NodeNameError};
 
@@ -44,7 +49,7 @@ pub const HOSTS_MAX: usize = 64;
 /// Certificates are valid from this long before their creation, since clocks of machines differ.
 const CLOCKS_DIFFER: time::Duration = time::Duration::minutes(5);
 
-/// The subject of each authority. Authorities differ by key.
+/// The start of the subject of each authority. A part of its key follows.
 const AUTHORITY: &str = "Farrow cluster authority";
 
 /// Why certificates were not created.
@@ -111,7 +116,7 @@ pub fn init(dir: &Path, validity: Duration) -> Result<(), CertsError> {
     let (begin, end) = period(validity)?;
     let made = |error: rcgen::Error| CertsError::Make(error.to_string());
     let key = KeyPair::generate().map_err(made)?;
-    let mut params = authority();
+    let mut params = authority(&authority_name(&key));
     (params.not_before, params.not_after) = (begin, end);
     let certificate = params.self_signed(&key).map_err(made)?;
     DirBuilder::new()
@@ -177,16 +182,41 @@ pub(crate) fn sign(
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    let issuer = Issuer::new(authority(), read_key(&dir.join("ca.key"))?);
+    let issuer = issuer(dir)?;
     let key = KeyPair::generate().map_err(made)?;
     let certificate = params.signed_by(&key, &issuer).map_err(made)?;
     Ok((certificate, key))
 }
 
-fn authority() -> CertificateParams {
+/// The authority in a folder, as a signer.
+fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, CertsError> {
+    let key = read_key(&dir.join("ca.key"))?;
+    let ca = dir.join("ca.pem");
+    let root = CertificateDer::from_pem_file(&ca).map_err(|error| no_authority(&ca, error))?;
+    let root = EndEntityCert::try_from(&root).map_err(|error| no_authority(&ca, error))?;
+    if root.subject_public_key_info().as_ref() != key.subject_public_key_info() {
+        return Err(no_authority(&ca, "ca.key is the key of another authority"));
+    }
+    let name = authority_name(&key);
+    // Authorities of earlier versions have the same name.
+    let is_named = root.subject().ends_with(name.as_bytes());
+    let name = if is_named { name } else { AUTHORITY.to_owned() };
+    Ok(Issuer::new(authority(&name), key))
+}
+
+/// A name of its own for each authority: while one replaces another, nodes trust both, and find the
+/// revocation list of an authority by its name.
+fn authority_name(key: &KeyPair) -> String {
+    let bytes = key.public_key_raw();
+    let last = bytes.len().saturating_sub(4);
+    let part: String = bytes.iter().skip(last).map(|byte| format!("{byte:02x}")).collect();
+    format!("{AUTHORITY} {part}")
+}
+
+fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, AUTHORITY);
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params

@@ -4,6 +4,7 @@
 //! metrics, and `Latencies` counts. The event loop in `server/` does the rest.
 
 pub(crate) mod cluster;
+mod credentials;
 pub(crate) mod http;
 pub(crate) mod limits;
 mod lines;

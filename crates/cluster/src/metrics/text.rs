@@ -4,8 +4,10 @@ use farrow_wire::{NamespaceReport, NodeStats};
 
 use super::Latencies;
 use super::cluster::{self, Traffic};
+use super::credentials;
 use super::limits::{self, Errors};
 use super::lines::{escaped, head, line};
+use crate::peers::CredentialStatus;
 use crate::protocol::cluster::ClusterStats;
 
 /// What a scrape shows.
@@ -19,11 +21,14 @@ pub(crate) struct Measured<'a> {
     pub(crate) is_ready: bool,
     /// `None`: the node has no cluster.
     pub(crate) of_cluster: Option<(&'a ClusterStats, &'a Traffic)>,
+    /// `None`: the node has no cluster.
+    pub(crate) credentials: Option<&'a CredentialStatus>,
 }
 
 /// Writes all metrics of a node, and of its cluster if it has one.
 pub(crate) fn write(measured: Measured<'_>) -> String {
-    let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster } = measured;
+    let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster, credentials } =
+        measured;
     let mut out = String::with_capacity(16 << 10);
     for (metric, help, value) in stats.metrics() {
         head(&mut out, metric.name(), metric.kind(), help);
@@ -50,6 +55,9 @@ pub(crate) fn write(measured: Measured<'_>) -> String {
     }
     if let Some((numbers, traffic)) = of_cluster {
         cluster::write(&mut out, numbers, traffic);
+    }
+    if let Some(status) = credentials {
+        credentials::write(&mut out, status);
     }
     out
 }
@@ -89,6 +97,7 @@ mod tests {
             errors: &Errors::default(),
             is_ready: true,
             of_cluster: None,
+            credentials: None,
         });
         assert!(text.ends_with('\n'));
         assert!(text.contains("\nfarrow_capacity_bytes 1099511627776\n"), "{text}");

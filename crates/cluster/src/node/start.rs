@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{HeldMemory, Length, WINDOW_BASE};
+use farrow_net::records::Credentials;
 use farrow_store::{Lru, RegionUid};
 use farrow_wire::paths;
 
@@ -20,7 +21,7 @@ use crate::lock::Lock;
 use crate::memory::OpenedStore;
 use crate::net::Net;
 use crate::peer_memory;
-use crate::peers::{self, PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
+use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::protocol::NodeState;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use crate::spill::{SpillOwner, SpillStore, SpillTarget, Worker};
@@ -98,7 +99,10 @@ pub(super) fn start_net(
     if config.tls.is_none() && !listen.ip().is_loopback() {
         return Err(failed(format!("plain text at {listen}, which is not on loopback")));
     }
-    let credentials = peers::data_credentials(config.tls.as_ref()).map_err(failed)?;
+    let credentials = match peers.credentials() {
+        Some(credentials) => credentials.data().map_err(failed)?,
+        None => Credentials::Plain,
+    };
     let region = Arc::clone(state.home().region());
     let rules = Arc::default();
     let net = Net::start(&region, listen, credentials, Arc::clone(&rules)).map_err(failed)?;

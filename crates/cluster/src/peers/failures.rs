@@ -137,9 +137,9 @@ fn is_about_tls(cause: &str) -> bool {
 pub(super) struct LinkEnd(Mutex<Option<String>>);
 
 impl LinkEnd {
-    pub(super) fn set(&self, error: &(dyn Error + 'static)) {
+    pub(super) fn set(&self, cause: String) {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.get_or_insert_with(|| cause_of(error));
+        ended.get_or_insert(cause);
     }
 
     pub(super) fn get(&self) -> Option<String> {
@@ -210,6 +210,9 @@ fn meaning(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(
             Bad::NotValidForName | Bad::NotValidForNameContext { .. },
         ) => "its certificate is not for the host or node that was called",
+        rustls::Error::InvalidCertificate(Bad::Revoked) => {
+            "its certificate is revoked (ca.crl in --certs)"
+        }
         rustls::Error::InvalidCertificate(_) => "its certificate cannot be used",
         rustls::Error::NoCertificatesPresented => "it shows no certificate (--certs)",
         rustls::Error::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
@@ -227,6 +230,7 @@ fn of_alert(alert: &str) -> &'static str {
         "CertificateExpired" => {
             "it says that this node's certificate has expired, or is not valid yet by its clock"
         }
+        "CertificateRevoked" => "it says that this node's certificate is revoked",
         "UnknownCA"
         | "DecryptError"
         | "BadCertificate"

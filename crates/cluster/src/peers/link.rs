@@ -20,7 +20,7 @@ use super::error::{PeerError, shorten};
 use super::failures::{Delivery, LinkEnd, cause_of};
 use super::generated::pb::node_client::NodeClient;
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::tls::Wire;
+use super::tls::{Secured, lost};
 use crate::certs::NodeName;
 
 /// Concurrent calls on one connection: more than the default limits allow one node.
@@ -154,16 +154,14 @@ impl PeerLink {
     ) -> Result<LiveConnection, PeerError> {
         let stream = TcpStream::connect(to).await.map_err(|error| self.unreachable(error))?;
         let _ = stream.set_nodelay(true);
-        let (wire, peer): (Box<dyn Wire>, _) = match &client.tls {
-            Some(tls) => {
-                let (wire, name) = tls.connect(stream, &self.address).await?;
-                (wire, Some(name))
-            }
-            None => (Box::new(stream), None),
+        let secured = match &client.tls {
+            Some(tls) => tls.connect(stream, &self.address).await?,
+            None => Secured::plain(stream),
         };
+        let peer = secured.name.clone();
         let ended = Arc::new(LinkEnd::default());
         let address = self.address.to_string();
-        let sender = handshake(wire, &client.times, address, Arc::clone(&ended)).await;
+        let sender = handshake(secured, &client.times, address, Arc::clone(&ended)).await;
         let sender = sender.map_err(|error| self.unreachable(cause_of(&error)))?;
         Ok(LiveConnection { sender, peer, ended })
     }
@@ -174,9 +172,10 @@ impl PeerLink {
     }
 }
 
-/// Starts HTTP/2 on a task that ends with the connection.
+/// Starts HTTP/2 on a task that ends with the connection, or ends it when the peer's certificate is
+/// no longer accepted.
 pub(super) async fn handshake(
-    wire: Box<dyn Wire>,
+    secured: Secured,
     times: &PeerTimes,
     address: String,
     ended: Arc<LinkEnd>,
@@ -189,12 +188,18 @@ pub(super) async fn handshake(
         .keep_alive_interval(times.keep_alive_interval)
         .keep_alive_timeout(times.keep_alive_timeout)
         .keep_alive_while_idle(true)
-        .handshake(TokioIo::new(wire))
+        .handshake(TokioIo::new(secured.wire))
         .await?;
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            ended.set(&error);
-            tracing::debug!(%address, %error, "a connection ended");
+        tokio::select! {
+            result = connection => if let Err(error) = result {
+                ended.set(cause_of(&error));
+                tracing::debug!(%address, %error, "a connection ended");
+            },
+            cause = lost(secured.standing) => {
+                tracing::warn!(%address, %cause, "a connection is ended");
+                ended.set(cause);
+            }
         }
     });
     Ok(sender)

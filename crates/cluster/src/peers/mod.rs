@@ -7,6 +7,7 @@
 mod address;
 mod backlog;
 mod calls;
+mod credentials;
 mod error;
 mod etcd;
 mod event;
@@ -38,13 +39,13 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot};
 
 pub(crate) use address::{AskedToken, PeerAddress, RemoteSessionId};
+pub(crate) use credentials::{CredentialStatus, NodeCredentials};
 pub(crate) use error::{PeerError, StartError};
 pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
 pub(crate) use event::{PeerEvent, RemoteProcess, RemoteSessionBytes};
 pub(crate) use limits::{PEER_BYTES_MIN, PeerLimits, PeerTimes};
 pub use options::PeerTls;
 pub(crate) use options::PeersOptions;
-pub(crate) use tls::data_credentials;
 
 use crate::endpoint::listen;
 use backlog::{EventQueue, QueuedEvent};
@@ -54,6 +55,7 @@ use failures::FailureLog;
 use limits::{ASK_BYTES_MAX, MESSAGE_BYTES_MAX, Permit};
 use link::PeerLink;
 use outbox::Outbox;
+use tls::Tls;
 
 /// Limit on stored addresses. Beyond it, addresses without calls in progress are dropped.
 const LINKS_MAX: usize = 1024;
@@ -79,6 +81,8 @@ pub(crate) struct Peers {
     events: Arc<EventQueue>,
     retained: Mutex<EventLoopState>,
     etcd: Option<Arc<Etcd>>,
+    /// `None`: plain text.
+    credentials: Option<NodeCredentials>,
     /// Free room for bodies that were read but not taken, and the total.
     bytes: (Arc<Semaphore>, usize),
     runtime: Handle,
@@ -94,7 +98,8 @@ impl Peers {
     /// Listening at the address fails, the certificates do not match, or there are none and plain
     /// text is not allowed or would leave the machine.
     pub(crate) fn start(options: PeersOptions) -> Result<Self, StartError> {
-        let tls = tls::choose(&options)?;
+        let credentials = tls::choose(&options)?;
+        let tls = credentials.as_ref().map(Tls::new);
         let address = options.listen;
         let failed = |error| StartError::Listen { address, error };
         let listener = listen(address).map_err(failed)?;
@@ -147,6 +152,7 @@ impl Peers {
             events,
             retained,
             etcd,
+            credentials,
             bytes,
             runtime,
             stop,
@@ -191,6 +197,11 @@ impl Peers {
     pub(crate) fn buffered_bytes(&self) -> (usize, usize) {
         let (free, all) = &self.bytes;
         (all.saturating_sub(free.available_permits()), *all)
+    }
+
+    /// The certificate of this node. `None`: plain text.
+    pub(crate) fn credentials(&self) -> Option<&NodeCredentials> {
+        self.credentials.as_ref()
     }
 
     /// Where this node listens.

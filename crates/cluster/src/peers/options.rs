@@ -23,13 +23,17 @@ pub(crate) struct PeersOptions {
     pub(crate) times: PeerTimes,
 }
 
-/// Files with the identity of this node, as [`crate::certs::issue`] writes them.
+/// Files with the identity of this node, as [`crate::certs::issue`] writes them. They are read again
+/// when they change.
 #[derive(Debug, Clone)]
 pub struct PeerTls {
-    /// The certificate of the cluster's authority, exactly one.
+    /// The certificate of the cluster's authority. Several: while one replaces another.
     pub ca: PathBuf,
     /// This node's certificate, and intermediate certificates if there are any.
     pub certificate: PathBuf,
     /// Its key. A mode that gives other users outside its group any access is refused.
     pub key: PathBuf,
+    /// The authority's list of revoked certificates, as [`crate::certs::revoke`] writes it. It may
+    /// be absent.
+    pub revoked: PathBuf,
 }

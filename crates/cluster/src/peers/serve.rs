@@ -27,7 +27,7 @@ use super::limits::{
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
 use super::service::Service;
-use super::tls::{Tls, Wire};
+use super::tls::{Secured, Tls, lost};
 use crate::certs::NodeName;
 
 /// Time limit on a connection until its first call is admitted.
@@ -140,25 +140,34 @@ impl PeerServer {
     ) {
         let until = tokio::time::Instant::now() + STRANGER_MAX;
         let _ = stream.set_nodelay(true);
-        let (wire, name) = match tokio::time::timeout_at(until, self.shake(stream)).await {
-            Ok(Ok(shaken)) => shaken,
+        let secured = match tokio::time::timeout_at(until, self.shake(stream)).await {
+            Ok(Ok(secured)) => secured,
             Ok(Err(error)) => {
                 return self.failures.refused(&from.ip().to_string(), &cause_of(&error));
             }
             Err(_) => return tracing::debug!(%from, "a connection said nothing"),
         };
+        let Secured { wire, name, standing } = secured;
         let account = self.account_of(name.as_ref());
         let Some(_of_node) = Permit::take(&account.connections) else {
             return tracing::debug!(%from, ?name, "a node is not let in: it has enough connections");
         };
+        let of_peer = name.as_ref().map_or_else(|| from.ip().to_string(), NodeName::to_string);
         let caller = Arc::new(Caller::new(account, name));
         let gate = Gate { server: Arc::clone(&self), caller: Arc::clone(&caller) };
         let mut connection = pin!(self.http().serve_connection(TokioIo::new(wire), gate));
-        let ended = tokio::time::timeout_at(until, connection.as_mut()).await;
+        let mut lost = pin!(lost(standing));
+        let ended = tokio::select! {
+            ended = tokio::time::timeout_at(until, connection.as_mut()) => ended,
+            cause = lost.as_mut() => return self.failures.refused(&of_peer, &cause),
+        };
         drop(stranger);
         let ended = match ended {
             Ok(ended) => ended,
-            Err(_) if caller.is_known() => connection.await,
+            Err(_) if caller.is_known() => tokio::select! {
+                ended = connection => ended,
+                cause = lost => return self.failures.refused(&of_peer, &cause),
+            },
             Err(_) => return tracing::debug!(%from, "a connection asked for nothing"),
         };
         if let Err(error) = ended {
@@ -172,13 +181,10 @@ impl PeerServer {
         drop(place);
     }
 
-    async fn shake(
-        &self,
-        stream: TcpStream,
-    ) -> Result<(Box<dyn Wire>, Option<NodeName>), std::io::Error> {
+    async fn shake(&self, stream: TcpStream) -> Result<Secured, std::io::Error> {
         match &self.tls {
-            Some(tls) => tls.accept(stream).await.map(|(wire, name)| (wire, Some(name))),
-            None => Ok((Box::new(stream), None)),
+            Some(tls) => tls.accept(stream).await,
+            None => Ok(Secured::plain(stream)),
         }
     }
 

@@ -4,70 +4,35 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 
-use farrow_net::records::{Credentials, TlsIdentity};
-use rustls::client::Resumption;
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::version::TLS13;
-use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use farrow_net::records::{PeerChain, TlsConfigs};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, Error};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
 use super::address::PeerAddress;
+use super::credentials::NodeCredentials;
 use super::error::{PeerError, StartError};
 use super::failures::cause_of;
-use super::options::{PeerTls, PeersOptions};
+use super::options::PeersOptions;
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2). Both sides require it.
 pub(super) const ALPN: &[u8] = b"h2";
-
-/// The credentials of this node on data connections, the same as on all others.
-pub(crate) fn data_credentials(files: Option<&PeerTls>) -> Result<Credentials, String> {
-    let Some(files) = files else { return Ok(Credentials::Plain) };
-    let (roots, chain, key) = read(files).map_err(|error| error.to_string())?;
-    let member_of =
-        |certificate: &CertificateDer<'_>| name_of(certificate).map(|name| name.to_string());
-    let server_name_of = |member: &str| match member.parse::<NodeName>() {
-        Ok(name) => name.certificate_name(),
-        Err(_) => member.to_owned(),
-    };
-    let identity = TlsIdentity::new(roots, chain, key, member_of, server_name_of);
-    Ok(Credentials::Tls(Arc::new(identity.map_err(|error| error.to_string())?)))
-}
-
-/// The usable content of the files.
-type OwnIdentity = (RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn read(PeerTls { ca, certificate, key }: &PeerTls) -> Result<OwnIdentity, StartError> {
-    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .map_err(|error| unusable(certificate, error))?;
-    check_key_is_private(key)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error))?;
-    let mut roots = RootCertStore::empty();
-    CertificateDer::from_pem_file(ca)
-        .map_err(|error| unusable(ca, error))
-        .and_then(|root| roots.add(root).map_err(|error| unusable(ca, error)))?;
-    Ok((roots, chain, key))
-}
 
 /// A connection with or without TLS.
 pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// The TLS configuration of both sides.
+/// The TLS configuration of both sides, as the files of this node have it.
 #[derive(Clone)]
 pub(super) struct Tls {
-    acceptor: TlsAcceptor,
-    connector: TlsConnector,
+    current: watch::Receiver<TlsConfigs>,
 }
 
 impl fmt::Debug for Tls {
@@ -76,11 +41,56 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// A connection after its handshake.
+pub(super) struct Secured {
+    pub(super) wire: Box<dyn Wire>,
+    /// The name in the peer's certificate.
+    pub(super) name: Option<NodeName>,
+    /// `None`: plain text.
+    pub(super) standing: Option<Standing>,
+}
+
+impl Secured {
+    pub(super) fn plain(stream: TcpStream) -> Self {
+        Self { wire: Box::new(stream), name: None, standing: None }
+    }
+}
+
+/// The certificates of a peer, which later files of this node may no longer accept.
+pub(super) struct Standing {
+    peer: PeerChain,
+    current: watch::Receiver<TlsConfigs>,
+}
+
+impl Standing {
+    /// Returns when the peer is no longer accepted, with the reason.
+    async fn lost(&mut self) -> Error {
+        loop {
+            if self.current.changed().await.is_err() {
+                // The transport ends, and its connections with it.
+                std::future::pending::<()>().await;
+            }
+            if let Err(error) = self.current.borrow_and_update().check(&self.peer) {
+                return error;
+            }
+        }
+    }
+}
+
+/// Returns when the peer of a connection is no longer accepted, with the reason. In plain text it
+/// never does.
+pub(super) async fn lost(standing: Option<Standing>) -> String {
+    match standing {
+        Some(mut standing) => cause_of(&standing.lost().await),
+        None => std::future::pending().await,
+    }
+}
+
 /// Chooses TLS, or plain text if it is allowed and stays on this machine.
-pub(super) fn choose(options: &PeersOptions) -> Result<Option<Tls>, StartError> {
+pub(super) fn choose(options: &PeersOptions) -> Result<Option<NodeCredentials>, StartError> {
     match (&options.tls, options.is_plaintext_allowed) {
         (Some(_), true) => Err(StartError::Both),
-        (Some(files), false) => Tls::load(files, &options.name).map(Some),
+        (Some(files), false) => NodeCredentials::load(files, &options.name).map(Some),
         (None, false) => Err(StartError::NoCertificates),
         (None, true) if options.listen.ip().is_loopback() => Ok(None),
         (None, true) => Err(StartError::PlaintextOffLoopback { address: options.listen }),
@@ -88,31 +98,27 @@ pub(super) fn choose(options: &PeersOptions) -> Result<Option<Tls>, StartError> 
 }
 
 impl Tls {
-    fn load(files: &PeerTls, own: &NodeName) -> Result<Self, StartError> {
-        let certificate = &files.certificate;
-        let (roots, chain, key) = read(files)?;
-        let first = chain.first().ok_or_else(|| unusable(certificate, "no certificate"))?;
-        let found = name_of(first).map_err(|reason| unusable(certificate, reason))?;
-        if found != *own {
-            let path = certificate.clone();
-            return Err(StartError::NotOwn { path, own: own.clone(), found });
-        }
-        let (client, server) = configs(Arc::new(roots), chain, key)
-            .map_err(|error| StartError::Tls(error.to_string()))?;
-        let (acceptor, connector) = (Arc::new(server).into(), Arc::new(client).into());
-        Ok(Self { acceptor, connector })
+    pub(super) fn new(credentials: &NodeCredentials) -> Self {
+        Self { current: credentials.control() }
+    }
+
+    /// The present configurations, and a receiver that shows later ones as changes.
+    fn configs(&self) -> (TlsConfigs, watch::Receiver<TlsConfigs>) {
+        let mut current = self.current.clone();
+        let configs = current.borrow_and_update().clone();
+        (configs, current)
     }
 
     /// Admits a node with a certificate of the authority.
-    pub(super) async fn accept(
-        &self,
-        stream: TcpStream,
-    ) -> Result<(Box<dyn Wire>, NodeName), io::Error> {
-        let stream = self.acceptor.accept(stream).await?;
+    pub(super) async fn accept(&self, stream: TcpStream) -> Result<Secured, io::Error> {
+        let (configs, current) = self.configs();
+        let stream = TlsAcceptor::from(configs.server).accept(stream).await?;
         let (_, session) = stream.get_ref();
-        let name = peer_name(session.peer_certificates()).map_err(io::Error::other)?;
+        let peer = PeerChain::new(session.peer_certificates().unwrap_or_default());
+        let name = peer_name(&peer).map_err(io::Error::other)?;
         is_http2(session.alpn_protocol())?;
-        Ok((Box::new(stream), name))
+        let standing = Some(Standing { peer, current });
+        Ok(Secured { wire: Box::new(stream), name: Some(name), standing })
     }
 
     /// Checks that the expected node answers: by its name, else by the host that was called.
@@ -120,54 +126,33 @@ impl Tls {
         &self,
         stream: TcpStream,
         address: &PeerAddress,
-    ) -> Result<(Box<dyn Wire>, NodeName), PeerError> {
+    ) -> Result<Secured, PeerError> {
         let wrong = |reason: String| PeerError::WrongNode { address: address.to_string(), reason };
         let name = address.name.as_ref().map(NodeName::certificate_name);
         let server = ServerName::try_from(name.unwrap_or_else(|| address.host.clone()))
             .map_err(|error| wrong(error.to_string()))?;
-        let stream = self.connector.connect(server, stream).await.map_err(|error| {
-            match is_other_node(&error) {
-                true => wrong(cause_of(&error)),
-                false => PeerError::Unreachable {
-                    address: address.to_string(),
-                    reason: cause_of(&error),
-                },
-            }
-        })?;
+        let (configs, current) = self.configs();
+        let connector = TlsConnector::from(configs.client);
+        let stream =
+            connector.connect(server, stream).await.map_err(|error| {
+                match is_other_node(&error) {
+                    true => wrong(cause_of(&error)),
+                    false => PeerError::Unreachable {
+                        address: address.to_string(),
+                        reason: cause_of(&error),
+                    },
+                }
+            })?;
         let (_, session) = stream.get_ref();
-        let name = peer_name(session.peer_certificates()).map_err(wrong)?;
+        let peer = PeerChain::new(session.peer_certificates().unwrap_or_default());
+        let name = peer_name(&peer).map_err(wrong)?;
         is_http2(session.alpn_protocol()).map_err(|error| wrong(error.to_string()))?;
         if address.name.as_ref().is_some_and(|expected| *expected != name) {
             return Err(wrong(format!("the certificate is of node {name}")));
         }
-        Ok((Box::new(stream), name))
+        let standing = Some(Standing { peer, current });
+        Ok(Secured { wire: Box::new(stream), name: Some(name), standing })
     }
-}
-
-/// Sessions are not resumed: each connection presents its certificates again, so an expired one
-/// opens no more connections.
-fn configs(
-    roots: Arc<RootCertStore>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<(ClientConfig, ServerConfig), Box<dyn std::error::Error>> {
-    let provider = Arc::new(default_provider());
-    let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&TLS13])?
-        .with_root_certificates(Arc::clone(&roots))
-        .with_client_auth_cert(chain.clone(), key.clone_key())?;
-    client.alpn_protocols = vec![ALPN.to_vec()];
-    client.resumption = Resumption::disabled();
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
-    server.alpn_protocols = vec![ALPN.to_vec()];
-    server.session_storage = Arc::new(NoServerSessionStorage {});
-    server.send_tls13_tickets = 0;
-    Ok((client, server))
 }
 
 pub(super) fn unusable(path: &Path, reason: impl fmt::Display) -> StartError {
@@ -193,9 +178,8 @@ pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Result<NodeName, Stri
     }
 }
 
-fn peer_name(certificates: Option<&[CertificateDer<'_>]>) -> Result<NodeName, String> {
-    let first = certificates.and_then(<[_]>::first).ok_or("no certificate")?;
-    name_of(first)
+fn peer_name(peer: &PeerChain) -> Result<NodeName, String> {
+    name_of(peer.certificate().ok_or("no certificate")?)
 }
 
 fn is_http2(protocol: Option<&[u8]>) -> io::Result<()> {
@@ -207,10 +191,10 @@ fn is_http2(protocol: Option<&[u8]>) -> io::Result<()> {
 
 /// Whether a certificate is valid, but names another node.
 fn is_other_node(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     matches!(
         inner,
-        Some(rustls::Error::InvalidCertificate(
+        Some(Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
         ))
     )

@@ -12,6 +12,7 @@ use super::connection::ReadOutcome;
 use super::output::flush;
 use crate::metrics;
 use crate::metrics::text::Measured;
+use crate::peers::NodeCredentials;
 use crate::protocol::{Action, SessionId};
 
 impl Server {
@@ -127,6 +128,10 @@ impl Server {
                     let numbers = state.cluster_numbers(now_ms);
                     let traffic =
                         remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
+                    let credentials = remote_sessions.as_ref().map(|remote_sessions| {
+                        let credentials = remote_sessions.peers.credentials();
+                        credentials.map(NodeCredentials::status).unwrap_or_default()
+                    });
                     metrics::text::write(Measured {
                         stats: &stats,
                         namespaces: &state.namespace_reports(),
@@ -134,6 +139,7 @@ impl Server {
                         errors,
                         is_ready,
                         of_cluster: numbers.as_ref().zip(traffic),
+                        credentials: credentials.as_ref(),
                     })
                 }
                 Err(error) => {

@@ -4,6 +4,7 @@
 //! layer moves bytes between socket and map without a copy in this process, and its frames have
 //! checksums. With TLS, the tag of each record protects its bytes, so frames have no checksums.
 
+mod identity;
 mod plain;
 mod tls;
 
@@ -15,7 +16,7 @@ use farrow_memory::{FileMap, Length, Offset, Span};
 use crate::error::{ConnectionError, FrameError};
 use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::socket::Socket;
-pub use tls::TlsIdentity;
+pub use identity::{MemberOf, PeerChain, TlsConfigs, TlsIdentity, TlsMaterial};
 
 /// The identity of this node, and the identity that it requires of a peer.
 #[derive(Clone, Debug)]
@@ -98,7 +99,7 @@ impl RecordStream {
     ) -> Result<Self, ConnectionError> {
         match credentials {
             Credentials::Plain => Ok(Self::plain(socket)),
-            Credentials::Tls(identity) => identity.accept(socket),
+            Credentials::Tls(identity) => tls::accept(identity, socket),
         }
     }
 
@@ -110,7 +111,7 @@ impl RecordStream {
     ) -> Result<Self, ConnectionError> {
         match credentials {
             Credentials::Plain => Ok(Self::plain(socket)),
-            Credentials::Tls(identity) => identity.connect(socket, peer),
+            Credentials::Tls(identity) => tls::connect(identity, socket, peer),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::peers::generated::etcd_pb::AuthenticateRequest;
 use crate::peers::generated::etcd_pb::auth_client::AuthClient;
 use crate::peers::limits::PeerTimes;
 use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
-use crate::peers::tls::{ALPN, Wire, check_key_is_private, unusable};
+use crate::peers::tls::{ALPN, Secured, Wire, check_key_is_private, unusable};
 
 /// Limit on the length of a password in a file.
 const PASSWORD_BYTES_MAX: usize = 4096;
@@ -219,7 +219,8 @@ impl EtcdChannel {
             None => Box::new(stream),
         };
         let ended = Arc::default();
-        let sender = handshake(wire, &self.times, to.to_string(), Arc::clone(&ended))
+        let secured = Secured { wire, name: None, standing: None };
+        let sender = handshake(secured, &self.times, to.to_string(), Arc::clone(&ended))
             .await
             .map_err(unreachable)?;
         let live = LiveConnection { sender, peer: None, ended };

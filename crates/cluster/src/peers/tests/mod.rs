@@ -3,6 +3,7 @@
 mod calls;
 mod hostile;
 mod links;
+mod reload;
 mod remote_sessions;
 mod tls;
 

@@ -11,38 +11,39 @@ use crate::peers::generated::pb::Message;
 use crate::peers::limits::VERSION;
 use crate::peers::tls::{Tls, choose};
 
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 /// TLS of a raw client.
 pub(super) fn choose_tls(options: &PeersOptions) -> Option<Tls> {
-    choose(options).unwrap()
+    choose(options).unwrap().as_ref().map(Tls::new)
 }
 
-fn authority() -> tempfile::TempDir {
+pub(super) fn authority() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     certs::init(dir.path(), DAY).unwrap();
     dir
 }
 
-fn files(dir: &Path, name: &str) -> PeerTls {
+pub(super) fn files(dir: &Path, name: &str) -> PeerTls {
     let file = |end| dir.join(format!("{name}.{end}"));
-    PeerTls { ca: dir.join("ca.pem"), certificate: file("pem"), key: file("key") }
+    let (ca, revoked) = (dir.join("ca.pem"), dir.join(certs::REVOKED_FILE));
+    PeerTls { ca, certificate: file("pem"), key: file("key"), revoked }
 }
 
 /// Options of a node that this authority certified for this machine.
-fn certified(dir: &Path, name: &str) -> PeersOptions {
+pub(super) fn certified(dir: &Path, name: &str) -> PeersOptions {
     if !dir.join(format!("{name}.pem")).exists() {
         certs::issue(dir, name, &["127.0.0.1".into()], DAY).unwrap();
     }
     PeersOptions { tls: Some(files(dir, name)), is_plaintext_allowed: false, ..options(name) }
 }
 
-fn named(name: &str, node: &Node) -> PeerAddress {
+pub(super) fn named(name: &str, node: &Node) -> PeerAddress {
     PeerAddress { name: Some(name.parse().unwrap()), ..node.address() }
 }
 
 /// Asserts that `a` gets no answer from the address, and returns the error.
-fn refused(a: &mut Node, address: &PeerAddress) -> PeerError {
+pub(super) fn refused(a: &mut Node, address: &PeerAddress) -> PeerError {
     a.peers.ask(99, address, Bytes::new(), LIMIT).unwrap();
     a.answered(99).unwrap_err()
 }
@@ -143,7 +144,7 @@ fn tls_without_a_certificate_of_the_client_gets_no_answer() {
 }
 
 /// Certifies a node for this period.
-fn certify(dir: &Path, name: &str, begin: OffsetDateTime, end: OffsetDateTime) {
+pub(super) fn certify(dir: &Path, name: &str, begin: OffsetDateTime, end: OffsetDateTime) {
     let hosts = ["127.0.0.1".to_owned()];
     let (certificate, key) = certs::sign(dir, &name.parse().unwrap(), &hosts, begin, end).unwrap();
     let to = files(dir, name);

@@ -1,0 +1,182 @@
+//! Revocation of single certificates, by a list that the authority signs (RFC 5280, section 5).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use time::OffsetDateTime;
+use webpki::{BorrowedCertRevocationList, EndEntityCert};
+
+use super::{CLOCKS_DIFFER, CertsError, VALIDITY_MAX, issuer, no_authority, write_new};
+use crate::certs::NodeName;
+
+/// The list of revoked certificates, beside `ca.pem`.
+pub const REVOKED_FILE: &str = "ca.crl";
+
+/// Revokes the certificate `NAME.pem` of a folder: adds it to the list [`REVOKED_FILE`] there,
+/// which is created or replaced in one step. Returns the path of the list, which each node needs
+/// beside its `ca.pem`. A certificate that is in the list already stays there.
+///
+/// # Errors
+///
+/// The certificate is not of this authority, a file cannot be read or written, or the name is
+/// invalid.
+pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
+    let name: NodeName = node_name.parse()?;
+    let path = dir.join(format!("{name}.pem"));
+    let serial = serial_of(dir, &path)?;
+    let list = dir.join(REVOKED_FILE);
+    let mut revoked = read_list(&list)?;
+    let now = OffsetDateTime::now_utc();
+    if !revoked.iter().any(|one| one.serial_number.as_ref() == serial) {
+        revoked.push(RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&serial),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        });
+    }
+    write_list(dir, &list, revoked, now)?;
+    Ok(list)
+}
+
+/// The serial number of a certificate of this authority.
+fn serial_of(dir: &Path, path: &Path) -> Result<Vec<u8>, CertsError> {
+    let wrong = |reason: String| {
+        let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+        CertsError::File { path: path.to_owned(), error }
+    };
+    let ca = dir.join("ca.pem");
+    let root = CertificateDer::from_pem_file(&ca).map_err(|error| no_authority(&ca, error))?;
+    let root = EndEntityCert::try_from(&root).map_err(|error| no_authority(&ca, error))?;
+    let text = fs::read(path).map_err(|error| CertsError::File { path: path.to_owned(), error })?;
+    let found = CertificateDer::from_pem_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    let found = EndEntityCert::try_from(&found).map_err(|error| wrong(error.to_string()))?;
+    if found.issuer() != root.subject() {
+        return Err(wrong("a certificate of another authority".to_owned()));
+    }
+    Ok(found.serial().to_vec())
+}
+
+/// The entries of an earlier list, none if there is no list.
+fn read_list(path: &Path) -> Result<Vec<RevokedCertParams>, CertsError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(CertsError::File { path: path.to_owned(), error }),
+    };
+    let damaged = |error: &dyn std::fmt::Display| {
+        let error = io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        CertsError::File { path: path.to_owned(), error }
+    };
+    let der =
+        CertificateRevocationListDer::from_pem_slice(&text).map_err(|error| damaged(&error))?;
+    let list = BorrowedCertRevocationList::from_der(&der).map_err(|error| damaged(&error))?;
+    let entries = list.into_iter().map(|entry| {
+        let entry = entry.map_err(|error| damaged(&error))?;
+        let seconds = i64::try_from(entry.revocation_date.as_secs()).unwrap_or(i64::MAX);
+        let at = OffsetDateTime::from_unix_timestamp(seconds).map_err(|error| damaged(&error))?;
+        Ok(RevokedCertParams {
+            serial_number: SerialNumber::from_slice(entry.serial_number),
+            revocation_time: at,
+            reason_code: None,
+            invalidity_date: None,
+        })
+    });
+    entries.collect()
+}
+
+fn write_list(
+    dir: &Path,
+    list: &Path,
+    revoked_certs: Vec<RevokedCertParams>,
+    now: OffsetDateTime,
+) -> Result<(), CertsError> {
+    let made = |error: rcgen::Error| CertsError::Make(error.to_string());
+    let validity = time::Duration::try_from(VALIDITY_MAX);
+    let validity = validity.map_err(|error| CertsError::Make(error.to_string()))?;
+    let signed = CertificateRevocationListParams {
+        this_update: now - CLOCKS_DIFFER,
+        // Nodes do not enforce it: a list that nobody renews must not stop a cluster.
+        next_update: now + validity,
+        // Later lists have larger numbers.
+        crl_number: SerialNumber::from(now.unix_timestamp().unsigned_abs()),
+        issuing_distribution_point: None,
+        revoked_certs,
+        key_identifier_method: KeyIdMethod::Sha256,
+    }
+    .signed_by(&issuer(dir)?)
+    .and_then(|signed| signed.pem())
+    .map_err(made)?;
+    // A node that reads at this moment finds the former list or the new one.
+    let temporary = dir.join(format!("{REVOKED_FILE}.{}", std::process::id()));
+    write_new(&temporary, signed.as_bytes(), 0o644)?;
+    fs::rename(&temporary, list).map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        CertsError::File { path: list.to_owned(), error }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::certs::{init, issue};
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn serials(dir: &Path) -> Vec<SerialNumber> {
+        let list = read_list(&dir.join(REVOKED_FILE)).unwrap();
+        list.into_iter().map(|one| one.serial_number).collect()
+    }
+
+    #[test]
+    fn a_list_grows_and_a_certificate_is_in_it_once() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), DAY).unwrap();
+        for name in ["a", "b", "c"] {
+            issue(dir.path(), name, &[], DAY).unwrap();
+        }
+        revoke(dir.path(), "a").unwrap();
+        revoke(dir.path(), "b").unwrap();
+        let before = serials(dir.path());
+        revoke(dir.path(), "a").unwrap();
+        assert_eq!((before.len(), serials(dir.path())), (2, before));
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+        // Two files each of the authority and three nodes, and the list.
+        assert_eq!(left.len(), 9);
+    }
+
+    #[test]
+    fn what_is_not_of_this_authority_is_not_revoked() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&dir, &other] {
+            init(dir.path(), DAY).unwrap();
+            issue(dir.path(), "a", &[], DAY).unwrap();
+        }
+        fs::copy(other.path().join("a.pem"), dir.path().join("a.pem")).unwrap();
+        let error = revoke(dir.path(), "a").unwrap_err().to_string();
+        assert!(error.contains("another authority"), "{error}");
+        let error = revoke(dir.path(), "b").unwrap_err();
+        assert!(matches!(&error, CertsError::File { path, .. } if path.ends_with("b.pem")));
+        fs::copy(other.path().join("a.pem"), dir.path().join("a.pem")).unwrap();
+        fs::copy(other.path().join("ca.pem"), dir.path().join("ca.pem")).unwrap();
+        let error = revoke(dir.path(), "a").unwrap_err().to_string();
+        assert!(error.contains("ca.key"), "{error}");
+        assert!(!dir.path().join(REVOKED_FILE).exists());
+    }
+
+    #[test]
+    fn a_damaged_list_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), DAY).unwrap();
+        issue(dir.path(), "a", &[], DAY).unwrap();
+        fs::write(dir.path().join(REVOKED_FILE), "half of a list").unwrap();
+        revoke(dir.path(), "a").unwrap_err();
+        assert_eq!(fs::read(dir.path().join(REVOKED_FILE)).unwrap(), b"half of a list");
+    }
+}
