@@ -1081,6 +1081,21 @@ class Client:
             PermissionDenied: the node belongs to another user.
             Disconnected: the node is gone.
         """
+    def _change_settings(
+        self, changes: dict[str, int | str | bool | None], namespace: str | None = None
+    ) -> None:
+        """Change settings of the node (``farrow node set``): all of them, or none.
+
+        Args:
+            changes: new values of client_bytes, client_objects, cache (None: no limit), is_evicting
+                and log; for a namespace, of bytes and objects.
+            namespace: name of the namespace; None: settings of the node.
+
+        Raises:
+            InvalidArgument: the node has no such setting, or a value is invalid.
+            NotFound: the namespace does not exist.
+            PermissionDenied: the node belongs to another user.
+        """
     def _overview(self, cells: int) -> dict[str, Any]:
         """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts."""
     def _offset(self, address: int, size: int) -> int | None:

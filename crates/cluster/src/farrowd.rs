@@ -1,19 +1,17 @@
 //! The command line of the daemon, shared by `farrowd` and `farrow node`.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
 use farrow_wire::{ALREADY_SERVING_CODE, Rule, paths};
-use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::certs::{self, NodeName};
 use crate::config;
+use crate::logging::{self, LogFormat, say};
 use crate::metrics::MetricsAddress;
 use crate::node::{
     ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, NetConfig,
@@ -366,7 +364,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
             return error.exit_code();
         }
     };
-    start_log(arguments.log_format);
+    logging::start(arguments.log_format);
     let is_device = arguments.device.is_some()
         || arguments.region.as_ref().is_some_and(|one| one.device.is_some());
     if arguments.node_local && !is_device {
@@ -457,45 +455,4 @@ fn say_what_is_left() {
     say(&format!(
         "farrow node: {count} {what} left by nodes that ended, {bytes} of memory: see farrow clean"
     ));
-}
-
-/// The format of log lines on standard error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
-/// The chosen format. Unset before the arguments are parsed.
-static LOG_FORMAT: OnceLock<LogFormat> = OnceLock::new();
-
-/// Logs to standard error from here on. Only terminals get colours.
-fn start_log(format: LogFormat) {
-    let _ = LOG_FORMAT.set(format);
-    // In JSON, messages of `say` are part of the log.
-    let default =
-        if format == LogFormat::Json { "warn,farrow_cluster::farrowd=info" } else { "warn" };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    let is_coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_ansi(is_coloured)
-        .with_writer(std::io::stderr);
-    // Other code in this process may have set up a log already.
-    let _ = match format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().try_init(),
-    };
-}
-
-/// Prints a message for the user who started the daemon. Everything else is logged by `tracing`.
-fn say(words: &str) {
-    use std::io::Write;
-    if LOG_FORMAT.get() == Some(&LogFormat::Json) {
-        tracing::info!("{words}");
-    } else {
-        let _ = writeln!(std::io::stderr(), "{words}");
-    }
 }

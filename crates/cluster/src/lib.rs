@@ -13,6 +13,7 @@ pub mod farrowd;
 mod host;
 pub mod leftovers;
 mod lock;
+mod logging;
 mod memory;
 pub mod metrics;
 mod net;

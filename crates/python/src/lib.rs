@@ -36,6 +36,7 @@ mod plain;
 mod pool;
 mod pyarrow;
 mod reference;
+mod settings;
 mod sharing;
 mod waiting;
 mod warm;

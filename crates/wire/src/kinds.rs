@@ -50,6 +50,7 @@ impl RequestBody {
             Self::Import { .. } => "import",
             Self::FindAt { .. } => "find_at",
             Self::EndLeases { .. } => "end_leases",
+            Self::Set(_) => "set",
         }
     }
 }

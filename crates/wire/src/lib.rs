@@ -26,6 +26,7 @@ pub mod paths;
 mod reply;
 mod request;
 pub mod rights;
+mod settings;
 
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub use members::*;
 pub use node_stats::*;
 pub use reply::*;
 pub use request::*;
+pub use settings::*;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
 pub const PROTOCOL_VERSION: u32 = 8;

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::NodeSettings;
+
 /// The unit of a statistic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +98,10 @@ impl StatValue for u32 {
 }
 
 impl StatValue for String {}
+
+impl StatValue for NodeSettings {}
+
+impl StatValue for Vec<String> {}
 
 /// Makes the message and its description of lines `name: type, unit[, metric];`, in the order of
 /// the fields on the wire.
@@ -222,6 +228,10 @@ node_stats! {
     buffers: u64, Bytes, Gauge("farrow_buffers_bytes");
     /// Limit of the memory for requests, replies and waits.
     buffers_max: u64, Bytes, Gauge("farrow_buffers_max_bytes");
+    /// Settings that can be changed while the node serves.
+    settings: NodeSettings, Structure;
+    /// Names of the settings that differ from those at the start.
+    settings_changed: Vec<String>, Structure;
 }
 
 impl NodeStats {
@@ -289,6 +299,8 @@ restored_total counter farrow_objects_restored_total
 spill_failures_total counter farrow_spill_failures_total
 buffers gauge farrow_buffers_bytes
 buffers_max gauge farrow_buffers_max_bytes
+settings
+settings_changed
 ";
 
     /// Numbers from 1 on, of one byte each; a text is its length and its bytes.
@@ -297,7 +309,7 @@ buffers_max gauge farrow_buffers_max_bytes
         1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
         15, 16, 17, 18, 19, 1, b'f', 1, b'c', 1, b'm', 23, 24, 25, 26, 27, 28,
         29, 1, b'e', 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
-        43, 44, 45, 46,
+        43, 44, 45, 46, 0, 0, 0, 0, 0, 0,
     ];
 
     #[test]
@@ -318,7 +330,7 @@ buffers_max gauge farrow_buffers_max_bytes
         let stats: NodeStats = postcard::from_bytes(BYTES).unwrap();
         assert_eq!(postcard::to_io(&stats, Vec::new()).unwrap(), BYTES);
         let expected = (1..).zip(NodeStats::FIELDS).map(|(number, field)| match field.unit {
-            Unit::Text => None,
+            Unit::Text | Unit::Structure => None,
             _ => Some(f64::from(number)),
         });
         assert!(stats.numbers().into_iter().eq(expected), "{stats:?}");

@@ -5,7 +5,7 @@ use std::fmt;
 use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{WAIT_MS_MAX, WireSpan};
+use super::{Setting, WAIT_MS_MAX, WireSpan};
 pub use crate::rights::{Rights, Rule};
 
 /// A request of a client.
@@ -241,6 +241,8 @@ pub enum RequestBody {
         /// The two halves of each id.
         ids: Vec<(u64, u64)>,
     },
+    /// Changes settings of the node: all, or none. At most [`SETTINGS_MAX`](super::SETTINGS_MAX).
+    Set(Vec<Setting>),
 }
 
 /// A step of an import.

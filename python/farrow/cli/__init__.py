@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:2] == ["node", "set"]:
+        from farrow.cli._node_set import parse
+
+        return _run(parse(given[2:]))
     if given and given[0] == "node":
         return _node(given[1:])
     parser = _parser()

@@ -47,6 +47,12 @@ def _stat(options: argparse.Namespace) -> int:
     return run(connect(options), with_all=options.all, as_json=options.json)
 
 
+def _node_set(options: argparse.Namespace) -> int:
+    from farrow.cli._node_set import run
+
+    return run(options)
+
+
 def _stop(options: argparse.Namespace) -> int:
     """End the node, and wait until it no longer answers."""
     with connect(options) as client:
@@ -124,6 +130,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "nodes": _nodes,
     "certs": _about_nodes.certs,
     "stat": _stat,
+    "node set": _node_set,
     "stop": _stop,
     "top": _top,
     "dashboard": _dashboard,

@@ -44,6 +44,8 @@ def _main(client: Client, stats: dict[str, Any]) -> list[tuple[str, str]]:
     waiting = stats["waiting"]
     if waiting:
         rows.append(("waiting for memory", f"{waiting:,} ({human_bytes(stats['waiting_bytes'])})"))
+    if changed := stats["settings_changed"]:
+        rows.append(("changed settings", ", ".join(changed)))
     return rows
 
 

@@ -18,8 +18,8 @@ use farrow_cluster::certs;
 use farrow_cluster::protocol::Action;
 use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
 use farrow_wire::{
-    Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, WireError,
-    WireTarget,
+    Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, Setting,
+    WireError, WireTarget,
 };
 
 /// What only the node's own user may ask.
@@ -32,6 +32,7 @@ fn for_the_owner() -> Vec<RequestBody> {
         RequestBody::SetRule(rule.clone()),
         RequestBody::RemoveRule { namespace: rule.namespace, node: rule.node },
         RequestBody::Forget { node: "b".into() },
+        RequestBody::Set(vec![Setting::ClientBytes(Some(1 << 20))]),
         RequestBody::Shutdown,
     ]
 }

@@ -80,6 +80,9 @@ pub enum NodeError {
     /// Communication with other nodes cannot start.
     #[error("the cluster: {0}")]
     Cluster(String),
+    /// Settings that were changed while an earlier daemon served cannot be resumed.
+    #[error("the settings: {0}")]
+    Settings(String),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {

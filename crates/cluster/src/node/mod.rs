@@ -37,8 +37,8 @@ pub use options::{
 };
 use scraped::Scraped;
 use start::{
-    base_of, bind, cluster_options, handles_of, offer_of, purge_spill, start_net, start_peers,
-    start_spill,
+    base_of, begin_settings, bind, cluster_options, handles_of, offer_of, purge_spill, start_net,
+    start_peers, start_spill,
 };
 pub use stop::{StopSwitch, Stopper};
 
@@ -125,7 +125,8 @@ impl Node {
         if options.is_upgrade {
             match upgrade::take_over(&options, &region_name)? {
                 TakenOver::All(inherited) => {
-                    let beginning = Beginning { options, switch, custody, started };
+                    let is_successor = true;
+                    let beginning = Beginning { options, switch, custody, started, is_successor };
                     return Self::follow(beginning, *inherited);
                 }
                 TakenOver::Nobody(left) => memory = memory.or(left),
@@ -149,7 +150,8 @@ impl Node {
             Some(listener) => listener,
             None => bind(&options.socket, &options.users)?,
         };
-        let beginning = Beginning { options, switch, custody, started };
+        let is_successor = custody.is_restart();
+        let beginning = Beginning { options, switch, custody, started, is_successor };
         Self::build(beginning, lock, listener, found, peers)
     }
 
@@ -176,7 +178,7 @@ impl Node {
         found: OpenedStore,
         peers: Option<Peers>,
     ) -> Result<Self, NodeError> {
-        let Beginning { options, switch, custody, started } = beginning;
+        let Beginning { options, switch, custody, started, is_successor } = beginning;
         let offer = offer_of(&found, &options);
         let mut summary = Summary {
             capacity: found.home.layout().heap.length.0,
@@ -232,6 +234,7 @@ impl Node {
             let joined = state.join_cluster(cluster, 0, &mut first);
             joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
         }
+        begin_settings(&options, &mut state, is_successor)?;
         let Inheritance { incarnation, flags, .. } = found.inheritance;
         state.inherit_flags((incarnation, flags), 0, &mut first);
         let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
@@ -302,7 +305,8 @@ impl Node {
                 drop(state);
                 let switch = StopSwitch::from_parts(stopper, wake);
                 let started = Instant::now();
-                let beginning = Beginning { options, switch, custody, started };
+                let is_successor = true;
+                let beginning = Beginning { options, switch, custody, started, is_successor };
                 return Self::make_way(beginning, (lock, listener, held), *handover);
             }
             LoopEnd::Deserted => tracing::info!("the last client left"),
@@ -361,4 +365,6 @@ struct Beginning {
     switch: StopSwitch,
     custody: Custody,
     started: Instant,
+    /// The node continues an earlier daemon's work: after an upgrade, or after a kill.
+    is_successor: bool,
 }

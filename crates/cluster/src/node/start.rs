@@ -12,12 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farrow_memory::{HeldMemory, Length, WINDOW_BASE};
 use farrow_net::records::Credentials;
 use farrow_store::{Lru, RegionUid};
-use farrow_wire::paths;
+use farrow_wire::{NodeSettings, paths};
 
 use super::error::{NodeError, failed};
-use super::options::{ClusterConfig, NetConfig, NetUse, NodeOptions};
+use super::options::{ClusterConfig, EvictionKind, NetConfig, NetUse, NodeOptions};
 use crate::host::own_host;
 use crate::lock::Lock;
+use crate::logging;
 use crate::memory::OpenedStore;
 use crate::net::Net;
 use crate::peer_memory;
@@ -151,6 +152,24 @@ pub(super) fn cluster_options(
         offer,
         net,
     }
+}
+
+/// Notes the settings of the options, or resumes those of the daemon before.
+pub(super) fn begin_settings(
+    options: &NodeOptions,
+    state: &mut NodeState,
+    is_successor: bool,
+) -> Result<(), NodeError> {
+    let (log, control) = logging::control().unzip();
+    let started = NodeSettings {
+        client_bytes: options.quotas.client_bytes_max,
+        client_objects: options.quotas.client_objects_max,
+        cache: options.cluster.as_ref().and_then(|one| one.net.cache).map(|bytes| bytes.0),
+        is_evicting: options.eviction == EvictionKind::Lru,
+        log: log.unwrap_or_default(),
+    };
+    let begun = state.begin_settings(started, control, is_successor);
+    begun.map_err(|error| NodeError::Settings(error.to_string()))
 }
 
 /// Starts the spill thread and sets up spilling in the state. `owner` is the lock of a node whose

@@ -11,6 +11,7 @@ use super::core::barriers::right_for;
 use super::core::cluster_record::{decode, encode};
 use super::identity::node_key;
 use super::rights::RightsTable;
+use super::settings::SettingsRecord;
 use super::state::NodeState;
 
 /// Permission that a request of a remote client needs.
@@ -63,6 +64,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::SetRule(_)
         | RequestBody::RemoveRule { .. }
         | RequestBody::Forget { .. }
+        | RequestBody::Set(_)
         | RequestBody::Shutdown
         | RequestBody::Handover { .. }
         | RequestBody::Hello(_)
@@ -124,8 +126,8 @@ impl NodeState {
     fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
         let retained = self.home.retained_for_cluster().map_err(store_error)?;
         let membership =
-            retained.and_then(|bytes| decode(&bytes)).and_then(|(retained, _)| retained);
-        let bytes = encode(membership.as_deref(), &table);
+            retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership);
+        let bytes = encode(membership.as_deref(), &table, self.settings.record());
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
         self.replicas.tell_rules(&self.rules, &self.home);
@@ -138,14 +140,27 @@ impl NodeState {
 
     /// Stores the membership state beside the rules, to survive a kill.
     pub(super) fn keep_membership(&mut self, retained: &[u8]) -> Result<(), StoreError> {
-        let bytes = encode(Some(retained), &self.rules);
+        let bytes = encode(Some(retained), &self.rules, self.settings.record());
         self.home.keep_for_cluster(&bytes)
     }
 
     /// The membership state that an earlier incarnation stored.
     pub(super) fn retained_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let retained = self.home.retained_for_cluster()?;
-        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|(retained, _)| retained))
+        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership))
+    }
+
+    /// The changed settings that an earlier daemon stored.
+    pub(super) fn retained_settings(&self) -> Result<Option<SettingsRecord>, StoreError> {
+        let retained = self.home.retained_for_cluster()?;
+        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.settings))
+    }
+
+    /// Stores the changed settings beside the rules, to survive a kill.
+    pub(super) fn keep_settings(&mut self) -> Result<(), WireError> {
+        let membership = self.retained_membership().map_err(store_error)?;
+        let bytes = encode(membership.as_deref(), &self.rules, self.settings.record());
+        self.home.keep_for_cluster(&bytes).map_err(store_error)
     }
 
     fn rights_in(&self, namespace: NamespaceId, remote_client: RemoteClient) -> Rights {

@@ -78,6 +78,7 @@ impl NodeState {
             RequestBody::SetRule(_) | RequestBody::RemoveRule { .. } => "set rules for nodes",
             RequestBody::Shutdown => "end the node",
             RequestBody::Forget { .. } => "forget nodes",
+            RequestBody::Set(_) => "change settings",
             _ => return Ok(()),
         };
         let ClientRecord { uid, remote_client, .. } =

@@ -369,6 +369,7 @@ impl NodeState {
                 self.leases.end_some(&ids, slot, now_ms)?;
                 Ok(ReplyBody::Done)
             }
+            RequestBody::Set(settings) => self.set(settings),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => self.drop_namespace(&name),

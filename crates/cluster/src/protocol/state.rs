@@ -21,6 +21,7 @@ use super::core::watches::Watches;
 use super::identity::PeerIdentity;
 use super::replicas::Replicas;
 use super::rights::RightsTable;
+use super::settings::RuntimeSettings;
 
 /// Counters since start.
 #[derive(Debug, Default, Clone, Copy)]
@@ -84,6 +85,7 @@ pub struct NodeState {
     pub(super) quota: Quota,
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
+    pub(super) settings: RuntimeSettings,
     pub(super) reclaim: Reclaim,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
@@ -130,6 +132,7 @@ impl NodeState {
             leases,
             quota: Quota::default(),
             rules,
+            settings: RuntimeSettings::default(),
             reclaim: Reclaim::new(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),

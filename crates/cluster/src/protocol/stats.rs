@@ -81,6 +81,8 @@ impl NodeState {
             spill_failures_total: residency.spill_failures,
             buffers,
             buffers_max,
+            settings: self.node_settings(),
+            settings_changed: self.changed_settings(),
         })
     }
 }

@@ -5,7 +5,8 @@
 //! * `listing`, `stats`: lists of objects; statistics.
 //! * `pins`: pins and eviction. `pool`: the allocator for Arrow.
 //! * `nodes`: the members of the cluster, and the client at one of them.
-//! * `namespaces`, `sync`: quotas and permissions; barriers and flags.
+//! * `namespaces`, `sync`: quotas and permissions; barriers and flags. `settings`: what changes while
+//!   the node serves.
 
 mod client;
 mod get;
@@ -16,6 +17,7 @@ mod pins;
 mod pool;
 mod put_on;
 mod search;
+mod settings;
 mod stats;
 mod sync;
 

@@ -230,6 +230,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Namespaces
             | RequestBody::Rules
             | RequestBody::SetRule(_)
+            | RequestBody::Set(_)
             | RequestBody::Nodes
             | RequestBody::FindLost { .. }
             | RequestBody::Fetch { .. }

@@ -4,10 +4,10 @@ use super::{Client, OpenClient, duration};
 use crate::errors::raise;
 use crate::namespaces::{self, NamespaceLimits};
 use crate::nodes::{self, at};
-use crate::plain;
 use crate::waiting::without_gil;
+use crate::{plain, settings};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 
 #[pymethods]
@@ -128,6 +128,18 @@ impl Client {
     fn _shut_down_node(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open()?;
         without_gil(py, || open.client.shut_down_node())
+    }
+
+    #[doc = doc!("Client._change_settings")]
+    #[pyo3(signature = (changes, namespace=None))]
+    fn _change_settings(
+        &self,
+        py: Python<'_>,
+        changes: &Bound<'_, PyDict>,
+        namespace: Option<&str>,
+    ) -> PyResult<()> {
+        let open = self.open()?;
+        settings::change(py, &open.client, changes, namespace)
     }
 
     #[doc = doc!("Client._overview")]

@@ -38,6 +38,21 @@ impl Home {
         self.namespaces.create(options, events_from, is_unused)
     }
 
+    /// Set both limits of a namespace. What exceeds a lower limit stays.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchNamespace`]; [`StoreError::NamespaceNameInvalid`] for the default one,
+    /// which has no limits.
+    pub fn set_namespace_limits(
+        &mut self,
+        name: &str,
+        bytes_max: Option<u64>,
+        objects_max: Option<u32>,
+    ) -> Result<(), StoreError> {
+        let id = self.namespace(name)?.id;
+        self.namespaces.set_limits(id, bytes_max, objects_max)
+    }
+
     /// Drop a namespace that has no objects, memory or clients.
     ///
     /// # Errors

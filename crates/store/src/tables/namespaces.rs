@@ -14,6 +14,8 @@ const RECORD_WORDS: usize = (NAMESPACE_BYTES / 8) as usize;
 const STATE_WORD: u64 = 0;
 const FREE: u64 = 0;
 const IN_USE: u64 = 1;
+/// Lengths, and the limit of objects.
+const OBJECTS_WORD: usize = 1;
 /// Words of the name.
 const NAME_WORDS: std::ops::Range<usize> = 2..10;
 const BYTES_WORD: usize = 10;
@@ -111,6 +113,30 @@ impl NamespaceTable {
             *place = Some(namespace);
         }
         Ok(id)
+    }
+
+    /// Set both limits, each by one store, so that the record is valid at each moment.
+    pub(crate) fn set_limits(
+        &mut self,
+        id: NamespaceId,
+        bytes_max: Option<u64>,
+        objects_max: Option<u32>,
+    ) -> Result<(), StoreError> {
+        let record = u32::from(id.0).checked_sub(1);
+        let known = record.and_then(|record| self.known.get_mut(record as usize)?.as_mut());
+        let (Some(record), Some(known)) = (record, known) else {
+            return Err(StoreError::NamespaceNameInvalid { bytes: 0 });
+        };
+        // The largest values stand for "no limit" in the record.
+        known.options.bytes_max = bytes_max.filter(|max| *max != u64::MAX);
+        known.options.objects_max = objects_max.filter(|max| *max != u32::MAX);
+        let words = encode(known);
+        for (word, value) in (0..).zip(words) {
+            if word == OBJECTS_WORD || word == BYTES_WORD {
+                self.control.store(self.word(record, word as u64), value)?;
+            }
+        }
+        Ok(())
     }
 
     /// Free a record. The caller has checked that the namespace is empty.

@@ -1,6 +1,17 @@
-//! What the region keeps for the cluster: the membership state, and the rules for other nodes.
+//! What the region keeps for the cluster: the membership state, the rules for other nodes, and
+//! settings that were changed while the node served.
 
 use crate::protocol::rights::RightsTable;
+use crate::protocol::settings::SettingsRecord;
+
+/// The content of the record.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::protocol) struct ClusterRecord {
+    /// The membership state, in its own encoding.
+    pub(in crate::protocol) membership: Option<Vec<u8>>,
+    pub(in crate::protocol) rules: RightsTable,
+    pub(in crate::protocol) settings: Option<SettingsRecord>,
+}
 
 /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
 pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTable {
@@ -8,7 +19,7 @@ pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTa
     let rules = retained.map(|bytes| bytes.map(|bytes| decode(&bytes)));
     match rules {
         Ok(None) => RightsTable::default(),
-        Ok(Some(Some((_, rules)))) => rules,
+        Ok(Some(Some(record))) => record.rules,
         Ok(Some(None)) | Err(_) => {
             tracing::error!("no node has any right: the rules cannot be read");
             RightsTable::closed()
@@ -16,14 +27,21 @@ pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTa
     }
 }
 
-pub(in crate::protocol) fn encode(membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
-    // Serialization of these types into memory cannot fail.
-    postcard::to_allocvec(&(membership, rules)).unwrap_or_default()
+pub(in crate::protocol) fn encode(
+    membership: Option<&[u8]>,
+    rules: &RightsTable,
+    settings: Option<&SettingsRecord>,
+) -> Vec<u8> {
+    // Serialization of these types into memory cannot fail. Earlier versions ignore what follows
+    // the rules.
+    postcard::to_allocvec(&(membership, rules, settings)).unwrap_or_default()
 }
 
-/// The membership state, in its own encoding, and the rules.
-pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
-    postcard::from_bytes(bytes).ok()
+pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
+    let ((membership, rules), rest) = postcard::take_from_bytes(bytes).ok()?;
+    // Earlier versions stored no settings. Damaged ones are no reason to lose the rules.
+    let settings = postcard::from_bytes(rest).ok().flatten();
+    Some(ClusterRecord { membership, rules, settings })
 }
 
 #[cfg(test)]
@@ -37,6 +55,7 @@ mod tests {
         Member, NodeName, NodeNumber, PersistentState, View,
     };
     use farrow_wire::rights::{Rights, Rule};
+    use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings};
 
     #[test]
     fn a_full_table_fits_beside_the_two_largest_views() {
@@ -77,9 +96,39 @@ mod tests {
             rules.set(Rule { namespace, node, rights: Rights::ALL }).unwrap();
         }
         let retained = postcard::to_allocvec(&retained).unwrap();
-        let bytes = encode(Some(&retained), &rules);
+        let settings = SettingsRecord {
+            started: largest_settings(),
+            current: NodeSettings { cache: None, ..largest_settings() },
+        };
+        let bytes = encode(Some(&retained), &rules, Some(&settings));
         assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
-        assert_eq!(decode(&bytes), Some((Some(retained), rules)));
+        let settings = Some(settings);
+        let whole = ClusterRecord { membership: Some(retained), rules, settings };
+        assert_eq!(decode(&bytes), Some(whole));
         assert_eq!(decode(&bytes[1..]), None);
+    }
+
+    fn largest_settings() -> NodeSettings {
+        NodeSettings {
+            client_bytes: Some(u64::MAX),
+            client_objects: Some(u32::MAX),
+            cache: Some(u64::MAX),
+            is_evicting: true,
+            log: "x".repeat(LOG_FILTER_BYTES_MAX),
+        }
+    }
+
+    #[test]
+    fn records_of_versions_without_settings_are_read_and_they_read_ours() {
+        let mut rules = RightsTable::default();
+        rules.set("team:b:read".parse().unwrap()).unwrap();
+        let membership = Some(vec![1, 2, 3]);
+        let earlier = postcard::to_allocvec(&(&membership, &rules)).unwrap();
+        let read = ClusterRecord { membership, rules, settings: None };
+        assert_eq!(decode(&earlier).as_ref(), Some(&read));
+        let settings = SettingsRecord { current: largest_settings(), ..Default::default() };
+        let bytes = encode(read.membership.as_deref(), &read.rules, Some(&settings));
+        let by_them: (Option<Vec<u8>>, RightsTable) = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(by_them, (read.membership, read.rules));
     }
 }

@@ -118,11 +118,18 @@ impl Quota {
             limits.push(Limit { scope: Scope::Client(slot), used, max: max.into() });
         }
         let Namespace { id, options, .. } = home.namespace_of(slot).map_err(store_error)?;
-        if let Some(max) = options.objects_max {
-            let sealed = u64::from(home.usage_of_namespace(*id).objects);
-            let reserved = self.reservations.all().filter(|(slot, _)| is_in(home, *slot, *id));
+        if let Some((id, max)) = options.objects_max.map(|max| (*id, max)) {
+            // Clients may have pages from the time before the limit was set.
+            let clients: Vec<ClientSlot> = home.clients_in(id).collect();
+            for client in clients {
+                if let Err(error) = home.register(client) {
+                    tracing::debug!(slot = client.0, %error, "objects are not registered");
+                }
+            }
+            let sealed = u64::from(home.usage_of_namespace(id).objects);
+            let reserved = self.reservations.all().filter(|(slot, _)| is_in(home, *slot, id));
             let used = sealed + reserved.map(|(_, objects)| u64::from(objects)).sum::<u64>();
-            limits.push(Limit { scope: Scope::Namespace(*id), used, max: max.into() });
+            limits.push(Limit { scope: Scope::Namespace(id), used, max: max.into() });
         }
         Ok(limits)
     }

@@ -111,6 +111,11 @@ impl Reservations {
         self.changes += 1;
     }
 
+    /// Waiting requests are looked at again: a limit has changed.
+    pub(in crate::protocol) fn look_again(&mut self) {
+        self.seen = None;
+    }
+
     pub(super) fn add(&mut self, slot: ClientSlot, objects: u32) {
         self.set(slot, self.of(slot).saturating_add(objects));
     }

@@ -484,7 +484,11 @@ impl NodeState {
     }
 
     /// Evicts replicas until one more fits into their limit.
-    fn keep_replicas_below(&mut self, max: u64, bytes: Length) -> Result<(), WireError> {
+    pub(in crate::protocol) fn keep_replicas_below(
+        &mut self,
+        max: u64,
+        bytes: Length,
+    ) -> Result<(), WireError> {
         self.sweep_replicas();
         let loading = self.replicas.loading.values().filter(|one| one.is_on_its_way);
         let loading = loading.filter_map(|one| Home::replica_bytes(&one.head));

@@ -1,0 +1,136 @@
+"""``farrow node set``: change settings of a node while it serves."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from farrow.cli._client import connect
+from farrow.cli._output import (
+    CommandError,
+    console,
+    grid,
+    human_bytes,
+    parse_bytes,
+    print_json,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from farrow import Client
+
+__all__ = ["parse", "run"]
+
+_DESCRIPTION = """\
+Change settings of a node while it serves, or print them. A change applies to the next request. No
+object is removed for a limit below the present use: requests beyond it are refused until the use is
+below. Changes last until the node ends; they outlive an upgrade and a kill of its daemon. Limits of
+a namespace are kept with it."""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line after ``farrow node set``."""
+    parser = argparse.ArgumentParser(prog="farrow node set", description=_DESCRIPTION)
+    parser.add_argument(
+        "--socket", metavar="PATH", help="socket of the node (else $FARROW_SOCKET, else yours)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for the node"
+    )
+    parser.add_argument("--json", action="store_true", help="print the settings as JSON")
+    node = parser.add_argument_group("the node")
+    node.add_argument(
+        "--client-bytes", metavar="SIZE|none", help="limit on the memory of one client"
+    )
+    node.add_argument("--client-objects", metavar="N|none", help="limit on its objects")
+    node.add_argument(
+        "--cache", metavar="SIZE|none", help="limit on replicas of objects of other nodes"
+    )
+    node.add_argument("--evict", choices=("lru", "none"), help="reaction to a shortage of memory")
+    node.add_argument("--log", metavar="LEVELS", help="levels of the log, as in FARROW_LOG")
+    space = parser.add_argument_group("a namespace")
+    space.add_argument("--limit", metavar="NAMESPACE", help="set the limits of this namespace")
+    space.add_argument("--bytes", metavar="SIZE|none", help="limit on the memory in it")
+    space.add_argument("--objects", metavar="N|none", help="limit on the objects in it")
+    options = parser.parse_args(arguments)
+    options.command = "node set"
+    options.namespace = ""
+    if (options.limit is None) != (options.bytes is None and options.objects is None):
+        parser.error("--limit NAMESPACE needs --bytes or --objects, and these need --limit")
+    return options
+
+
+def run(options: argparse.Namespace) -> int:
+    """Change the settings that were given; without any, print all."""
+    of_node = _changes(
+        options,
+        {
+            "client_bytes": _size,
+            "client_objects": _count,
+            "cache": _size,
+            "evict": lambda text: text == "lru",
+            "log": str,
+        },
+    )
+    if "evict" in of_node:
+        of_node["is_evicting"] = of_node.pop("evict")
+    of_namespace = _changes(options, {"bytes": _size, "objects": _count})
+    client = connect(options)
+    if of_node:
+        client._change_settings(of_node)
+    if of_namespace:
+        client._change_settings(of_namespace, options.limit)
+    if options.json or not (of_node or of_namespace):
+        _print(client, as_json=options.json)
+    return 0
+
+
+def _changes(
+    options: argparse.Namespace, parsers: dict[str, Callable[[str], Any]]
+) -> dict[str, Any]:
+    given = {key: getattr(options, key) for key in parsers}
+    return {key: parsers[key](text) for key, text in given.items() if text is not None}
+
+
+def _size(text: str) -> int | None:
+    return None if text == "none" else parse_bytes(text)
+
+
+def _count(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal() or int(text) >= 1 << 32:
+        raise CommandError(f"{text!r}: a number below {1 << 32}, or none")
+    return int(text)
+
+
+def _print(client: Client, *, as_json: bool) -> None:
+    stats = client.stats()
+    settings, changed = stats["settings"], stats["settings_changed"]
+    if as_json:
+        print_json({"settings": settings, "changed": changed})
+        return
+    sizes = {"client_bytes", "cache"}
+    cells = [
+        (
+            _option_of(key),
+            _text(value, is_size=key in sizes),
+            "changed" if key in changed else "",
+        )
+        for key, value in settings.items()
+    ]
+    console().print(grid(("setting", "value", ""), cells))
+
+
+def _option_of(key: str) -> str:
+    return "--evict" if key == "is_evicting" else f"--{key.replace('_', '-')}"
+
+
+def _text(value: Any, *, is_size: bool) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "lru" if value else "none"
+    return human_bytes(value) if is_size else visible(str(value)) or "-"
