@@ -57,8 +57,9 @@ def test_numbers_are_what_a_parser_of_prometheus_reads(make_node: Callable[..., 
     numbers = {key for key, value in stats.items() if type(value) is int}
     # One family for each number of the node, besides those of this client and the names.
     aside = {"region_uid", "pid", "base", "pool_allocated", "pool_refused"}
-    # The info, the histogram, whether it is ready, errors, and five of each namespace.
-    assert len(found) == len(numbers - aside) + 9
+    # The info, the histogram, whether it is ready, errors, two of the audit log, and five of each
+    # namespace.
+    assert len(found) == len(numbers - aside) + 11
     for family in found.values():
         assert family.documentation, family.name
         # A namespace without limits has no samples of them.

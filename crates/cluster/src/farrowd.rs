@@ -94,6 +94,10 @@ struct Arguments {
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "",
           value_parser = MetricsAddress::parse)]
     metrics: Option<MetricsAddress>,
+    /// Record in this file who created and deleted objects and what was refused, one JSON object
+    /// per line. Each put then needs a message to the node. A file that was moved is created again
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
     /// Format of the log on standard error: lines of text, or JSON with one object per line.
     /// FARROW_LOG sets levels: error, warn (the default), info, debug or trace, for all or by
     /// module
@@ -328,6 +332,7 @@ impl Arguments {
         options.is_preparing = !self.no_prepare;
         options.is_upgrade = self.upgrade;
         options.metrics = self.metrics;
+        options.audit_log = self.audit_log;
         options.eviction = self.evict;
         options.users = self.allow_uid;
         options.rules.clone_from(&self.cluster.grant);

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 pub mod certs;
 mod config;
 mod endpoint;

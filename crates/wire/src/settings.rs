@@ -66,7 +66,8 @@ impl NodeSettings {
             ("log", self.log != other.log),
         ]
         .into_iter()
-        .filter_map(|(name, is_changed)| is_changed.then(|| name.to_owned()))
+        .filter(|(_, is_changed)| *is_changed)
+        .map(|(name, _)| name.to_owned())
         .collect()
     }
 }

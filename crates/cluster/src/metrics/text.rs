@@ -23,12 +23,14 @@ pub(crate) struct Measured<'a> {
     pub(crate) of_cluster: Option<(&'a ClusterStats, &'a Traffic)>,
     /// `None`: the node has no cluster.
     pub(crate) credentials: Option<&'a CredentialStatus>,
+    /// Lines of the audit log that were written and dropped.
+    pub(crate) audited: (u64, u64),
 }
 
 /// Writes all metrics of a node, and of its cluster if it has one.
 pub(crate) fn write(measured: Measured<'_>) -> String {
-    let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster, credentials } =
-        measured;
+    let Measured { stats, namespaces, latencies, errors, is_ready, of_cluster, .. } = measured;
+    let Measured { credentials, audited: (written, dropped), .. } = measured;
     let mut out = String::with_capacity(16 << 10);
     for (metric, help, value) in stats.metrics() {
         head(&mut out, metric.name(), metric.kind(), help);
@@ -38,6 +40,13 @@ pub(crate) fn write(measured: Measured<'_>) -> String {
     head(&mut out, "farrow_ready", "gauge", "Whether the node is ready, as /readyz answers.");
     line(&mut out, "farrow_ready", "", f64::from(u8::from(is_ready)));
     errors.write(&mut out);
+    for (name, help, value) in [
+        ("farrow_audit_lines_total", "Lines written to the audit log.", written),
+        ("farrow_audit_dropped_total", "Lines that are missing in it.", dropped),
+    ] {
+        head(&mut out, name, "counter", help);
+        line(&mut out, name, "", value as f64);
+    }
     limits::write_namespaces(&mut out, namespaces);
     let name = "farrow_request_seconds";
     head(&mut out, name, "histogram", "Time of the event loop for a request, without waits.");
@@ -98,6 +107,7 @@ mod tests {
             is_ready: true,
             of_cluster: None,
             credentials: None,
+            audited: (0, 0),
         });
         assert!(text.ends_with('\n'));
         assert!(text.contains("\nfarrow_capacity_bytes 1099511627776\n"), "{text}");
@@ -116,7 +126,8 @@ mod tests {
         let count = announced.len();
         announced.dedup();
         assert_eq!(count, announced.len());
-        // Those of namespaces, and what the node is, whether it is ready, its times and its errors.
-        assert_eq!(count, stats.metrics().count() + 5 + 4);
+        // Those of namespaces and of the audit log, and what the node is, whether it is ready, its
+        // times and its errors.
+        assert_eq!(count, stats.metrics().count() + 5 + 2 + 4);
     }
 }

@@ -17,6 +17,7 @@ use std::time::Instant;
 use farrow_memory::{HeldMemory, sync};
 use farrow_wire::{Inheritance, paths};
 
+use crate::audit::AuditLog;
 use crate::lock::Lock;
 use crate::memory::{OpenedStore, adopt_existing, find_or_make};
 use crate::peer_memory::Devices;
@@ -216,6 +217,12 @@ impl Node {
         let preparing = options.is_preparing.then(|| {
             prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
         });
+        let audit = options.audit_log.as_deref().map(|path| {
+            state.set_audited();
+            let what = format!("the audit log {}", path.display());
+            AuditLog::open(path, is_restart).map_err(failed(what))
+        });
+        let audit = audit.transpose()?;
         let linger = options.is_private.then_some(options.linger);
         let metrics = options.metrics.as_ref();
         let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
@@ -244,8 +251,18 @@ impl Node {
         let handles = handles_of(&lock, &listener, found.held)?;
         // Before any other node learns where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
-        let parts =
-            ServerParts { listener, wake, started, linger, prepared, metrics, spill, peers, net };
+        let parts = ServerParts {
+            listener,
+            wake,
+            started,
+            linger,
+            prepared,
+            metrics,
+            audit,
+            spill,
+            peers,
+            net,
+        };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;

@@ -99,6 +99,9 @@ pub struct NodeOptions {
     pub is_upgrade: bool,
     /// Where to serve metrics for Prometheus. `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
+    /// Where to record who created and deleted what. `None`: nowhere. Each object is then sealed by
+    /// a request.
+    pub audit_log: Option<PathBuf>,
     /// The reaction to a shortage of memory.
     pub eviction: EvictionKind,
     /// Users that may connect, in addition to the node's own and root.
@@ -179,6 +182,7 @@ impl NodeOptions {
             is_preparing: true,
             is_upgrade: false,
             metrics: None,
+            audit_log: None,
             cluster: None,
             eviction: EvictionKind::Lru,
             users: Vec::new(),

@@ -18,9 +18,12 @@ use super::convert::{limit, store_error};
 use super::core::quota::Quotas;
 use super::state::NodeState;
 
+/// Applies a filter, or says why it cannot be parsed.
+type ApplyFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
 /// Sets the filter of the process's log.
 #[derive(Clone)]
-pub struct LogControl(pub Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>);
+pub struct LogControl(pub Arc<ApplyFilter>);
 
 impl fmt::Debug for LogControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -18,7 +18,7 @@ use super::core::residency::Residency;
 use super::core::staged::StagedObjects;
 use super::core::waits::Waits;
 use super::core::watches::Watches;
-use super::identity::PeerIdentity;
+use super::identity::{PeerIdentity, SessionId};
 use super::replicas::Replicas;
 use super::rights::RightsTable;
 use super::settings::RuntimeSettings;
@@ -192,6 +192,31 @@ impl NodeState {
     /// Sets the limits for each client. A client beyond them keeps what it has and gets no more.
     pub fn set_quotas(&mut self, quotas: Quotas) {
         self.quota.set_limits(quotas);
+    }
+
+    /// Every object is sealed by a request from here on, so that all are recorded. A client that the
+    /// former daemon gave entry pages may still fill these.
+    pub fn set_audited(&mut self) {
+        self.quota.set_audited();
+    }
+
+    /// The process at a connection and its namespace. `None`: it has ended.
+    pub(crate) fn who_is(&self, session: SessionId) -> Option<(PeerIdentity, String)> {
+        let state = self.clients.session(session)?;
+        let mut namespaces = self.home.namespaces();
+        let namespace = namespaces.find(|one| one.id == state.namespace);
+        Some((state.peer, namespace.map_or_else(String::new, |one| one.options.name.clone())))
+    }
+
+    /// Whether a connection is open.
+    pub(crate) fn is_open(&self, session: SessionId) -> bool {
+        self.clients.session(session).is_some()
+    }
+
+    /// Objects evicted since the start, and their bytes.
+    pub(crate) fn evicted(&self) -> (u64, u64) {
+        let totals = self.residency.totals();
+        (totals.evicted, totals.evicted_bytes)
     }
 
     /// Resumes the reservations of the previous daemon.

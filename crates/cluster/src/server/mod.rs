@@ -1,6 +1,7 @@
 //! The event loop of the daemon: one thread, one epoll instance, no blocking calls.
 
 mod accept;
+mod audit;
 mod buffers;
 mod by_net;
 mod connection;
@@ -35,6 +36,7 @@ use farrow_wire::SPIN;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::audit::AuditLog;
 use crate::metrics::Latencies;
 use crate::metrics::limits::Errors;
 use crate::net::Net;
@@ -42,6 +44,7 @@ use crate::peer_memory::Devices;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
+use audit::Audit;
 use connection::ClientConnection;
 use desertion::Desertion;
 pub(crate) use handover::Handover;
@@ -95,6 +98,8 @@ pub(crate) struct ServerParts {
     pub(crate) prepared: Arc<sync::AtomicU64>,
     /// Where scrapers connect.
     pub(crate) metrics: Option<ScrapeListener>,
+    /// Records who created and deleted what.
+    pub(crate) audit: Option<AuditLog>,
     /// Writes and reads spilled objects.
     pub(crate) spill: Option<Worker>,
     /// The connections to other nodes, and the devices that those may lend.
@@ -138,6 +143,7 @@ pub(crate) struct Server {
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     errors: Errors,
+    audit: Option<Audit>,
     spill: Option<Worker>,
     remote_sessions: Option<RemoteSessions>,
     net: Option<Net>,
@@ -172,8 +178,8 @@ impl Server {
         state: NodeState,
         first: Vec<Action>,
     ) -> io::Result<Self> {
-        let ServerParts { listener, wake, started, linger, prepared, metrics, spill, peers, net } =
-            parts;
+        let ServerParts { listener, wake, started, linger, prepared, metrics, .. } = parts;
+        let ServerParts { audit, spill, peers, net, .. } = parts;
         let remote_sessions = peers.map(RemoteSessions::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
@@ -222,6 +228,7 @@ impl Server {
             scrapers,
             latencies: Latencies::new(),
             errors: Errors::default(),
+            audit: audit.map(Audit::new),
             spill,
             remote_sessions,
             net,
@@ -239,6 +246,7 @@ impl Server {
             }
         }
         server.watch_orphans();
+        server.audit_node("start");
         server.perform(first);
         Ok(server)
     }
@@ -287,6 +295,7 @@ impl Server {
             let is_stopped = self.perform(actions);
             self.settle_buffers();
             self.set_interests();
+            self.audit_turn();
             if is_asked || is_stopped {
                 break LoopEnd::Asked;
             }
@@ -299,9 +308,11 @@ impl Server {
                 break LoopEnd::Deserted;
             }
         };
-        if !matches!(ended, LoopEnd::HandingOver(_)) {
+        let is_handing_over = matches!(ended, LoopEnd::HandingOver(_));
+        if !is_handing_over {
             self.finish();
         }
+        self.audit_node(if is_handing_over { "hand_over" } else { "end" });
         let Self { state, listener, wake, spill, net, .. } = self;
         // From here on nothing else touches the region.
         drop((spill, net));
@@ -433,6 +444,9 @@ impl Server {
         for action in actions {
             if let Action::Send { reply, .. } = &action {
                 reply.errors().for_each(|error| self.errors.add(error));
+            }
+            if let Action::Send { session, reply, .. } = &action {
+                self.audit_reply(*session, reply);
             }
             match action {
                 Action::Send { session, reply, .. } if self.is_remote_client(session) => {

@@ -8,6 +8,7 @@ use farrow_wire::Request;
 use rustix::event::epoll::{self, EventFlags};
 
 use super::Server;
+use super::audit::Audit;
 use super::connection::ReadOutcome;
 use super::output::flush;
 use crate::metrics;
@@ -99,6 +100,7 @@ impl Server {
         for request in requests {
             let kind = request.body.kind();
             let _span = tracing::debug_span!("request", session = session.0, kind).entered();
+            self.audit_request(session, &request);
             let began = Instant::now();
             self.state.handle(session, request, now_ms, wall_ns, actions);
             self.latencies.entry(kind).or_default().add(began.elapsed());
@@ -114,7 +116,14 @@ impl Server {
     pub(super) fn scrape(&mut self, token: u64) {
         let now_ms = self.now_ms();
         let Self {
-            scrapers: Some(scrapers), state, latencies, errors, poll, remote_sessions, ..
+            scrapers: Some(scrapers),
+            state,
+            latencies,
+            errors,
+            poll,
+            remote_sessions,
+            audit,
+            ..
         } = self
         else {
             return;
@@ -140,6 +149,7 @@ impl Server {
                         is_ready,
                         of_cluster: numbers.as_ref().zip(traffic),
                         credentials: credentials.as_ref(),
+                        audited: audit.as_ref().map(Audit::totals).unwrap_or_default(),
                     })
                 }
                 Err(error) => {

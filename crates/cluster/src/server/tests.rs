@@ -47,6 +47,7 @@ impl World {
             linger: None,
             prepared: Arc::default(),
             metrics: None,
+            audit: None,
             spill: None,
             peers,
             net: None,

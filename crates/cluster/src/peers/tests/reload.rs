@@ -131,7 +131,7 @@ fn a_revoked_node_is_cut_off_by_all_that_have_the_list_and_returns_with_a_new_ce
         refused(&mut c, &to);
     }
     a.ask_through(&mut b, 4);
-    assert!(a.waiting.iter().all(|event| !matches!(event, PeerEvent::Asked { .. })));
+    assert!(a.waiting.iter().all(|event| !matches!(event, PeerEvent::Request { .. })));
 
     let renewed = same_authority(far.path());
     certs::issue(renewed.path(), "c", &["127.0.0.1".into()], DAY).unwrap();

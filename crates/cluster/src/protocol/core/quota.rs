@@ -66,6 +66,8 @@ pub(in crate::protocol) struct ReservationRequest {
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Quota {
     limits: Quotas,
+    /// No client may seal by itself.
+    is_audited: bool,
     pub(in crate::protocol) reservations: Reservations,
 }
 
@@ -73,6 +75,11 @@ impl Quota {
     /// Sets the limits. A client beyond them keeps what it has and gets no more.
     pub(in crate::protocol) fn set_limits(&mut self, limits: Quotas) {
         self.limits = limits;
+    }
+
+    /// From here on every seal is a request, so that it can be recorded.
+    pub(in crate::protocol) fn set_audited(&mut self) {
+        self.is_audited = true;
     }
 
     /// Bytes from `min` to `want`, in whole pages, that a client may have in addition.
@@ -175,12 +182,15 @@ impl Quota {
         Ok(self.limits.client_objects_max.is_some() || namespace.options.objects_max.is_some())
     }
 
-    /// Refuses entry pages to a client whose objects are counted.
+    /// Refuses entry pages to a client whose objects are counted or recorded.
     pub(in crate::protocol) fn check_unseen(
         &self,
         home: &Home,
         slot: ClientSlot,
     ) -> Result<(), WireError> {
+        if self.is_audited {
+            return Err(too_many("entry pages of a node with an audit log", 0_u64));
+        }
         if self.are_objects_limited(home, slot)? {
             return Err(too_many("entry pages where objects are limited", 0_u64));
         }

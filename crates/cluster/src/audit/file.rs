@@ -1,0 +1,117 @@
+//! The file of the audit log, which other programs may move away.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+/// Interval of checks whether the file was moved.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where lines are written.
+pub(super) trait LineSink {
+    /// Writes whole lines. After an error, part of them may be in the file.
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()>;
+}
+
+/// A file that lines are appended to. If it was moved or removed, another one takes its place.
+#[derive(Debug)]
+pub(super) struct AuditFile {
+    path: PathBuf,
+    /// The open file, its device and inode, and when the path was last compared with them.
+    open: Option<(File, (u64, u64), Instant)>,
+    /// A failed write may have left half of a line.
+    has_half_line: bool,
+}
+
+impl AuditFile {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), open: None, has_half_line: false }
+    }
+
+    /// Opens the file, or creates it for its owner alone.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        self.open = None;
+        // A pipe without a reader must not block, and is refused below.
+        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).custom_flags(flags);
+        let file = file.open(&self.path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            let text = format!("{}: not a regular file", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        self.open = Some((file, (about.dev(), about.ino()), Instant::now()));
+        self.has_half_line = false;
+        Ok(())
+    }
+
+    /// Opens the file again if it was moved.
+    fn refresh(&mut self) -> io::Result<()> {
+        let path = &self.path;
+        let is_moved = self.open.as_mut().is_none_or(|(_, identity, looked)| {
+            if looked.elapsed() < LOOK_EVERY {
+                return false;
+            }
+            *looked = Instant::now();
+            let about = std::fs::metadata(path);
+            about.map_or(true, |about| (about.dev(), about.ino()) != *identity)
+        });
+        if is_moved { self.open() } else { Ok(()) }
+    }
+}
+
+impl LineSink for AuditFile {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.refresh()?;
+        let Some((file, ..)) = &mut self.open else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        // The rest of a half line is lost; a reader finds it alone in its line.
+        let ended = if self.has_half_line { file.write_all(b"\n") } else { Ok(()) };
+        let written = ended.and_then(|()| file.write_all(lines));
+        self.has_half_line = written.is_err();
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_is_made_again_and_nothing_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("audit"), dir.path().join("audit.1"));
+        let mut file = AuditFile::new(&path);
+        file.write_lines(b"1\n").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        std::fs::rename(&path, &moved).unwrap();
+        let mut lines = 1;
+        // Lines of the next second are still in the moved file.
+        while !path.exists() {
+            lines += 1;
+            file.write_lines(format!("{lines}\n").as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(lines < 600, "the file is not made again");
+        }
+        let text = [&moved, &path].map(|path| std::fs::read_to_string(path).unwrap()).concat();
+        let expected: String = (1..=lines).map(|line| format!("{line}\n")).collect();
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn only_a_regular_file_is_a_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [&pipe, Path::new("/dev/null"), dir.path(), &dir.path().join("no/file")] {
+            AuditFile::new(path).open().unwrap_err();
+        }
+    }
+}
