@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -323,6 +325,40 @@ def test_columns_that_make_no_sense(column: str, values: pa.Array, kind, words: 
         features(columns={"amounts": ["amount"]}).fit(table)
 
 
+def test_a_long_call_leaves_the_interpreter_to_other_threads():
+    """Regression test: a thread transformed rows, and another one asked for ``stats``.  It waited
+    with the GIL, so that no thread of the program ran until the end of the call."""
+    count, seconds = 1000, 0.0
+    while seconds < 1.0:
+        count *= 2
+        rows = rows_of(count)
+        began = time.perf_counter()
+        features(threads=1).transform(rows)
+        seconds = time.perf_counter() - began
+    graph = features(threads=1).fit(rows[:1])
+    ended, ticks, most = threading.Event(), 0, 0
+
+    def tick() -> None:
+        nonlocal ticks
+        while not ended.wait(0.001):
+            ticks += 1
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    transforming = threading.Thread(target=graph.transform, args=(rows[1:],))
+    transforming.start()
+    try:
+        while transforming.is_alive():
+            before = ticks
+            graph.stats()
+            most = max(most, ticks - before)
+    finally:
+        transforming.join()
+        ended.set()
+        ticking.join()
+    assert most > 10, "of a thousand"
+
+
 def test_64_bits_from_end_to_end():
     """Times in nanoseconds and accounts beyond 2^53 keep their last digit."""
     big = (1 << 62) + 1
@@ -524,3 +560,6 @@ def test_a_null_is_named_with_its_row() -> None:
     table = pa.table({"source": ["a", None, None], "target": ["b"] * 3, "timestamp": [0, 1, 2]})
     with pytest.raises(ValueError, match=r"'source' \(source\) has 2 nulls, the first in row 1"):
         GraphFeatures().transform(table)
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int8()), ["a", None])
+    with pytest.raises(ValueError, match=r"'source' \(source\) has 2 nulls, the first in row 1"):
+        GraphFeatures().transform(table.set_column(0, "source", names))

@@ -14,7 +14,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArra
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The largest number up to which float64 represents every integer exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -23,6 +23,8 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphEngine {
     engine: Mutex<GraphFeatures>,
+    /// Number of columns that a row gets.
+    width: usize,
     /// Columns of a matrix with statistics, except the timestamps.
     measured: Vec<usize>,
     /// Least number of columns of a matrix.
@@ -152,8 +154,20 @@ impl GraphEngine {
         PyArray1::from_vec(py, cells).reshape([view.nrows(), view.ncols() + width])
     }
 
+    /// The engine, for calls without the GIL.
     fn lock(&self) -> MutexGuard<'_, GraphFeatures> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine, for short calls. A call of another thread may last: other threads run meanwhile.
+    fn acquire(&self, py: Python<'_>) -> MutexGuard<'_, GraphFeatures> {
+        loop {
+            match self.engine.try_lock() {
+                Ok(engine) => return engine,
+                Err(TryLockError::Poisoned(engine)) => return engine.into_inner(),
+                Err(TryLockError::WouldBlock) => py.detach(|| drop(self.lock())),
+            }
+        }
     }
 }
 
@@ -211,12 +225,13 @@ impl GraphEngine {
         }
         let columns_min = measured.iter().map(|&column| column + 1).max().unwrap_or(0).max(4);
         let engine = GraphFeatures::new(settings).map_err(raise)?;
-        Ok(GraphEngine { engine: Mutex::new(engine), measured, columns_min })
+        let width = engine.settings().width();
+        Ok(GraphEngine { engine: Mutex::new(engine), width, measured, columns_min })
     }
 
     #[doc = doc!("GraphEngine.width")]
     fn width(&self) -> usize {
-        self.lock().settings().width()
+        self.width
     }
 
     #[doc = doc!("GraphEngine.start")]
@@ -381,13 +396,13 @@ impl GraphEngine {
         py: Python<'py>,
         accounts: PyReadonlyArray1<'py, i64>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        Ok(PyArray1::from_vec(py, self.lock().knows(accounts.as_slice()?)))
+        Ok(PyArray1::from_vec(py, self.acquire(py).knows(accounts.as_slice()?)))
     }
 
     #[doc = doc!("GraphEngine.state")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let GraphState { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
-            self.lock().state();
+            self.acquire(py).state();
         let all = PyDict::new(py);
         all.set_item("ids", ids.map(|ids| PyArray1::from_vec(py, ids)))?;
         all.set_item("sources", PyArray1::from_vec(py, sources))?;
@@ -404,6 +419,7 @@ impl GraphEngine {
 
     #[doc = doc!("GraphEngine.restore")]
     fn restore(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        let py = state.py();
         let get = |name: &str| {
             let found = state.get_item(name)?;
             found.ok_or_else(|| PyValueError::new_err(format!("a state without {name:?}")))
@@ -426,14 +442,14 @@ impl GraphEngine {
             order: whole("order")?,
             rows: get("rows")?.extract()?,
         };
-        let mut engine = self.lock();
+        let mut engine = self.acquire(py);
         *engine = GraphFeatures::restore(engine.settings().clone(), &state).map_err(raise)?;
         Ok(())
     }
 
     #[doc = doc!("GraphEngine.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.lock().stats();
+        let stats = self.acquire(py).stats();
         let all = PyDict::new(py);
         all.set_item("edges", stats.edges)?;
         all.set_item("accounts", stats.accounts)?;

@@ -239,7 +239,7 @@ impl GraphEngine {
     #[doc = doc!("GraphEngine.accounts")]
     #[pyo3(signature = (from, /))]
     fn accounts<'py>(&self, py: Python<'py>, from: usize) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_vec(py, self.lock().accounts(from))
+        PyArray1::from_vec(py, self.acquire(py).accounts(from))
     }
 
     #[doc = doc!("GraphEngine.edges_of")]
@@ -262,7 +262,7 @@ impl GraphEngine {
     #[doc = doc!("GraphEngine.stragglers")]
     fn stragglers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let LateEdges { numbers, fronts, ids, sources, targets, times, columns } =
-            self.lock().late_edges();
+            self.acquire(py).late_edges();
         let all = PyDict::new(py);
         let numbers = numbers.into_iter().map(u64::cast_signed).collect();
         let whole = [
@@ -282,8 +282,8 @@ impl GraphEngine {
     }
 
     #[doc = doc!("GraphEngine.begin")]
-    fn begin(&self) -> PyResult<()> {
-        self.lock().begin().map_err(raise)
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        self.acquire(py).begin().map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.keep")]
@@ -297,13 +297,13 @@ impl GraphEngine {
     }
 
     #[doc = doc!("GraphEngine.next_number")]
-    fn next_number(&self) -> u64 {
-        self.lock().next_number()
+    fn next_number(&self, py: Python<'_>) -> u64 {
+        self.acquire(py).next_number()
     }
 
     #[doc = doc!("GraphEngine.expired")]
     fn expired<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let expired = self.lock().expired();
+        let expired = self.acquire(py).expired();
         expired.iter().map(|one| about_dict(py, one)).collect()
     }
 
