@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | crates: each sets up what it needs.
+# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -56,6 +56,11 @@ $(VENV)/packaging: $(VENV)/tools
 wheels: $(VENV)/packaging
 	packaging/wheels.sh
 	bash tests/wheel.sh dist/farrow-*_x86_64.whl
+
+# The source distribution, in dist: built again from its own crates, without a network, and used.
+sdist: $(VENV)/packaging
+	packaging/sdist.sh
+	tests/sdist.sh dist/farrow-*.tar.gz
 
 # The archives of the public crates, in target/package. CRATES=--verify builds each.
 crates:
@@ -165,8 +170,8 @@ reproduce: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench docs examples kernel kernel/run crates/python
-	ruff format --check python tests bench docs examples kernel kernel/run crates/python
+	ruff check python tests bench docs examples kernel kernel/run crates/python packaging
+	ruff format --check python tests bench docs examples kernel kernel/run crates/python packaging
 	mypy
 	python bench/figures.py
 
