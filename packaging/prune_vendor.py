@@ -2,7 +2,7 @@
 
     python prune_vendor.py SOURCES
 
-SOURCES has ``Cargo.lock``, and ``vendor/NAME-VERSION`` as ``cargo vendor --versioned-dirs`` makes it.
+SOURCES has ``Cargo.lock`` and, from ``cargo vendor --versioned-dirs``, ``vendor/NAME-VERSION``.
 A crate that no build for Linux compiles keeps its manifest, which cargo reads, and an empty
 library. The others lose their tests and benchmarks.
 """
