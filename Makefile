@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | deb | chart | crates: each sets up what it needs.
+# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -72,6 +72,14 @@ HELM_VERSION ?= v3.16.4
 chart: $(VENV)/farrow
 	command -v helm >/dev/null || GOBIN=$(BIN) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 	FARROW_HELM=require python -m pytest tests/python/test_chart.py
+
+# The steps of packaging/Containerfile in a chroot, and its node used from outside. As root.
+container: $(VENV)/farrow
+	packaging/deb.sh dist
+	source tests/chroot.sh
+	need_root_and mmdebstrap
+	command -v ip >/dev/null || need_root_and iproute2
+	python tests/container.py dist
 
 # The archives of the public crates, in target/package. CRATES=--verify builds each.
 crates:
