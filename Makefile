@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -80,6 +80,14 @@ container: $(VENV)/farrow
 	need_root_and mmdebstrap
 	command -v ip >/dev/null || need_root_and iproute2
 	python tests/container.py dist
+
+# VERSION, such as v0.1.0, is that of all sources, and CHANGELOG.md has a section for it.
+check-version:
+	@version="$(VERSION:v%=%)"
+	has() { grep -q "$$1" "$$2" || { echo "check-version: $$2 does not say $$version" >&2; exit 1; }; }
+	has "^version = \"$$version\"$$" Cargo.toml
+	has "^appVersion: $$version$$" packaging/chart/Chart.yaml
+	has "^## $$version (2" CHANGELOG.md
 
 # The archives of the public crates, in target/package. CRATES=--verify builds each.
 crates:
