@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::address::{AskedToken, RemoteSessionId};
 use super::event::PeerEvent;
 use super::limits::Permit;
-use super::outbox::Outbox;
+use super::outbox::RemoteSessionOutbox;
 
 /// An event, with the state that the event loop's side stores for it.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) enum QueuedEvent {
     /// The caller no longer waits for the answer.
     AskGone(AskedToken),
     /// Another node opened a remote session here.
-    Opened(PeerEvent, RemoteSessionId, Arc<Outbox>),
+    Opened(PeerEvent, RemoteSessionId, Arc<RemoteSessionOutbox>),
 }
 
 /// Messages that one turn of the event loop takes. Each needs about 10 us.

@@ -15,7 +15,7 @@ use super::failures::{FailureLog, cause_of_call};
 use super::generated::pb::{Frame, Message, Open, Question};
 use super::limits::{PeerLimits, PeerTimes, Permit, VERSION};
 use super::link::{Lane, LiveConnection, PeerLink};
-use super::outbox::{Frames, Outbox};
+use super::outbox::{Frames, RemoteSessionOutbox};
 use super::remote_session::{self, RemoteSessionRoom};
 use super::tls::Tls;
 use crate::certs::NodeName;
@@ -108,7 +108,7 @@ impl PeerClient {
         link: Arc<PeerLink>,
         remote_session: RemoteSessionId,
         process: RemoteProcess,
-        outbox: Arc<Outbox>,
+        outbox: Arc<RemoteSessionOutbox>,
         place: Permit,
     ) {
         let call = async {
@@ -137,7 +137,7 @@ impl PeerClient {
         &self,
         live: LiveConnection,
         process: RemoteProcess,
-        outbox: &Arc<Outbox>,
+        outbox: &Arc<RemoteSessionOutbox>,
         place: &Permit,
     ) -> Result<Streaming<Frame>, Status> {
         let RemoteProcess { pid, start_time, uid } = process;

@@ -54,7 +54,7 @@ use etcd::Etcd;
 use failures::FailureLog;
 use limits::{ASK_BYTES_MAX, MESSAGE_BYTES_MAX, Permit};
 use link::PeerLink;
-use outbox::Outbox;
+use outbox::RemoteSessionOutbox;
 use tls::Tls;
 
 /// Limit on stored addresses. Beyond it, addresses without calls in progress are dropped.
@@ -68,7 +68,7 @@ const RESOLVERS_MAX: usize = 4;
 struct EventLoopState {
     links: BTreeMap<PeerAddress, Arc<PeerLink>>,
     asked: BTreeMap<AskedToken, oneshot::Sender<Bytes>>,
-    remote_sessions: BTreeMap<RemoteSessionId, Arc<Outbox>>,
+    remote_sessions: BTreeMap<RemoteSessionId, Arc<RemoteSessionOutbox>>,
 }
 
 /// The event loop's handle on the transport.
@@ -288,7 +288,8 @@ impl Peers {
             what: "remote sessions",
             max: self.client.limits.remote_sessions_max,
         })?;
-        let outbox = Outbox::new(remote_session, self.client.limits.remote_session_bytes_max);
+        let outbox =
+            RemoteSessionOutbox::new(remote_session, self.client.limits.remote_session_bytes_max);
         retained.remote_sessions.insert(remote_session, Arc::clone(&outbox));
         self.runtime.spawn(Arc::clone(&self.client).take_remote_session(
             link,

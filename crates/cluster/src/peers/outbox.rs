@@ -30,7 +30,7 @@ struct OutboxState {
 
 /// The outgoing queue of one remote session.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct RemoteSessionOutbox {
     remote_session: RemoteSessionId,
     bytes_max: usize,
     state: Mutex<OutboxState>,
@@ -38,7 +38,7 @@ pub(super) struct Outbox {
     pub(super) is_ended: Notify,
 }
 
-impl Outbox {
+impl RemoteSessionOutbox {
     pub(super) fn new(remote_session: RemoteSessionId, bytes_max: usize) -> Arc<Self> {
         let (state, is_ended) = (Mutex::default(), Notify::new());
         Arc::new(Self { remote_session, bytes_max, state, is_ended })
@@ -96,7 +96,7 @@ fn wake(state: &mut OutboxState) {
 /// The stream of frames that HTTP/2 reads.
 pub(super) struct Frames {
     pub(super) open: Option<Open>,
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) outbox: Arc<RemoteSessionOutbox>,
     pub(super) events: Arc<EventQueue>,
     /// An unread stream counts as a remote session until it is dropped.
     pub(super) _place: Permit,
@@ -136,8 +136,8 @@ impl Stream for Frames {
 mod tests {
     use super::*;
 
-    fn parts() -> (Arc<Outbox>, Frames, Arc<EventQueue>) {
-        let outbox = Outbox::new(RemoteSessionId::outgoing(1), 100);
+    fn parts() -> (Arc<RemoteSessionOutbox>, Frames, Arc<EventQueue>) {
+        let outbox = RemoteSessionOutbox::new(RemoteSessionId::outgoing(1), 100);
         let events = Arc::new(EventQueue::new(1).unwrap());
         let _place = Permit::take(&Arc::new(tokio::sync::Semaphore::new(1))).unwrap();
         let frames =

@@ -12,7 +12,7 @@ use super::error::shorten;
 use super::event::{PeerEvent, RemoteSessionBytes};
 use super::generated::pb::{Frame, frame::Kind};
 use super::limits::{BytesRoom, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::outbox::Outbox;
+use super::outbox::RemoteSessionOutbox;
 
 /// Minimum cost of a frame in bytes of its remote session, so that many empty frames are limited
 /// too.
@@ -43,7 +43,7 @@ impl SessionEnd {
 pub(super) async fn pump(
     remote_session: RemoteSessionId,
     mut frames: Streaming<Frame>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<RemoteSessionOutbox>,
     events: Arc<EventQueue>,
     room: RemoteSessionRoom,
 ) {

@@ -16,7 +16,7 @@ use super::event::{PeerEvent, RemoteProcess};
 use super::failures::FailureLog;
 use super::generated::pb::{Answer, Frame, Message, Question, Receipt, frame::Kind, node_server};
 use super::limits::{ASK_BYTES_MAX, Caller, MESSAGE_BYTES_MAX, PeerLimits, Permit};
-use super::outbox::{Frames, Outbox};
+use super::outbox::{Frames, RemoteSessionOutbox};
 use super::remote_session::{self, RemoteSessionRoom};
 
 /// Limit on the deadline of a request.
@@ -121,7 +121,7 @@ impl node_server::Node for Service {
         let remote_session =
             RemoteSessionId::incoming(self.remote_sessions.fetch_add(1, Ordering::Relaxed));
         let bytes_max = self.limits.remote_session_bytes_max;
-        let outbox = Outbox::new(remote_session, bytes_max);
+        let outbox = RemoteSessionOutbox::new(remote_session, bytes_max);
         let event = PeerEvent::RemoteSessionOpened { remote_session, from, process };
         let opened = QueuedEvent::Opened(event, remote_session, Arc::clone(&outbox));
         self.events.push_with(opened, vec![place.clone()]);

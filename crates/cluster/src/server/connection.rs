@@ -12,7 +12,7 @@ use farrow_wire::{
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::forwarded::Forwarded;
+use super::forwarded::ForwardedSession;
 use crate::protocol::PeerIdentity;
 
 /// Bytes of one read. Most requests are short, and zeroing a larger buffer costs as much as the
@@ -49,7 +49,7 @@ pub(super) struct ClientConnection {
     /// The identity of the client.
     pub(super) identity: PeerIdentity,
     /// Set if its requests are forwarded to another node.
-    pub(super) forwarded: Option<Forwarded>,
+    pub(super) forwarded: Option<ForwardedSession>,
     /// The memory that the descriptors refer to, if not this node's own.
     pub(super) fabric: Option<Arc<dyn Fabric>>,
     /// The current epoll interest: (read, write).
@@ -251,7 +251,7 @@ impl ClientConnection {
     /// Bytes that the daemon buffers for this client: requests that are incomplete or not served,
     /// and unread replies.
     pub(super) fn retained_bytes(&self) -> usize {
-        let forwarded = self.forwarded.as_ref().map_or(0, Forwarded::retained_bytes);
+        let forwarded = self.forwarded.as_ref().map_or(0, ForwardedSession::retained_bytes);
         self.input.capacity() + self.output.capacity() + forwarded
     }
 

@@ -6,7 +6,7 @@ use farrow_wire::{self as wire, FRAME_BYTES_MAX, Reply, ReplyBody, Request, Wire
 use prost::bytes::Bytes;
 
 use super::Server;
-use super::forwarded::{FirstMessage, Forwarded};
+use super::forwarded::{FirstMessage, ForwardedSession};
 use super::output::open_for_client;
 use super::remote_sessions::named;
 use crate::metrics::cluster::{Direction, PeerMessageKind};
@@ -53,7 +53,7 @@ impl Server {
             self.touched.insert(session);
             return;
         }
-        connection.forwarded = Some(Forwarded {
+        connection.forwarded = Some(ForwardedSession {
             remote_session,
             node,
             first_seq: Some(seq),
@@ -182,7 +182,7 @@ impl Server {
     }
 
     /// Handles the end of a forwarded connection on the client's side.
-    pub(super) fn end_forwarded(&mut self, forwarded: &Forwarded, is_process_gone: bool) {
+    pub(super) fn end_forwarded(&mut self, forwarded: &ForwardedSession, is_process_gone: bool) {
         if let Some(remote_sessions) = &mut self.remote_sessions {
             remote_sessions.remote_sessions.remove(&forwarded.remote_session);
             remote_sessions.peers.end_remote_session(forwarded.remote_session, is_process_gone);

@@ -6,7 +6,7 @@ use crate::peers::RemoteSessionId;
 
 /// A client's connection whose requests go to another node.
 #[derive(Debug, Clone)]
-pub(super) struct Forwarded {
+pub(super) struct ForwardedSession {
     pub(super) remote_session: RemoteSessionId,
     pub(super) node: String,
     /// The sequence number of its first message, until that is answered.
@@ -17,7 +17,7 @@ pub(super) struct Forwarded {
     pub(super) input: Vec<u8>,
 }
 
-impl Forwarded {
+impl ForwardedSession {
     /// Bytes that are buffered.
     pub(super) fn retained_bytes(&self) -> usize {
         self.input.capacity()
