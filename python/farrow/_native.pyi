@@ -296,7 +296,9 @@ class Client:
         ``list`` and ``evict`` apply to that node.  Every client finds objects on all nodes.
 
         Args:
-            node: name of the node.
+            node: name of the node, or "nearest" or "most-free" to choose it by the rule of ``put``
+                among the nodes whose memory is mapped here.  The choice stays: ``node`` of the new
+                client is the name of the chosen node.
 
         Returns:
             A client of the same connection.
@@ -308,15 +310,16 @@ class Client:
             NotGranted: the node admits no client of this client's node.
 
         Examples:
-            >>> client.at("a").node
-            'a'
+            >>> client.at("a").node, client.at("nearest").node
+            ('a', 'a')
         """
     def nodes(self) -> builtins.list[NodeInfo]:
         """The nodes of the cluster, as the client's own node sees them.
 
         Returns:
-            One ``NodeInfo`` for each node, by number.  Empty without a cluster.  Lost nodes stay in
-            the list until ``forget_node``.
+            One ``NodeInfo`` for each node, by number, with how its memory is reached, its free
+            bytes, and its cost as measured.  Empty without a cluster.  Lost nodes stay in the list
+            until ``forget_node``.
 
         Raises:
             Disconnected: the node is gone.
@@ -509,7 +512,18 @@ class Client:
             wait: seconds to wait for room if the region, or a quota of objects, is full.  Requests
                 are served in order of arrival.
             node: name of the node that stores the object; None: this client's.  If the memory of
-                that node cannot be mapped, the node brings the object over the network.
+                that node cannot be mapped, the node brings the object over the network.  Two names
+                are rules, which no node can have as its name:
+
+                - "nearest": the first node with room in this order: the client's own node, nodes
+                  whose memory is mapped, nodes reached over the network; the cheaper one first, by
+                  the measurements of ``nodes``.
+                - "most-free": the node with the most free bytes.
+
+                Costs within a factor of two are equal, and equal nodes are taken by name.  If no
+                node has free room, nodes that can evict or spill are tried in the same order, and
+                the first one gets the time ``wait``.  With ``replace`` only mapped nodes are tried.
+                Without a cluster both rules mean the client's own node.
             replace: take the place of the object of this name on the same node, if there is one, in
                 one step: the name always leads to one of the two.  The old object stays if this put
                 fails, and its memory until the last reader releases it.  There must be room for
@@ -520,7 +534,8 @@ class Client:
 
         Raises:
             AlreadyExists: the name is taken.
-            OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
+            OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds; by a rule, every
+                node: the message says of each why it cannot take the object.
             TooLarge: the object would not fit an empty region; raised at once.
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
                 namespace is at its limit: raised at once for bytes, after ``wait`` seconds for
@@ -610,7 +625,8 @@ class Client:
         Args:
             objs: the values.
             names: a name, or None, for each value; None: no names.
-            node: name of the node that stores the objects; None: this client's.
+            node: name of the node that stores the objects, or a rule as in ``put``, which chooses
+                one node for all of them; None: this client's.
 
         Returns:
             A reference for each value.
@@ -688,7 +704,8 @@ class Client:
         Args:
             sizes: size of each object in bytes.
             names: a name, or None, for each object; None: no names.
-            node: name of the node that stores the objects; None: this client's.
+            node: name of the node that stores the objects, or a rule as in ``put``, which chooses
+                one mapped node for all of them; None: this client's.
 
         Returns:
             A writer for each size.
@@ -1055,7 +1072,9 @@ class Client:
             strict: an allocation that does not fit raises ``pyarrow.ArrowMemoryError`` instead.
             node: node whose region to use; ``put`` with the same ``node`` then does not copy.  If
                 that region cannot be mapped, the pool is in the client's own node, and ``put``
-                transfers the buffers from there.
+                transfers the buffers from there.  A rule as in ``put`` chooses a node with room for
+                ``expect`` now; a later ``put`` by the same rule may choose another one.  To put in
+                the chosen node, use ``at``: ``there = client.at("most-free")``.
             expect: total bytes of the buffers, or the size of each buffer.  The result is a
                 separate pool with that room reserved.  Unused objects are evicted for it, but only
                 if that suffices.  Memory left over is released when the pool is collected.
@@ -1064,7 +1083,7 @@ class Client:
             A pool for pyarrow's ``memory_pool=`` arguments.
 
         Raises:
-            OutOfMemory: there is no room for ``expect`` bytes.
+            OutOfMemory: there is no room for ``expect`` bytes, by a rule at no node.
             NodeLost: the node cannot be reached.
             ImportError: this installation has no pool for the imported pyarrow; the message lists
                 the pyarrow series that it has.  All other calls work without a pool.
@@ -1503,7 +1522,8 @@ class HugeTable:
                 Buffers from the memory pool of that node stay in place, others are copied once.  A
                 node whose memory cannot be mapped fetches the rows over the network.
             position: position of the first row; None: after the last row.
-            node: name of the node that stores the rows; None: the client's.
+            node: name of the node that stores the rows, or a rule as in ``Client.put``; None: the
+                client's.
             timeout: seconds to wait for room, and to retry after concurrent appends.
             statistics: count nulls, bounds and order of the columns, by which ``farrow.dataset``
                 skips chunks. The count reads all rows, also those that stay in place.

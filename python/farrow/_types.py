@@ -38,10 +38,19 @@ class NodeInfo(NamedTuple):
         reach: "live"; "suspect" (silent for a lease); "lost" (excluded by the others);
             "left" (in order); "not joined" (an address to join that is no member).
         is_own: whether it is the client's node.
-        fabric: how its memory is mapped, "shm" or "device"; "" if it is not mapped.
+        fabric: how its memory is reached: "shm" or "device" if it is mapped, "net" or "net+TLS" if
+            its objects are sent over the network; "" if it is not reached.
         coherence: "coherent" or "node-local"; "" if its memory is not mapped.
         capacity: bytes of memory for objects.
         why_not: why its memory is not mapped, or why it is not joined; "" otherwise.
+        free: bytes of free memory, at most about a second old; None: not known, for a node that is
+            not live or of an earlier version.
+        latency_us: microseconds between a small question of the client's node to this one and the
+            answer, an exponentially weighted mean; None: not measured, as for the own node.  Loads
+            from mapped memory send no message and are not measured here: see ``farrow lab``.
+        bytes_per_second: bandwidth of the objects that the client's node fetched from this one over
+            the network, an exponentially weighted mean; None before the first transfer of 1 MiB or
+            more, and for mapped memory.
 
     Examples:
         >>> [own] = [node for node in client.nodes() if node.is_own]
@@ -59,3 +68,6 @@ class NodeInfo(NamedTuple):
     coherence: str
     capacity: int
     why_not: str
+    free: int | None
+    latency_us: int | None
+    bytes_per_second: int | None

@@ -36,6 +36,7 @@ impl From<&Error> for FarrowStatus {
             Error::OutOfMemory { .. }
             | Error::NoRoom { .. }
             | Error::NotSpilled { .. }
+            | Error::NoNodeHasRoom { .. }
             | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
             Error::TooMany { .. } => FarrowStatus::TooMany,
             Error::QuotaExceeded { .. } => FarrowStatus::QuotaExceeded,

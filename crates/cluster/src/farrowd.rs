@@ -9,7 +9,7 @@ use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
 use farrow_wire::{ALREADY_SERVING_CODE, Rule, paths};
 
-use crate::certs::{self, NodeName};
+use crate::certs::{self, NodeName, node_name};
 use crate::config;
 use crate::logging::{self, LogFormat, say};
 use crate::metrics::MetricsAddress;
@@ -171,7 +171,7 @@ impl RegionArgument {
 #[command(next_help_heading = "One of several nodes")]
 struct ClusterArguments {
     /// Name of this node, unique in the cluster: 1 to 63 of a-z, 0-9 and -
-    #[arg(long, value_name = "NAME", requires = "listen")]
+    #[arg(long, value_name = "NAME", requires = "listen", value_parser = node_name)]
     name: Option<NodeName>,
     /// Where to listen for other nodes
     #[arg(long, value_name = "ADDRESS:PORT", requires = "name")]

@@ -87,6 +87,21 @@ pub enum Error {
         /// The reason given by the system.
         reason: String,
     },
+    /// No node of the cluster can take an object that is placed by a rule.
+    #[error(
+        "no node has room for {asked} B by {rule:?}: at most {free} B are free; {}",
+        nodes.join("; ")
+    )]
+    NoNodeHasRoom {
+        /// The rule: `nearest` or `most-free`.
+        rule: &'static str,
+        /// Bytes requested.
+        asked: u64,
+        /// Free bytes of the node that has most.
+        free: u64,
+        /// Each node, and why it cannot take the object.
+        nodes: Vec<String>,
+    },
     /// The request exceeds the capacity of the region.
     #[error("{asked} B asked of a region of {capacity} B")]
     TooLarge {

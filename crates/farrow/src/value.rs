@@ -46,3 +46,26 @@ pub enum Value<'a> {
         batches: &'a [BatchData],
     },
 }
+
+impl Value<'_> {
+    /// About as many bytes as the object of this value takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        fn of_arrays<'a>(arrays: impl IntoIterator<Item = &'a ArrayData>) -> u64 {
+            let size = |array: &ArrayData| {
+                let sliced = array.get_slice_memory_size();
+                sliced.unwrap_or_else(|_| array.get_buffer_memory_size()) as u64
+            };
+            arrays.into_iter().map(size).sum()
+        }
+        match *self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::NdArray { data, .. } => data.len() as u64,
+            Self::Array { data, .. } => of_arrays([data]),
+            Self::ChunkedArray { chunks, .. } => of_arrays(chunks),
+            Self::RecordBatch { batch, .. } => of_arrays(&batch.columns),
+            Self::Table { batches, .. } => {
+                batches.iter().map(|batch| of_arrays(&batch.columns)).sum()
+            }
+        }
+    }
+}

@@ -137,6 +137,7 @@ pub fn raise(error: Error) -> PyErr {
                 .and(set("nbytes", bytes))
                 .and(made.value(py).setattr("folder", folder))
                 .and(made.value(py).setattr("reason", reason)),
+            Error::NoNodeHasRoom { asked, free, .. } => set("asked", asked).and(set("free", free)),
             Error::TooLarge { asked, capacity } => {
                 set("asked", asked).and(set("capacity", capacity))
             }
@@ -195,7 +196,9 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::RowsMissing { .. } => &classes.rows_missing,
         Error::RowsTaken { .. } => &classes.rows_taken,
-        Error::OutOfMemory { .. } | Error::NoRoom { .. } => &classes.out_of_memory,
+        Error::OutOfMemory { .. } | Error::NoRoom { .. } | Error::NoNodeHasRoom { .. } => {
+            &classes.out_of_memory
+        }
         Error::NotSpilled { .. } => &classes.not_spilled,
         Error::TooLarge { .. } => &classes.too_large,
         Error::QuotaExceeded { .. } => &classes.quota_exceeded,

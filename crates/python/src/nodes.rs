@@ -87,6 +87,9 @@ pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'p
             node.coherence,
             node.capacity,
             node.why_not,
+            node.cost.free,
+            node.cost.latency_us,
+            node.cost.bytes_per_second,
         ))?)?;
     }
     Ok(list)

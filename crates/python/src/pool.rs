@@ -16,6 +16,16 @@ pub enum Expect {
     Sizes(Vec<u64>),
 }
 
+impl Expect {
+    /// Total bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => *bytes,
+            Self::Sizes(sizes) => sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)),
+        }
+    }
+}
+
 /// As [`new`], with reserved room.
 pub fn expecting(
     py: Python<'_>,

@@ -31,6 +31,29 @@ impl Reach {
     }
 }
 
+/// As the name of a node for new objects: the nearest one with room. No node may have this name.
+pub const NEAREST: &str = "nearest";
+
+/// As the name of a node for new objects: the one with the most free memory. No node may have this
+/// name.
+pub const MOST_FREE: &str = "most-free";
+
+/// Names that choose a node by a rule, so that no node can have them.
+pub const RESERVED_NODE_NAMES: [&str; 2] = [NEAREST, MOST_FREE];
+
+/// The cost and the room of a node, as the reporting node last measured them. `None`: not measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCost {
+    /// Free bytes of its heap.
+    pub free: Option<u64>,
+    /// Time between a small question of the reporting node to its daemon and the answer, in
+    /// microseconds: an exponentially weighted mean.
+    pub latency_us: Option<u64>,
+    /// Bandwidth of the objects that the reporting node fetched from it over the network: an
+    /// exponentially weighted mean.
+    pub bytes_per_second: Option<u64>,
+}
+
 /// One node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberInfo {
@@ -57,6 +80,9 @@ pub struct MemberInfo {
     pub why_not: String,
     /// Heap bytes that it provides.
     pub capacity: u64,
+    /// Its cost and room. Empty in the list that a node publishes in its region, which changes with
+    /// the membership only.
+    pub cost: NodeCost,
 }
 
 impl MemberInfo {

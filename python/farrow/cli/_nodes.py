@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from farrow import _native
-from farrow.cli._output import console, grid, human_bytes, print_json, visible
+from farrow.cli._output import console, grid, human_bytes, human_seconds, print_json, visible
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["certs", "nodes"]
+__all__ = ["COST_TITLES", "certs", "costs", "nodes"]
+
+COST_TITLES = (">free", ">latency", ">bandwidth")
+
+
+def costs(row: Any) -> tuple[str, str, str]:
+    """Free memory, latency and bandwidth of a node; "-" for what is not known."""
+    return (
+        "-" if row.free is None else human_bytes(row.free),
+        "-" if row.latency_us is None else human_seconds(row.latency_us / 1e6),
+        "-" if row.bytes_per_second is None else f"{human_bytes(row.bytes_per_second)}/s",
+    )
 
 
 def nodes(client: Any, options: argparse.Namespace) -> int:
@@ -35,11 +46,13 @@ def nodes(client: Any, options: argparse.Namespace) -> int:
             row.fabric or "-",
             row.coherence or "-",
             human_bytes(row.capacity),
+            *costs(row),
             visible(row.why_not),
         )
         for row in rows
     ]
-    titles = ("name", ">number", "address", "reach", "fabric", "coherence", ">lends", "why not")
+    titles = ("name", ">number", "address", "reach", "fabric", "coherence", ">lends", *COST_TITLES,
+              "why not")  # fmt: skip
     out.print(grid(titles, cells))
     return 0
 

@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from farrow.cli._nodes import COST_TITLES, costs
 from farrow.cli._output import console, grid, human_bytes, visible
 
 if TYPE_CHECKING:
@@ -195,11 +196,12 @@ def _nodes(nodes: list[Any]) -> list[Any]:
             node.fabric or "-",
             node.coherence or visible(node.why_not) or "-",
             human_bytes(node.capacity),
+            *costs(node),
         )
         for node in nodes
         if not node.is_own
     ]
     if not rows:
         return []
-    titles = ("node", "address", "reach", "fabric", "coherence", ">lends")
+    titles = ("node", "address", "reach", "fabric", "coherence", ">lends", *COST_TITLES)
     return [grid(titles, rows, title="other nodes")]

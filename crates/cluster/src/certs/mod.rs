@@ -27,6 +27,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use farrow_wire::{MOST_FREE, NEAREST, RESERVED_NODE_NAMES};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
@@ -70,6 +71,12 @@ pub enum CertsError {
     /// The name is not a valid node name.
     #[error(transparent)]
     Name(#[from] NodeNameError),
+    /// The name chooses a node by a rule wherever clients name one.
+    #[error(
+        "no node can have the name {0:?}: {NEAREST:?} and {MOST_FREE:?} are rules by which clients \
+         choose a node"
+    )]
+    Reserved(String),
     /// Neither an address nor a host name, or a name that stands for a node.
     #[error("{0:?} is neither an address nor a DNS name of a host")]
     Host(String),
@@ -127,6 +134,18 @@ pub fn init(dir: &Path, validity: Duration) -> Result<(), CertsError> {
     write_pair(&dir.join("ca.pem"), &certificate.pem(), &dir.join("ca.key"), &key)
 }
 
+/// A name that a node may have: a valid one that is no rule for the placement of objects.
+///
+/// # Errors
+///
+/// [`CertsError::Name`], [`CertsError::Reserved`].
+pub fn node_name(name: &str) -> Result<NodeName, CertsError> {
+    match RESERVED_NODE_NAMES.contains(&name) {
+        true => Err(CertsError::Reserved(name.to_owned())),
+        false => Ok(name.parse()?),
+    }
+}
+
 /// Certifies a node by the authority in a folder: `NAME.pem`, and `NAME.key` with mode 0600.
 ///
 /// `hosts` are addresses and DNS names at which peers reach the node without knowing its name.
@@ -141,7 +160,7 @@ pub fn issue(
     hosts: &[String],
     validity: Duration,
 ) -> Result<NodeFiles, CertsError> {
-    let name: NodeName = node_name.parse()?;
+    let name = self::node_name(node_name)?;
     // Its files would be those of the authority.
     if name.as_str() == "ca" {
         return Err(CertsError::Exists(dir.join("ca.pem")));

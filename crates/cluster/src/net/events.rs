@@ -127,6 +127,15 @@ pub enum NetEvent {
         /// Whether its bytes are complete.
         result: Result<(), NetFault>,
     },
+    /// The bytes of a transfer from a node have arrived.
+    Transferred {
+        /// The node that sent them.
+        node: String,
+        /// Bytes of the transfer.
+        bytes: u64,
+        /// Its time, from the first request to the last byte in memory.
+        elapsed_us: u64,
+    },
     /// A connection to a node needs a ticket.
     TicketWanted {
         /// The node.

@@ -18,7 +18,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::frame::Opened;
@@ -455,7 +455,13 @@ fn load(shared: &NetShared, peer: &Peer, hold: u64, pieces: Vec<Piece>) -> Resul
     let other = |text: String| NetFault::Other(text);
     let placement = Placement::new(Arc::clone(&shared.map), pieces);
     let placement = placement.map_err(|error| other(error.to_string()))?;
+    let since = Instant::now();
     peer.read(placement, HoldId(hold), LOAD_MAX)?;
+    shared.teller.tell(NetEvent::Transferred {
+        node: peer.name().to_owned(),
+        bytes: written.iter().map(|span| span.length.0).sum(),
+        elapsed_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+    });
     for span in written {
         shared.region.publish(span).map_err(|error| other(error.to_string()))?;
     }

@@ -1,7 +1,7 @@
 //! The three calls of `node.proto`, on the calling side.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 use prost::bytes::Bytes;
@@ -89,8 +89,9 @@ impl PeerClient {
             let question = Question { version: VERSION, from, incarnation, body };
             let mut request = Request::new(question);
             request.set_timeout(deadline);
+            let since = Instant::now();
             let answer = live.client().ask(request).await?.into_inner();
-            Ok(PeerAnswer { from: live.peer, body: answer.body })
+            Ok(PeerAnswer { from: live.peer, body: answer.body, elapsed: since.elapsed() })
         };
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         let result = match tokio::time::timeout(deadline, call).await {

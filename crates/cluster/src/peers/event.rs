@@ -1,5 +1,7 @@
 //! Events of the transport for the event loop.
 
+use std::time::Duration;
+
 use farrow_membership::etcd as membership;
 use prost::bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
@@ -24,6 +26,8 @@ pub(crate) struct PeerAnswer {
     /// The name in its certificate. `None` without TLS.
     pub(crate) from: Option<NodeName>,
     pub(crate) body: Bytes,
+    /// Time since the request was given to an open connection.
+    pub(crate) elapsed: Duration,
 }
 
 /// An event from a peer or from etcd.

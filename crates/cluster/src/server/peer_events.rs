@@ -49,6 +49,10 @@ impl Server {
                     {
                         remote_sessions.traffic.fail(&node);
                     }
+                    if let Ok(answer) = &result {
+                        let us = u64::try_from(answer.elapsed.as_micros()).unwrap_or(u64::MAX);
+                        self.state.round_trip(token, us);
+                    }
                     let answer = result.map(|answer| answer.body.to_vec());
                     let answer = answer.map_err(|error| error.to_string());
                     self.state.on_response(token, answer, now_ms, actions);

@@ -4,7 +4,8 @@
 //! * `get`: searches and waits for objects. `search`: which node has an object.
 //! * `listing`, `stats`: lists of objects; statistics.
 //! * `pins`: pins and eviction. `pool`: the allocator for Arrow.
-//! * `nodes`: the members of the cluster, and the client at one of them.
+//! * `nodes`: the members of the cluster, and the client at one of them. `placement`: at one that is
+//!   chosen by a rule.
 //! * `namespaces`, `sync`: quotas and permissions; barriers and flags. `settings`: what changes while
 //!   the node serves.
 
@@ -14,6 +15,7 @@ mod listing;
 mod namespaces;
 mod nodes;
 mod pins;
+mod placement;
 mod pool;
 mod put_on;
 mod search;

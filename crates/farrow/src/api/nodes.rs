@@ -6,12 +6,14 @@ use farrow_wire::link::confused;
 use farrow_wire::{MemberInfo, Members, ReplyBody, RequestBody};
 
 use crate::api::Client;
+use crate::cluster::placement::{PlacementNeed, PlacementRule};
 use crate::cluster::request_link::RequestLink;
 use crate::error::Error;
 
 impl Client {
     /// The same client with the memory of another node: its new objects and allocations are placed
-    /// there, and its statistics are that node's. Objects are found on any node.
+    /// there, and its statistics are that node's. Objects are found on any node. `"nearest"` and
+    /// `"most-free"` choose among the nodes whose memory is mapped here, at this moment.
     ///
     /// # Errors
     ///
@@ -19,6 +21,16 @@ impl Client {
     /// here, [`Error::InvalidArgument`] for an unknown node, [`Error::NotGranted`] for a node that
     /// admits no client of this node.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
+        if let Some(rule) = PlacementRule::parse(node) {
+            let need = PlacementNeed { bytes: 1, is_mapped: true };
+            let found = self.first_by(rule, need)?;
+            return found.map_or_else(|| Ok(self.at_own()), |node| self.at_named(&node));
+        }
+        self.at_named(node)
+    }
+
+    /// As [`Self::at`], for the name of a node.
+    pub(crate) fn at_named(&self, node: &str) -> Result<Self, Error> {
         let members = self.nodes().members()?;
         let found = members.find(node).ok_or_else(|| {
             let known = members.names();

@@ -12,6 +12,7 @@ use super::place::{Place, SealedObject};
 use super::statistics::{ChunkCount, SMALL_BYTES_MAX};
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
 use crate::clock::{deadline_after, millis};
+use crate::cluster::placement::{PlacementNeed, PlacementRule};
 use crate::error::Error;
 use crate::interrupt::suspend;
 use crate::key::ObjectKey;
@@ -24,7 +25,8 @@ use crate::value::Value;
 pub struct AppendOptions<'a> {
     /// The first row; `None`: behind the last existing row.
     pub position: Option<u64>,
-    /// The node in whose memory the rows are placed; `None`: this client's.
+    /// The node in whose memory the rows are placed, or `"nearest"` or `"most-free"`, as in
+    /// [`Client::put_on`](crate::Client::put_on); `None`: this client's.
     pub node: Option<&'a str>,
     /// How long to wait for memory and for concurrent appends.
     pub timeout: Duration,
@@ -57,18 +59,36 @@ impl HugeTable {
         value: &Value<'_>,
         options: &AppendOptions<'_>,
     ) -> Result<Partition, Error> {
-        let started = Instant::now();
-        let deadline = deadline_after(options.timeout);
         let (schema, batches) = rows_of(value)?;
         let rows = batches.iter().map(|batch| batch.rows as u64).sum();
         self.check_schema(schema)?;
         // Check before copying anything.
         self.next(options.position, rows)?;
+        let Some(rule) = options.node.and_then(PlacementRule::parse) else {
+            return self.append_to(value, options, options.timeout);
+        };
+        let need = PlacementNeed { bytes: value.bytes(), is_mapped: false };
+        self.client.place_by(rule, need, options.timeout, |attempt| {
+            let options = AppendOptions { node: attempt.node, ..*options };
+            self.append_to(value, &options, attempt.wait)
+        })
+    }
+
+    /// Appends rows in the memory of one node, which may take the time `wait` to make room.
+    fn append_to(
+        &self,
+        value: &Value<'_>,
+        options: &AppendOptions<'_>,
+        wait: Duration,
+    ) -> Result<Partition, Error> {
+        let started = Instant::now();
+        let deadline = deadline_after(options.timeout);
+        let (schema, batches) = rows_of(value)?;
+        let rows = batches.iter().map(|batch| batch.rows as u64).sum();
         let place = Place::to_append(&self.client, options.node)?;
         let node = self.join(&place, deadline)?;
         let count = ChunkCount::new(schema, batches, self.wanted_statistics(options)?);
         let zero = labels::chunk_metadata(0, rows, count.placeholder())?;
-        let wait = options.timeout;
         let unnamed = ObjectOptions { metadata: Some(&zero), wait, ..ObjectOptions::default() };
         let mut draft = count.beside(|| place.draft(value, &unnamed))?;
         let statistics = count.finish();

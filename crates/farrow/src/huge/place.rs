@@ -224,7 +224,7 @@ impl Client {
     fn reach_by_name(&self, node: &str) -> Result<NodeReach, Error> {
         match self.by_net_member(node)? {
             Some(member) => Ok(NodeReach::ByNet(Box::new(member))),
-            None => Ok(NodeReach::Mapped(Arc::clone(self.at(node)?.session()))),
+            None => Ok(NodeReach::Mapped(Arc::clone(self.at_named(node)?.session()))),
         }
     }
 }

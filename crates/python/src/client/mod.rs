@@ -144,8 +144,11 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         if let Some(node) = node {
-            let node = without_gil(py, || open.client.pool_node(node))?;
-            return self.at(py, &node)?.memory_pool(py, strict, None, expect);
+            let bytes = expect.as_ref().map_or(0, pool::Expect::bytes);
+            let (node, client) = without_gil(py, || open.client.at_pool_node(node, bytes))?;
+            let pools = open.places.pools(&node, &client);
+            let there = OpenClient { client, pools, places: Arc::clone(&open.places) };
+            return Client::new(there).memory_pool(py, strict, None, expect);
         }
         if let Some(expect) = expect {
             return pool::expecting(py, open.client.pool(), strict, &expect);

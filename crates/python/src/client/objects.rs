@@ -197,7 +197,10 @@ impl Client {
             .zip(&names)
             .map(|(size, name)| (size, ObjectOptions::named(name.as_deref())))
             .collect();
-        let create = || at(&open.client, node)?.create_many(&objects);
+        let create = || match node {
+            Some(node) => open.client.create_many_on(node, &objects),
+            None => open.client.create_many(&objects),
+        };
         let writers = without_gil(py, create)?;
         let writers = writers.into_iter().zip(names.iter().cloned());
         Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())

@@ -192,6 +192,9 @@ function drawLatencies() {
   $("latencies").hidden = !found;
 }
 
+// What was not measured is not shown as zero.
+const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
+
 function drawCluster() {
   const [nodes, lease] = [parts.nodes ?? [], parts.cluster];
   $("cluster-note").textContent = nodes.length ? "" : "This node is not in a cluster.";
@@ -201,13 +204,14 @@ function drawCluster() {
     ["brought by network", `${count(lease.fetched.objects)} objects, ${bytes(lease.fetched.bytes)}`],
   ] : []);
   const columns = [
-    { title: "node" }, { title: "reach" }, { title: "memory" }, { title: "lends", right: true }, { title: "address", wide: true }, { title: "cause", wide: true },
+    { title: "node" }, { title: "reach" }, { title: "memory" }, { title: "lends", right: true }, { title: "free", right: true }, { title: "latency", right: true }, { title: "bandwidth", right: true }, { title: "address", wide: true }, { title: "cause", wide: true },
   ];
   fill($("nodes"), columns, nodes.map((one) => [
     { text: one.is_own ? `${one.name} (this one)` : one.name || "-", name: true },
     { text: one.reach, bad: !["live", "left"].includes(one.reach) },
     one.fabric ? `${one.fabric}, ${one.coherence}` : "not mapped",
-    bytes(one.capacity), one.address, { text: one.why_not || "-", long: true },
+    bytes(one.capacity), known(one.free, bytes), known(one.latency_us, (us) => seconds(us / 1e6)), known(one.bytes_per_second, (rate) => `${bytes(rate)}/s`),
+    one.address, { text: one.why_not || "-", long: true },
   ]));
   if (!nodes.length) $("nodes").replaceChildren();
   const select = $("at-node");

@@ -72,6 +72,9 @@ impl NodeState {
             (PendingQuestion::DataAddress { node, incarnation }, answer) => {
                 self.data_address_answered((&node, incarnation), answer, now_ms, out);
             }
+            (PendingQuestion::Room { node, incarnation }, answer) => {
+                self.room_answered((&node, incarnation), answer, now_ms);
+            }
             (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {
                     Ok(Answer::Ticket(ticket)) => Ok(ticket),

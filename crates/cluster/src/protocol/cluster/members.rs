@@ -1,6 +1,6 @@
 //! The nodes of the cluster, as clients and metrics see them.
 
-use farrow_wire::{MemberInfo, Members, ReplyBody};
+use farrow_wire::{MemberInfo, Members, NodeCost, ReplyBody};
 
 use super::peer::PeerNode;
 use super::stats::ClusterStats;
@@ -27,6 +27,7 @@ impl NodeState {
             coherence: self.home.region().fabric().coherence_class().as_str().to_owned(),
             why_not: String::new(),
             capacity: self.home.layout().heap.length.0,
+            cost: NodeCost::default(),
         };
         let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(PeerNode::report).collect();
         nodes.push(own);
@@ -39,9 +40,13 @@ impl NodeState {
         }
     }
 
-    /// As [`Self::members`], with the nodes to join that are no members.
+    /// As [`Self::members`], with the costs of the nodes, and with the nodes to join that are no
+    /// members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
         let mut members = self.members();
+        for node in &mut members.nodes {
+            node.cost = self.cost_of(&node.name);
+        }
         members.nodes.extend(self.cluster.not_joined());
         ReplyBody::Nodes(members)
     }

@@ -117,6 +117,7 @@ impl NodeState {
         self.watch_remote_clients(now_ms, out);
         self.tell_again(now_ms, out);
         self.ask_by_net(now_ms, out);
+        self.ask_for_room(now_ms, out);
         self.tell_members();
     }
 

@@ -13,6 +13,7 @@ mod asking;
 mod asks;
 mod by_net;
 mod claims;
+mod costs;
 mod forward;
 mod hint_table;
 mod hints;

@@ -9,6 +9,7 @@ use farrow_memory::Fabric;
 use farrow_store::{Home, Reader, Target, Whereabouts, own_name};
 use farrow_wire::{MemberInfo, Reach, WireError};
 
+use super::costs::PeerCost;
 use super::offer::Offer;
 
 /// The memory of another node, mapped by this one to look up names.
@@ -39,6 +40,7 @@ pub(in crate::protocol) struct PeerNode {
     pub(in crate::protocol) by_net: Option<&'static str>,
     /// Time of the next question for the address of its data server.
     pub(in crate::protocol) ask_net_at_ms: Option<u64>,
+    pub(super) cost: PeerCost,
 }
 
 impl PeerNode {
@@ -47,7 +49,8 @@ impl PeerNode {
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
         let memory = PeerMemory::Missing(why.to_owned());
         let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
-        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms }
+        let cost = PeerCost::default();
+        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost }
     }
 
     pub(in crate::protocol) fn set_reach(&mut self, state: Heard) {

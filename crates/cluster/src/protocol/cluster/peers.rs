@@ -50,13 +50,19 @@ impl NodeState {
                 && known.member.info == member.info
                 && known.mapped().is_some()
             {
+                let is_same_life = known.member.incarnation == member.incarnation;
+                known.cost = known.cost.in_view(is_same_life);
                 known.member = member.clone();
                 known.set_reach(Heard::Live);
                 continue;
             }
             let mut peer = PeerNode::new(member.clone());
             // Its objects are most likely still fetched in the same way.
-            peer.by_net = cluster.peers.get(&name).and_then(|known| known.by_net);
+            let known = cluster.peers.get(&name);
+            peer.by_net = known.and_then(|known| known.by_net);
+            peer.cost = known.map_or(peer.cost, |known| {
+                known.cost.in_view(known.member.incarnation == member.incarnation)
+            });
             if let Some(offer) = peer.offer.clone() {
                 out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
             }

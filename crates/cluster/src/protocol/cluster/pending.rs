@@ -46,6 +46,13 @@ pub(in crate::protocol) enum PendingQuestion {
         /// Its incarnation.
         incarnation: u64,
     },
+    /// The room of a node.
+    Room {
+        /// The node.
+        node: String,
+        /// Its incarnation.
+        incarnation: u64,
+    },
     /// A ticket for a connection.
     Ticket {
         /// The node.

@@ -322,7 +322,9 @@ impl OptionalCluster {
         let dirty = cluster.dirty.values().filter_map(Dirty::next_deadline_ms).min();
         let unacknowledged = cluster.unacknowledged.iter().map(|one| one.at_ms).min();
         let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
-        let all = [membership, naming, parked, watched, dirty, unacknowledged, by_net];
+        let live = cluster.peers.values().filter(|one| !one.is_lost());
+        let room = live.filter_map(|one| one.cost.ask_at_ms()).min();
+        let all = [membership, naming, parked, watched, dirty, unacknowledged, by_net, room];
         all.into_iter().flatten().min()
     }
 

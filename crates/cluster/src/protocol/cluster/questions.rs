@@ -74,6 +74,8 @@ pub enum Question {
         /// The name.
         name: String,
     },
+    /// How much of your memory is free? An earlier version answers `No`.
+    Room,
 }
 
 /// The answer to a question.
@@ -99,4 +101,9 @@ pub enum Answer {
     Deleted(Result<(), WireError>),
     /// To `Where`: a hint, which may be old.
     Where(Option<String>),
+    /// To `Room`.
+    Room {
+        /// Free bytes of the heap.
+        free: u64,
+    },
 }

@@ -80,6 +80,9 @@ impl NodeState {
                 self.opened_elsewhere(token, &node, result, now_ms, out);
             }
             NetEvent::Loaded { origin, result } => self.loaded(origin, result, now_ms, out),
+            NetEvent::Transferred { node, bytes, elapsed_us } => {
+                self.transferred(&node, bytes, elapsed_us);
+            }
             NetEvent::Resolved { node, at, section } => {
                 let address = at.to_string();
                 out.push(Action::Net(NetAction::Connect { node, address, section }));
