@@ -130,7 +130,7 @@ impl NodeState {
         loading.is_brought = true;
         if import.seal.is_none() {
             let waiters = std::mem::take(&mut loading.waiters);
-            return super::fetch::answer_all(waiters, &Ok(ReplyBody::Done), out);
+            return super::search::answer_all(waiters, &Ok(ReplyBody::Done), out);
         }
         let sealed = self.seal_import(origin, &import, now_ms, out);
         self.end_load(origin, sealed, now_ms, out);

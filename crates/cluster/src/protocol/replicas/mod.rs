@@ -19,6 +19,7 @@ mod import;
 mod invalidate;
 mod listings;
 mod replace;
+mod search;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,322 @@
+//! Search for objects of other nodes: which node has one, and who waits for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_net::frame::Opened;
+use farrow_store::{ObjectId, SpillHead, Target};
+use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
+
+use super::transfers::{FetchKey, FetchWaiter, Opening};
+use crate::net::query::{Brought, NetQuery};
+use crate::net::{NetAction, NetFault};
+use crate::protocol::Action;
+use crate::protocol::action::answer_to;
+use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
+use crate::protocol::convert::limit;
+use crate::protocol::state::NodeState;
+
+/// Limit of objects that are searched or fetched at a time.
+const FETCHES_MAX: usize = 1024;
+
+/// Limit of clients that wait for them.
+const WAITERS_MAX: usize = 16_384;
+
+/// Pause before a home that recalled an object is asked whether it still has it.
+const CALLED_IN_PAUSE_MS: u64 = 5;
+
+/// Pause before a busy home is asked again.
+const BUSY_PAUSE_MS: u64 = 50;
+
+/// An object of this node that replicates one of another node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LocalReplica {
+    Whole(ObjectId),
+    Part(ObjectId),
+}
+
+pub(super) fn fetched(found: Option<LocalReplica>) -> ReplyBody {
+    match found {
+        None => ReplyBody::Fetched(None),
+        Some(LocalReplica::Whole(id)) => ReplyBody::Fetched(Some((id.hi, id.lo))),
+        Some(LocalReplica::Part(id)) => ReplyBody::FetchedPart((id.hi, id.lo)),
+    }
+}
+
+impl NodeState {
+    /// Finds an object in memory that cannot be mapped, and fetches it. Returns `None` if the
+    /// answer follows later.
+    pub(in crate::protocol) fn fetch(
+        &mut self,
+        waiter: FetchWaiter,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if let Some(known) = self.known_by_net(&waiter.key, now_ms) {
+            return Ok(Some(fetched(known)));
+        }
+        limit(
+            "clients that wait for objects of other nodes",
+            self.replicas.waiting() + 1,
+            WAITERS_MAX,
+        )?;
+        let mut openings = self.replicas.openings.values_mut();
+        if let Some(opening) = openings.find(|one| one.key == waiter.key && one.import.is_none()) {
+            opening.late.push(waiter);
+            return Ok(None);
+        }
+        let under_way = self.replicas.openings.len() + self.replicas.loading.len();
+        limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
+        self.begin_opening(waiter.key.clone(), vec![waiter], now_ms, out);
+        Ok(None)
+    }
+
+    /// The result that needs no other node: a replica of the object or part, or that no node can
+    /// have it. `None`: other nodes must be asked.
+    fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<LocalReplica>> {
+        // Without the lease, objects of replicas may be deleted: clients do not use replicas then.
+        let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        let whole = match &key.wish {
+            NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
+            NetQuery::Name(full) => self.named_replica(full),
+            NetQuery::List { .. } | NetQuery::Find { .. } => None,
+        };
+        let part = || {
+            let part = key.extent.part()?;
+            let origin = match &key.wish {
+                NetQuery::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
+                _ => *self.replicas.named_parts.get(key)?,
+            };
+            self.replica_of(origin, Some(part))
+        };
+        let known = whole.map(LocalReplica::Whole).or_else(|| part().map(LocalReplica::Part));
+        known
+            .filter(|_| is_current)
+            .map(Some)
+            .or_else(|| self.nodes_with(&key.wish).is_empty().then_some(None))
+    }
+
+    /// Nodes that may have an object.
+    fn nodes_with(&self, wish: &NetQuery) -> Vec<String> {
+        match wish {
+            NetQuery::Id(hi, _) => self.cluster.net_node_of(*hi).into_iter().collect(),
+            _ => self.cluster.net_nodes(),
+        }
+    }
+
+    fn begin_opening(
+        &mut self,
+        key: FetchKey,
+        waiters: Vec<FetchWaiter>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let token = self.replicas.token();
+        let nodes = self.nodes_with(&key.wish);
+        let first = match &key.wish {
+            NetQuery::Name(full) => {
+                let search = NameSearch { full, nodes: &nodes, by: HintFor::Opening(token) };
+                self.cluster.ask_first(&self.home, search, out)
+            }
+            _ => AskFirst::All,
+        };
+        let lost_ms = now_ms.saturating_add(self.cluster.net_patience_ms());
+        let mut opening = Opening::new(key, waiters, [], now_ms, lost_ms);
+        opening.rest = nodes.into_iter().collect();
+        opening.is_hint_awaited = first == AskFirst::Authority;
+        self.replicas.openings.insert(token, opening);
+        match first {
+            AskFirst::All => self.open_at_hint(token, None, now_ms, out),
+            AskFirst::Node(node) => self.open_at_hint(token, Some(node), now_ms, out),
+            AskFirst::Authority => {}
+        }
+    }
+
+    /// Opens an object at the hinted node, or without a hint at all that are left.
+    pub(in crate::protocol) fn open_at_hint(
+        &mut self,
+        token: u64,
+        hint: Option<String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(opening) = self.replicas.openings.get_mut(&token) else { return };
+        opening.is_hint_awaited = false;
+        let nodes = match hint.and_then(|node| opening.rest.take(&node)) {
+            Some(node) => BTreeSet::from([node]),
+            None => std::mem::take(&mut opening.rest),
+        };
+        for node in &nodes {
+            out.push(opening.key.open_at(token, node.clone()));
+        }
+        opening.left.extend(nodes);
+        self.settle_opening(token, now_ms, out);
+    }
+
+    /// Fetches again for clients for which the answers of other nodes are too old.
+    pub(super) fn fetch_anew(
+        &mut self,
+        waiters: Vec<FetchWaiter>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
+        for waiter in waiters {
+            by_key.entry(waiter.key.clone()).or_default().push(waiter);
+        }
+        for (key, waiters) in by_key {
+            if let Some(known) = self.known_by_net(&key, now_ms) {
+                answer_all(waiters, &Ok(fetched(known)), out);
+                continue;
+            }
+            let mut openings = self.replicas.openings.values_mut();
+            match openings.find(|one| one.key == key && one.import.is_none()) {
+                Some(opening) => opening.late.extend(waiters),
+                None => self.begin_opening(key, waiters, now_ms, out),
+            }
+        }
+    }
+
+    /// The replica of an object, or of a part of it, if it still exists.
+    pub(super) fn replica_of(&self, origin: ObjectId, part: Option<&PartSpec>) -> Option<ObjectId> {
+        let local = self.replicas.by_origin.get(&(origin, part.cloned()))?.local;
+        self.home.find(Target::Id(local)).is_ok().then_some(local)
+    }
+
+    fn named_replica(&self, full: &str) -> Option<ObjectId> {
+        let entry = self.home.find(Target::Name(full)).ok()?;
+        entry.is_replica.then_some(entry.id)
+    }
+
+    pub(super) fn opened_elsewhere(
+        &mut self,
+        token: u64,
+        node: &str,
+        result: Result<(u64, Opened), NetFault>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if self.page_came(token, node, &result, out) {
+            return;
+        }
+        let opening = self.replicas.openings.get(&token);
+        let is_import = opening.is_some_and(|opening| opening.import.is_some());
+        let region = match is_import {
+            true => self.cluster.region_offered_by(node).filter(|_| self.cluster.is_peer(node)),
+            false => self.cluster.net_region_of(node),
+        };
+        let unreachable = self.cluster.unreachable_by_net(node);
+        let is_lost = matches!(result, Err(NetFault::Lost(_)));
+        let is_mapped = self.cluster.is_mapped(node) && !is_import;
+        let is_without_net = region.is_none() && self.cluster.is_peer(node);
+        if is_lost && is_import {
+            let has_net = self.replicas.kind().is_some();
+            self.cluster.find_for_import(node, has_net, now_ms);
+        } else if is_lost {
+            self.cluster.find_by_net_again(node, now_ms);
+        }
+        let Some(opening) = self.replicas.openings.get_mut(&token) else {
+            if let Ok((hold, _)) = result {
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+            }
+            return;
+        };
+        opening.left.remove(node);
+        let is_outdated = opening.outdated.remove(node);
+        let what = opening.key.wish.to_string();
+        match result {
+            Ok((hold, _)) if is_outdated && region.is_some() => {
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+            }
+            Ok((hold, opened)) => {
+                let Some(region) = region else {
+                    // The node was lost meanwhile: its answer may be outdated.
+                    out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                    let lost = NetFault::Lost("it was lost meanwhile".to_owned());
+                    opening.fault.get_or_insert(unreachable(lost, &what));
+                    return self.settle_opening(token, now_ms, out);
+                };
+                let decoded = Brought::decode(&opened.entry);
+                let is_of_it = |head: &SpillHead| head.id.hi == region;
+                match decoded {
+                    Ok((_, head)) if opening.gone.contains(&head.id) => {
+                        // The next answer is newer than the notice.
+                        opening.gone.remove(&head.id);
+                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        // After the pause either all nodes find it, or none does.
+                        opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+                    }
+                    Ok((brought, head)) if is_of_it(&head) => {
+                        let Some(opening) = self.replicas.openings.remove(&token) else { return };
+                        if opening.key.extent == Extent::Metadata {
+                            out.push(Action::Net(NetAction::Release {
+                                node: node.to_owned(),
+                                hold,
+                            }));
+                            let waiters = opening.waiters.into_iter().chain(opening.late);
+                            return answer_all(
+                                waiters,
+                                &Ok(ReplyBody::Metadata(brought.metadata)),
+                                out,
+                            );
+                        }
+                        let found = (node.to_owned(), hold, opened, brought, head);
+                        return self.begin_load(opening, found, now_ms, out);
+                    }
+                    other => {
+                        let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
+                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        let text =
+                            format!("invalid description of object {what} from node {node}: {why}");
+                        opening.fault.get_or_insert(WireError::Damaged(text));
+                    }
+                }
+            }
+            Err(NetFault::NotFound) => {}
+            // The client finds the objects of a mapped node by loads.
+            Err(NetFault::Lost(_)) if is_mapped => {}
+            Err(NetFault::Lost(why)) if is_without_net => {
+                opening.fault.get_or_insert(unreachable(NetFault::Other(why), &what));
+            }
+            Err(NetFault::Busy(_) | NetFault::Lost(_))
+                if now_ms < opening.deadline_ms && (!is_lost || now_ms < opening.lost_ms) =>
+            {
+                opening.again.insert(node.to_owned(), now_ms + BUSY_PAUSE_MS);
+            }
+            Err(fault) => {
+                opening.fault.get_or_insert(unreachable(fault, &what));
+            }
+        }
+        self.settle_opening(token, now_ms, out);
+    }
+
+    /// Answers the clients that wait for an object if no node is left that may have it.
+    pub(super) fn settle_opening(&mut self, token: u64, now_ms: u64, out: &mut Vec<Action>) {
+        let openings = &mut self.replicas.openings;
+        let Some(opening) = openings.get(&token) else { return };
+        if !opening.left.is_empty() || !opening.again.is_empty() || opening.is_hint_awaited {
+            return;
+        }
+        if !opening.rest.is_empty() {
+            return self.open_at_hint(token, None, now_ms, out);
+        }
+        if let Some(opening) = openings.remove(&token) {
+            let Opening { waiters, late, fault, .. } = opening;
+            match fault {
+                Some(fault) => answer_all(waiters.into_iter().chain(late), &Err(fault), out),
+                None => {
+                    answer_all(waiters, &Ok(fetched(None)), out);
+                    self.fetch_anew(late, now_ms, out);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn answer_all(
+    waiters: impl IntoIterator<Item = FetchWaiter>,
+    result: &Result<ReplyBody, WireError>,
+    out: &mut Vec<Action>,
+) {
+    out.extend(waiters.into_iter().map(|one| answer_to(one.session, one.seq, result.clone())));
+}
