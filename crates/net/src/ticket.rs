@@ -23,6 +23,16 @@ pub const TICKETS_PER_MEMBER_MAX: usize = 64;
 pub struct Ticket([u8; TICKET_BYTES]);
 
 impl Ticket {
+    /// A ticket of random bytes.
+    ///
+    /// # Errors
+    /// [`TicketError::NoRandom`].
+    pub fn random() -> Result<Self, TicketError> {
+        let mut bytes = [0; TICKET_BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| TicketError::NoRandom(error.to_string()))?;
+        Ok(Self(bytes))
+    }
+
     /// A ticket from received bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; TICKET_BYTES]) -> Self {
@@ -95,10 +105,9 @@ impl Tickets {
         if waiting >= TICKETS_PER_MEMBER_MAX {
             return Err(TicketError::TooMany { member: member.clone(), waiting });
         }
-        let mut bytes = [0; TICKET_BYTES];
-        getrandom::fill(&mut bytes).map_err(|error| TicketError::NoRandom(error.to_string()))?;
-        self.issued.insert(Ticket(bytes), (member.clone(), now_ms));
-        Ok(Ticket(bytes))
+        let ticket = Ticket::random()?;
+        self.issued.insert(ticket, (member.clone(), now_ms));
+        Ok(ticket)
     }
 
     /// Redeems a ticket, which becomes invalid even on failure. With TLS, `certificate` is the

@@ -4,11 +4,14 @@
 //! The event loop decides ([`crate::protocol::replicas`]). Blocking calls run on threads of this
 //! module, and their results return as [`NetEvent`].
 
+pub(crate) mod broadcast;
 mod events;
+mod interests;
 pub(crate) mod listing;
 mod part;
 mod pool;
 pub(crate) mod query;
+mod serving;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +35,10 @@ use farrow_wire::PartSpec;
 
 use crate::endpoint;
 pub use events::{NetAction, NetEvent, NetFault};
+pub(crate) use interests::Interests;
 use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
-pub(crate) use source::{Interests, Rules};
+pub(crate) use source::Rules;
 
 /// Most threads for one node that open objects, and that transfer them. Each works on one object at
 /// a time.

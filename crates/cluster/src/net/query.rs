@@ -2,9 +2,12 @@
 
 use std::fmt;
 
+use farrow_membership::NODE_NAME_CHARS_MAX;
 use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, SpillHead};
 use farrow_wire::WireTarget;
 use serde::{Deserialize, Serialize};
+
+use super::broadcast::ReplicaKey;
 
 /// The object of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,6 +30,21 @@ pub(crate) enum NetQuery {
         /// Names are those in the namespace.
         targets: Vec<WireTarget>,
     },
+    /// No object: which node sends the object of this hold? An earlier version rejects the query.
+    Sender {
+        hold: u64,
+        /// The node that was named before and did not send it.
+        failed: Option<String>,
+    },
+    /// No object: the replica of the object of this hold is complete, and is served by this key.
+    Complete { hold: u64, key: ReplicaKey },
+    /// A replica of an object of a third node.
+    Replica {
+        /// The id of the object.
+        hi: u64,
+        lo: u64,
+        key: ReplicaKey,
+    },
 }
 
 impl fmt::Display for NetQuery {
@@ -36,6 +54,11 @@ impl fmt::Display for NetQuery {
             Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
             Self::List { prefix, .. } => write!(f, "{prefix:?}*"),
             Self::Find { targets, .. } => write!(f, "{} objects", targets.len()),
+            Self::Sender { hold, .. } => write!(f, "a sender for hold {hold}"),
+            Self::Complete { hold, .. } => write!(f, "the replica of hold {hold}"),
+            Self::Replica { hi, lo, .. } => {
+                write!(f, "the replica of {}", farrow_store::ObjectId { hi: *hi, lo: *lo })
+            }
         }
     }
 }
@@ -69,6 +92,9 @@ impl NetQuery {
                     true => Err(format!("{longest} B of a name, {} B behind", rest.len())),
                     false => Ok(wish),
                 }
+            }
+            Self::Sender { failed: Some(node), .. } if node.len() > NODE_NAME_CHARS_MAX => {
+                Err(format!("a node name of {} B, at most {NODE_NAME_CHARS_MAX}", node.len()))
             }
             _ if !rest.is_empty() => Err(format!("{} B after a query", rest.len())),
             _ => Ok(wish),
@@ -153,6 +179,10 @@ mod tests {
             NetQuery::Id(1, u64::MAX),
             list("p".into()),
             find("f".into()),
+            NetQuery::Sender { hold: 7, failed: None },
+            NetQuery::Sender { hold: 7, failed: Some("b".into()) },
+            NetQuery::Complete { hold: u64::MAX, key: ReplicaKey([9; 32]) },
+            NetQuery::Replica { hi: 1, lo: 2, key: ReplicaKey([0; 32]) },
         ] {
             assert_eq!(NetQuery::decode(&wish.encode()), Ok(wish));
         }
@@ -160,8 +190,18 @@ mod tests {
         let behind = [NetQuery::Id(1, 2).encode(), vec![0]].concat();
         let long_prefix = list("x".repeat(256)).encode();
         let long_find = find("x".repeat(256)).encode();
+        let long_node = NetQuery::Sender { hold: 1, failed: Some("x".repeat(64)) }.encode();
         let behind_find = [find("f".into()).encode(), vec![0]].concat();
-        for bytes in [&long[..], &behind, &long_prefix, &long_find, &behind_find, &[], &[9, 9, 9]] {
+        for bytes in [
+            &long[..],
+            &behind,
+            &long_prefix,
+            &long_find,
+            &long_node,
+            &behind_find,
+            &[],
+            &[9, 9, 9],
+        ] {
             assert!(NetQuery::decode(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
 use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
@@ -22,6 +23,7 @@ use farrow_store::{
     Whereabouts, own_name,
 };
 
+use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
 use super::query::{Brought, NetQuery};
 use super::{NetEvent, Teller, listing};
 use crate::protocol::node_key;
@@ -43,62 +45,24 @@ pub(crate) struct Rules {
     pub(crate) namespaces: BTreeMap<u16, String>,
 }
 
-/// The members that may have replicas of this node's objects.
-pub(crate) trait Interests: Send + Sync {
-    /// Returns the members that may have a replica, and forgets them.
-    fn take(&self, object: ObjectId) -> BTreeSet<MemberLife>;
-
-    /// Prevents opens of an object until each close is undone. Returns the members that may have a
-    /// replica.
-    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife>;
-
-    /// Undoes a [`Interests::close`].
-    fn reopen(&self, object: ObjectId);
-
-    /// Whether any member may have a replica.
-    fn is_any(&self, object: ObjectId) -> bool;
-}
-
-impl Interests for RegionSource {
-    fn take(&self, object: ObjectId) -> BTreeSet<MemberLife> {
-        lock(&self.state).interests.remove(&object.lo).unwrap_or_default()
-    }
-
-    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife> {
-        let mut state = lock(&self.state);
-        *state.closed.entry(object.lo).or_default() += 1;
-        state.interests.remove(&object.lo).unwrap_or_default()
-    }
-
-    fn reopen(&self, object: ObjectId) {
-        let mut state = lock(&self.state);
-        if let Some(count) = state.closed.get_mut(&object.lo) {
-            *count -= 1;
-            if *count == 0 {
-                state.closed.remove(&object.lo);
-            }
-        }
-    }
-
-    fn is_any(&self, object: ObjectId) -> bool {
-        lock(&self.state).interests.contains_key(&object.lo)
-    }
-}
-
 /// An object that a member reads.
-struct Reading {
-    _held: Held,
+pub(super) struct Reading {
+    pub(super) held: Held,
     /// Its blocks in the data section.
-    blocks: Vec<Span>,
+    pub(super) blocks: Vec<Span>,
 }
 
 #[derive(Default)]
-struct ServedState {
-    readings: BTreeMap<(MemberLife, HoldId), Arc<Reading>>,
+pub(super) struct ServedState {
+    pub(super) readings: BTreeMap<ReaderId, Arc<Reading>>,
     /// Members that may have a replica, by the low half of the object's id.
-    interests: BTreeMap<u64, BTreeSet<MemberLife>>,
+    pub(super) interests: BTreeMap<u64, BTreeSet<MemberLife>>,
+    /// Which node sends which large object.
+    pub(super) broadcasts: Broadcasts,
+    /// Replicas of this node that others may read: the local object, and the key.
+    pub(super) replicas: BTreeMap<ObjectId, (ObjectId, ReplicaKey)>,
     /// Objects that are being deleted, with the number of deletes.
-    closed: BTreeMap<u64, usize>,
+    pub(super) closed: BTreeMap<u64, usize>,
     /// The life of each member's daemon, from its last request.
     lives: BTreeMap<MemberLife, u64>,
     /// Spilled objects that are wanted, and when the event loop was asked for them.
@@ -108,15 +72,17 @@ struct ServedState {
 /// See the module documentation.
 pub(crate) struct RegionSource {
     map: Arc<FileMap>,
-    region: Arc<Region>,
-    reader: Reader,
+    pub(super) region: Arc<Region>,
+    pub(super) reader: Reader,
     holds: Mutex<Option<Arc<HoldTable>>>,
-    rules: Arc<RwLock<Rules>>,
-    state: Mutex<ServedState>,
+    pub(super) rules: Arc<RwLock<Rules>>,
+    pub(super) state: Mutex<ServedState>,
     teller: Teller,
+    /// Bytes that other nodes read of objects of this node, and of replicas.
+    pub(super) served: [AtomicU64; 2],
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -140,6 +106,7 @@ impl RegionSource {
             rules,
             state: Mutex::default(),
             teller,
+            served: [const { AtomicU64::new(0) }; 2],
         }))
     }
 
@@ -160,6 +127,7 @@ impl RegionSource {
         let mut state = lock(&self.state);
         if state.lives.insert(member.clone(), life).is_some_and(|earlier| earlier != life) {
             state.readings.retain(|(of, _), _| of != member);
+            state.broadcasts.forget(member);
         }
     }
 
@@ -168,6 +136,7 @@ impl RegionSource {
         let mut state = lock(&self.state);
         state.lives.remove(member);
         state.readings.retain(|(of, _), _| of != member);
+        state.broadcasts.forget(member);
         state.interests.retain(|_, members| {
             members.remove(member);
             !members.is_empty()
@@ -193,7 +162,7 @@ impl RegionSource {
         Err(SourceRefusal::new(ErrorCode::Denied, text))
     }
 
-    fn namespace(&self, number: NamespaceId) -> Option<String> {
+    pub(super) fn namespace(&self, number: NamespaceId) -> Option<String> {
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         match number {
             NamespaceId::DEFAULT => Some(String::new()),
@@ -248,11 +217,17 @@ impl RegionSource {
         Ok(Listing { items, next: None })
     }
 
+    /// The slots by which objects are held for other nodes.
+    pub(super) fn hold_table(&self) -> Result<Arc<HoldTable>, SourceRefusal> {
+        let holds = lock(&self.holds).clone();
+        let none = || SourceRefusal::new(ErrorCode::Busy, "the node has no slot for other nodes");
+        holds.ok_or_else(none)
+    }
+
     /// Records the member and holds the requested object.
     fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
-        let holds = lock(&self.holds).clone();
         let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
-        let holds = holds.ok_or_else(|| busy("the node has no slot for other nodes".into()))?;
+        let holds = self.hold_table()?;
         let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no object {wish}"));
         let other = |error: farrow_store::StoreError| {
             SourceRefusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
@@ -270,7 +245,7 @@ impl RegionSource {
         let target = match wish {
             NetQuery::Name(full) => Target::Name(own_name(full)),
             NetQuery::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
-            NetQuery::List { .. } | NetQuery::Find { .. } => return Err(missing()),
+            _ => return Err(missing()),
         };
         let Some(entry) = reader.lookup(target).map_err(other)? else {
             match reader.whereabouts(target).map_err(other)? {
@@ -309,7 +284,7 @@ impl RegionSource {
     }
 
     /// A span of the region as a span of its data section.
-    fn in_section(&self, span: Span) -> Option<Span> {
+    pub(super) fn in_section(&self, span: Span) -> Option<Span> {
         let start = span.offset.0.checked_sub(self.region.geometry().control.0)?;
         Some(Span::new(Offset(start), span.length))
     }
@@ -392,7 +367,13 @@ impl Source for RegionSource {
             NetQuery::Find { namespace, targets } => {
                 return self.list(member, namespace, |reader| self.find(reader, targets));
             }
-            NetQuery::Name(_) | NetQuery::Id(..) => {}
+            NetQuery::Sender { hold, failed } => {
+                return self.choose_sender((member.clone(), HoldId(*hold)), failed.as_deref());
+            }
+            NetQuery::Complete { hold, key } => {
+                return self.note_complete(&(member.clone(), HoldId(*hold)), *key);
+            }
+            NetQuery::Name(_) | NetQuery::Id(..) | NetQuery::Replica { .. } => {}
         }
         let of_member = |state: &ServedState| {
             let first = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
@@ -410,9 +391,17 @@ impl Source for RegionSource {
             let text = format!("{member} reads {count} objects, at most {HOLDS_PER_MEMBER_MAX}");
             return Err(SourceRefusal::new(ErrorCode::Busy, text));
         }
-        let held = self.hold(member, &wish)?;
-        let (opened, blocks) = self.describe(&held)?;
-        let reading = Arc::new(Reading { _held: held, blocks });
+        let (held, opened, blocks) = match &wish {
+            NetQuery::Replica { hi, lo, key } => {
+                self.open_replica(ObjectId { hi: *hi, lo: *lo }, key)?
+            }
+            _ => {
+                let held = self.hold(member, &wish)?;
+                let (opened, blocks) = self.describe(&held)?;
+                (held, opened, blocks)
+            }
+        };
+        let reading = Arc::new(Reading { held, blocks });
         lock(&self.state).readings.insert((member.clone(), hold), reading);
         Ok(opened)
     }
@@ -433,11 +422,23 @@ impl Source for RegionSource {
             let text = format!("{range} does not lie in a block of the object of hold {}", hold.0);
             return Err(SourceRefusal::new(ErrorCode::NotHeld, text));
         }
+        let bytes = ranges.iter().map(|range| range.length.0).sum();
+        let [own, replicas] = &self.served;
+        let served = if reading.held.entry().is_replica { replicas } else { own };
+        served.fetch_add(bytes, Ordering::Relaxed);
         Ok(Box::new(reading))
     }
 
     fn release(&self, member: &MemberLife, hold: HoldId) {
-        lock(&self.state).readings.remove(&(member.clone(), hold));
+        let reader = (member.clone(), hold);
+        let mut state = lock(&self.state);
+        let reading = state.readings.remove(&reader);
+        if let Some(reading) = &reading {
+            state.broadcasts.ended(reading.held.entry().id.lo, &reader);
+        }
+        // The end of a hold writes to the region.
+        drop(state);
+        drop(reading);
     }
 
     fn gone_seen(&self, member: &MemberLife, object: u64) {

@@ -81,6 +81,7 @@ impl NodeState {
             lease_left_ms: cluster.membership.lease_left_ms(now_ms),
             lines: lines.collect(),
             fetched: self.replicas.fetched(),
+            served: self.replicas.served(),
         })
     }
 }

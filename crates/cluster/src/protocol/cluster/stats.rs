@@ -14,4 +14,6 @@ pub struct ClusterStats {
     pub lines: Vec<(String, [u64; 2])>,
     /// Number of objects fetched from other nodes, and their bytes in memory.
     pub fetched: [u64; 2],
+    /// Bytes that other nodes fetched of objects of this node, and of its replicas.
+    pub served: [u64; 2],
 }

@@ -9,6 +9,7 @@ use farrow_store::{
 use farrow_wire::{Extent, WireError};
 
 use super::search::{LocalReplica, answer_all, fetched};
+use super::senders::FetchSender;
 use super::state::{Replica, Replicas};
 use super::transfers::{FetchKey, Fetching, Opening, ROOM_MS_MAX};
 use crate::net::query::{Brought, NetQuery};
@@ -77,6 +78,8 @@ impl NodeState {
             head,
             brought,
             opened,
+            blocks: Vec::new(),
+            sender: FetchSender::default(),
             part,
             part_of,
             name,
@@ -129,9 +132,8 @@ impl NodeState {
             let written = written.map_err(|error| NetFault::Other(error.to_string()));
             return self.loaded(origin, written, now_ms, out);
         }
-        let pieces = from.iter().copied().zip(blocks.iter().map(|block| block.offset)).collect();
-        let (node, hold) = (loading.node.clone(), loading.hold);
-        out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+        loading.blocks = blocks;
+        self.begin_transfer(origin, now_ms, out);
     }
 
     fn write_blocks(&self, blocks: &[Span], mut bytes: &[u8]) -> Result<(), StoreError> {
@@ -224,8 +226,14 @@ impl NodeState {
     /// Forgets evicted replicas.
     fn sweep_replicas(&mut self) {
         let home = &self.home;
-        let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
-        by_origin.retain(|_, replica| home.find(Target::Id(replica.local)).is_ok());
+        let Replicas { by_origin, named_parts, port, .. } = &mut self.replicas;
+        by_origin.retain(|(origin, part), replica| {
+            let is_there = home.find(Target::Id(replica.local)).is_ok();
+            if let Some(port) = port.as_ref().filter(|_| !is_there && part.is_none()) {
+                port.interests.hide_replica(*origin);
+            }
+            is_there
+        });
         named_parts
             .retain(|key, origin| by_origin.contains_key(&(*origin, key.extent.part().cloned())));
     }
@@ -252,9 +260,13 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(loading) = self.replicas.loading.get(&origin) else {
+        if !self.replicas.loading.contains_key(&origin) {
             return self.abort_replica(origin);
-        };
+        }
+        if self.another_sender(origin, result.is_err(), out) {
+            return;
+        }
+        let Some(loading) = self.replicas.loading.get(&origin) else { return };
         let is_import = loading.import.is_some();
         // Without a lease the home may have forgotten this node already.
         let has_lease = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
@@ -289,6 +301,7 @@ impl NodeState {
                 self.sweep_replicas_sometimes();
                 self.replicas.fetched_total += 1;
                 self.replicas.fetched_bytes_total += bytes;
+                self.serve_to_others(origin, local, out);
                 self.end_load(origin, Ok(local), now_ms, out);
             }
             Err(error) => self.end_load(origin, Err(store_error(error)), now_ms, out),
@@ -354,8 +367,11 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Fetching { node, hold, waiters, later, part, import, .. } = loading;
-        out.push(Action::Net(NetAction::Release { node, hold }));
+        let Fetching { node, hold, waiters, later, part, import, sender, .. } = loading;
+        // The answer of the home to the notice about the replica releases it otherwise.
+        if sender != FetchSender::Done {
+            out.push(Action::Net(NetAction::Release { node, hold }));
+        }
         if let (Some(import), Ok(id), true) = (import, &result, waiters.is_empty()) {
             // Its client asks again.
             self.replicas.imported.insert((import.session, origin), *id);

@@ -58,7 +58,10 @@ impl NodeState {
 
     /// Drops the replica of an object, and those of parts of it.
     fn drop_replica(&mut self, origin: ObjectId) {
-        let Replicas { by_origin, named_parts, .. } = &mut self.replicas;
+        let Replicas { by_origin, named_parts, port, .. } = &mut self.replicas;
+        if let Some(port) = port {
+            port.interests.hide_replica(origin);
+        }
         let of_it = by_origin.range((origin, None)..).take_while(|((of, _), _)| *of == origin);
         let keys: Vec<_> = of_it.map(|(key, _)| key.clone()).collect();
         named_parts.retain(|_, of| *of != origin || keys.is_empty());

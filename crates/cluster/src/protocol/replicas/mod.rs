@@ -20,6 +20,7 @@ mod invalidate;
 mod listings;
 mod replace;
 mod search;
+mod senders;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -122,6 +123,7 @@ impl NodeState {
             }
             self.settle_opening(token, now_ms, out);
         }
+        self.ask_for_senders_again(now_ms, out);
         let waiting = self.replicas.loading.iter().filter(|(_, one)| !one.is_on_its_way);
         for origin in waiting.map(|(origin, _)| *origin).collect::<Vec<_>>() {
             self.load_replica(origin, now_ms, out);

@@ -78,7 +78,7 @@ impl NodeState {
         let whole = match &key.wish {
             NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             NetQuery::Name(full) => self.named_replica(full),
-            NetQuery::List { .. } | NetQuery::Find { .. } => None,
+            _ => None,
         };
         let part = || {
             let part = key.extent.part()?;
@@ -197,6 +197,9 @@ impl NodeState {
     ) {
         if self.page_came(token, node, &result, out) {
             return;
+        }
+        if let Some(asked) = self.replicas.senders.remove(&token) {
+            return self.sender_event(asked, node, (token, result), now_ms, out);
         }
         let opening = self.replicas.openings.get(&token);
         let is_import = opening.is_some_and(|opening| opening.import.is_some());

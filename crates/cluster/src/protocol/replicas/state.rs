@@ -8,6 +8,7 @@ use farrow_memory::Length;
 use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
+use super::senders::SenderQuestion;
 use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
@@ -44,6 +45,8 @@ pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) next: u64,
     pub(in crate::protocol) openings: BTreeMap<u64, Opening>,
     pub(in crate::protocol) loading: BTreeMap<ObjectId, Fetching>,
+    /// Questions about senders of large objects.
+    pub(in crate::protocol) senders: BTreeMap<u64, SenderQuestion>,
     /// Objects that were imported between two requests of their clients.
     pub(in crate::protocol) imported: BTreeMap<(SessionId, ObjectId), ObjectId>,
     /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
@@ -90,6 +93,11 @@ impl Replicas {
     /// Number of objects fetched since the start, and their bytes.
     pub(in crate::protocol) fn fetched(&self) -> [u64; 2] {
         [self.fetched_total, self.fetched_bytes_total]
+    }
+
+    /// Bytes that other nodes read of objects of this node, and of its replicas.
+    pub(in crate::protocol) fn served(&self) -> [u64; 2] {
+        self.port.as_ref().map(|port| port.interests.served()).unwrap_or_default()
     }
 
     pub(in crate::protocol) fn token(&mut self) -> u64 {
@@ -164,6 +172,7 @@ impl Replicas {
             openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
+        let senders = self.loading.values().filter_map(|one| one.sender.ask_again_at_ms());
         let leaving = self.leaving.values().flat_map(BTreeMap::values);
         let leaving = leaving.filter_map(|last| last.again_at_ms);
         let waiters = self.openings.values().flat_map(|one| [&one.waiters, &one.late]);
@@ -172,7 +181,7 @@ impl Replicas {
             .flatten();
         let indebted = self.indebted.iter().map(|one| one.until_ms);
         let waiting = waiters.map(|one| one.until_ms).chain(indebted);
-        openings.chain(loading).chain(leaving).chain(waiting).min()
+        openings.chain(loading).chain(senders).chain(leaving).chain(waiting).min()
     }
 }
 

@@ -1,5 +1,11 @@
 //! Answers of other nodes that come late: to an earlier notice, or from an earlier life. Two nodes
 //! of one cluster; the test is their network.
+//!
+//! * `costs`: what nodes measure of each other.
+//! * `senders`: from which node a large object is fetched.
+
+mod costs;
+mod senders;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -18,6 +24,7 @@ use farrow_wire::{
 
 use super::withdrawals::EVERYTHING;
 use super::{FetchKey, FetchWaiter};
+use crate::net::broadcast::ReplicaKey;
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{Interests, NetAction, NetEvent, NetFault};
 use crate::protocol::cluster::{
@@ -28,10 +35,11 @@ use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, node_key,
 };
 
-const NAMES: [&str; 2] = ["a", "b"];
+const NAMES: [&str; 3] = ["a", "b", "c"];
 const INCARNATION: u64 = 5;
 const ROUND_MS: u64 = 10;
 const CLIENT: SessionId = SessionId(1);
+const KEY: ReplicaKey = ReplicaKey([7; 32]);
 
 /// No member has opened anything.
 struct NoInterests;
@@ -49,6 +57,16 @@ impl Interests for NoInterests {
 
     fn is_any(&self, _: ObjectId) -> bool {
         false
+    }
+
+    fn serve_replica(&self, _: ObjectId, _: ObjectId) -> Option<ReplicaKey> {
+        Some(KEY)
+    }
+
+    fn hide_replica(&self, _: ObjectId) {}
+
+    fn served(&self) -> [u64; 2] {
+        [0; 2]
     }
 }
 
@@ -84,6 +102,16 @@ impl Interests for CountedCloses {
     fn is_any(&self, _: ObjectId) -> bool {
         false
     }
+
+    fn serve_replica(&self, _: ObjectId, _: ObjectId) -> Option<ReplicaKey> {
+        Some(KEY)
+    }
+
+    fn hide_replica(&self, _: ObjectId) {}
+
+    fn served(&self) -> [u64; 2] {
+        [0; 2]
+    }
 }
 
 enum Message {
@@ -92,17 +120,18 @@ enum Message {
     Answer(u64, Vec<u8>),
 }
 
-/// Two nodes that read each other's objects by network.
+/// Nodes that read each other's objects by network; two, where a test says nothing else.
 struct Pair {
-    nodes: [NodeState; 2],
+    nodes: Vec<NodeState>,
     now_ms: u64,
-    messages: VecDeque<(usize, Message)>,
-    /// Questions of the other node that are not answered: their number here, and there.
-    asked: Vec<(u64, u64)>,
+    /// Messages by receiver and sender.
+    messages: VecDeque<(usize, usize, Message)>,
+    /// The asking node of each question, and its number there.
+    asked: Vec<(usize, u64)>,
 }
 
 fn node(number: usize) -> NodeState {
-    let mut options = RegionOptions::for_capacity(Length(256 << 10));
+    let mut options = RegionOptions::for_capacity(Length(32 << 20));
     (options.objects_max, options.clients_max) = (16, 4);
     let geometry = Layout::new(&options).unwrap().geometry;
     let fabric = Arc::new(ShmFabric::memfd("late-answers", geometry).unwrap());
@@ -117,7 +146,7 @@ fn node(number: usize) -> NodeState {
         name: NAMES[number].parse().unwrap(),
         address: number.to_string(),
         agreement: AgreementKind::Embedded,
-        seeds: (number == 1).then(|| "0".to_owned()).into_iter().collect(),
+        seeds: (number > 0).then(|| "0".to_owned()).into_iter().collect(),
         lease_ms: 1000,
         offer: Offer {
             host: "one machine".to_owned(),
@@ -137,12 +166,16 @@ fn node(number: usize) -> NodeState {
 
 impl Pair {
     fn new() -> Self {
-        let nodes = [node(0), node(1)];
+        Self::of(2)
+    }
+
+    fn of(count: usize) -> Self {
+        let nodes = (0..count).map(node).collect();
         let mut pair = Self { nodes, now_ms: 0, messages: VecDeque::new(), asked: Vec::new() };
         let is_ready =
-            |pair: &Self| pair.nodes.iter().all(|one| one.cluster.net_nodes().len() == 1);
+            |pair: &Self| pair.nodes.iter().all(|one| one.cluster.net_nodes().len() == count - 1);
         while !(is_ready(&pair) && pair.nodes.iter().all(|one| one.members().has_lease)) {
-            assert!(pair.now_ms < 60_000, "the two are no cluster after a minute");
+            assert!(pair.now_ms < 60_000, "they are no cluster after a minute");
             pair.round();
         }
         pair
@@ -151,19 +184,19 @@ impl Pair {
     fn round(&mut self) -> Vec<Action> {
         self.now_ms += ROUND_MS;
         let mut others = Vec::new();
-        for number in [0, 1] {
+        for number in 0..self.nodes.len() {
             let mut out = Vec::new();
             self.nodes[number].tick(self.now_ms, &mut out);
             others.extend(self.send(number, out));
         }
-        while let Some((to, message)) = self.messages.pop_front() {
+        while let Some((to, from, message)) = self.messages.pop_front() {
             let (now_ms, mut out) = (self.now_ms, Vec::new());
-            let from = (NAMES[1 - to], INCARNATION);
+            let (sender, from) = (from, (NAMES[from], INCARNATION));
             match message {
                 Message::ToPeer(body) => self.nodes[to].told(from, &body, now_ms, &mut out),
                 Message::Question(token, body) => {
                     let number = self.asked.len() as u64;
-                    self.asked.push((number, token));
+                    self.asked.push((sender, token));
                     self.nodes[to].on_request(number, from, &body, now_ms, &mut out);
                 }
                 Message::Answer(token, body) => {
@@ -175,27 +208,31 @@ impl Pair {
         others
     }
 
-    /// Queues messages to the other node, and returns the other actions.
+    /// Queues messages to other nodes, and returns the other actions.
     fn send(&mut self, by: usize, actions: Vec<Action>) -> Vec<Action> {
         let mut others = Vec::new();
         for action in actions {
-            let message = match action {
-                Action::Peer(PeerAction::Tell { body, .. }) => Message::ToPeer(body),
-                Action::Peer(PeerAction::Ask { token, body, .. }) => Message::Question(token, body),
+            let (to, message) = match action {
+                Action::Peer(PeerAction::Tell { address, body, .. }) => {
+                    (address.parse().unwrap(), Message::ToPeer(body))
+                }
+                Action::Peer(PeerAction::Ask { token, address, body, .. }) => {
+                    (address.parse().unwrap(), Message::Question(token, body))
+                }
                 Action::Peer(PeerAction::Map { node, .. }) => {
                     self.nodes[by].mapped(&node, Err("another machine".to_owned()));
                     continue;
                 }
                 Action::Peer(PeerAction::Answer { token: number, body }) => {
-                    let (_, token) = self.asked[number as usize];
-                    Message::Answer(token, body)
+                    let (asker, token) = self.asked[number as usize];
+                    (asker, Message::Answer(token, body))
                 }
                 other => {
                     others.push(other);
                     continue;
                 }
             };
-            self.messages.push_back((1 - by, message));
+            self.messages.push_back((to, by, message));
         }
         others
     }

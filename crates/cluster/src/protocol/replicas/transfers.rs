@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_memory::Span;
 use farrow_net::frame::Opened;
 use farrow_store::{ClientSlot, NamespaceId, ObjectId, SpillHead};
 use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
+use super::senders::FetchSender;
 use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
 use crate::protocol::action::Action;
@@ -120,6 +122,9 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) head: SpillHead,
     pub(in crate::protocol) brought: Brought,
     pub(in crate::protocol) opened: Opened,
+    /// Memory for its blocks, once it is on its way.
+    pub(in crate::protocol) blocks: Vec<Span>,
+    pub(in crate::protocol) sender: FetchSender,
     /// The part to fetch; `None`: the whole object.
     pub(in crate::protocol) part: Option<PartSpec>,
     /// The full name by which the part was found.
@@ -130,7 +135,7 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) waiters: Vec<FetchWaiter>,
     /// Clients that need another part of the object. One part is fetched at a time.
     pub(in crate::protocol) later: Vec<FetchWaiter>,
-    /// Whether the bytes are in transfer. Otherwise the object waits for room.
+    /// Whether the bytes are in transfer, or wait for a sender. Otherwise the object waits for room.
     pub(in crate::protocol) is_on_its_way: bool,
     /// Whether the bytes of an import are in memory, and only its client's next step is missing.
     pub(in crate::protocol) is_brought: bool,

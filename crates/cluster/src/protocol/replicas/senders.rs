@@ -1,0 +1,312 @@
+//! From which node the bytes of an object are fetched: small ones from their home, large ones from
+//! the node that the home names.
+//!
+//! The object stays held at its home, whoever sends it. If a sender fails in any way, or is too
+//! slow to begin, the home sends the object.
+
+use farrow_memory::{Length, Span};
+use farrow_net::frame::Opened;
+use farrow_store::ObjectId;
+
+use super::transfers::Fetching;
+use crate::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
+use crate::net::query::NetQuery;
+use crate::net::{NetAction, NetFault};
+use crate::protocol::Action;
+use crate::protocol::state::NodeState;
+
+/// Pause before the home is asked again for a sender.
+const ASK_AGAIN_MS: u64 = 20;
+
+/// A home that lets a reader wait for longer than its own limit, by this, is not asked again.
+const LATE_MS: u64 = 2_000;
+
+/// The sender of an object that is being fetched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::protocol) enum FetchSender {
+    /// The home, or none yet.
+    #[default]
+    Home,
+    /// The home is asked by this question. `None`: a sender has failed, so the home sends the object,
+    /// whatever it answers.
+    Asked { token: u64, until_ms: Option<u64> },
+    /// All senders are busy.
+    Waiting { again_at_ms: u64, until_ms: u64 },
+    /// The replica of a third node is being opened by this question.
+    Opening { token: u64 },
+    /// A third node, by its hold.
+    Member { node: String, hold: u64 },
+    /// The replica is sealed, and the home is told so.
+    Done,
+}
+
+impl FetchSender {
+    pub(super) fn ask_again_at_ms(&self) -> Option<u64> {
+        match self {
+            Self::Waiting { again_at_ms, .. } => Some(*again_at_ms),
+            _ => None,
+        }
+    }
+}
+
+/// A question about the sender of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) enum SenderQuestion {
+    /// To the home: which node sends it?
+    Which(ObjectId),
+    /// To that node: its replica.
+    Open(ObjectId),
+    /// To the home, whose hold ends with the answer: the replica here is complete.
+    Complete { hold: u64 },
+}
+
+/// Bytes of an object.
+fn bytes_of(loading: &Fetching) -> u64 {
+    loading.opened.blocks.iter().map(|block| block.length.0).fold(0, u64::saturating_add)
+}
+
+/// Whether other nodes may send an object, or have it sent by this one.
+fn is_broadcast(loading: &Fetching) -> bool {
+    loading.import.is_none() && loading.part.is_none() && bytes_of(loading) >= BROADCAST_BYTES_MIN
+}
+
+impl NodeState {
+    /// Begins the transfer of an object whose memory is taken.
+    pub(super) fn begin_transfer(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.get(&origin) else { return };
+        if !is_broadcast(loading) {
+            return self.transfer_from_home(origin, out);
+        }
+        let wait_ms = u64::try_from(wait_max(bytes_of(loading)).as_millis()).unwrap_or(u64::MAX);
+        let until_ms = now_ms.saturating_add(wait_ms).saturating_add(LATE_MS);
+        self.ask_for_sender(origin, until_ms, out);
+    }
+
+    fn transfer_from_home(&mut self, origin: ObjectId, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        loading.sender = FetchSender::Home;
+        let (node, hold) = (loading.node.clone(), loading.hold);
+        let pieces = pieces(&loading.opened.blocks, &loading.blocks);
+        out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+    }
+
+    /// Asks the home which node sends an object. After `until_ms` it is not asked again.
+    fn ask_for_sender(&mut self, origin: ObjectId, until_ms: u64, out: &mut Vec<Action>) {
+        self.ask_home(origin, (None, Some(until_ms)), out);
+    }
+
+    /// Tells the home that a node does not send an object. The home sends it then.
+    fn fall_back(&mut self, origin: ObjectId, failed: String, out: &mut Vec<Action>) {
+        self.ask_home(origin, (Some(failed), None), out);
+    }
+
+    fn ask_home(
+        &mut self,
+        origin: ObjectId,
+        (failed, until_ms): (Option<String>, Option<u64>),
+        out: &mut Vec<Action>,
+    ) {
+        let token = self.replicas.token();
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        loading.sender = FetchSender::Asked { token, until_ms };
+        let (node, hold) = (loading.node.clone(), loading.hold);
+        let want = NetQuery::Sender { hold, failed }.encode();
+        self.replicas.senders.insert(token, SenderQuestion::Which(origin));
+        out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
+    }
+
+    /// Asks again for objects whose senders were all busy.
+    pub(super) fn ask_for_senders_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let due = self.replicas.loading.iter().filter_map(|(origin, one)| match one.sender {
+            FetchSender::Waiting { again_at_ms, until_ms } if again_at_ms <= now_ms => {
+                Some((*origin, until_ms))
+            }
+            _ => None,
+        });
+        for (origin, until_ms) in due.collect::<Vec<_>>() {
+            if self.is_given_up(origin, now_ms, out) {
+                continue;
+            }
+            match now_ms < until_ms {
+                true => self.ask_for_sender(origin, until_ms, out),
+                false => self.transfer_from_home(origin, out),
+            }
+        }
+    }
+
+    /// Ends the fetch of an object that was recalled while no byte was on its way.
+    fn is_given_up(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) -> bool {
+        let is_gone = self.replicas.loading.get(&origin).is_none_or(|one| one.is_gone);
+        if is_gone {
+            if let Some(loading) = self.replicas.loading.get_mut(&origin) {
+                loading.sender = FetchSender::Home;
+            }
+            self.loaded(origin, Ok(()), now_ms, out);
+        }
+        is_gone
+    }
+
+    /// Handles the answer to a question about a sender.
+    pub(super) fn sender_event(
+        &mut self,
+        asked: SenderQuestion,
+        node: &str,
+        (token, result): (u64, Result<(u64, Opened), NetFault>),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        match asked {
+            SenderQuestion::Complete { hold } => {
+                release(node, &result, out);
+                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+            }
+            SenderQuestion::Which(origin) => {
+                // The query holds nothing.
+                release(node, &result, out);
+                let until_ms = match self.replicas.loading.get(&origin).map(|one| &one.sender) {
+                    Some(FetchSender::Asked { token: of, until_ms }) if *of == token => *until_ms,
+                    _ => return,
+                };
+                if !self.is_given_up(origin, now_ms, out) {
+                    let answer = result.ok().filter(|_| until_ms.is_some());
+                    let named = answer
+                        .and_then(|(_, opened)| postcard::from_bytes(&opened.entry).ok())
+                        // Also of an earlier version, which rejects the question.
+                        .unwrap_or(SenderAnswer::Home);
+                    self.sender_named(origin, (named, until_ms.unwrap_or(now_ms)), now_ms, out);
+                }
+            }
+            SenderQuestion::Open(origin) => {
+                let sender = self.replicas.loading.get(&origin).map(|one| &one.sender);
+                if sender != Some(&FetchSender::Opening { token }) {
+                    return release(node, &result, out);
+                }
+                if self.replicas.loading.get(&origin).is_some_and(|one| one.is_gone) {
+                    release(node, &result, out);
+                    self.is_given_up(origin, now_ms, out);
+                    return;
+                }
+                self.replica_opened(origin, node, result, out);
+            }
+        }
+    }
+
+    /// Handles the home's answer which node sends an object.
+    fn sender_named(
+        &mut self,
+        origin: ObjectId,
+        (named, until_ms): (SenderAnswer, u64),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        match named {
+            SenderAnswer::Wait => {
+                if let Some(loading) = self.replicas.loading.get_mut(&origin) {
+                    let again_at_ms = now_ms.saturating_add(ASK_AGAIN_MS);
+                    loading.sender = FetchSender::Waiting { again_at_ms, until_ms };
+                }
+            }
+            // This node reaches it by no network.
+            SenderAnswer::Member { name, .. } if self.cluster.net_region_of(&name).is_none() => {
+                self.fall_back(origin, name, out);
+            }
+            SenderAnswer::Member { name, key } => {
+                let token = self.replicas.token();
+                self.replicas.senders.insert(token, SenderQuestion::Open(origin));
+                if let Some(loading) = self.replicas.loading.get_mut(&origin) {
+                    loading.sender = FetchSender::Opening { token };
+                }
+                let want = NetQuery::Replica { hi: origin.hi, lo: origin.lo, key }.encode();
+                out.push(Action::Net(NetAction::Open { token, node: name, want, part: None }));
+            }
+            SenderAnswer::Home => self.transfer_from_home(origin, out),
+        }
+    }
+
+    /// Begins the transfer from a replica, if it has the same blocks as the object.
+    fn replica_opened(
+        &mut self,
+        origin: ObjectId,
+        node: &str,
+        result: Result<(u64, Opened), NetFault>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let id = (origin.hi, origin.lo);
+        let opened = result.as_ref().ok().filter(|(_, opened)| {
+            postcard::from_bytes(&opened.entry) == Ok(id)
+                && lengths(&opened.blocks) == lengths(&loading.blocks)
+        });
+        match opened {
+            Some((hold, opened)) => {
+                let (node, hold) = (node.to_owned(), *hold);
+                loading.sender = FetchSender::Member { node: node.clone(), hold };
+                let pieces = pieces(&opened.blocks, &loading.blocks);
+                out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+            }
+            None => {
+                tracing::debug!(%origin, node, "a replica is not sent");
+                release(node, &result, out);
+                self.fall_back(origin, node.to_owned(), out);
+            }
+        }
+    }
+
+    /// Handles the end of a transfer from a third node. Returns whether the home is asked to send
+    /// the object instead.
+    pub(super) fn another_sender(
+        &mut self,
+        origin: ObjectId,
+        has_failed: bool,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return false };
+        let FetchSender::Member { node, hold } = std::mem::take(&mut loading.sender) else {
+            return false;
+        };
+        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        let is_again = has_failed && !loading.is_gone;
+        if is_again {
+            tracing::debug!(%origin, node, "a replica was not sent whole");
+            self.fall_back(origin, node, out);
+        }
+        is_again
+    }
+
+    /// Lets other nodes read a new replica, and tells its home so. The hold at the home ends after
+    /// that.
+    pub(super) fn serve_to_others(
+        &mut self,
+        origin: ObjectId,
+        local: ObjectId,
+        out: &mut Vec<Action>,
+    ) {
+        let token = self.replicas.token();
+        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let port = self.replicas.port.as_ref().filter(|_| is_broadcast(loading));
+        let Some(key) = port.and_then(|port| port.interests.serve_replica(origin, local)) else {
+            return;
+        };
+        loading.sender = FetchSender::Done;
+        let (node, hold) = (loading.node.clone(), loading.hold);
+        let want = NetQuery::Complete { hold, key }.encode();
+        self.replicas.senders.insert(token, SenderQuestion::Complete { hold });
+        out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
+    }
+}
+
+/// Source and destination of each block.
+fn pieces(from: &[Span], to: &[Span]) -> Vec<(Span, farrow_memory::Offset)> {
+    from.iter().copied().zip(to.iter().map(|block| block.offset)).collect()
+}
+
+fn lengths(blocks: &[Span]) -> Vec<Length> {
+    blocks.iter().map(|block| block.length).collect()
+}
+
+/// Releases what a node opened.
+fn release(node: &str, result: &Result<(u64, Opened), NetFault>, out: &mut Vec<Action>) {
+    if let Ok((hold, _)) = result {
+        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));
+    }
+}
