@@ -534,8 +534,8 @@ class Client:
 
         Raises:
             AlreadyExists: the name is taken.
-            OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds; by a rule, every
-                node: the message says of each why it cannot take the object.
+            OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds; by a rule, that
+                of every node: the message says of each why it cannot take the object.
             TooLarge: the object would not fit an empty region; raised at once.
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
                 namespace is at its limit: raised at once for bytes, after ``wait`` seconds for

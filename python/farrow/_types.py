@@ -43,8 +43,8 @@ class NodeInfo(NamedTuple):
         coherence: "coherent" or "node-local"; "" if its memory is not mapped.
         capacity: bytes of memory for objects.
         why_not: why its memory is not mapped, or why it is not joined; "" otherwise.
-        free: bytes of free memory, at most about a second old; None: not known, for a node that is
-            not live or of an earlier version.
+        free: bytes of free memory, asked once a second; None: not known, for a node that does not
+            answer or is of an earlier version.
         latency_us: microseconds between a small question of the client's node to this one and the
             answer, an exponentially weighted mean; None: not measured, as for the own node.  Loads
             from mapped memory send no message and are not measured here: see ``farrow lab``.

@@ -3,6 +3,7 @@ measurements that the rule uses."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,12 @@ def apart(make_cluster: Callable[..., Cluster]) -> Cluster:
 
 def rows(client: farrow.Client) -> dict[str, farrow.NodeInfo]:
     return {node.name: node for node in client.nodes()}
+
+
+def free(client: farrow.Client, name: str) -> float:
+    """Free bytes of a node; NaN, which is neither more nor less than anything, if not known."""
+    found = rows(client)[name].free
+    return math.nan if found is None else found
 
 
 def wait_for_measurements(client: farrow.Client, count: int) -> None:
@@ -68,7 +75,7 @@ def test_nodes_say_how_they_are_reached_and_what_they_cost(apart: Cluster) -> No
     before = far.free
     assert before is not None
     fill(b, 16 * MB)
-    wait_until(lambda: rows(a)["b"].free <= before - 16 * MB, "the room of b has changed")
+    wait_until(lambda: free(a, "b") <= before - 16 * MB, "the room of b has changed")
     assert a.get("filler").nbytes == 16 * MB
     wait_until(lambda: (rows(a)["b"].bytes_per_second or 0) > 0, "the transfer was measured")
     assert rows(a)["c"].bytes_per_second is None
@@ -78,9 +85,7 @@ def test_objects_are_placed_by_a_rule_where_no_memory_is_shared(apart: Cluster) 
     a, b, _ = apart.clients()
     fill(b, 8 * MB)
     wait_for_measurements(a, 2)
-    wait_until(
-        lambda: rows(a)["b"].free + 8 * MB <= rows(a)["c"].free, "a knows of the room of both"
-    )
+    wait_until(lambda: free(a, "b") + 8 * MB <= free(a, "c"), "a knows of the room of both")
     a.put(b"near", "near", node="nearest")
     assert home_of(a, "near") == "a"
     fill(a, 4 * MB, "more")
@@ -89,7 +94,7 @@ def test_objects_are_placed_by_a_rule_where_no_memory_is_shared(apart: Cluster) 
     assert a.get("free").sum() == MB
 
     fill(b, 40 * MB, "much")
-    wait_until(lambda: rows(a)["b"].free < 20 * MB, "a knows that b is full")
+    wait_until(lambda: free(a, "b") < 20 * MB, "a knows that b is full")
     a.put_many([bytes(2 * MB)] * 10, [f"many/{n}" for n in range(10)], node="most-free")
     assert {home_of(a, f"many/{n}") for n in range(10)} == {"c"}
     with a.create(3, "created", node="most-free") as writer:
@@ -97,7 +102,7 @@ def test_objects_are_placed_by_a_rule_where_no_memory_is_shared(apart: Cluster) 
     assert b.get("created").to_pybytes() == b"abc"
     table = a.huge_table("huge", pa.schema({"x": pa.int64()}))
     assert table.append(pa.table({"x": [1, 2]}), node="nearest").node == "a"
-    wait_until(lambda: rows(a)["c"].free < rows(a)["a"].free, "a knows what c has taken")
+    wait_until(lambda: free(a, "c") < free(a, "a"), "a knows what c has taken")
     assert table.append(pa.table({"x": [3]}), node="most-free").node == "a"
     # A pool for another node is in the own memory.
     assert a.at("most-free").node == "a"
@@ -128,14 +133,15 @@ def test_the_next_mapped_node_takes_what_the_own_one_cannot(nodes: Cluster) -> N
 
 
 def test_no_node_with_room_is_an_error_with_the_numbers(nodes: Cluster) -> None:
-    clients = nodes.clients()
-    wait_for_measurements(clients[0], 2)
-    for client in clients:
-        fill(client, 40 * MB, f"filler-{client.node}")
+    a = nodes.client("a")
+    wait_for_measurements(a, 2)
+    for name in nodes.names:
+        a.put(np.zeros(40 * MB, np.uint8), f"filler/{name}", node=name)
+        a.pin(f"filler/{name}")
     try:
         for rule in ("nearest", "most-free"):
             with pytest.raises(farrow.OutOfMemory) as caught:
-                clients[0].create(50 * MB, node=rule)
+                a.create(50 * MB, node=rule)
             text = str(caught.value)
             assert caught.value.asked == 50 * MB
             assert 0 < caught.value.free < 50 * MB
@@ -143,10 +149,10 @@ def test_no_node_with_room_is_an_error_with_the_numbers(nodes: Cluster) -> None:
             for name in nodes.names:
                 assert f"{name}: " in text, text
             with pytest.raises(farrow.OutOfMemory, match="B in all"):
-                clients[0].create(10 << 30, node=rule)
+                a.create(10 << 30, node=rule)
     finally:
-        for client in clients:
-            client.unpin(f"filler-{client.node}")
+        for name in nodes.names:
+            a.unpin(f"filler/{name}")
 
 
 def test_a_lost_node_is_not_chosen(make_cluster: Callable[..., Cluster]) -> None:
@@ -155,7 +161,7 @@ def test_a_lost_node_is_not_chosen(make_cluster: Callable[..., Cluster]) -> None
     wait_for_measurements(a, 2)
     fill(a, 30 * MB)
     fill(cluster.client("b"), 20 * MB, "less")
-    wait_until(lambda: rows(a)["b"].free < rows(a)["c"].free, "c has the most room")
+    wait_until(lambda: free(a, "b") < free(a, "c"), "c has the most room")
     cluster.nodes["c"].kill9()
     wait_until(lambda: rows(a)["c"].reach == "lost", "c is lost")
     assert rows(a)["c"].free is None

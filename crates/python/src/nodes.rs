@@ -4,7 +4,7 @@ use crate::waiting::without_gil;
 use farrow::Members;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
+use pyo3::types::{IntoPyDict, PyList};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +76,7 @@ pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'p
     })?;
     let list = PyList::empty(py);
     for node in nodes {
-        list.append(class.bind(py).call1((
+        let own = (
             node.name,
             node.number,
             node.address,
@@ -87,10 +87,13 @@ pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'p
             node.coherence,
             node.capacity,
             node.why_not,
-            node.cost.free,
-            node.cost.latency_us,
-            node.cost.bytes_per_second,
-        ))?)?;
+        );
+        let cost = [
+            ("free", node.cost.free),
+            ("latency_us", node.cost.latency_us),
+            ("bytes_per_second", node.cost.bytes_per_second),
+        ];
+        list.append(class.bind(py).call(own, Some(&cost.into_py_dict(py)?))?)?;
     }
     Ok(list)
 }

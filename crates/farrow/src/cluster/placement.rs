@@ -121,8 +121,18 @@ pub(crate) fn no_room(
             (None, None, None) => "its room is not known".to_owned(),
         }
     };
-    let nodes_of_view = nodes.iter().filter(|node| node.is_member());
-    let free = nodes_of_view.filter_map(|node| node.cost.free).max().unwrap_or_default();
+    // The error of an attempt is newer than the measurement.
+    let free = |node: &MemberInfo| {
+        let failure = failures.iter().find(|(name, _)| *name == node.name);
+        match failure {
+            Some((_, Error::OutOfMemory { free, .. } | Error::NotSpilled { free, .. })) => {
+                Some(*free)
+            }
+            _ => node.cost.free,
+        }
+    };
+    let members = nodes.iter().filter(|node| node.is_member());
+    let free = members.filter_map(free).max().unwrap_or_default();
     let nodes: Vec<String> =
         nodes.iter().map(|node| format!("{}: {}", node.name, reason(node))).collect();
     Error::NoNodeHasRoom { rule: rule.as_str(), asked: need.bytes, free, nodes }
@@ -247,6 +257,9 @@ mod tests {
         assert!(text.contains("small: 1048576 B in all"), "{text}");
         let need = PlacementNeed { is_mapped: false, ..need };
         assert_eq!(rule.candidates(&nodes, need).with_room, ["net"]);
+        let full = Error::OutOfMemory { asked: 1, free: 5, largest: 5, waiting: 0, waited_ms: 0 };
+        let error = no_room(rule, std::slice::from_ref(&by_net), need, &[("net".into(), full)]);
+        assert!(matches!(error, Error::NoNodeHasRoom { free: 5, .. }), "{error}");
         let refused = Error::NodeLost { node: "net".into(), reason: "it ended".into() };
         let text = no_room(rule, &nodes, need, &[("net".into(), refused)]).to_string();
         assert!(text.contains("it ended"), "{text}");

@@ -27,6 +27,7 @@ mod notifications;
 mod offer;
 mod options;
 mod peer;
+mod peer_cost;
 mod peers;
 mod pending;
 mod queries;

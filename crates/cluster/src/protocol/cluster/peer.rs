@@ -9,8 +9,8 @@ use farrow_memory::Fabric;
 use farrow_store::{Home, Reader, Target, Whereabouts, own_name};
 use farrow_wire::{MemberInfo, Reach, WireError};
 
-use super::costs::PeerCost;
 use super::offer::Offer;
+use super::peer_cost::PeerCost;
 
 /// The memory of another node, mapped by this one to look up names.
 #[derive(Debug, Clone)]

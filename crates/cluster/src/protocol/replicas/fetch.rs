@@ -9,9 +9,8 @@ use farrow_store::{
 use farrow_wire::{Extent, WireError};
 
 use super::search::{LocalReplica, answer_all, fetched};
-use super::senders::FetchSender;
 use super::state::{Replica, Replicas};
-use super::transfers::{FetchKey, Fetching, Opening, ROOM_MS_MAX};
+use super::transfers::{FetchKey, FetchSender, Fetching, Opening, ROOM_MS_MAX};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;

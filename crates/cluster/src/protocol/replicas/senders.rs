@@ -4,11 +4,11 @@
 //! The object stays held at its home, whoever sends it. If a sender fails in any way, or is too
 //! slow to begin, the home sends the object.
 
-use farrow_memory::{Length, Span};
+use farrow_memory::{Offset, Span};
 use farrow_net::frame::Opened;
 use farrow_store::ObjectId;
 
-use super::transfers::Fetching;
+use super::transfers::{FetchSender, Fetching, SenderQuestion};
 use crate::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
@@ -20,45 +20,6 @@ const ASK_AGAIN_MS: u64 = 20;
 
 /// A home that lets a reader wait for longer than its own limit, by this, is not asked again.
 const LATE_MS: u64 = 2_000;
-
-/// The sender of an object that is being fetched.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::protocol) enum FetchSender {
-    /// The home, or none yet.
-    #[default]
-    Home,
-    /// The home is asked by this question. `None`: a sender has failed, so the home sends the object,
-    /// whatever it answers.
-    Asked { token: u64, until_ms: Option<u64> },
-    /// All senders are busy.
-    Waiting { again_at_ms: u64, until_ms: u64 },
-    /// The replica of a third node is being opened by this question.
-    Opening { token: u64 },
-    /// A third node, by its hold.
-    Member { node: String, hold: u64 },
-    /// The replica is sealed, and the home is told so.
-    Done,
-}
-
-impl FetchSender {
-    pub(super) fn ask_again_at_ms(&self) -> Option<u64> {
-        match self {
-            Self::Waiting { again_at_ms, .. } => Some(*again_at_ms),
-            _ => None,
-        }
-    }
-}
-
-/// A question about the sender of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) enum SenderQuestion {
-    /// To the home: which node sends it?
-    Which(ObjectId),
-    /// To that node: its replica.
-    Open(ObjectId),
-    /// To the home, whose hold ends with the answer: the replica here is complete.
-    Complete { hold: u64 },
-}
 
 /// Bytes of an object.
 fn bytes_of(loading: &Fetching) -> u64 {
@@ -223,7 +184,7 @@ impl NodeState {
         }
     }
 
-    /// Begins the transfer from a replica, if it has the same blocks as the object.
+    /// Begins the transfer from a replica, if it is of the same object and has all of its blocks.
     fn replica_opened(
         &mut self,
         origin: ObjectId,
@@ -235,7 +196,7 @@ impl NodeState {
         let id = (origin.hi, origin.lo);
         let opened = result.as_ref().ok().filter(|(_, opened)| {
             postcard::from_bytes(&opened.entry) == Ok(id)
-                && lengths(&opened.blocks) == lengths(&loading.blocks)
+                && are_whole(&opened.blocks, &loading.blocks)
         });
         match opened {
             Some((hold, opened)) => {
@@ -295,13 +256,16 @@ impl NodeState {
     }
 }
 
-/// Source and destination of each block.
-fn pieces(from: &[Span], to: &[Span]) -> Vec<(Span, farrow_memory::Offset)> {
-    from.iter().copied().zip(to.iter().map(|block| block.offset)).collect()
+/// Source and destination of each block. A block of a replica may have more bytes behind those of
+/// the object.
+fn pieces(from: &[Span], to: &[Span]) -> Vec<(Span, Offset)> {
+    let piece = |(from, to): (&Span, &Span)| (Span::new(from.offset, to.length), to.offset);
+    from.iter().zip(to).map(piece).collect()
 }
 
-fn lengths(blocks: &[Span]) -> Vec<Length> {
-    blocks.iter().map(|block| block.length).collect()
+/// Whether a replica has all bytes of each block.
+fn are_whole(from: &[Span], to: &[Span]) -> bool {
+    from.len() == to.len() && from.iter().zip(to).all(|(from, to)| from.length >= to.length)
 }
 
 /// Releases what a node opened.

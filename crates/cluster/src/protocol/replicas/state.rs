@@ -8,8 +8,7 @@ use farrow_memory::Length;
 use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
-use super::senders::SenderQuestion;
-use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening};
+use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening, SenderQuestion};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };

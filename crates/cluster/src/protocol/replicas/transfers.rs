@@ -9,7 +9,6 @@ use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
-use super::senders::FetchSender;
 use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
 use crate::protocol::action::Action;
@@ -112,6 +111,45 @@ impl Opening {
             import: None,
         }
     }
+}
+
+/// The sender of an object that is being fetched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::protocol) enum FetchSender {
+    /// The home, or none yet.
+    #[default]
+    Home,
+    /// The home is asked by this question. `None`: a sender has failed, so the home sends the object,
+    /// whatever it answers.
+    Asked { token: u64, until_ms: Option<u64> },
+    /// All senders are busy.
+    Waiting { again_at_ms: u64, until_ms: u64 },
+    /// The replica of a third node is being opened by this question.
+    Opening { token: u64 },
+    /// A third node, by its hold.
+    Member { node: String, hold: u64 },
+    /// The replica is sealed, and the home is told so.
+    Done,
+}
+
+impl FetchSender {
+    pub(in crate::protocol) fn ask_again_at_ms(&self) -> Option<u64> {
+        match self {
+            Self::Waiting { again_at_ms, .. } => Some(*again_at_ms),
+            _ => None,
+        }
+    }
+}
+
+/// A question about the sender of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) enum SenderQuestion {
+    /// To the home: which node sends it?
+    Which(ObjectId),
+    /// To that node: its replica.
+    Open(ObjectId),
+    /// To the home, whose hold ends with the answer: the replica here is complete.
+    Complete { hold: u64 },
 }
 
 /// An object that is being fetched.

@@ -49,7 +49,7 @@ fn load(out: &[Action]) -> Option<(String, u64, u64)> {
     out.iter().find_map(|action| match action {
         Action::Net(NetAction::Load { node, hold, pieces, .. }) => {
             let [(from, _)] = pieces[..] else { panic!("{pieces:?}") };
-            assert_eq!(from.length, Length(BYTES));
+            assert_eq!(from.length, Length(BYTES), "no byte behind the object");
             Some((node.clone(), *hold, from.offset.0))
         }
         _ => None,
@@ -116,10 +116,11 @@ impl Reader {
         Opened { blocks, entry: brought.encode().unwrap(), inline: Vec::new() }
     }
 
-    /// The replica at node c, whose block begins at another place.
+    /// The replica at node c, whose block begins at another place. It has more bytes behind: those
+    /// that say of which object it is.
     fn replica(&self) -> Opened {
         let entry = postcard::to_allocvec(&(self.origin.hi, self.origin.lo)).unwrap();
-        let blocks = vec![Span::new(Offset(1 << 20), Length(BYTES))];
+        let blocks = vec![Span::new(Offset(1 << 20), Length(BYTES + 64))];
         Opened { blocks, entry, inline: Vec::new() }
     }
 
@@ -248,7 +249,7 @@ fn a_replica_of_another_object_or_length_is_not_read() {
             opened.entry = postcard::to_allocvec(&(origin.hi + 1, origin.lo)).unwrap();
         },
         |opened: &mut Opened, _| opened.entry.clear(),
-        |opened: &mut Opened, _| opened.blocks[0].length.0 -= 64,
+        |opened: &mut Opened, _| opened.blocks[0].length.0 -= 128,
         |opened: &mut Opened, _| opened.blocks.clear(),
         |opened: &mut Opened, _| opened.blocks.push(Span::new(Offset(0), Length(64))),
     ] {
