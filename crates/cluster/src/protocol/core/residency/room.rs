@@ -60,7 +60,7 @@ impl Residency {
             self.evict_or_spill(home, elsewhere, room, want)?;
             checked = home.check_room(room);
         }
-        if checked.is_err() && may_evict {
+        if checked.is_err() && may_evict && self.could_evict(home, room)? {
             elsewhere.want_room(Length(room.runs.iter().map(|run| run.0).sum()));
         }
         checked?;
@@ -186,6 +186,14 @@ impl Residency {
         }
     }
 
+    /// Whether evictions would make room, were there no replicas on other nodes.
+    fn could_evict(&self, home: &mut Home, room: &Room) -> Result<bool, StoreError> {
+        match self.evicting_policy() {
+            Some(policy) => Ok(home.victims_for(policy, room)?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// The policy, if objects are evicted without a request for it.
     fn evicting_policy(&self) -> Option<&dyn farrow_store::EvictionPolicy> {
         let is_evicting = !self.spills.is_on() && self.policy.is_automatic();
@@ -279,7 +287,7 @@ mod tests {
         let room = Room::of_run(Length(OBJECT_BYTES));
         let by_hand = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(by_hand, Err(StoreError::OutOfMemory { .. })), "{by_hand:?}");
-        assert_eq!(replicas.wanted, OBJECT_BYTES);
+        assert_eq!(replicas.wanted, 0);
         residency.set_policy(Box::new(Lru));
         let denied = residency.find_room(&mut home, &mut replicas, search(&room, slot, false));
         assert!(matches!(denied, Err(StoreError::OutOfMemory { .. })), "{denied:?}");
@@ -287,6 +295,20 @@ mod tests {
         assert!(home.find(Target::Id(ids[0])).is_err() && home.find(Target::Id(ids[1])).is_ok());
         let totals = residency.totals();
         assert_eq!((totals.evicted, totals.evicted_bytes), (1, OBJECT_BYTES));
+    }
+
+    /// A request that no eviction can serve once waited for replicas that did not exist: eight
+    /// seconds on every full node of a cluster.
+    #[test]
+    fn no_replica_is_recalled_where_that_would_make_no_room() {
+        let (mut home, slot, ids) = full();
+        let mut residency = Residency::default();
+        residency.set_policy(Box::new(Lru));
+        let mut replicas = Replicas { of: ids, wanted: 0 };
+        let room = Room::of_run(Length(2 * CAPACITY));
+        let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
+        assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
+        assert_eq!(replicas.wanted, 0);
     }
 
     /// While a reader on another node finds a replica, its object stays.
