@@ -27,8 +27,8 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, wait_until
-from test_cpp import capi, compile_c, needs_compiler, run  # noqa: F401
+from conftest import LIMIT_SECONDS, run_program, wait_until
+from test_cpp import capi, compile_c, needs_compiler  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -652,7 +652,7 @@ def test_many_forks_leave_nothing_behind(client: farrow.Client) -> None:
 @needs_compiler
 def test_a_program_in_c(client: farrow.Client, capi: Path, tmp_path: Path) -> None:  # noqa: F811
     program = compile_c("tests/fork.c", tmp_path / "fork", capi)
-    assert run(program, client.address) == "the same bytes\n"
+    assert run_program(program, client.address) == "the same bytes\n"
 
 
 @pytest.fixture(autouse=True)
