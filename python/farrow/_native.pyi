@@ -48,6 +48,7 @@ __all__ = [
     "open_shared",
     "panic_on_purpose",
     "share",
+    "stats_units",
     "survey",
 ]
 
