@@ -49,8 +49,6 @@ WORK_MAX = 80_000
 STREAMS = ("first", "second")
 DAYS = {"Tuesday": 5, "Wednesday": 6, "Thursday": 7}
 RANGE_TURNS = 2
-# What a driver's process must know of a task.
-DRIVER_FIELDS = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
 
 
@@ -118,12 +116,14 @@ def shared_tasks() -> list[Task]:
 class Driver(Lines):
     """A process of one implementation with a task; its context begins when its graph is full."""
 
-    def __init__(self, peer: str, data: Path, task: Task) -> None:
-        python = python_of("snapml") if peer == "snapml" else sys.executable
+    def __init__(self, peer: str, data: Path, task: Task, python: str | None = None) -> None:
+        if python is None:
+            python = python_of("snapml") if peer == "snapml" else sys.executable
         if python is None:
             raise SystemExit(f"{peer} has no environment")
         super().__init__(python, str(HERE / "peers" / "graph_driver.py"), peer, str(data))
-        self.send({name: getattr(task, name) for name in DRIVER_FIELDS})
+        fields = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
+        self.send({name: getattr(task, name) for name in fields})
         self.times: list[float] = []
         self.sums: list[float] = []
         self.stats: dict[str, Any] = {}

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE))
 
 from harness import machine, plot, report  # noqa: E402
 from harness.document import document_of, plain, save, write  # noqa: E402
-from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
+from harness.process import PeerError, end_on_signal, run_program, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
     Plan,
     Sample,
@@ -157,22 +157,12 @@ def _measure_huge(plan: Plan, chosen: list[str], quick: bool, notes: list[str]) 
         target = Path(folder) / "samples.json"
         command = [*_NAMESPACE, size, sys.executable, str(HERE / "run.py"), "--inside", str(target)]
         command += ["--peers", ",".join(peers)] + (["--quick"] if quick else [])
-        if _wait(subprocess.Popen(command)) != 0 or not target.exists():
+        if run_program(command) != 0 or not target.exists():
             notes.append("the run on huge pages failed")
             return []
         inner = json.loads(target.read_text())
     notes.extend(inner["notes"])
     return [Sample(**sample) for sample in inner["samples"]]
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit code. If this program is ended, the other one ends its peers before it."""
-    try:
-        return process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
 
 
 def _micro(notes: list[str]) -> list[Sample]:

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import graph  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
-from harness.process import Lines, end_on_signal  # noqa: E402
+from harness.process import end_on_signal, run_program  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 if TYPE_CHECKING:
@@ -99,13 +99,11 @@ def _run(kind: str, python: str, quick: bool) -> _Medians:
     program, *arguments = PROGRAMS[kind]
     with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
         command = [python, str(HERE / program), *arguments, "--output", folder]
-        subprocess.run(
-            [*command, *(["--quick"] if quick else [])],
-            check=True,
-            timeout=_RUN_SECONDS_MAX,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command += ["--quick"] if quick else []
+        null = subprocess.DEVNULL
+        code = run_program(command, _RUN_SECONDS_MAX, stdout=null, stderr=null)
+        if code != 0:
+            raise SystemExit(f"{' '.join(command)} ended with {code}")
         (path,) = Path(folder).glob("*.json")
         document = json.loads(path.read_text())
     return {
@@ -130,26 +128,18 @@ def graphs(pythons: dict[str, str], quick: bool) -> list[Sample]:
 
 def _both(task: graph.Task, path: Path, pythons: dict[str, str], quick: bool) -> Iterator[Sample]:
     rows = 2_000 if task.batch == 1 else (4 if quick else 20) * task.batch
-    times: dict[str, list[float]] = {version: [] for version in VERSIONS}
-    sums: dict[str, list[float]] = {version: [] for version in VERSIONS}
     with contextlib.ExitStack() as stack:
-        drivers = {}
-        for version, python in pythons.items():
-            driver = Lines(python, str(HERE / "peers" / "graph_driver.py"), "batch", str(path))
-            stack.callback(driver.close)
-            driver.send({name: getattr(task, name) for name in graph.DRIVER_FIELDS})
-            driver.answer()
-            drivers[version] = driver
+        drivers = {
+            version: stack.enter_context(graph.Driver("batch", path, task, python))
+            for version, python in pythons.items()
+        }
         for turn in range(graph.TURNS):
             for version in VERSIONS if turn % 2 == 0 else VERSIONS[::-1]:
-                drivers[version].send({"rows": rows, "seconds_max": 60.0})
-                answer: dict[str, Any] = drivers[version].answer()
-                times[version] += answer["times"]
-                sums[version] += answer["sums"]
-    if sums["old"] != sums["new"]:
+                drivers[version].turn(rows, 60.0)
+    if drivers["old"].sums != drivers["new"].sums:
         raise SystemExit(f"{task.name}: the two versions find other patterns")
-    for version in VERSIONS:
-        yield Sample(task.name, version, "graph", "s", times[version])
+    for version, driver in drivers.items():
+        yield Sample(task.name, version, "graph", "s", driver.times)
 
 
 def table(samples: list[Sample]) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "end_on_signal",
     "memory_of",
     "python_of",
+    "run_program",
     "set_up",
 ]
 
@@ -138,6 +139,23 @@ def end_on_signal() -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
+
+
+def run_program(command: list[str], seconds_max: float | None = None, **how: Any) -> int:
+    """Run another benchmark to its end; the exit code.
+
+    If this program is ended, or the time is over, the other one ends its peers before it.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+    """
+    process = subprocess.Popen(command, **how)
+    try:
+        return process.wait(seconds_max)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 class Driver:
