@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,6 +132,38 @@ class Node:
             for path in self.memory_dir.iterdir():
                 path.unlink()
             self.memory_dir.rmdir()
+
+
+def need_process_namespaces() -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("process namespaces need root and unshare")
+
+
+class Apart(Node):
+    """A node in a process namespace of its own. It does not see its clients' processes, and to
+    other nodes it is another machine."""
+
+    def start(self) -> None:
+        words = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _RUN_NODE]
+        self._process = subprocess.Popen(
+            [*words, *self.flags],
+            stdin=subprocess.DEVNULL,
+            stderr=(self.folder / "node.log").open("ab"),
+        )
+        wait_until(self._answers, f"a node at {self.socket}: {self.log()}")
+
+    def kill9(self) -> None:
+        """Its end follows that of its parent, which is the process that was started."""
+        assert self._process is not None
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        super().kill9()
+        for child in children:
+            wait_until(lambda: not Path(f"/proc/{child}").exists(), "the node ends")  # noqa: B023
+
+    def stop(self) -> None:
+        """Kill it, since it gets no signal of its parent's."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill9()
 
 
 @pytest.fixture

@@ -6,17 +6,12 @@ was False for them, and `farrow nodes` showed a node that could not join as live
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Node, wait_until
+from conftest import Apart, Node, need_process_namespaces, wait_until
 from farrow._ports import free_addresses
 from farrow.cli import main
 
@@ -24,35 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
 _PLAIN = ("--memory", "16MiB", "--plaintext", "--lease-ms", "1000", "--net", "off")
-
-
-class Apart(Node):
-    """A node in a process namespace of its own: to the others it is another machine."""
-
-    def start(self) -> None:
-        words = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _RUN_NODE]
-        self._process = subprocess.Popen(
-            [*words, *self.flags],
-            stdin=subprocess.DEVNULL,
-            stderr=(self.folder / "node.log").open("ab"),
-        )
-        wait_until(self._answers, f"a node at {self.socket}: {self.log()}")
-
-    def stop(self) -> None:
-        """End it by its client, since signals go to who started it."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait(LIMIT_SECONDS)
 
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[tuple[Node, Node, str]]:
     """Nodes a and b, and the address of b."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("process namespaces need root and unshare")
+    need_process_namespaces()
     addresses = free_addresses(2)
     made: list[Node] = []
     try:

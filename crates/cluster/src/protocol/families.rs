@@ -33,7 +33,7 @@ impl NodeState {
     }
 
     /// Whether a process of this machine maps the region through this slot.
-    pub(super) fn is_mapped_by(&self, slot: ClientSlot) -> bool {
+    pub(crate) fn is_mapped_by(&self, slot: ClientSlot) -> bool {
         is_mapped_by_client(self.home.region().fabric().as_ref(), slot.0)
     }
 

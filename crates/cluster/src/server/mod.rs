@@ -541,12 +541,17 @@ impl Server {
             self.starved.remove(&(since_ms, session));
         }
         self.set_accepting(true);
-        let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
+        let may_live =
+            connection.process.is_some() || !process::is_identified(&connection.identity);
+        let is_alive = may_live && !connection.has_unheard_goodbye();
         if let Some(forwarded) = connection.forwarded.take() {
             self.end_forwarded(&forwarded, !is_alive);
         }
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {
+            if let Some(slot) = orphan {
+                self.watch_orphan(slot, &connection.identity);
+            }
             return;
         };
         let Some(slot) = orphan else {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use farrow_store::ClientSlot;
 
-use super::process::watch_by;
+use super::process::{is_identified, watch_by};
 use super::{ORPHANS, Server};
 use crate::protocol::PeerIdentity;
 
@@ -26,9 +26,16 @@ impl Server {
         match watch_by(self.poll.as_fd(), peer, ORPHANS | u64::from(slot.0)) {
             Ok(Some(fd)) => drop(self.orphans.insert(slot, (*peer, fd))),
             Err(error) => self.watch_later(slot, &error),
+            // The kernel says whether it maps the region, and so may return. The state asks again.
+            Ok(None) if self.is_unseen_and_maps(slot, peer) => {}
             // The client ended while no daemon was running.
             Ok(None) => self.state.orphan_died(slot, self.now_ms()),
         }
+    }
+
+    /// Whether nothing but its mapping says that a client lives.
+    pub(super) fn is_unseen_and_maps(&self, slot: ClientSlot, peer: &PeerIdentity) -> bool {
+        !is_identified(peer) && self.state.is_mapped_by(slot)
     }
 
     /// The client may still read the objects that it holds, so its slot is retained.

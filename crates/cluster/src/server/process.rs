@@ -28,6 +28,12 @@ pub(super) fn with_start_time(peer: PeerIdentity) -> io::Result<PeerIdentity> {
     Ok(PeerIdentity { start_time, ..peer })
 }
 
+/// Whether the process has an identity here. One in a PID namespace that this daemon does not see has
+/// no number, and one that `hidepid` hides has no start time. Neither can be watched.
+pub(super) fn is_identified(peer: &PeerIdentity) -> bool {
+    peer.pid != 0 && peer.start_time != 0
+}
+
 /// A descriptor that becomes readable when the process ends. `None` if the process is not visible
 /// here or its id has been reused.
 ///
