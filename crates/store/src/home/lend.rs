@@ -10,7 +10,7 @@ use crate::format::full_name::own_name;
 use crate::format::ids::{NamespaceId, Target};
 use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 use crate::tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer};
-use crate::tables::grants::{run_of, span_of};
+use crate::tables::grants::{Carving, run_of, span_of};
 
 impl Home {
     /// Add a client to the default namespace. `start_time` distinguishes its process from a later
@@ -137,18 +137,50 @@ impl Home {
     /// Take back unused parts of a client's grants: multiples of 128 bytes, disjoint.
     ///
     /// # Errors
-    /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if the rest
-    /// would be in too many pieces. On error nothing is taken.
+    /// [`StoreError::NotYours`] and [`StoreError::BadSpan`], and nothing is taken;
+    /// [`StoreError::TooManyGrants`] if the rest would be in too many pieces: then the spans that need
+    /// no more grants are taken.
     pub fn release(&mut self, client: ClientSlot, spans: &[Span]) -> Result<(), StoreError> {
         self.present(client)?;
         let runs = self.disjoint_runs(spans)?;
-        let carving = self.grants.plan(client.0, &runs)?;
-        self.grants.carve(client.0, &carving)?;
-        failpoint!("release.carved");
-        for run in runs {
-            self.free_run(run)?;
+        match self.grants.plan(client.0, &runs) {
+            Ok(carving) => self.take_back(client, &carving, &runs),
+            Err(StoreError::TooManyGrants { .. }) => self.release_apart(client, runs),
+            Err(error) => Err(error),
         }
-        Ok(())
+    }
+
+    fn take_back(
+        &mut self,
+        client: ClientSlot,
+        carving: &Carving,
+        runs: &[Run],
+    ) -> Result<(), StoreError> {
+        self.grants.carve(client.0, carving)?;
+        failpoint!("release.carved");
+        runs.iter().try_for_each(|run| self.free_run(*run))
+    }
+
+    /// Takes back what the free grant records allow. A run inside a grant needs one more record, and
+    /// the end of a whole grant frees one, so runs are tried until none can be taken.
+    fn release_apart(&mut self, client: ClientSlot, mut runs: Vec<Run>) -> Result<(), StoreError> {
+        loop {
+            let mut left = Vec::new();
+            for run in &runs {
+                match self.grants.plan(client.0, &[*run]) {
+                    Ok(carving) => self.take_back(client, &carving, &[*run])?,
+                    Err(StoreError::TooManyGrants { .. }) => left.push(*run),
+                    Err(error) => return Err(error),
+                }
+            }
+            match left.len() {
+                0 => return Ok(()),
+                same if same == runs.len() => {
+                    return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
+                }
+                _ => runs = left,
+            }
+        }
     }
 
     /// The memory granted to a client that it has neither sealed nor given back, in order.

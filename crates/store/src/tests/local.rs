@@ -445,6 +445,32 @@ proptest! {
     }
 }
 
+/// One range inside a grant, for which there was no record, kept the whole batch granted until the client
+/// ended: nobody reads the answer to a release.
+#[test]
+fn of_a_batch_of_ranges_only_those_stay_granted_that_would_need_another_record() {
+    let world = World::new(RegionOptions { grants_max: 2, ..small() });
+    let mut home = world.create();
+    let (a, extent) = member(&world, &mut home);
+    let whole = home.grant(a.slot, Length(4096), Length(4096)).unwrap();
+    let length = extent.length.0;
+    // Both records are in use. The end of the whole grant frees one, which the first inner range takes.
+    let inner = [part(extent, 128, 128), part(extent, 384, 128)];
+    let last = part(extent, length - 128, 128);
+    let refused = home.release(a.slot, &[inner[0], inner[1], last, whole]);
+    assert!(matches!(refused, Err(StoreError::TooManyGrants { max: 2 })), "{refused:?}");
+    let left = [part(extent, 0, 128), part(extent, 256, length - 384)];
+    assert_eq!(home.grants_of(a.slot), left);
+    home.check().unwrap();
+    // What is not granted is refused as a whole.
+    let stranger = home.release(a.slot, &[left[0], inner[0]]);
+    assert!(matches!(stranger, Err(StoreError::NotYours { .. })), "{stranger:?}");
+    assert_eq!(home.grants_of(a.slot), left);
+    home.client_leave(a.slot).unwrap();
+    assert_eq!(home.stats().unwrap().granted.0, 0);
+    home.check().unwrap();
+}
+
 /// A reconnected client gave away the blocks of its own objects: the home reported them as granted,
 /// because the grant table was full and it could not subtract them. A home that adopted such a
 /// region dropped the objects.
