@@ -1,0 +1,170 @@
+//! Names, holds and deletes of objects that are read by network, checked in every order: no
+//! counterexample for the protocol, one for each mistake.
+//!
+//! `FARROW_REPLICA_MODEL=long` checks larger scopes: minutes, and some GiB of memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod home;
+mod model;
+mod reader;
+mod state;
+
+use model::{Mutant, Protocol};
+use state::{Budget, Scope};
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// A mistake that is not found among so many states is found by no test.
+const MUTANT_STATES_MAX: usize = 400_000;
+
+const GETS: &str = "a get returns what the name stands for during the get";
+const NAMES: &str = "a node finds no replica of an object that does not exist";
+const ENDS: &str = "every request is answered, and nothing stays of what has ended";
+
+const SMALL: Budget = Budget {
+    losses: 0,
+    home_crashes: 0,
+    reader_crashes: 0,
+    pauses: 0,
+    evictions: 0,
+    spills: 0,
+    recalls: 0,
+    deletes: 2,
+    gets: 1,
+};
+const SCOPE: Scope =
+    Scope { readers: 1, budget: SMALL, is_large: false, has_second_home: false, takes_over: false };
+
+/// The scopes of a check, each with its name. The first ones take seconds together.
+fn scopes(is_long: bool) -> Vec<(&'static str, Scope)> {
+    let of = |budget| Scope { budget, ..SCOPE };
+    let two = Scope { readers: 2, ..SCOPE };
+    let large = Scope { is_large: true, ..two };
+    let hints = Scope { has_second_home: true, ..SCOPE };
+    let evictions = Budget { evictions: 1, ..SMALL };
+    let evicting = Scope { takes_over: true, ..SCOPE };
+    let short = [
+        ("a loss", of(Budget { losses: 1, ..SMALL })),
+        ("a recall and two gets", of(Budget { recalls: 1, gets: 2, ..SMALL })),
+        ("a paused reader", of(Budget { pauses: 1, ..SMALL })),
+        ("a home that starts again", of(Budget { home_crashes: 1, ..SMALL })),
+        ("a reader that starts again", of(Budget { reader_crashes: 1, ..SMALL })),
+        ("an eviction", Scope { budget: evictions, ..evicting }),
+        ("an eviction by a new home", of(Budget { home_crashes: 1, ..evictions })),
+        ("a spill", of(Budget { spills: 1, ..SMALL })),
+        ("hints", hints),
+        ("a large object", Scope { readers: 1, ..large }),
+    ];
+    let all = Budget { losses: 1, home_crashes: 1, reader_crashes: 1, pauses: 1, ..SMALL };
+    let long = [
+        ("everything once", of(all)),
+        ("two gets and a loss", of(Budget { losses: 1, gets: 2, ..SMALL })),
+        ("two gets and a home", of(Budget { home_crashes: 1, gets: 2, ..SMALL })),
+        ("two gets and a pause", of(Budget { pauses: 1, gets: 2, ..SMALL })),
+        ("a recall and a loss", of(Budget { recalls: 1, losses: 1, gets: 2, ..SMALL })),
+        ("recalls for evictions", Scope { budget: Budget { recalls: 1, ..evictions }, ..evicting }),
+        ("two readers", two),
+        ("senders", large),
+        ("senders and an eviction", Scope { budget: Budget { deletes: 1, ..evictions }, ..large }),
+        ("hints and a home", Scope { budget: Budget { home_crashes: 1, ..SMALL }, ..hints }),
+    ];
+    let long = long.into_iter().filter(|_| is_long);
+    short.into_iter().chain(long).collect()
+}
+
+#[test]
+fn the_protocol_has_no_counterexample() {
+    let is_long = std::env::var("FARROW_REPLICA_MODEL").is_ok_and(|value| value == "long");
+    for (name, scope) in scopes(is_long) {
+        let begin = std::time::Instant::now();
+        let checker = Protocol { scope, mutant: None }.checker().spawn_bfs().join();
+        println!(
+            "{name}: {} states, {} deep, {:?}",
+            checker.unique_state_count(),
+            checker.max_depth(),
+            begin.elapsed()
+        );
+        assert!(checker.is_done());
+        checker.assert_properties();
+    }
+}
+
+/// The scope in which each mistake is found soon, and the property that it breaks.
+fn mistakes() -> Vec<(Mutant, Scope, &'static str)> {
+    use Mutant::{
+        AnswerOfEarlierLife, AnyAnswerCounts, CompleteWithoutNote, DeleteBeforeAcknowledged,
+        EvictionBeforeRejoin, EvictionByLastId, EvictionWithoutRecall, EvictionWithoutSecondLook,
+        ExcludedWithLease, HintIsComplete, HoldBeforeNote, KeyOfAnyReplica, LostHoldStays,
+        NewLifeForgotten, NoteOfGoneObject, NoticeDuringOpenIgnored, NoticeDuringTransferIgnored,
+        OldAnswerForLaterClient, OpenWithoutHold, OpensDuringDelete, ReleaseBeforeLoaded,
+        ReplicasOfEarlierDaemon, ReplicasWithoutLease,
+    };
+    let of = |budget| Scope { budget, ..SCOPE };
+    let (plain, loss) = (of(SMALL), of(Budget { losses: 1, ..SMALL }));
+    let recall = of(Budget { recalls: 1, losses: 1, gets: 2, ..SMALL });
+    let pause = of(Budget { pauses: 1, gets: 2, ..SMALL });
+    let home = of(Budget { home_crashes: 1, gets: 2, ..SMALL });
+    let reader = of(Budget { reader_crashes: 1, gets: 2, ..SMALL });
+    let evictions = Budget { evictions: 1, ..SMALL };
+    let evicting = of(evictions);
+    let taken = Scope { takes_over: true, ..evicting };
+    let restarted = of(Budget { home_crashes: 1, ..evictions });
+    let hints = Scope { has_second_home: true, ..SCOPE };
+    let spilling = of(Budget { spills: 1, ..SMALL });
+    let large = Scope { is_large: true, ..SCOPE };
+    let sent = Budget { deletes: 0, gets: 2, ..evictions };
+    let senders = Scope { readers: 2, budget: sent, ..large };
+    let late = of(Budget { gets: 2, ..SMALL });
+    vec![
+        (HoldBeforeNote, plain, NAMES),
+        (OpensDuringDelete, plain, NAMES),
+        (DeleteBeforeAcknowledged, plain, NAMES),
+        (NoticeDuringOpenIgnored, plain, NAMES),
+        (NoticeDuringTransferIgnored, plain, NAMES),
+        (NoteOfGoneObject, plain, ENDS),
+        (OpenWithoutHold, spilling, GETS),
+        (ReleaseBeforeLoaded, spilling, GETS),
+        (LostHoldStays, loss, ENDS),
+        (AnyAnswerCounts, recall, NAMES),
+        (ReplicasWithoutLease, pause, GETS),
+        (ExcludedWithLease, pause, NAMES),
+        (ReplicasOfEarlierDaemon, reader, NAMES),
+        (NewLifeForgotten, home, NAMES),
+        (AnswerOfEarlierLife, home, NAMES),
+        (EvictionWithoutRecall, evicting, NAMES),
+        (EvictionWithoutSecondLook, evicting, NAMES),
+        (EvictionByLastId, taken, NAMES),
+        (EvictionBeforeRejoin, restarted, NAMES),
+        (HintIsComplete, hints, GETS),
+        (OldAnswerForLaterClient, late, GETS),
+        (KeyOfAnyReplica, senders, GETS),
+        (CompleteWithoutNote, large, ENDS),
+    ]
+}
+
+#[test]
+fn each_mistake_has_a_counterexample() {
+    let mut missed = Vec::new();
+    for (mutant, scope, property) in mistakes() {
+        let begin = std::time::Instant::now();
+        let only = HasDiscoveries::AnyFailures;
+        let checker = Protocol { scope, mutant: Some(mutant) }.checker();
+        let checker = checker.finish_when(only).target_state_count(MUTANT_STATES_MAX);
+        // Two readers have more states than the shortest counterexample needs.
+        let (states, path) = if scope.readers > 1 {
+            let checker = checker.spawn_dfs().join();
+            (checker.unique_state_count(), checker.discovery(property))
+        } else {
+            let checker = checker.spawn_bfs().join();
+            (checker.unique_state_count(), checker.discovery(property))
+        };
+        match path {
+            Some(path) => {
+                let steps = path.into_actions();
+                let (count, elapsed) = (steps.len(), begin.elapsed());
+                println!("{mutant:?}: {states} states, {elapsed:?}, {count} steps: {steps:?}");
+            }
+            None => missed.push(format!("{mutant:?}: {states} states")),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}

@@ -1,0 +1,472 @@
+//! The steps of a reading node: its daemon (`protocol/replicas`), and a client that gets by loads.
+
+use super::home::spend;
+use super::model::{Mutant, Protocol};
+use super::state::{
+    Answer, EVERYTHING, Fetching, GARBAGE, Get, IDS, NONE, Node, OBJECTS, OF_SECOND_HOME, Object,
+    Opening, READERS, Sender, Stage, State, Target, Wrong, bit, found, object_of,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    Get(Target),
+    Look,
+    TakeAnswer,
+    GiveUp,
+    Answer,
+    AskSecond,
+    AskAgain,
+    /// The connection broke, or the home's daemon ended.
+    Broken,
+    Fail,
+    ChooseSender(usize, Option<usize>),
+    Loaded(usize),
+    NotLoaded(usize),
+    Notice(usize),
+    EvictReplica(usize),
+    LoseOpen,
+    LoseAnswer,
+    LoseLease,
+    RenewLease,
+    Rejoin,
+    Crash,
+    Restart,
+}
+
+impl Step {
+    pub fn is_internal(self) -> bool {
+        !matches!(
+            self,
+            Self::Get(_)
+                | Self::GiveUp
+                | Self::EvictReplica(_)
+                | Self::LoseOpen
+                | Self::LoseAnswer
+                | Self::LoseLease
+                | Self::Crash
+        )
+    }
+
+    pub fn all(out: &mut Vec<Self>) {
+        out.extend([Self::Look, Self::TakeAnswer, Self::GiveUp, Self::Answer, Self::AskSecond]);
+        out.extend([Self::AskAgain, Self::Broken, Self::Fail, Self::LoseOpen, Self::LoseAnswer]);
+        out.extend([Self::LoseLease, Self::RenewLease, Self::Rejoin, Self::Crash, Self::Restart]);
+        out.push(Self::Get(Target::Name));
+        out.extend((0..OBJECTS).map(|object| Self::Get(Target::Object(object))));
+        for id in 0..IDS {
+            out.extend([Self::Loaded(id), Self::NotLoaded(id), Self::EvictReplica(id)]);
+            out.push(Self::ChooseSender(id, None));
+            out.extend((0..READERS).map(|from| Self::ChooseSender(id, Some(from))));
+        }
+        out.extend((0..4).map(Self::Notice));
+    }
+}
+
+impl Protocol {
+    pub fn at_reader(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+        match step {
+            Step::Get(_) | Step::Look | Step::TakeAnswer | Step::GiveUp | Step::Fail => {
+                self.client(state, reader, step)
+            }
+            Step::Answer | Step::AskSecond | Step::AskAgain | Step::Broken => {
+                state.readers[reader].is_up.then_some(())?;
+                self.search(state, reader, step)
+            }
+            Step::ChooseSender(..) | Step::Loaded(_) | Step::NotLoaded(_) => {
+                state.readers[reader].is_up.then_some(())?;
+                self.transfer(state, reader, step)
+            }
+            _ => self.events(state, reader, step),
+        }
+    }
+
+    /// Ends a get. `None`: with an error.
+    fn finish(&self, state: &mut State, reader: usize, result: Option<u8>) {
+        let client = &mut state.readers[reader].client;
+        client.get = Get::Idle;
+        let is_right = result.is_none_or(|result| result & client.allowed != 0);
+        client.allowed = 0;
+        client.target = Target::Name;
+        if !is_right {
+            state.wrong.get_or_insert(Wrong::Result);
+        }
+    }
+
+    /// A client has found a replica by loads.
+    fn finish_with(&self, state: &mut State, reader: usize, id: usize) {
+        let bytes = state.readers[reader].replicas[id];
+        if bytes != Some(object_of(id) as u8) {
+            state.wrong.get_or_insert(Wrong::Bytes);
+        }
+        self.finish(state, reader, Some(found(object_of(id))));
+    }
+
+    fn client(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+        let it = &state.readers[reader];
+        let may_use = it.has_lease || self.is(Mutant::ReplicasWithoutLease);
+        match (step, it.client.get) {
+            (Step::Get(target), Get::Idle) => {
+                (self.scope.is_large == (target != Target::Name)).then_some(())?;
+                let client = &mut state.readers[reader].client;
+                spend(&mut client.left)?;
+                (client.get, client.target) = (Get::Looks, target);
+            }
+            (Step::Look, Get::Looks) => {
+                let target = it.client.target;
+                let known = (0..IDS).rev();
+                let known = known.filter(|id| target.is(object_of(*id)));
+                match known.into_iter().find(|id| it.replicas[*id].is_some()) {
+                    Some(id) if may_use => self.finish_with(state, reader, id),
+                    _ if !it.is_up => self.finish(state, reader, None),
+                    _ => {
+                        state.readers[reader].client.get = Get::Waits;
+                        self.begin_opening(state, reader)?;
+                    }
+                }
+            }
+            (Step::TakeAnswer, Get::Answered(id)) => {
+                if it.replicas[id].is_some() && may_use {
+                    self.finish_with(state, reader, id);
+                } else {
+                    state.readers[reader].client.get = Get::Looks;
+                }
+            }
+            (Step::GiveUp, Get::Waits) if it.client.left > 0 => self.finish(state, reader, None),
+            // The peer is not reached for so long that it may be lost.
+            (Step::Fail, _) => {
+                let is_again = it.opening.is_some_and(|it| matches!(it.stage, Stage::Again(_)));
+                (is_again && !it.is_member).then_some(())?;
+                state.readers[reader].opening = None;
+                if it_waits(state, reader) {
+                    self.finish(state, reader, None);
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// `begin_opening`, or the search that is under way.
+    fn begin_opening(&self, state: &mut State, reader: usize) -> Option<()> {
+        let hint = state.hint;
+        let it = &mut state.readers[reader];
+        let target = it.client.target;
+        match &mut it.opening {
+            Some(opening) if opening.target == target => {
+                opening.is_late = !self.is(Mutant::OldAnswerForLaterClient);
+            }
+            Some(_) => return None,
+            None => {
+                let first = hint.filter(|_| self.scope.has_second_home).unwrap_or(Node::Home);
+                let second = match first {
+                    Node::Home => Node::Second,
+                    Node::Second => Node::Home,
+                };
+                let is_all = hint.is_some() && self.is(Mutant::HintIsComplete);
+                let rest = (self.scope.has_second_home && !is_all).then_some(second);
+                let (gone, is_outdated, is_late) = (0, false, false);
+                // Asked at once where it may be.
+                let stage = Stage::Again(first);
+                it.opening = Some(Opening { stage, rest, target, gone, is_outdated, is_late });
+            }
+        }
+        Some(())
+    }
+
+    fn search(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+        let mut opening = state.readers[reader].opening?;
+        match (step, opening.stage) {
+            (Step::AskAgain, Stage::Again(node)) => {
+                (node == Node::Second || state.readers[reader].is_member).then_some(())?;
+                let link = &mut state.links[reader];
+                link.open = node == Node::Home;
+                link.answer = None;
+                opening.stage = Stage::Asked(node);
+            }
+            (Step::Broken, Stage::Asked(Node::Home)) => {
+                let link = &state.links[reader];
+                let is_idle = state.home.threads[reader] == super::state::Thread::Idle;
+                (is_idle && !link.open && link.answer.is_none()).then_some(())?;
+                opening.is_outdated = false;
+                opening.stage = Stage::Again(Node::Home);
+            }
+            (Step::AskSecond, Stage::Asked(Node::Second)) => {
+                if state.second == Object::Sealed {
+                    state.readers[reader].opening = None;
+                    if it_waits(state, reader) {
+                        self.finish(state, reader, Some(found(OF_SECOND_HOME)));
+                    }
+                    return Some(());
+                }
+                return self.not_found(state, reader, opening);
+            }
+            (Step::Answer, Stage::Asked(Node::Home)) => {
+                let answer = state.links[reader].answer.take()?;
+                return self.opened(state, reader, (opening, answer));
+            }
+            _ => return None,
+        }
+        state.readers[reader].opening = Some(opening);
+        Some(())
+    }
+
+    /// `settle_opening` of a node that does not have the object.
+    fn not_found(&self, state: &mut State, reader: usize, mut opening: Opening) -> Option<()> {
+        if let Some(next) = opening.rest.take() {
+            (opening.stage, opening.is_outdated) = (Stage::Again(next), false);
+            state.readers[reader].opening = Some(opening);
+            return Some(());
+        }
+        state.readers[reader].opening = None;
+        if !it_waits(state, reader) {
+            return Some(());
+        }
+        match opening.is_late {
+            true => self.begin_opening(state, reader),
+            false => {
+                self.finish(state, reader, Some(NONE));
+                Some(())
+            }
+        }
+    }
+
+    /// `opened_elsewhere` and `begin_load`.
+    fn opened(
+        &self,
+        state: &mut State,
+        reader: usize,
+        (mut opening, answer): (Opening, Answer),
+    ) -> Option<()> {
+        let is_outdated = std::mem::take(&mut opening.is_outdated);
+        match answer {
+            Answer::NotFound => return self.not_found(state, reader, opening),
+            Answer::Busy => opening.stage = Stage::Again(Node::Home),
+            Answer::Found(id) if is_outdated || opening.gone & bit(id) != 0 => {
+                if !is_outdated {
+                    opening.gone &= !bit(id);
+                }
+                state.links[reader].releases[id] += 1;
+                opening.stage = Stage::Again(Node::Home);
+            }
+            Answer::Found(id) => {
+                let it = &mut state.readers[reader];
+                it.opening = None;
+                let is_known = it.replicas[id].is_some();
+                if is_known || it.fetching[id].is_some() {
+                    state.links[reader].releases[id] += 1;
+                    if is_known {
+                        self.answer(state, reader, id);
+                    }
+                    return Some(());
+                }
+                let sender = if self.scope.is_large { Sender::Unknown } else { Sender::Home };
+                it.fetching[id] = Some(Fetching { sender, is_gone: false });
+                if self.is(Mutant::ReleaseBeforeLoaded) {
+                    state.links[reader].releases[id] += 1;
+                }
+                return Some(());
+            }
+        }
+        state.readers[reader].opening = Some(opening);
+        Some(())
+    }
+
+    /// Answers the client that waits for this object.
+    fn answer(&self, state: &mut State, reader: usize, id: usize) {
+        let client = &mut state.readers[reader].client;
+        if client.get == Get::Waits && client.target.is(object_of(id)) {
+            client.get = Get::Answered(id);
+        }
+    }
+
+    fn transfer(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+        match step {
+            Step::ChooseSender(id, from) => {
+                let it = state.readers[reader].fetching[id]?;
+                (it.sender == Sender::Unknown).then_some(())?;
+                let sender = match from {
+                    None => Sender::Home,
+                    Some(from) => self.sender(state, reader, (id, from))?,
+                };
+                state.readers[reader].fetching[id] = Some(Fetching { sender, ..it });
+            }
+            Step::Loaded(id) => {
+                let it = state.readers[reader].fetching[id]?;
+                let object = object_of(id);
+                let is_kept = state.is_there(object) || state.home.holds[reader][id] > 0;
+                let bytes = match it.sender {
+                    Sender::Unknown => return None,
+                    Sender::Home if is_kept => object as u8,
+                    Sender::Home | Sender::Overwritten => GARBAGE,
+                    Sender::Reader { bytes, .. } => bytes,
+                };
+                self.loaded(state, reader, (id, it, bytes));
+            }
+            Step::NotLoaded(id) => {
+                let it = state.readers[reader].fetching[id]?;
+                match it.sender {
+                    // The home ended the hold: its daemon, or this member, has ended.
+                    Sender::Unknown | Sender::Home | Sender::Overwritten => {
+                        (state.home.holds[reader][id] == 0).then_some(())?;
+                        self.open_again(state, reader, id);
+                    }
+                    Sender::Reader { reader: from, .. } => {
+                        (!state.readers[from].is_up).then_some(())?;
+                        let it = Fetching { sender: Sender::Home, ..it };
+                        state.readers[reader].fetching[id] = Some(it);
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The home names a reader with a complete replica, which checks key and id.
+    fn sender(&self, state: &State, reader: usize, (id, from): (usize, usize)) -> Option<Sender> {
+        let is_held = state.home.holds[reader][id] > 0;
+        let is_named = state.home.complete[id] & bit(from) != 0 && from != reader;
+        let it = &state.readers[from];
+        (is_held && is_named && it.is_up).then_some(())?;
+        let its = match self.is(Mutant::KeyOfAnyReplica) {
+            false => (it.served & bit(id) != 0).then_some(it.replicas[id]).flatten(),
+            true => it.replicas.iter().rev().find_map(|bytes| *bytes),
+        };
+        its.map(|bytes| Sender::Reader { reader: from, bytes })
+    }
+
+    /// `loaded` and `seal_replica`.
+    fn loaded(&self, state: &mut State, reader: usize, (id, it, bytes): (usize, Fetching, u8)) {
+        let reads = &mut state.readers[reader];
+        let is_gone = it.is_gone && !self.is(Mutant::NoticeDuringTransferIgnored);
+        if is_gone || !reads.has_lease {
+            return self.open_again(state, reader, id);
+        }
+        reads.fetching[id] = None;
+        if !self.scope.is_large {
+            // Of an earlier object of this name, or by its other id.
+            reads.replicas = [None; IDS];
+        }
+        reads.replicas[id] = Some(bytes);
+        if self.scope.is_large {
+            reads.served |= bit(id);
+            state.links[reader].complete |= bit(id);
+        }
+        if !self.is(Mutant::ReleaseBeforeLoaded) {
+            state.links[reader].releases[id] += 1;
+        }
+        self.answer(state, reader, id);
+    }
+
+    fn open_again(&self, state: &mut State, reader: usize, id: usize) {
+        state.readers[reader].fetching[id] = None;
+        if !self.is(Mutant::ReleaseBeforeLoaded) {
+            state.links[reader].releases[id] += 1;
+        }
+        let client = &state.readers[reader].client;
+        if it_waits(state, reader) && client.target.is(object_of(id)) {
+            // Another search is for the same client.
+            let _ = self.begin_opening(state, reader);
+        }
+    }
+
+    fn events(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+        match step {
+            Step::Notice(index) => {
+                state.readers[reader].is_up.then_some(())?;
+                let notices = &mut state.links[reader].notices;
+                let (id, number) = (index < notices.len()).then(|| notices.remove(index))?;
+                self.objects_gone(state, reader, id);
+                state.links[reader].acks.push((id, number));
+            }
+            Step::EvictReplica(id) => {
+                state.readers[reader].replicas[id].take()?;
+                spend(&mut state.left.evictions)?;
+            }
+            Step::LoseOpen => {
+                (state.links[reader].open).then_some(())?;
+                spend(&mut state.left.losses)?;
+                state.links[reader].open = false;
+            }
+            Step::LoseAnswer => {
+                let answer = state.links[reader].answer.take()?;
+                spend(&mut state.left.losses)?;
+                // The next connection releases the number of the hold.
+                if let Answer::Found(id) = answer
+                    && !self.is(Mutant::LostHoldStays)
+                {
+                    state.links[reader].releases[id] += 1;
+                }
+            }
+            Step::LoseLease => {
+                let it = &mut state.readers[reader];
+                it.has_lease.then_some(())?;
+                it.has_lease = false;
+                spend(&mut state.left.pauses)?;
+            }
+            Step::RenewLease => {
+                let it = &mut state.readers[reader];
+                (it.is_member && it.is_up && !it.has_lease).then_some(())?;
+                it.has_lease = true;
+            }
+            Step::Rejoin => {
+                (state.readers[reader].is_up && !state.readers[reader].is_member).then_some(())?;
+                self.objects_gone(state, reader, EVERYTHING);
+                let it = &mut state.readers[reader];
+                (it.has_lease, it.is_member) = (true, true);
+            }
+            Step::Crash => {
+                state.readers[reader].is_up.then_some(())?;
+                spend(&mut state.left.reader_crashes)?;
+                let it = &mut state.readers[reader];
+                (it.is_up, it.opening, it.fetching) = (false, None, [None; IDS]);
+                it.served = 0;
+                (state.links[reader].open, state.links[reader].answer) = (false, None);
+                if it_waits(state, reader) {
+                    self.finish(state, reader, None);
+                }
+            }
+            Step::Restart => {
+                (!state.readers[reader].is_up).then_some(())?;
+                let it = &mut state.readers[reader];
+                it.is_up = true;
+                it.has_lease = false;
+                if !self.is(Mutant::ReplicasOfEarlierDaemon) {
+                    it.replicas = [None; IDS];
+                }
+                state.links[reader].answer = None;
+                self.exclude(state, reader);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// `objects_gone`, and `drop_replicas_of` for all objects of the home.
+    fn objects_gone(&self, state: &mut State, reader: usize, id: usize) {
+        let ids = if id == EVERYTHING { 0..IDS } else { id..id + 1 };
+        let it = &mut state.readers[reader];
+        if let Some(opening) = &mut it.opening {
+            if id != EVERYTHING && !self.is(Mutant::NoticeDuringOpenIgnored) {
+                opening.gone |= bit(id);
+            }
+            let is_asked = opening.stage == Stage::Asked(Node::Home);
+            if id == EVERYTHING && is_asked && !self.is(Mutant::AnswerOfEarlierLife) {
+                opening.is_outdated = true;
+            }
+        }
+        for id in ids {
+            if let Some(fetching) = &mut it.fetching[id] {
+                fetching.is_gone = true;
+            }
+            if !self.is(Mutant::ReplicasOfEarlierDaemon) || it.has_lease {
+                it.replicas[id] = None;
+            }
+            it.served &= !bit(id);
+        }
+    }
+}
+
+fn it_waits(state: &State, reader: usize) -> bool {
+    state.readers[reader].client.get == Get::Waits
+}
