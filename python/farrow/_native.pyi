@@ -573,8 +573,8 @@ class Client:
 
         With ``columns`` or ``rows`` the value is a part of an Arrow object. If this machine cannot
         map the memory of the object's node, only the bytes of the part are transferred, once for
-        all processes of the machine. The bytes of strings, the children of nested types and
-        dictionaries are transferred whole for each selected column.
+        all processes of the machine. Dictionaries are transferred whole, and strings and nested
+        values of which the rows use all but 64 KiB.
 
         Args:
             target: a reference, a name, or an id of 16 bytes.

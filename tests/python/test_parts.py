@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import farrow
@@ -37,6 +38,34 @@ def wide(columns: int = 20, rows: int = 100_000) -> pa.Table:
     whole = {f"c{number}": np.arange(rows) * number for number in range(columns)}
     table = pa.table(whole)
     return pa.concat_tables([table[:1000], table[1000:50_001], table[50_001:]])
+
+
+def nested(rows: int = 30_000) -> pa.Table:
+    """A column of each type whose values have no fixed place, of about 1 MB each, in two chunks."""
+    numbers = pa.array(np.arange(rows), mask=np.arange(rows) % 7 == 2)
+    text = pc.binary_join_element_wise(numbers.cast("string"), "a text of some length", " is ")
+    three = pa.array(np.arange(0, 3 * rows + 1, 3, np.int32))
+    many = pa.concat_arrays([numbers, numbers, numbers])
+    codes = pa.array(np.arange(rows) % 2, pa.int8())
+    halves = pa.array(np.arange(rows) // 2, pa.int32())
+    ends = pa.array(np.arange(2, rows + 1, 2, np.int32))
+    columns = {
+        "text": text,
+        "large": text.cast("large_string"),
+        "view": text.cast(pa.string_view()),
+        "binary": text.cast("binary"),
+        "list": pa.ListArray.from_arrays(three, many),
+        "texts": pa.ListArray.from_arrays(three, pa.concat_arrays([text, text, text])),
+        "map": pa.MapArray.from_arrays(three, pa.array(np.arange(3 * rows)), many),
+        "struct": pa.StructArray.from_arrays([text, numbers], ["t", "n"]),
+        "fixed": pa.FixedSizeListArray.from_arrays(many, 3),
+        "dense": pa.UnionArray.from_dense(codes, halves, [text, numbers]),
+        "sparse": pa.UnionArray.from_sparse(codes, [text, numbers]),
+        "runs": pa.RunEndEncodedArray.from_arrays(ends, text[: rows // 2]),
+        "keys": pa.DictionaryArray.from_arrays(codes, ["a", "b"]),
+    }
+    whole = pa.table(columns)
+    return pa.concat_tables([whole[: rows // 3], whole[rows // 3 :]])
 
 
 def python_slice(value: Any, rows: slice) -> Any:
@@ -169,6 +198,55 @@ def test_only_the_bytes_of_the_part_are_transferred(two: Cluster) -> None:
     finally:
         os.kill(two.nodes["b"].pid, signal.SIGCONT)
     assert a.stats()["used"] < used + 16 * KB
+
+
+def test_of_strings_and_nested_values_only_those_of_the_rows_are_transferred(two: Cluster) -> None:
+    a, b = two.clients()
+    table = nested()
+    b.put(table, "nested")
+    assert b.stats()["used"] > 10 * MB
+    chance = random.Random(5)
+    for _ in range(20):
+        start = chance.randrange(30_000)
+        rows = slice(start, start + chance.randrange(1, 200))
+        names = chance.sample(table.schema.names, 4)
+        before = a.stats()["used"]
+        part = a.get("nested", columns=names, rows=rows)
+        part.validate(full=True)
+        assert part.equals(python_slice(table.select(names), rows)), (names, rows)
+        assert a.stats()["used"] - before < 160 * KB, (names, rows)
+        del part
+    # All columns, within a chunk and across both.
+    for rows in (slice(50, 60), slice(9_990, 10_010), slice(-10, None), slice(7, 7)):
+        part = a.get("nested", rows=rows)
+        part.validate(full=True)
+        assert part.equals(python_slice(table, rows)), rows
+    # Each column alone, many rows.
+    for name in table.schema.names:
+        rows = slice(3_001, 22_222)
+        part = a.get("nested", columns=[name], rows=rows)
+        part.validate(full=True)
+        assert part.equals(python_slice(table.select([name]), rows)), name
+        # A part is a table like any other.
+        again = b.get(b.put(part))
+        assert again.equals(part), name
+
+
+def test_rows_of_strings_in_chunks_of_a_huge_table(two: Cluster) -> None:
+    a, b = two.clients()
+    table = nested()
+    writer = b.huge_table("t", table.schema)
+    for _ in range(2):
+        writer.append(table)
+    reader = a.huge_table("t")
+    whole = pa.concat_tables([table, table])
+    before = a.stats()["used"]
+    for rows in (slice(12_345, 12_445), slice(29_950, 30_050)):
+        part = reader.table(rows=rows)
+        part.validate(full=True)
+        assert part.equals(python_slice(whole, rows)), rows
+    assert a.stats()["used"] - before < MB
+    writer.drop()
 
 
 def test_parts_go_with_their_object(two: Cluster) -> None:

@@ -59,7 +59,7 @@ pub use error::{
 pub use foreign::foreign_buffer;
 pub use kind::{Kind, NdArray, Order};
 pub use schema::SchemaNode;
-pub use select::{RowSlice, Selected};
+pub use select::{PartContents, RowSlice, SelectStep, Selected};
 pub use wire::{HEADER_BYTES, MAGIC, VERSION};
 
 /// Alignment in bytes of copied buffers within the copied area: Arrow's recommendation, one

@@ -4,35 +4,83 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use arrow_array::{Array, StringArray, StringViewArray};
+use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ToByteSlice};
 use arrow_data::ArrayData;
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{DataType, Field, Schema, UnionMode};
 use farrow_arrow::testing::{
     Random, RegionBytes, any_chunks, any_table, random_array, sample_types,
 };
 use farrow_arrow::{
-    ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, RowSlice, SchemaNode, SelectError,
-    Selected,
+    ArrowObject, BatchData, Decoded, Limits, PartContents, Plan, Rebuilt, RowSlice, SchemaNode,
+    SelectError, SelectStep, Selected,
 };
 use proptest::prelude::*;
 
-/// Rebuilds a part over the bytes of its ranges; all other bytes are wrong.
+/// Offset of the first new buffer of a part.
+fn base_of(arena: &RegionBytes) -> u64 {
+    (arena.as_buffer().len() as u64).next_multiple_of(128)
+}
+
+/// Rebuilds a part over its new buffers and the bytes of its ranges; all other bytes are wrong.
 fn rebuild(arena: &RegionBytes, selected: &Selected) -> ArrowObject {
-    let mut bytes = vec![0xA5; arena.as_buffer().len()];
+    let base = base_of(arena);
+    let mut bytes = vec![0xA5; base as usize];
     for (offset, length) in &selected.ranges {
         let range = *offset as usize..(offset + length) as usize;
         bytes[range.clone()].copy_from_slice(&arena.as_buffer()[range]);
     }
+    bytes.extend(&selected.new_buffers);
     let arena = RegionBytes::new(&bytes);
     let decoded = Decoded::parse(&selected.descriptor, &Limits::default()).unwrap();
     let resolve = |offset: u64, length: u64| {
         let is_listed = selected.ranges.contains(&(offset, length));
-        arena.resolve(offset, length).filter(|_| is_listed)
+        arena.resolve(offset, length).filter(|_| is_listed || offset >= base)
     };
     match decoded.rebuild_checked(&resolve).unwrap() {
         Rebuilt::Arrow(object) => object,
         Rebuilt::NdArray(..) => panic!("not an Arrow object"),
     }
+}
+
+/// Selects in steps, with contents that `read` returns. Returns the number of steps too.
+fn in_steps(
+    decoded: &Decoded,
+    (columns, rows): (Option<&[String]>, RowSlice),
+    mut contents: PartContents,
+    mut read: impl FnMut(u64, u64) -> Vec<u8>,
+) -> Result<(Selected, usize), SelectError> {
+    for steps in 0..70 {
+        match decoded.select_step(columns, rows, &contents)? {
+            SelectStep::Selected(selected) => return Ok((selected, steps)),
+            SelectStep::Needed(ranges) => {
+                assert!(!ranges.is_empty());
+                for (offset, length) in ranges {
+                    contents.add((offset, length), read(offset, length));
+                }
+            }
+        }
+    }
+    panic!("more steps than a type has levels");
+}
+
+/// Selects with all contents that say anything.
+fn cut_to_bytes(
+    arena: &RegionBytes,
+    decoded: &Decoded,
+    (columns, rows): (Option<&[String]>, RowSlice),
+) -> (Selected, usize) {
+    let read = |offset, length| arena.resolve(offset, length).unwrap().to_vec();
+    let contents = PartContents::with_limits(base_of(arena), 0, 1 << 24);
+    in_steps(decoded, (columns, rows), contents, read).unwrap()
+}
+
+/// Bytes of a part.
+fn bytes_of(selected: &Selected) -> u64 {
+    let ranges = selected.ranges.iter().map(|(_, length)| length).sum::<u64>();
+    ranges + selected.new_buffers.len() as u64
 }
 
 /// The rows of a range, by batch, without empty batches.
@@ -73,18 +121,20 @@ fn select_of_table(
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let names: Vec<String> =
         columns.iter().map(|column| schema.field(*column).name().clone()).collect();
-    let selected = decoded.select(Some(&names), rows).unwrap();
     let total: usize = batches.iter().map(|batch| batch.rows).sum();
     let range = rows.of(total as u64);
-    let object = rebuild(&arena, &selected);
-    check(
-        &object,
-        &selected,
-        &expected(batches, columns, range.start as usize..range.end as usize),
-    );
-    let fields: Vec<&[u8]> = object.schema.children().iter().filter_map(SchemaNode::name).collect();
-    prop_assert_eq!(fields, names.iter().map(String::as_bytes).collect::<Vec<_>>());
-    prop_assert_eq!(object.schema.metadata().len(), node.metadata().len());
+    let expected = expected(batches, columns, range.start as usize..range.end as usize);
+    let in_place = decoded.select(Some(&names), rows).unwrap();
+    prop_assert!(in_place.new_buffers.is_empty());
+    let (cut, _) = cut_to_bytes(&arena, &decoded, (Some(&names), rows));
+    for selected in [in_place, cut] {
+        let object = rebuild(&arena, &selected);
+        check(&object, &selected, &expected);
+        let fields: Vec<&[u8]> =
+            object.schema.children().iter().filter_map(SchemaNode::name).collect();
+        prop_assert_eq!(fields, names.iter().map(String::as_bytes).collect::<Vec<_>>());
+        prop_assert_eq!(object.schema.metadata().len(), node.metadata().len());
+    }
     Ok(())
 }
 
@@ -116,14 +166,17 @@ proptest! {
         let mut arena = RegionBytes::default();
         let plan = arena.plan(|locate| Plan::chunked_array(&node, &chunks, locate)).unwrap();
         let descriptor = arena.write(&plan).unwrap();
-        let selected = Decoded::parse(&descriptor, &Limits::default()).unwrap().select(None, rows);
-        let selected = selected.unwrap();
+        let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
         let batches: Vec<BatchData> = chunks.iter().map(|chunk| {
             BatchData { rows: chunk.len(), columns: vec![chunk.clone()] }
         }).collect();
         let range = rows.of(chunks.iter().map(|chunk| chunk.len() as u64).sum());
         let range = range.start as usize..range.end as usize;
-        check(&rebuild(&arena, &selected), &selected, &expected(&batches, &[0], range));
+        let expected = expected(&batches, &[0], range);
+        let (cut, _) = cut_to_bytes(&arena, &decoded, (None, rows));
+        for selected in [decoded.select(None, rows).unwrap(), cut] {
+            check(&rebuild(&arena, &selected), &selected, &expected);
+        }
     }
 
     #[test]
@@ -156,11 +209,13 @@ fn rows_of_an_array_of_each_type() {
         let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
         for (start, stop) in [(0, 287), (1, 2), (100, 250), (64, 128), (5, 5), (400, 500)] {
             let rows = RowSlice { start: Some(start), stop: Some(stop) };
-            let selected = decoded.select(None, rows).unwrap();
-            let object = rebuild(&arena, &selected);
             let range = rows.of(array.len() as u64);
             let (start, length) = (range.start as usize, (range.end - range.start) as usize);
-            assert_eq!(object.batches[0].columns[0], array.slice(start, length), "{data_type}");
+            let (cut, _) = cut_to_bytes(&arena, &decoded, (None, rows));
+            for selected in [decoded.select(None, rows).unwrap(), cut] {
+                let object = rebuild(&arena, &selected);
+                assert_eq!(object.batches[0].columns[0], array.slice(start, length), "{data_type}");
+            }
         }
     }
 }
@@ -174,9 +229,192 @@ fn few_rows_need_few_bytes() {
         let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
         let rows = RowSlice { start: Some(50_003), stop: Some(50_013) };
         let selected = decoded.select(None, rows).unwrap();
-        let bytes: u64 = selected.ranges.iter().map(|(_, length)| length).sum();
+        let bytes = bytes_of(&selected);
         assert!(bytes < 200, "{data_type}: {bytes} bytes");
     }
+}
+
+/// Ten rows of any other type too, in as many steps as it nests. Only dictionaries stay whole.
+#[test]
+fn few_rows_of_nested_types_need_few_bytes() {
+    let rows = RowSlice { start: Some(5_003), stop: Some(5_013) };
+    let item = |data_type| Arc::new(Field::new("item", data_type, true));
+    let mut types = sample_types();
+    let list = DataType::List(item(DataType::LargeList(item(DataType::List(item(
+        DataType::Struct(vec![Field::new("s", DataType::Utf8View, true)].into()),
+    ))))));
+    types.push(list.clone());
+    let mut most_steps = 0;
+    for data_type in types {
+        let array = random_array(&mut Random::new(1), &data_type, 10_000, true);
+        if array.is_empty() {
+            continue;
+        }
+        let (arena, descriptor) = described(&array);
+        let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+        let (selected, steps) = cut_to_bytes(&arena, &decoded, (None, rows));
+        most_steps = most_steps.max(steps);
+        let object = rebuild(&arena, &selected);
+        assert_eq!(object.batches[0].columns[0], array.slice(5_003, 10), "{data_type}");
+        let (bytes, whole) = (bytes_of(&selected), arena.as_buffer().len());
+        // Of the random list views each one refers to any items.
+        let is_random = matches!(data_type, DataType::ListView(_) | DataType::LargeListView(_));
+        assert!(bytes < 8192 || is_random, "{data_type}: {bytes} of {whole} bytes");
+        if data_type == list {
+            assert_eq!(steps, 4, "{data_type}");
+        }
+    }
+    assert_eq!(most_steps, 4);
+}
+
+/// Views of a few rows may lie anywhere in the data buffers: near ones become one range.
+#[test]
+fn views_need_the_bytes_that_they_refer_to() {
+    let texts: Vec<String> = (0..40_000).map(|n| format!("a text of some length, {n}")).collect();
+    let whole = StringViewArray::from_iter_values(&texts);
+    // Every hundredth row, from the end to the beginning.
+    let views: Vec<u128> = whole.views().iter().rev().step_by(100).copied().collect();
+    let buffers = whole.data_buffers().to_vec();
+    let array = StringViewArray::try_new(views.into(), buffers, None).unwrap().to_data();
+    let mut arena = RegionBytes::default();
+    let array = arena.adopt(&array, &mut || true);
+    let field = SchemaNode::try_from(&Field::new("f", DataType::Utf8View, true)).unwrap();
+    let plan = arena.plan(|locate| Plan::array(&field, &array, locate)).unwrap();
+    let descriptor = arena.write(&plan).unwrap();
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    let rows = RowSlice { start: Some(10), stop: Some(350) };
+    let (selected, steps) = cut_to_bytes(&arena, &decoded, (None, rows));
+    assert_eq!(steps, 1);
+    assert_eq!(rebuild(&arena, &selected).batches[0].columns[0], array.slice(10, 340));
+    // The gaps between them are small, so the bytes from the first to the last are one range of
+    // each data buffer.
+    let data = array.buffers().len() - 1;
+    assert!(selected.ranges.len() <= data, "{} ranges, {data} buffers", selected.ranges.len());
+    // Three texts far from each other are three ranges.
+    let far: Vec<u128> = [0, 300, 390].map(|row| whole.views()[row * 100]).into();
+    let far = StringViewArray::try_new(
+        far.repeat(2).into(),
+        whole.data_buffers().to_vec(),
+        Some(NullBuffer::from(vec![true, false, true, true, true, true])),
+    );
+    let far = arena.adopt(&far.unwrap().to_data(), &mut || true);
+    let plan = arena.plan(|locate| Plan::array(&field, &far, locate)).unwrap();
+    let descriptor = arena.write(&plan).unwrap();
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    for (stop, ranges, bytes) in [(3, 2, 200), (5, 3, 300)] {
+        let rows = RowSlice { start: None, stop: Some(stop) };
+        let (selected, _) = cut_to_bytes(&arena, &decoded, (None, rows));
+        let data: Vec<u64> =
+            selected.ranges.iter().map(|it| it.1).filter(|length| *length > 1).collect();
+        assert_eq!(data.len(), ranges, "{data:?}");
+        assert!(bytes_of(&selected) < bytes, "{data:?}");
+        let array = &rebuild(&arena, &selected).batches[0].columns[0];
+        assert_eq!(*array, far.slice(0, stop as usize));
+    }
+}
+
+/// Small values, and contents beyond the limit, are not worth steps: then all values are there.
+#[test]
+fn without_worth_or_room_values_stay_whole() {
+    let array = random_array(&mut Random::new(1), &DataType::Utf8, 4_000, true);
+    let (arena, descriptor) = described(&array);
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    let rows = RowSlice { start: Some(100), stop: Some(1000) };
+    let whole = decoded.select(None, rows).unwrap();
+    let base = base_of(&arena);
+    let none = |_, _| panic!("nothing is needed");
+    for contents in [
+        PartContents::with_limits(base, bytes_of(&whole), 1 << 20),
+        PartContents::with_limits(base, 0, 3000),
+        PartContents::with_limits(base, 0, 0),
+        // It has less than the default limit.
+        PartContents::new(base),
+    ] {
+        let selected = in_steps(&decoded, (None, rows), contents, none).unwrap();
+        assert_eq!(selected, (whole.clone(), 0));
+    }
+    let one_column = vec!["f".to_owned(); 20];
+    let schema = Schema::new(vec![Field::new("f", DataType::Utf8, true)]);
+    let node = SchemaNode::try_from(&schema).unwrap();
+    let batch = BatchData { rows: array.len(), columns: vec![array.clone()] };
+    let mut arena = RegionBytes::default();
+    let plan = arena.plan(|locate| Plan::table(&node, &[batch.clone()], locate)).unwrap();
+    let descriptor = arena.write(&plan).unwrap();
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    // The offsets are read once; ten copies of them fit.
+    let contents = PartContents::with_limits(base_of(&arena), 0, 40_000);
+    let read = |offset, length| arena.resolve(offset, length).unwrap().to_vec();
+    let (selected, steps) = in_steps(&decoded, (Some(&one_column), rows), contents, read).unwrap();
+    assert_eq!(steps, 1);
+    assert!((30_000..=40_000).contains(&selected.new_buffers.len()));
+    check(&rebuild(&arena, &selected), &selected, &expected(&[batch], &[0; 20], 100..1000));
+}
+
+fn values<const N: usize, T: ArrowNativeType>(values: [T; N]) -> Vec<u8> {
+    values.iter().flat_map(ToByteSlice::to_byte_slice).copied().collect()
+}
+
+/// Contents come from another node. Whatever they are, the result is an error that says what is
+/// wrong, or a part.
+#[test]
+fn contents_that_contradict_their_array_are_refused() {
+    let item = Arc::new(Field::new("item", DataType::Int8, true));
+    let union = sample_types()
+        .into_iter()
+        .find(|one| matches!(one, DataType::Union(fields, UnionMode::Dense) if fields.len() == 2));
+    let runs = DataType::RunEndEncoded(
+        Arc::new(Field::new("run_ends", DataType::Int32, false)),
+        Arc::new(Field::new("values", DataType::Int64, true)),
+    );
+    let ints = random_array(&mut Random::new(1), &DataType::Int64, 3, false);
+    let ends = ArrayData::builder(DataType::Int32)
+        .len(3)
+        .add_buffer(Buffer::from_slice_ref([4i32, 6, 8]))
+        .build()
+        .unwrap();
+    let runs = ArrayData::builder(runs).len(8).child_data(vec![ends, ints]).build().unwrap();
+    let of_type = |data_type: &DataType| random_array(&mut Random::new(3), data_type, 8, false);
+    let texts = StringArray::from_iter_values((0..8).map(|n| format!("text {n}"))).to_data();
+    let views = StringViewArray::from_iter_values((0..8).map(|n| format!("a longer text {n}")));
+    let mut view = values([20u32, 0, 1, 0]);
+    view.extend(values([20u32, 0, 0, 1 << 31]));
+    let cases: [(ArrayData, Vec<u8>, &str); 11] = [
+        (texts.clone(), values([3i32, 2, 4]), "Utf8: offset 1 is 2, the one before is 3"),
+        (texts.clone(), values([3i32, 9, 4]), "Utf8: offset 2 is 4, the one before is 9"),
+        (texts.clone(), values([-1i32, 2, 4]), "Utf8: offset 0 is missing or negative"),
+        (texts.clone(), values([3i32, 9, 999]), "Utf8: an offset is 999, there are 48 values"),
+        (of_type(&DataType::List(item.clone())), values([0i32, 1, 999]), "an offset is 999"),
+        (of_type(&DataType::ListView(item)), values([1i32, -1]), "list view 1 is missing or"),
+        (of_type(&union.unwrap()), vec![5, 77], "element 1 has type code 77"),
+        (runs.clone(), values([4i32, 4, 8]), "run 1 does not end behind 4, the end before"),
+        (runs.clone(), values([-4i32, 6, 8]), "run 0 does not end behind 0, the end before"),
+        (runs, values([1i32, 2, 3]), "the last run ends at 3, 5 elements are needed"),
+        (views.to_data(), view, "view 0 ends at byte 20 of buffer 1, which has 0"),
+    ];
+    for (array, forged, message) in cases {
+        let (arena, descriptor) = described(&array);
+        let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+        let rows = RowSlice { start: Some(3), stop: Some(5) };
+        let contents = PartContents::with_limits(base_of(&arena), 0, 1 << 20);
+        let mut is_first = true;
+        let read = |offset, length| {
+            let bytes = arena.resolve(offset, length).unwrap().to_vec();
+            let is_forged = is_first && bytes.len() == forged.len();
+            is_first &= !is_forged;
+            if is_forged { forged.clone() } else { bytes }
+        };
+        let error = in_steps(&decoded, (None, rows), contents, read).unwrap_err().to_string();
+        assert!(error.contains(message), "{error:?}, not {message:?}");
+    }
+    // Bytes of another length than asked for are none.
+    let (arena, descriptor) = described(&texts);
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    let mut contents = PartContents::with_limits(base_of(&arena), 0, 1 << 20);
+    let rows = RowSlice { start: Some(3), stop: Some(5) };
+    let step = decoded.select_step(None, rows, &contents).unwrap();
+    let SelectStep::Needed(ranges) = &step else { panic!("{step:?}") };
+    contents.add(ranges[0], vec![0; 5]);
+    assert_eq!(decoded.select_step(None, rows, &contents).unwrap(), step);
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) use sink::{
     DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN, NodeHead,
     Sink,
 };
+pub(crate) use trim::{Rewrite, child_of_code, referenced};
 
 use crate::error::DescribeError;
 use crate::kind::{Kind, NdArray, Order};

@@ -16,7 +16,7 @@ const UNION_CODES: usize = 128;
 
 /// The computation of copied bytes from their source.
 #[derive(Debug)]
-pub(super) enum Rewrite {
+pub(crate) enum Rewrite {
     /// A bitmap shifted to begin after `lead` zero bits.
     Bits { bits: BooleanBuffer, lead: usize },
     /// Run ends minus `first`, none beyond `last`.
@@ -199,7 +199,7 @@ pub(super) fn run_window(
 
 /// Part of each child that a dense union uses, by type code.
 #[derive(Debug, Clone)]
-pub(super) struct UnionSpans {
+pub(crate) struct UnionSpans {
     children: Vec<Range<usize>>,
     /// Child of each type code; `u8::MAX` if there is none.
     child_of: [u8; UNION_CODES],
@@ -209,7 +209,7 @@ impl UnionSpans {
     /// Every child in full.
     pub fn everything(data: &ArrayData) -> Self {
         let children = data.child_data().iter().map(|child| 0..child.len()).collect();
-        UnionSpans { children, child_of: child_of_code(data) }
+        UnionSpans { children, child_of: child_of_code(data.data_type()) }
     }
 
     pub fn of_child(&self, index: usize) -> Range<usize> {
@@ -226,9 +226,10 @@ impl UnionSpans {
     }
 }
 
-fn child_of_code(data: &ArrayData) -> [u8; UNION_CODES] {
+/// Child of each type code of a union type; `u8::MAX` if there is none.
+pub(crate) fn child_of_code(data_type: &DataType) -> [u8; UNION_CODES] {
     let mut child_of = [u8::MAX; UNION_CODES];
-    if let DataType::Union(fields, _) = data.data_type() {
+    if let DataType::Union(fields, _) = data_type {
         for (index, (code, _)) in fields.iter().enumerate() {
             if let Some(slot) = usize::try_from(code).ok().and_then(|code| child_of.get_mut(code)) {
                 *slot = u8::try_from(index).unwrap_or(u8::MAX);
@@ -243,7 +244,7 @@ pub(super) fn union_spans(data: &ArrayData, window: Window) -> Result<UnionSpans
     element_range(data, 0, window, 1, 0)?;
     element_range(data, 1, window, 4, 0)?;
     let (codes, offsets) = (buffer(data, 0)?, buffer(data, 1)?);
-    let child_of = child_of_code(data);
+    let child_of = child_of_code(data.data_type());
     let unused = Range { start: usize::MAX, end: 0 };
     let mut children = vec![unused; data.child_data().len()];
     for index in window.first..window.first.saturating_add(window.length) {
@@ -277,7 +278,7 @@ struct UsedBuffer {
 
 /// Parts of the data buffers that the views of a window use.
 #[derive(Debug)]
-pub(super) struct UsedByViews {
+pub(crate) struct UsedByViews {
     buffers: Vec<UsedBuffer>,
 }
 
@@ -306,7 +307,7 @@ impl UsedByViews {
 
 /// Buffer index and byte range that a view refers to; `None` if the value is inline.
 /// A view is four 32-bit words: length, prefix, buffer index, offset.
-fn referenced(view: [u8; VIEW_BYTES]) -> Option<(u32, Range<u64>)> {
+pub(crate) fn referenced(view: [u8; VIEW_BYTES]) -> Option<(u32, Range<u64>)> {
     let word = |at: usize| {
         let bytes = view.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes)

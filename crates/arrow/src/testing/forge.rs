@@ -3,7 +3,11 @@
 
 use super::{Random, RegionBytes, random_array, sample_types};
 use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
-use crate::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, RowSlice, SchemaNode, ffi};
+use crate::schema::DEPTH_MAX;
+use crate::{
+    ArrowObject, BatchData, COPY_ALIGNMENT, Decoded, Limits, PartContents, Plan, Rebuilt, RowSlice,
+    SchemaNode, SelectStep, Selected, ffi,
+};
 use arrow_array::make_array;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema};
@@ -71,17 +75,56 @@ fn select_parts(decoded: &Decoded, length: usize, arena: &RegionBytes) {
     let some: Vec<String> = names.iter().rev().step_by(2).cloned().collect();
     for (start, stop) in [(None, None), (Some(1), Some(9)), (Some(-3), None), (Some(4), Some(4))] {
         for columns in [None, Some(some.as_slice())] {
-            let Ok(part) = decoded.select(columns, RowSlice { start, stop }) else { continue };
-            assert!(part.descriptor.len() <= 64 * length, "{} bytes", part.descriptor.len());
-            let part = Decoded::parse(&part.descriptor, &Limits::default()).expect("our own");
-            let rebuilt = part.rebuild(&|offset, length| arena.resolve(offset, length));
-            if let Ok(Rebuilt::Arrow(object)) = rebuilt {
-                for column in object.batches.iter().flat_map(|batch| &batch.columns) {
-                    assert_inside(arena, column);
+            let rows = RowSlice { start, stop };
+            let in_place = decoded.select(columns, rows).ok();
+            let cut = select_in_steps(decoded, columns, rows, arena);
+            for part in in_place.into_iter().chain(cut) {
+                assert!(part.descriptor.len() <= 64 * length, "{} bytes", part.descriptor.len());
+                use_part(&part, arena);
+            }
+        }
+    }
+}
+
+/// Checks that a part's descriptor parses, and that its views stay within the arena and the part's
+/// new buffers behind it.
+fn use_part(part: &Selected, arena: &RegionBytes) {
+    let mut bytes = arena.as_buffer().to_vec();
+    bytes.resize(base_of(arena) as usize, 0);
+    bytes.extend(&part.new_buffers);
+    let arena = RegionBytes::new(&bytes);
+    let part = Decoded::parse(&part.descriptor, &Limits::default()).expect("our own");
+    let rebuilt = part.rebuild(&|offset, length| arena.resolve(offset, length));
+    if let Ok(Rebuilt::Arrow(object)) = rebuilt {
+        for column in object.batches.iter().flat_map(|batch| &batch.columns) {
+            assert_inside(&arena, column);
+        }
+    }
+}
+
+fn base_of(arena: &RegionBytes) -> u64 {
+    (arena.as_buffer().len() as u64).next_multiple_of(COPY_ALIGNMENT)
+}
+
+/// A part for which the arena is read; `None`: it lies outside, or contradicts itself.
+fn select_in_steps(
+    decoded: &Decoded,
+    columns: Option<&[String]>,
+    rows: RowSlice,
+    arena: &RegionBytes,
+) -> Option<Selected> {
+    let mut contents = PartContents::with_limits(base_of(arena), 0, 1 << 20);
+    for _ in 0..=DEPTH_MAX + 1 {
+        match decoded.select_step(columns, rows, &contents).ok()? {
+            SelectStep::Selected(part) => return Some(part),
+            SelectStep::Needed(ranges) => {
+                for (offset, length) in ranges {
+                    contents.add((offset, length), arena.resolve(offset, length)?.to_vec());
                 }
             }
         }
     }
+    panic!("more steps than types nest");
 }
 
 /// Checks that all views stay within the arena.

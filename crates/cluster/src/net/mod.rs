@@ -13,6 +13,7 @@ mod pool;
 pub(crate) mod query;
 mod serving;
 mod source;
+mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -21,11 +22,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
-use farrow_net::frame::Opened;
-use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece, Placement};
+use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
 use farrow_net::server::{DataServer, ServerOptions};
 use farrow_net::source::{HoldId, MemberLife, Source};
@@ -36,6 +36,7 @@ use farrow_wire::PartSpec;
 use crate::endpoint;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
+use part::NewBlocks;
 use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
 pub(crate) use source::Rules;
@@ -47,10 +48,6 @@ const LOADING_THREADS: usize = 4;
 
 /// Most threads that wait for the end of connections, each to one node.
 const ENDING_THREADS: usize = 16;
-
-/// Time limit for the transfer of an object: a terabyte at 300 MB/s. A transfer without progress
-/// fails much sooner.
-const LOAD_MAX: Duration = Duration::from_secs(3600);
 
 /// Time limit for a ticket, which the peer issues on request.
 const TICKET_MAX: Duration = Duration::from_secs(3);
@@ -146,6 +143,7 @@ struct NetShared {
     teller: Teller,
     /// Nodes of which the name of the data server is being resolved.
     resolving: Mutex<BTreeSet<String>>,
+    new_blocks: NewBlocks,
 }
 
 /// The event loop's handle on the network fabric.
@@ -197,7 +195,9 @@ impl Net {
         let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
         let map = Arc::new(map);
         let (region, resolving) = (Arc::clone(region), Mutex::default());
-        let shared = Arc::new(NetShared { region, map, server, source, teller, resolving });
+        let new_blocks = NewBlocks::default();
+        let shared =
+            Arc::new(NetShared { region, map, server, source, teller, resolving, new_blocks });
         let (of_threads, group) = (Arc::clone(&shared), Arc::default());
         let endings = WorkerPool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
         Ok(Self {
@@ -296,6 +296,7 @@ impl Net {
                 }
             },
             NetAction::Release { node, hold } => {
+                self.shared.new_blocks.take(&node, hold);
                 if let Some((_, peer)) = self.peers.get(&node) {
                     // If it cannot be sent now, the next connection sends it.
                     peer.release(HoldId(hold));
@@ -391,12 +392,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn work(shared: &NetShared, job: NetJob) {
     match job {
         NetJob::Open { token, peer, want, part } => {
-            let result = open(&peer, &want, part.as_ref());
+            let result = transfer::open(shared, &peer, &want, part.as_ref());
             let node = peer.name().to_owned();
             shared.teller.tell(NetEvent::Opened { token, node, result });
         }
         NetJob::Load { origin, peer, hold, pieces } => {
-            let result = load(shared, &peer, hold, pieces);
+            let result = transfer::load(shared, &peer, hold, pieces);
             shared.teller.tell(NetEvent::Loaded { origin, result });
         }
         NetJob::Resolve { node, address, section } => {
@@ -435,39 +436,4 @@ fn end(shared: &NetShared, Ending { member, peer }: Ending) {
     }
     // Waits for its threads, unless jobs still use it.
     drop(peer);
-}
-
-fn open(peer: &Peer, want: &[u8], part: Option<&PartSpec>) -> Result<(u64, Opened), NetFault> {
-    let held = peer.open(want)?;
-    let (hold, opened) = (held.hold, held.opened);
-    let Some(part) = part else { return Ok((hold.0, opened)) };
-    match part::part_of(&opened, part) {
-        Ok(opened) => Ok((hold.0, opened)),
-        Err(fault) => {
-            peer.release(hold);
-            Err(fault)
-        }
-    }
-}
-
-fn load(shared: &NetShared, peer: &Peer, hold: u64, pieces: Vec<Piece>) -> Result<(), NetFault> {
-    let control = shared.region.geometry().control.0;
-    let written: Vec<Span> = pieces
-        .iter()
-        .map(|piece| Span::new(Offset(piece.to.0.wrapping_add(control)), piece.from.length))
-        .collect();
-    let other = |text: String| NetFault::Other(text);
-    let placement = Placement::new(Arc::clone(&shared.map), pieces);
-    let placement = placement.map_err(|error| other(error.to_string()))?;
-    let since = Instant::now();
-    peer.read(placement, HoldId(hold), LOAD_MAX)?;
-    shared.teller.tell(NetEvent::Transferred {
-        node: peer.name().to_owned(),
-        bytes: written.iter().map(|span| span.length.0).sum(),
-        elapsed_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
-    });
-    for span in written {
-        shared.region.publish(span).map_err(|error| other(error.to_string()))?;
-    }
-    Ok(())
 }

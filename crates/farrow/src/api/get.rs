@@ -28,8 +28,9 @@ impl Client {
 
     /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`]
     /// does. If the object's memory is not mapped here, only the part is transferred, once for all
-    /// processes of the machine. A part consists of the selected rows of each selected column;
-    /// string bytes, children of nested types and dictionaries are transferred whole.
+    /// processes of the machine. A part consists of the selected rows of each selected column, with
+    /// the strings and children that they use. Dictionaries are transferred whole, and values of
+    /// which a cut would save less than 64 KiB.
     ///
     /// # Errors
     ///

@@ -1,16 +1,10 @@
-//! Parts of objects: only the bytes of some columns and rows of an opened object are transferred.
-//!
-//! The part has a descriptor of its own, in which all offsets are those of the whole object. The
-//! byte ranges that it needs become its blocks, so it is stored like any relocated object.
+//! The pieces of an object's blocks that a part needs.
 
-use farrow_arrow::{Decoded, Limits, RowSlice, SelectError};
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::Opened;
-use farrow_store::{BLOCK_BYTES, ObjectKind, SpillHead};
-use farrow_wire::PartSpec;
+use farrow_store::BLOCK_BYTES;
 
-use super::NetFault;
-use super::query::Brought;
+use crate::net::events::NetFault;
 
 /// Blocks begin and end at multiples of this, so a part's buffers keep their alignment.
 const ALIGNMENT: u64 = BLOCK_BYTES;
@@ -21,56 +15,13 @@ const GAP_BYTES: u64 = 4096;
 /// Limit on the blocks of a part. To stay below it, larger gaps are transferred too.
 const BLOCKS_MAX: usize = 1024;
 
-/// The part of an opened object, as an opened object with fewer blocks.
-pub(super) fn part_of(opened: &Opened, spec: &PartSpec) -> Result<Opened, NetFault> {
-    let (brought, head) = Brought::decode(&opened.entry).map_err(NetFault::Other)?;
-    let lengths = |spans: &[Span]| spans.iter().map(|span| span.length).collect::<Vec<_>>();
-    if lengths(&opened.blocks) != lengths(&head.origins) {
-        let text = "the blocks that its home reports are not those of its head";
-        return Err(NetFault::Other(text.to_owned()));
-    }
-    if head.kind == ObjectKind::Bytes {
-        let text = "rows and columns are selected of Arrow objects, this is plain bytes";
-        return Err(NetFault::Invalid(text.to_owned()));
-    }
-    let damaged = |error: &dyn std::fmt::Display| NetFault::Other(format!("descriptor: {error}"));
-    let decoded = Decoded::parse(&brought.descriptor, &Limits::default());
-    let decoded = decoded.map_err(|error| damaged(&error))?;
-    let rows = RowSlice { start: spec.start, stop: spec.stop };
-    let selected = decoded.select(spec.columns.as_deref(), rows).map_err(|error| match error {
-        SelectError::Invalid(_) | SelectError::Schema(_) => damaged(&error),
-        error => NetFault::Invalid(error.to_string()),
-    })?;
-    let whole = Whole::new(&head.origins, opened);
-    let (pieces, size) = whole.pieces(&selected.ranges)?;
-    let origins = pieces.iter().map(|piece| piece.origin).collect();
-    let blocks = pieces.iter().map(|piece| piece.block).collect();
-    let inline = match opened.inline.is_empty() {
-        true => Vec::new(),
-        false => whole.inline_of(&pieces)?,
-    };
-    let head = SpillHead {
-        size: Length(size),
-        descriptor_bytes: selected.descriptor.len() as u64,
-        origins,
-        ..head
-    };
-    let part = Brought {
-        head: head.encode(),
-        descriptor_crc: crc32c::crc32c(&selected.descriptor),
-        descriptor: selected.descriptor,
-        ..brought
-    };
-    Ok(Opened { blocks, entry: part.encode().map_err(NetFault::Other)?, inline })
-}
-
 /// A block of the whole object, or a piece of one.
 #[derive(Clone, Copy)]
-struct TransferPiece {
+pub(super) struct TransferPiece {
     /// Its span when the object was sealed. Offsets in the descriptor refer to it.
-    origin: Span,
+    pub(super) origin: Span,
     /// Its span in its home's data section.
-    block: Span,
+    pub(super) block: Span,
     /// Offset of its bytes in the inline bytes of the answer.
     inline: u64,
 }
@@ -92,14 +43,14 @@ impl TransferPiece {
 }
 
 /// The object from which a part is taken.
-struct Whole<'a> {
+pub(super) struct Whole<'a> {
     /// Its blocks, ordered by origin.
     blocks: Vec<TransferPiece>,
     inline: &'a [u8],
 }
 
 impl<'a> Whole<'a> {
-    fn new(origins: &[Span], opened: &'a Opened) -> Self {
+    pub(super) fn new(origins: &[Span], opened: &'a Opened) -> Self {
         let mut inline = 0;
         let pairs = origins.iter().zip(&opened.blocks).map(|(origin, block)| {
             let piece = TransferPiece { origin: *origin, block: *block, inline };
@@ -111,12 +62,50 @@ impl<'a> Whole<'a> {
         Self { blocks, inline: &opened.inline }
     }
 
-    /// The pieces that cover these ranges, and the total length of the ranges.
-    fn pieces(&self, ranges: &[(u64, u64)]) -> Result<(Vec<TransferPiece>, u64), NetFault> {
+    /// The first region offset after all blocks.
+    pub(super) fn end(&self) -> u64 {
+        self.blocks.iter().map(TransferPiece::end).max().unwrap_or(0)
+    }
+
+    /// The pieces that cover these ranges, and the total length of the ranges. There is at least
+    /// one piece.
+    pub(super) fn pieces(
+        &self,
+        ranges: &[(u64, u64)],
+    ) -> Result<(Vec<TransferPiece>, u64), NetFault> {
+        let (mut bounds, size) = self.bounds(ranges)?;
+        let mut gap = GAP_BYTES;
+        join(&mut bounds, gap);
+        // Gaps grow until at most one piece per block remains.
+        while bounds.len() > BLOCKS_MAX.max(self.blocks.len()) {
+            gap = gap.saturating_mul(2);
+            join(&mut bounds, gap);
+        }
+        let mut pieces = self.cut(&bounds);
+        if pieces.is_empty() {
+            // An object has a block even if it refers to no bytes.
+            let first = self.blocks.first().ok_or_else(|| NetFault::Other("no blocks".into()))?;
+            let start = first.origin.offset.0;
+            pieces.push(first.cut(start, start + first.origin.length.0.min(ALIGNMENT)));
+        }
+        Ok((pieces, size))
+    }
+
+    /// The pieces that cover these ranges and no bytes between them.
+    pub(super) fn exact_pieces(
+        &self,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<TransferPiece>, NetFault> {
+        let (mut bounds, _) = self.bounds(ranges)?;
+        join(&mut bounds, 0);
+        Ok(self.cut(&bounds))
+    }
+
+    /// Bounds of these ranges, aligned and in order, and the total length of the ranges.
+    fn bounds(&self, ranges: &[(u64, u64)]) -> Result<(Vec<Bounds>, u64), NetFault> {
         let mut sorted = ranges.to_vec();
         sorted.sort_unstable();
-        // Bounds (start, end), and the index of their block.
-        let mut bounds: Vec<(u64, u64, usize)> = Vec::with_capacity(sorted.len());
+        let mut bounds = Vec::with_capacity(sorted.len());
         let mut size = 0u64;
         let mut counted_to = 0;
         for (start, length) in sorted {
@@ -136,35 +125,17 @@ impl<'a> Whole<'a> {
             let last = end.next_multiple_of(ALIGNMENT).min(block.end());
             bounds.push((first, last, number));
         }
-        let mut gap = GAP_BYTES;
-        loop {
-            bounds.dedup_by(|next, last| {
-                let is_near = next.2 == last.2 && next.0 <= last.1.saturating_add(gap);
-                if is_near {
-                    last.1 = last.1.max(next.1);
-                }
-                is_near
-            });
-            // Gaps grow until at most one piece per block remains.
-            if bounds.len() <= BLOCKS_MAX.max(self.blocks.len()) {
-                break;
-            }
-            gap = gap.saturating_mul(2);
-        }
-        let cut = |(start, end, number): (u64, u64, usize)| {
-            self.blocks.get(number).map(|block| block.cut(start, end))
-        };
-        let mut pieces: Vec<TransferPiece> = bounds.into_iter().filter_map(cut).collect();
-        if pieces.is_empty() {
-            // An object has a block even if it refers to no bytes.
-            let first = self.blocks.first().ok_or_else(|| NetFault::Other("no blocks".into()))?;
-            let start = first.origin.offset.0;
-            pieces.push(first.cut(start, start + first.origin.length.0.min(ALIGNMENT)));
-        }
-        Ok((pieces, size))
+        Ok((bounds, size))
     }
 
-    fn inline_of(&self, pieces: &[TransferPiece]) -> Result<Vec<u8>, NetFault> {
+    fn cut(&self, bounds: &[Bounds]) -> Vec<TransferPiece> {
+        let pieces = bounds.iter().filter_map(|(start, end, number)| {
+            self.blocks.get(*number).map(|block| block.cut(*start, *end))
+        });
+        pieces.collect()
+    }
+
+    pub(super) fn inline_of(&self, pieces: &[TransferPiece]) -> Result<Vec<u8>, NetFault> {
         let mut bytes = Vec::new();
         for piece in pieces {
             let start = usize::try_from(piece.inline).unwrap_or(usize::MAX);
@@ -175,6 +146,20 @@ impl<'a> Whole<'a> {
         }
         Ok(bytes)
     }
+}
+
+/// Start, end, and the index of the block.
+type Bounds = (u64, u64, usize);
+
+/// Joins bounds in one block with at most `gap` bytes between them.
+fn join(bounds: &mut Vec<Bounds>, gap: u64) {
+    bounds.dedup_by(|next, last| {
+        let is_near = next.2 == last.2 && next.0 <= last.1.saturating_add(gap);
+        if is_near {
+            last.1 = last.1.max(next.1);
+        }
+        is_near
+    });
 }
 
 #[cfg(test)]
@@ -244,7 +229,5 @@ mod tests {
         }
         let (pieces, _) = whole.pieces(&[(1024, 512)]).unwrap();
         assert!(whole.inline_of(&pieces).is_err());
-        let nothing = Opened { blocks: Vec::new(), entry: vec![1, 2, 3], inline: Vec::new() };
-        assert!(part_of(&nothing, &PartSpec::default()).is_err());
     }
 }
