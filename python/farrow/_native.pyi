@@ -1107,8 +1107,8 @@ class Client:
         """Change settings of the node (``farrow node set``): all of them, or none.
 
         Args:
-            changes: new values of client_bytes, client_objects, cache (None: no limit), is_evicting
-                and log; for a namespace, of bytes and objects.
+            changes: new values of client_bytes, client_objects, cache (None: no limit), memory,
+                is_evicting and log; for a namespace, of bytes and objects.
             namespace: name of the namespace; None: settings of the node.
 
         Raises:

@@ -34,6 +34,11 @@ struct Arguments {
     /// Memory to lend, such as 512MiB or 8G [default: a quarter of the available memory]
     #[arg(long, value_parser = size::parse)]
     memory: Option<Length>,
+    /// Memory up to which --memory can be raised while the node serves (farrow node set --memory);
+    /// its tables are sized for this [default: --memory]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse,
+          conflicts_with_all = ["device", "region"])]
+    memory_max: Option<Length>,
     /// The memory as one value: shm:SIZE, or device:PATH,SIZE[,OFFSET] for a file that can be
     /// mapped
     #[arg(long, value_name = "WHAT", value_parser = RegionArgument::parse,
@@ -318,6 +323,7 @@ impl Arguments {
             };
         }
         options.memory = memory;
+        options.memory_max = self.memory_max;
         options.objects_max = self.objects_max;
         options.clients_max = self.clients_max;
         options.quotas = Quotas {

@@ -8,11 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
-    Access, Fabric, FabricError, Geometry, HeldMemory, Length, Offset, Region, mount, survey,
+    Access, Fabric, FabricError, HeldMemory, Length, Offset, Region, RegionSize, mount, survey,
 };
 use farrow_store::{
     ClientSlot, Dropped, FormatError, HEADER_BYTES, Home, Layout, ObjectId, Reader, RegionOptions,
-    RegionUid, StoreError, Unfinished,
+    RegionUid, StoreError, Unfinished, lent_spans,
 };
 use farrow_wire::{Inheritance, paths};
 
@@ -75,7 +75,8 @@ pub(crate) fn find_or_make(
             }
         }
         MemorySource::Device { path, file_offset, coherence } => {
-            let (geometry, region_options) = device_geometry(options)?;
+            let plan = RegionPlan::of_device(options)?;
+            let geometry = plan.size.geometry;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
             let fabric: Arc<dyn Fabric> = Arc::new(fabric);
             if !options.is_fresh {
@@ -90,7 +91,7 @@ pub(crate) fn find_or_make(
                     Err(error) => return Err(error),
                 }
             }
-            make(fabric, &region_options, None)
+            make(fabric, &plan, None)
         }
     }
 }
@@ -128,28 +129,22 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError>
 /// Creates a region without a name: in a tmpfs of its own if this process may mount one with huge
 /// pages, else in the machine's shared memory within its limit, else in memory files.
 fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
-    let layout = |dir: Option<&Path>| -> Result<(RegionOptions, Geometry), NodeError> {
-        let memory = options.memory.unwrap_or_else(|| default_memory(dir, options.is_private));
-        let region_options = region_options(options, memory)?;
-        let geometry = Layout::new(&region_options)?.geometry;
-        Ok((region_options, geometry))
-    };
-    let (region_options, geometry) = layout(None)?;
+    let plan = RegionPlan::new(options, None)?;
     if should_mount() {
-        match ShmFabric::nameless_in_mount(geometry) {
-            Ok(fabric) => return make_shm(fabric, &region_options, None),
+        match ShmFabric::nameless_in_mount(plan.size) {
+            Ok(fabric) => return make_shm(fabric, &plan, None),
             // If memory is short, the next attempt reports it.
             Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
         }
     }
     let shm = Path::new(paths::SHM_DIR);
-    let (shm_options, shm_geometry) = layout(Some(shm))?;
-    match ShmFabric::nameless_in(shm, shm_geometry) {
-        Ok(fabric) => make_shm(fabric, &shm_options, None),
+    let in_shm = RegionPlan::new(options, Some(shm))?;
+    match ShmFabric::nameless_in(shm, in_shm.size) {
+        Ok(fabric) => make_shm(fabric, &in_shm, None),
         Err(FabricError::System { call, path, source }) => {
             tracing::info!(call, path = %path.display(), %source, "memory files instead");
-            let fabric = ShmFabric::memfd("farrow", geometry)?;
-            make_shm(fabric, &region_options, None)
+            let fabric = ShmFabric::memfd("farrow", plan.size)?;
+            make_shm(fabric, &plan, None)
         }
         Err(error) => Err(error.into()),
     }
@@ -202,11 +197,11 @@ fn adopt_shm(
 
 fn make_shm(
     fabric: ShmFabric,
-    options: &RegionOptions,
+    plan: &RegionPlan,
     place: Option<RegionFolder>,
 ) -> Result<OpenedStore, NodeError> {
     let held = fabric.hold()?;
-    let found = make(Arc::new(fabric), options, place)?;
+    let found = make(Arc::new(fabric), plan, place)?;
     Ok(OpenedStore { held: Some(held), ..found })
 }
 
@@ -241,12 +236,9 @@ fn make_in(
     options: &NodeOptions,
     name: &str,
 ) -> Result<OpenedStore, NodeError> {
-    let memory =
-        options.memory.unwrap_or_else(|| default_memory(Some(&place.dir), options.is_private));
-    let region_options = region_options(options, memory)?;
-    let geometry = Layout::new(&region_options)?.geometry;
-    let fabric = ShmFabric::create(&place.dir, name, geometry)?;
-    let made = make_shm(fabric, &region_options, Some(place.clone()));
+    let plan = RegionPlan::new(options, Some(&place.dir))?;
+    let fabric = ShmFabric::create(&place.dir, name, plan.size)?;
+    let made = make_shm(fabric, &plan, Some(place.clone()));
     if made.is_err() {
         let _ = ShmFabric::unlink(&place.dir, name);
     }
@@ -260,10 +252,9 @@ fn make_in_mount(
     name: &str,
 ) -> Result<OpenedStore, NodeError> {
     // Chosen before the mount, whose free space is only its own size.
-    let memory = options.memory.unwrap_or_else(|| default_memory(None, options.is_private));
-    let options = NodeOptions { memory: Some(memory), ..options.clone() };
-    let geometry = Layout::new(&region_options(&options, memory)?)?.geometry;
-    mount::mount_huge(&own.dir, geometry)?;
+    let plan = RegionPlan::new(options, None)?;
+    let options = NodeOptions { memory: Some(plan.lent), ..options.clone() };
+    mount::mount_huge(&own.dir, plan.size.geometry)?;
     let made = make_in(own.clone(), &options, name);
     if made.is_err() {
         own.unmount();
@@ -297,7 +288,7 @@ fn open_existing(options: &NodeOptions, name: &str) -> Result<Arc<dyn Fabric>, N
         }
         MemorySource::Shm { dir } => Arc::new(ShmFabric::inspect(dir, name)?),
         MemorySource::Device { path, file_offset, coherence } => {
-            let (geometry, _) = device_geometry(options)?;
+            let geometry = RegionPlan::of_device(options)?.size.geometry;
             Arc::new(DeviceFabric::inspect(path, *file_offset, geometry, *coherence)?)
         }
     })
@@ -328,23 +319,58 @@ pub(crate) fn adopt_existing(
         MemorySource::Automatic => adopt_at(RegionFolder::of_existing(&options.socket, name)),
         MemorySource::Shm { dir } => adopt_at(RegionFolder::shared(dir)),
         MemorySource::Device { path, file_offset, coherence } => {
-            let (geometry, _) = device_geometry(options)?;
+            let geometry = RegionPlan::of_device(options)?.size.geometry;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
             adopt(Arc::new(fabric), Some(unfinished), None)
         }
     }
 }
 
-fn device_geometry(options: &NodeOptions) -> Result<(Geometry, RegionOptions), NodeError> {
-    let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
-    let region_options = region_options(options, memory)?;
-    Ok((Layout::new(&region_options)?.geometry, region_options))
+/// A region to be created.
+struct RegionPlan {
+    options: RegionOptions,
+    size: RegionSize,
+    /// Bytes of the heap that are lent at first.
+    lent: Length,
 }
 
-fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
-    if memory.0 < MEMORY_BYTES_MIN {
-        return Err(NodeError::TooSmall { asked: memory.0, min: MEMORY_BYTES_MIN });
+impl RegionPlan {
+    /// For memory in `dir`, or in a file system that is made for it.
+    fn new(options: &NodeOptions, dir: Option<&Path>) -> Result<Self, NodeError> {
+        let default = || {
+            let memory = default_memory(dir, options.is_private);
+            options.memory_max.map_or(memory, |max| memory.min(max))
+        };
+        let lent = options.memory.unwrap_or_else(default);
+        let max = options.memory_max.unwrap_or(lent);
+        if lent > max {
+            return Err(NodeError::AboveMax { asked: lent.0, max: max.0 });
+        }
+        Self::sized(options, lent, max)
     }
+
+    /// For a device, all of which is lent.
+    fn of_device(options: &NodeOptions) -> Result<Self, NodeError> {
+        let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
+        Self::sized(options, memory, memory)
+    }
+
+    fn sized(options: &NodeOptions, lent: Length, max: Length) -> Result<Self, NodeError> {
+        if lent.0 < MEMORY_BYTES_MIN {
+            return Err(NodeError::TooSmall { asked: lent.0, min: MEMORY_BYTES_MIN });
+        }
+        let options = region_options(options, max);
+        let Layout { geometry, heap, page, .. } = Layout::new(&options)?;
+        let lent_pages = lent.0.checked_next_multiple_of(page.0).unwrap_or(u64::MAX);
+        let committed = match lent_pages < heap.length.0 {
+            true => Length(heap.offset.0 + lent_pages - geometry.control.0),
+            false => geometry.data,
+        };
+        Ok(Self { options, size: RegionSize { geometry, committed }, lent })
+    }
+}
+
+fn region_options(options: &NodeOptions, memory: Length) -> RegionOptions {
     let mut region = RegionOptions::for_capacity(memory);
     if let Some(objects_max) = options.objects_max {
         region.objects_max = objects_max;
@@ -356,17 +382,17 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
     if let Some(clients_max) = options.clients_max {
         region.clients_max = clients_max;
     }
-    Ok(region)
+    region
 }
 
 fn make(
     fabric: Arc<dyn Fabric>,
-    options: &RegionOptions,
+    plan: &RegionPlan,
     place: Option<RegionFolder>,
 ) -> Result<OpenedStore, NodeError> {
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
-    let home = Home::create(region, options, wall_ns())?;
+    let home = Home::create_lending(region, &plan.options, plan.lent, wall_ns())?;
     Ok(OpenedStore {
         home,
         adopted: 0,
@@ -390,6 +416,7 @@ fn adopt(
     let _span = tracing::info_span!("adoption", %memory).entered();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
+    commit_lent(&region, &memory)?;
     // A killed daemon handed nothing over: then the objects that each client sealed last count as
     // held.
     let adopted = match unfinished {
@@ -397,6 +424,12 @@ fn adopt(
         None => Home::adopt(region),
     };
     let (home, report) = adopted.map_err(|source| NodeError::NotAdopted { memory, source })?;
+    // Its home may have been killed before it did.
+    for span in home.withdrawn() {
+        if let Err(error) = home.region().give_back(span) {
+            tracing::warn!(%error, "memory that is not lent stays allocated");
+        }
+    }
     tracing::info!(
         life = report.life,
         objects = report.objects,
@@ -422,6 +455,19 @@ fn adopt(
         inheritance: Inheritance::default(),
         predecessor: None,
     })
+}
+
+/// Allocates the pages of existing memory, but for those that its home does not lend.
+fn commit_lent(region: &Arc<Region>, memory: &str) -> Result<(), NodeError> {
+    if !region.can_give_back() {
+        return Ok(());
+    }
+    let lent = lent_spans(region)
+        .map_err(|source| NodeError::NotAdopted { memory: memory.to_owned(), source })?;
+    for span in lent {
+        region.commit(span)?;
+    }
+    Ok(())
 }
 
 fn describe_dropped(dropped: &Dropped) -> String {

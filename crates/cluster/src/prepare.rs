@@ -1,25 +1,49 @@
 //! Touches a region's pages before their first use: tables first, then the heap.
 //!
 //! A tmpfs reserves pages at creation and clears each at its first touch, which costs several times
-//! as much as the copy into it. A low-priority thread touches them in advance.
+//! as much as the copy into it. A low-priority thread touches them in advance, as far as the node
+//! lends them at its start.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use farrow_memory::{Length, MapError, Offset, Populate, Region, Span, sync};
 
+use crate::protocol::Preparation;
+
 /// Bytes touched at once, few enough to stop quickly.
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// Starts the thread. `prepared` counts the finished bytes of the heap. Clearing `should_go_on`
-/// stops it.
+/// The pages to touch.
+pub(crate) struct Pages {
+    pub(crate) region: Arc<Region>,
+    pub(crate) heap: Span,
+    /// The lent ranges of the data section.
+    pub(crate) lent: Vec<Span>,
+}
+
+/// Clears a flag at the end of the thread, whatever ends it.
+struct Running(Arc<sync::AtomicBool>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, sync::Ordering::Release);
+    }
+}
+
+/// Starts the thread. `prepared` counts the finished bytes of the heap. Clearing
+/// `preparation.should_go_on` stops it.
 pub(crate) fn start(
-    region: Arc<Region>,
-    heap: Span,
+    pages: Pages,
     prepared: Arc<sync::AtomicU64>,
-    should_go_on: Arc<sync::AtomicBool>,
+    preparation: Preparation,
 ) -> Option<JoinHandle<()>> {
+    let Pages { region, heap, lent } = pages;
+    let Preparation { should_go_on, is_running } = preparation;
+    is_running.store(true, sync::Ordering::Relaxed);
+    let running = Running(is_running);
     let work = move || {
+        let _running = running;
         // On Linux the nice value belongs to the thread (sched(7)).
         let _ = rustix::process::nice(19);
         let is_stopped = || !should_go_on.load(sync::Ordering::Relaxed);
@@ -37,7 +61,8 @@ pub(crate) fn start(
                         prepared.fetch_add(piece.length.0, sync::Ordering::Relaxed);
                         Ok(())
                     };
-                    each_piece(heap, by_alias, &is_stopped)
+                    let mut lent = lent.iter().filter_map(|span| span.intersection(heap));
+                    lent.try_for_each(|span| each_piece(span, &by_alias, &is_stopped))
                 });
         if let Err(error) = done {
             tracing::debug!(%error, "pages are not made ready ahead");

@@ -55,7 +55,9 @@ mod write_way;
 pub use error::{AccessError, BoundsError, FabricError, MapError};
 pub use fabric::fd_passing::{PassedFabric, PassedParts};
 pub use fabric::held::{HeldMemory, is_in_use, is_lent};
-pub use fabric::{CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, device, mount, shm};
+pub use fabric::{
+    CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, RegionSize, device, mount, shm,
+};
 pub use file_map::FileMap;
 pub use inherited::take_inherited;
 pub use maps::{are_maps_scarce, check_maps};

@@ -29,6 +29,7 @@ fn of_node(key: &str, value: &Bound<'_, PyAny>) -> PyResult<Setting> {
         "client_bytes" => Setting::ClientBytes(bytes(key, value)?),
         "client_objects" => Setting::ClientObjects(count(key, value)?),
         "cache" => Setting::Cache(bytes(key, value)?),
+        "memory" => Setting::Memory(value.extract().map_err(|_| wrong(key, value))?),
         "is_evicting" => Setting::IsEvicting(value.extract().map_err(|_| wrong(key, value))?),
         "log" => Setting::Log(value.extract().map_err(|_| wrong(key, value))?),
         _ => return Err(invalid_argument(format!("no setting of a node is called {key:?}"))),

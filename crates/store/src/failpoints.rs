@@ -14,6 +14,7 @@ use farrow_memory::sync::{AtomicU64, Ordering};
 pub const ALL: &[&str] = &[
     "create.making",
     "create.tables",
+    "create.withdrawn",
     "create.header",
     "create.magic",
     "adopt.life",
@@ -47,6 +48,9 @@ pub const ALL: &[&str] = &[
     "carve.split.new",
     "carve.split.old",
     "release.carved",
+    "withdraw.recorded",
+    "withdraw.extended",
+    "lend.recorded",
     "seal.name",
     "seal.slots_used",
     "seal.writing",

@@ -54,7 +54,7 @@ pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, Sp
 pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, Freed, HEAP_CELLS_MAX, HeapCell, Home,
     LabelledObject, Quarantined, Reclaimed, Replacement, ReplicaSeal, ReplicasFirst, Room,
-    SealRequest, SpillPlan, StoreStats, Unfinished,
+    SealRequest, SpillPlan, StoreStats, Unfinished, lent_spans,
 };
 pub use tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
 pub use tables::cluster::CLUSTER_BYTES_MAX;

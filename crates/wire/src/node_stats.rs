@@ -136,7 +136,7 @@ macro_rules! node_stats {
 }
 
 node_stats! {
-    /// Heap bytes provided.
+    /// Heap bytes that the node lends.
     capacity: u64, Bytes, Gauge("farrow_capacity_bytes");
     /// Bytes of live objects, rounded up to cache lines.
     used: u64, Bytes, Gauge("farrow_used_bytes");
@@ -228,6 +228,8 @@ node_stats! {
     buffers: u64, Bytes, Gauge("farrow_buffers_bytes");
     /// Limit of the memory for requests, replies and waits.
     buffers_max: u64, Bytes, Gauge("farrow_buffers_max_bytes");
+    /// Heap bytes that the node can lend at most.
+    capacity_max: u64, Bytes, Gauge("farrow_capacity_max_bytes");
     /// Settings that can be changed while the node serves.
     settings: NodeSettings, Structure;
     /// Names of the settings that differ from those at the start.
@@ -299,6 +301,7 @@ restored_total counter farrow_objects_restored_total
 spill_failures_total counter farrow_spill_failures_total
 buffers gauge farrow_buffers_bytes
 buffers_max gauge farrow_buffers_max_bytes
+capacity_max gauge farrow_capacity_max_bytes
 settings
 settings_changed
 ";
@@ -309,7 +312,7 @@ settings_changed
         1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
         15, 16, 17, 18, 19, 1, b'f', 1, b'c', 1, b'm', 23, 24, 25, 26, 27, 28,
         29, 1, b'e', 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
-        43, 44, 45, 46, 0, 0, 0, 0, 0, 0,
+        43, 44, 45, 46, 47, 0, 0, 0, 0, 0, 0, 0,
     ];
 
     #[test]

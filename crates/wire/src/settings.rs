@@ -16,6 +16,9 @@ pub enum Setting {
     ClientBytes(Option<u64>),
     /// Most objects of one client; `None`: no limit.
     ClientObjects(Option<u32>),
+    /// Bytes of memory that the node lends, at most those for which its region was made. Objects
+    /// are evicted or spilled if it shrinks.
+    Memory(u64),
     /// Most bytes of replicas of objects of other nodes; `None`: the free memory. Replicas beyond
     /// it that no client holds are dropped.
     Cache(Option<u64>),
@@ -52,6 +55,8 @@ pub struct NodeSettings {
     pub is_evicting: bool,
     /// The filter of the log; empty: unknown.
     pub log: String,
+    /// Bytes of memory that the node lends.
+    pub memory: u64,
 }
 
 impl NodeSettings {
@@ -64,6 +69,7 @@ impl NodeSettings {
             ("cache", self.cache != other.cache),
             ("is_evicting", self.is_evicting != other.is_evicting),
             ("log", self.log != other.log),
+            ("memory", self.memory != other.memory),
         ]
         .into_iter()
         .filter(|(_, is_changed)| *is_changed)

@@ -26,7 +26,7 @@ __all__ = ["parse", "run"]
 _DESCRIPTION = """\
 Change settings of a node while it serves, or print them. A change applies to the next request. No
 object is removed for a limit below the present use: requests beyond it are refused until the use is
-below. Changes last until the node ends; they outlive an upgrade and a kill of its daemon. Limits of
+below. Only less --memory removes objects, by the policy of eviction. Changes last until the node ends; they outlive an upgrade and a kill of its daemon. Limits of
 a namespace are kept with it."""
 
 
@@ -47,6 +47,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     node.add_argument("--client-objects", metavar="N|none", help="limit on its objects")
     node.add_argument(
         "--cache", metavar="SIZE|none", help="limit on replicas of objects of other nodes"
+    )
+    node.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="memory that the node lends, at most its --memory-max; to lend less, it evicts or "
+        "spills objects that nobody holds",
     )
     node.add_argument("--evict", choices=("lru", "none"), help="reaction to a shortage of memory")
     node.add_argument("--log", metavar="LEVELS", help="levels of the log, as in FARROW_LOG")
@@ -70,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
             "client_bytes": _size,
             "client_objects": _count,
             "cache": _size,
+            "memory": parse_bytes,
             "evict": lambda text: text == "lru",
             "log": str,
         },
@@ -112,7 +119,7 @@ def _print(client: Client, *, as_json: bool) -> None:
     if as_json:
         print_json({"settings": settings, "changed": changed})
         return
-    sizes = {"client_bytes", "cache"}
+    sizes = {"client_bytes", "cache", "memory"}
     cells = [
         (
             _option_of(key),

@@ -33,7 +33,7 @@ def _main(client: Client, stats: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("socket", client.address),
         ("process", f"{stats['pid']}, for {human_seconds(stats['uptime_ms'] / 1e3)}"),
-        ("memory", f"{human_bytes(stats['capacity'])} at {stats['memory']}"),
+        ("memory", f"{_memory(stats)} at {stats['memory']}"),
         ("used", f"{human_bytes(stats['used'])} ({used:.0%})"),
         ("held by readers", human_bytes(stats["held"])),
         ("can be evicted", human_bytes(stats["evictable"])),
@@ -47,6 +47,12 @@ def _main(client: Client, stats: dict[str, Any]) -> list[tuple[str, str]]:
     if changed := stats["settings_changed"]:
         rows.append(("changed settings", ", ".join(changed)))
     return rows
+
+
+def _memory(stats: dict[str, Any]) -> str:
+    capacity, most = stats["capacity"], stats["capacity_max"]
+    text = human_bytes(capacity)
+    return text if most == capacity else f"{text} (at most {human_bytes(most)})"
 
 
 def _print_all(stats: dict[str, Any]) -> None:

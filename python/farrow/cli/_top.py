@@ -156,6 +156,9 @@ def _map(cells: list[dict[str, int]], columns: int) -> Text:
         # A single held byte marks the whole cell.
         kinds = (_HELD,) if cell["held"] else _KINDS
         _, letter, style = max(kinds, key=lambda kind: cell[kind[0]])
+        if not any(cell[kind[0]] for kind in (*_KINDS, _HELD)):
+            # Memory that the node does not lend at present.
+            letter, style = " ", ""
         text.append(letter, style=style)
         if (number + 1) % columns == 0:
             text.append("\n")

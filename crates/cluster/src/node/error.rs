@@ -36,6 +36,14 @@ pub enum NodeError {
         /// The smallest size.
         min: u64,
     },
+    /// The memory is larger than the most that it may grow to.
+    #[error("{asked} B of memory asked, above the {max} B of --memory-max")]
+    AboveMax {
+        /// The requested size.
+        asked: u64,
+        /// The largest size.
+        max: u64,
+    },
     /// The memory of an earlier node cannot be adopted.
     #[error("the memory {memory} cannot be adopted: {source}; --fresh throws it away")]
     NotAdopted {

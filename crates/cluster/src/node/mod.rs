@@ -26,7 +26,7 @@ pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
 use crate::place::RegionFolder;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
-use crate::protocol::{AdoptedState, DaemonInfo, NodeState, unfinished};
+use crate::protocol::{AdoptedState, DaemonInfo, NodeState, Preparation, unfinished};
 use crate::server::{Handover, LoopEnd, Remains, Server, ServerParts};
 pub use crate::spill::SpillTarget;
 use crate::supervisor::{Custody, Handles};
@@ -182,7 +182,7 @@ impl Node {
         let Beginning { options, switch, custody, started, is_successor } = beginning;
         let offer = offer_of(&found, &options);
         let mut summary = Summary {
-            capacity: found.home.layout().heap.length.0,
+            capacity: found.home.capacity().0,
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
@@ -215,7 +215,11 @@ impl Node {
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {
-            prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
+            let is_running = Arc::default();
+            let preparation = Preparation { should_go_on: Arc::clone(&should_prepare), is_running };
+            state.set_preparation(preparation.clone());
+            let pages = prepare::Pages { region, heap, lent: state.home().lent() };
+            prepare::start(pages, Arc::clone(&prepared), preparation)
         });
         let audit = options.audit_log.as_deref().map(|path| {
             state.set_audited();

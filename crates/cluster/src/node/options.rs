@@ -74,6 +74,9 @@ pub struct NodeOptions {
     pub socket: PathBuf,
     /// Heap size. `None`: a quarter of the available memory.
     pub memory: Option<Length>,
+    /// Heap size up to which the memory can grow while the node serves. `None`: the heap size at
+    /// the start.
+    pub memory_max: Option<Length>,
     /// The source of the memory.
     pub source: MemorySource,
     /// Limit on objects sealed through the node, and on those that clients seal themselves. `None`:
@@ -170,6 +173,7 @@ impl NodeOptions {
         Self {
             socket: socket.into(),
             memory: None,
+            memory_max: None,
             source: MemorySource::from_environment(),
             objects_max: None,
             clients_max: None,

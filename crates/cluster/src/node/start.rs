@@ -76,7 +76,7 @@ pub(super) fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
         region_uid: home.uid().0,
         control_bytes: geometry.control.0,
         data_bytes: geometry.data.0,
-        capacity: home.layout().heap.length.0,
+        capacity: home.capacity().0,
         base: base_of(home.uid(), home.region().length()),
         ways: match &options.cluster {
             Some(config) if config.net.used == NetUse::Only => Vec::new(),
@@ -167,6 +167,7 @@ pub(super) fn begin_settings(
         cache: options.cluster.as_ref().and_then(|one| one.net.cache).map(|bytes| bytes.0),
         is_evicting: options.eviction == EvictionKind::Lru,
         log: log.unwrap_or_default(),
+        memory: options.memory.map_or(0, |bytes| bytes.0),
     };
     let begun = state.begin_settings(started, control, is_successor);
     begun.map_err(|error| NodeError::Settings(error.to_string()))

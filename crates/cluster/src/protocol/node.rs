@@ -37,6 +37,7 @@ impl NodeState {
             self.quota.reservations.forget(id);
             self.residency.forget(id);
             self.replicas.forget(id);
+            self.resize.forget(id);
             self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id);
             self.cluster.forget_lookups(id);
@@ -87,6 +88,7 @@ impl NodeState {
             self.quota.next_deadline_ms(&self.home),
             self.families.next_deadline_ms(),
             self.leases.next_deadline_ms(),
+            self.resize.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -110,6 +112,7 @@ impl NodeState {
         barriers.tick(&mut context);
         self.residency.tick(&mut self.home, now_ms, out);
         self.tick_replicas(now_ms, out);
+        self.tick_resize(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.quota.serve(&mut self.home, now_ms, out);
         self.residency.take_jobs(out);
@@ -134,8 +137,8 @@ impl NodeState {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
-        let fetches = self.replicas.drain();
-        for (session, seq) in self.residency.drain().into_iter().chain(fetches) {
+        let others = self.replicas.drain().into_iter().chain(self.resize.drain());
+        for (session, seq) in self.residency.drain().into_iter().chain(others) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
         let waiting = self.admission.drain().chain(self.quota.reservations.drain());
@@ -369,7 +372,7 @@ impl NodeState {
                 self.leases.end_some(&ids, slot, now_ms)?;
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Set(settings) => self.set(settings),
+            RequestBody::Set(settings) => return self.set((session, seq), settings),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => self.drop_namespace(&name),

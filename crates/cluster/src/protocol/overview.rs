@@ -17,7 +17,7 @@ pub(super) fn overview(
         holds: share.holds,
         is_connected: !is_away(share.record.client),
     };
-    let cell = |HeapCell { free, granted, held, used }: HeapCell| CellOverview {
+    let cell = |HeapCell { free, granted, held, used, .. }: HeapCell| CellOverview {
         free,
         granted,
         held,

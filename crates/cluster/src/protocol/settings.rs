@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::convert::{limit, store_error};
 use super::core::quota::Quotas;
+use super::identity::SessionId;
 use super::state::NodeState;
 
 /// Applies a filter, or says why it cannot be parsed.
@@ -55,6 +56,7 @@ impl SettingsRecord {
             cache: pick(&started.cache, earlier.cache, current.cache),
             is_evicting: pick(&started.is_evicting, earlier.is_evicting, current.is_evicting),
             log: pick(&started.log, earlier.log, current.log),
+            memory: pick(&started.memory, earlier.memory, current.memory),
         }
     }
 }
@@ -74,26 +76,35 @@ impl RuntimeSettings {
 }
 
 impl NodeState {
-    /// Notes the settings with which the node starts, which are in effect. A node that follows an
-    /// earlier daemon resumes the changes of that one.
+    /// Notes the settings with which the node starts, which are in effect; a memory of 0: that of
+    /// the region. A node that follows an earlier daemon resumes the changes of that one.
     ///
     /// # Errors
     ///
     /// The region cannot be read or written.
     pub fn begin_settings(
         &mut self,
-        started: NodeSettings,
+        mut started: NodeSettings,
         log: Option<LogControl>,
         is_following: bool,
     ) -> Result<(), WireError> {
         let earlier = self.retained_settings().map_err(store_error)?;
         let had_changes = earlier.is_some();
+        let capacity = self.home.capacity().0;
+        started.memory = match (started.memory, &earlier) {
+            (0, Some(earlier)) if is_following => earlier.started.memory,
+            (0, _) => capacity,
+            (bytes, _) => self.whole_pages(bytes),
+        };
         let current = match earlier.filter(|_| is_following) {
             Some(earlier) => earlier.resumed(&started),
             None => started.clone(),
         };
         self.settings.log = log;
-        self.settings.record = SettingsRecord { current: started.clone(), started };
+        let memory = current.memory;
+        let in_effect = NodeSettings { memory: capacity, ..started.clone() };
+        self.settings.record = SettingsRecord { current: in_effect, started };
+        self.resume_memory(memory, is_following);
         let mut changes = self.changes_to(&current);
         // A filter of another version is no reason not to start.
         if let Err(error) = changes.iter().try_for_each(|change| self.check_setting(change)) {
@@ -112,9 +123,32 @@ impl NodeState {
         if had_changes { self.keep_settings() } else { Ok(()) }
     }
 
-    /// The changes that lead from the present settings to others.
+    /// Goes on to the memory of the options, or of the earlier daemon, if that can be. A node that
+    /// is started anew evicts nothing for it.
+    fn resume_memory(&mut self, bytes: u64, is_following: bool) {
+        let less = self.home.capacity().0.saturating_sub(self.whole_pages(bytes));
+        if !is_following && self.home.free_page_bytes().0 < less {
+            let capacity = self.home.capacity().0;
+            tracing::warn!(bytes, capacity, "the node lends more than it was told: it has objects");
+            return;
+        }
+        match self.check_memory(bytes) {
+            Ok(()) => drop(self.begin_resize(bytes, None)),
+            Err(error) => {
+                let capacity = self.home.capacity().0;
+                tracing::warn!(%error, capacity, "the node lends what the earlier daemon lent");
+            }
+        }
+    }
+
+    /// Notes how much memory the node lends now.
+    pub(super) fn note_memory(&mut self, bytes: u64) {
+        self.settings.record.current.memory = bytes;
+    }
+
+    /// The changes that lead from the present settings to others, the memory left out.
     fn changes_to(&self, wanted: &NodeSettings) -> Vec<Setting> {
-        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log } = wanted;
+        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, memory: _ } = wanted;
         let current = &self.settings.record.current;
         let mut changes = Vec::new();
         if *client_bytes != current.client_bytes {
@@ -146,8 +180,13 @@ impl NodeState {
         current.changed_from(started)
     }
 
-    /// Changes settings: all, or none if one of them is refused.
-    pub(super) fn set(&mut self, settings: Vec<Setting>) -> Result<ReplyBody, WireError> {
+    /// Changes settings: all, or none if one of them is refused. `None`: the memory changes, and
+    /// the answer follows later.
+    pub(super) fn set(
+        &mut self,
+        waiter: (SessionId, u64),
+        settings: Vec<Setting>,
+    ) -> Result<Option<ReplyBody>, WireError> {
         limit("settings in one message", settings.len(), SETTINGS_MAX)?;
         for setting in &settings {
             self.check_setting(setting)?;
@@ -158,21 +197,27 @@ impl NodeState {
                 self.set_log(filter)?;
             }
         }
+        let mut memory = None;
         for setting in settings {
             tracing::info!(?setting, "a setting is changed");
-            self.apply_setting(setting)?;
+            match setting {
+                Setting::Memory(bytes) => memory = Some(bytes),
+                setting => self.apply_setting(setting)?,
+            }
         }
         self.keep_settings()?;
         // Requests that wait may fit now, or are refused.
         self.admission.look_again();
         self.quota.reservations.look_again();
-        Ok(ReplyBody::Done)
+        let is_done = memory.is_none_or(|bytes| self.begin_resize(bytes, Some(waiter)));
+        Ok(is_done.then_some(ReplyBody::Done))
     }
 
-    fn check_setting(&self, setting: &Setting) -> Result<(), WireError> {
+    fn check_setting(&mut self, setting: &Setting) -> Result<(), WireError> {
         let invalid = |reason: String| Err(WireError::Invalid(reason));
         match setting {
             Setting::ClientBytes(_) | Setting::ClientObjects(_) => Ok(()),
+            Setting::Memory(bytes) => self.check_memory(*bytes),
             Setting::Cache(_) if self.replicas.kind().is_none() => {
                 invalid("cache: this node reads no objects over the network".to_owned())
             }
@@ -203,6 +248,7 @@ impl NodeState {
 
     fn apply_setting(&mut self, setting: Setting) -> Result<(), WireError> {
         match setting {
+            Setting::Memory(bytes) => drop(self.begin_resize(bytes, None)),
             Setting::ClientBytes(max) => {
                 self.settings.record.current.client_bytes = max;
                 self.follow_quotas();

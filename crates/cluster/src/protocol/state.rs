@@ -21,6 +21,7 @@ use super::core::watches::Watches;
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::Replicas;
 use super::rights::RightsTable;
+use super::resize::Resize;
 use super::settings::RuntimeSettings;
 
 /// Counters since start.
@@ -86,6 +87,7 @@ pub struct NodeState {
     /// Rules for other nodes.
     pub(super) rules: RightsTable,
     pub(super) settings: RuntimeSettings,
+    pub(super) resize: Resize,
     pub(super) reclaim: Reclaim,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
@@ -133,6 +135,7 @@ impl NodeState {
             quota: Quota::default(),
             rules,
             settings: RuntimeSettings::default(),
+            resize: Resize::default(),
             reclaim: Reclaim::new(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),

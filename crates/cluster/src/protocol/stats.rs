@@ -81,6 +81,7 @@ impl NodeState {
             spill_failures_total: residency.spill_failures,
             buffers,
             buffers_max,
+            capacity_max: store.capacity_max.0,
             settings: self.node_settings(),
             settings_changed: self.changed_settings(),
         })

@@ -100,7 +100,7 @@ pub(crate) fn reopen(
 /// Fails early if the file system has less free space than requested or, for files in memory, if
 /// the machine has less memory. If the free space is unknown, the allocation itself detects the
 /// error.
-pub(super) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
+pub(crate) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
     if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
         return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
     }

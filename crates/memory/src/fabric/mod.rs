@@ -57,6 +57,34 @@ impl CoherenceClass {
     }
 }
 
+/// The size of a region that is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSize {
+    /// Lengths of the sections.
+    pub geometry: Geometry,
+    /// Bytes at the start of the data section whose pages are allocated at creation. The others
+    /// must be allocated by [`crate::Region::commit`] before they are used.
+    pub committed: Length,
+}
+
+impl From<Geometry> for RegionSize {
+    /// All pages are allocated at creation.
+    fn from(geometry: Geometry) -> Self {
+        Self { geometry, committed: geometry.data }
+    }
+}
+
+impl RegionSize {
+    /// Bytes allocated at creation, of both sections.
+    pub(crate) fn allocated(self) -> Length {
+        Length(self.geometry.control.0.saturating_add(self.committed_data().0))
+    }
+
+    pub(crate) fn committed_data(self) -> Length {
+        self.committed.min(self.geometry.data)
+    }
+}
+
 /// The memory of one region, as open files.
 pub trait Fabric: Send + Sync + Debug {
     /// The kind of back end.

@@ -13,6 +13,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::files::{self, Contents, PageSource, system};
 use super::mount;
+use super::RegionSize;
 use super::shm::{SectionFile, ShmFabric};
 use crate::error::FabricError;
 use crate::system::mounts::MOUNT_SOURCE;
@@ -24,7 +25,9 @@ impl ShmFabric {
     /// # Errors
     /// [`FabricError::NoSpace`] with the numbers, and errors of system calls, usually missing
     /// permission to mount. After an error nothing remains.
-    pub fn nameless_in_mount(geometry: Geometry) -> Result<Self, FabricError> {
+    pub fn nameless_in_mount(size: impl Into<RegionSize>) -> Result<Self, FabricError> {
+        let size = size.into();
+        let geometry = size.geometry;
         files::check_geometry(geometry, 0)?;
         let root = match open_detached(geometry) {
             Err(FabricError::System { source, .. })
@@ -35,37 +38,39 @@ impl ShmFabric {
             opened => opened?,
         };
         let place = "a detached tmpfs with huge pages";
-        make(root.as_fd(), Path::new(place), geometry)
+        make(root.as_fd(), Path::new(place), size)
     }
 
     /// Creates a region in the tmpfs at `dir`, in files without names.
     ///
     /// # Errors
     /// As [`ShmFabric::create`].
-    pub fn nameless_in(dir: &Path, geometry: Geometry) -> Result<Self, FabricError> {
-        files::check_geometry(geometry, 0)?;
+    pub fn nameless_in(dir: &Path, size: impl Into<RegionSize>) -> Result<Self, FabricError> {
+        let size = size.into();
+        files::check_geometry(size.geometry, 0)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(dir, flags, Mode::empty())
             .map_err(|errno| system("open", dir, errno))?;
-        make(root.as_fd(), dir, geometry)
+        make(root.as_fd(), dir, size)
     }
 }
 
-fn make(root: BorrowedFd<'_>, dir: &Path, geometry: Geometry) -> Result<ShmFabric, FabricError> {
-    let section = |length: Length| -> Result<SectionFile, FabricError> {
+fn make(root: BorrowedFd<'_>, dir: &Path, size: RegionSize) -> Result<ShmFabric, FabricError> {
+    let geometry = size.geometry;
+    let section = |length: Length, committed: Length| -> Result<SectionFile, FabricError> {
         let writer = unlinked_file(root, dir)?;
         let room = PageSource::of(dir, writer.as_fd());
-        files::check_room(length, &room)?;
+        files::check_room(committed, &room)?;
         rustix::fs::ftruncate(&writer, length.0)
             .map_err(|errno| system("ftruncate", dir, errno))?;
-        files::commit_pages(writer.as_fd(), 0, length, &room, Contents::New)?;
+        files::commit_pages(writer.as_fd(), 0, committed, &room, Contents::New)?;
         let reader = files::reopen_read_only(writer.as_fd(), dir)?;
         Ok(SectionFile { writer, reader })
     };
     // Data first: it is the larger one, so a region that is too large fails before anything is
     // committed.
-    let data = section(geometry.data)?;
-    let control = section(geometry.control)?;
+    let data = section(geometry.data, size.committed_data())?;
+    let control = section(geometry.control, geometry.control)?;
     files::lock_range(control.writer.as_fd(), 0, geometry.control, dir)?;
     let place = format!("{}, without a name", dir.display());
     Ok(ShmFabric::of_sections(control, data, geometry, place))
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn memory_without_a_name_can_be_opened_again_in_each_role() {
         let made = |root: Result<OwnedFd, FabricError>| {
-            make(root.unwrap().as_fd(), Path::new("test"), GEOMETRY).unwrap()
+            make(root.unwrap().as_fd(), Path::new("test"), GEOMETRY.into()).unwrap()
         };
         let mut all = vec![ShmFabric::nameless_in(Path::new("/dev/shm"), GEOMETRY).unwrap()];
         if mount::can_mount_huge() {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::fd_passing::{PassedFabric, PassedParts};
 use super::files::{self, Contents, FileShape, PageSource, system};
 use super::held::HeldMemory;
-use super::{CoherenceClass, Fabric, FabricKind};
+use super::{CoherenceClass, Fabric, FabricKind, RegionSize};
 use crate::error::FabricError;
 use crate::system::huge_pages;
 use crate::units::{Geometry, Length, Section, page_bytes};
@@ -36,29 +36,39 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// Creates `<dir>/<name>.control` and `<dir>/<name>.data`, mode 0600, with every page
-    /// committed.
+    /// Creates `<dir>/<name>.control` and `<dir>/<name>.data`, mode 0600. The pages are committed
+    /// as far as `size` says.
     ///
     /// # Errors
     /// [`FabricError::NoSpace`] with the numbers if the file system or the memory is too small;
     /// [`FabricError::AlreadyExists`] if such a region exists. After an error nothing remains.
-    pub fn create(dir: &Path, name: &str, geometry: Geometry) -> Result<Self, FabricError> {
+    pub fn create(
+        dir: &Path,
+        name: &str,
+        size: impl Into<RegionSize>,
+    ) -> Result<Self, FabricError> {
+        let size = size.into();
+        let geometry = size.geometry;
         files::check_name(name)?;
         files::check_geometry(geometry, 0)?;
         let control = NewFile::new(section_path(dir, name, Section::Control))?;
         files::lock_range(control.fd.as_fd(), 0, geometry.control, &control.path)?;
         let data = NewFile::new(section_path(dir, name, Section::Data))?;
         let room = PageSource::of(dir, control.fd.as_fd());
-        files::check_room(geometry.total(), &room)?;
-        for (made, length) in [(&control, geometry.control), (&data, geometry.data)] {
+        files::check_room(size.allocated(), &room)?;
+        let committed = size.committed_data();
+        for (made, length, committed) in
+            [(&control, geometry.control, geometry.control), (&data, geometry.data, committed)]
+        {
             rustix::fs::ftruncate(&made.fd, length.0)
                 .map_err(|errno| system("ftruncate", &made.path, errno))?;
-            files::commit_pages(made.fd.as_fd(), 0, length, &room, Contents::New)?;
+            files::commit_pages(made.fd.as_fd(), 0, committed, &room, Contents::New)?;
         }
         Self::assemble(control.keep()?, data.keep()?, geometry, dir, name)
     }
 
-    /// Adopts a region that [`ShmFabric::create`] created. The lengths are those of the files.
+    /// Adopts a region that [`ShmFabric::create`] created. The lengths are those of the files. The
+    /// caller commits the pages of data that it uses ([`crate::Region::commit`]).
     ///
     /// # Errors
     /// [`FabricError::NotFound`], [`FabricError::Unfinished`] if the region is incomplete,
@@ -85,10 +95,7 @@ impl ShmFabric {
         let geometry = Geometry { control: control_length, data: data_length };
         files::check_geometry(geometry, 0)?;
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
-        let room = PageSource::of(dir, control.writer.as_fd());
-        for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
-            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Retained)?;
-        }
+        commit_control(&control, geometry, dir)?;
         Self::assemble(control, data, geometry, dir, name)
     }
 
@@ -131,22 +138,25 @@ impl ShmFabric {
     ///
     /// # Errors
     /// As [`ShmFabric::create`]; `name` is for `/proc` only.
-    pub fn memfd(name: &str, geometry: Geometry) -> Result<Self, FabricError> {
+    pub fn memfd(name: &str, size: impl Into<RegionSize>) -> Result<Self, FabricError> {
+        let size = size.into();
+        let geometry = size.geometry;
         files::check_name(name)?;
         files::check_geometry(geometry, 0)?;
         let place = PathBuf::from(format!("memfd:{name}"));
-        let make = |section: Section, length: Length| -> Result<SectionFile, FabricError> {
+        let make = |section: Section, committed: Length| -> Result<SectionFile, FabricError> {
+            let length = geometry.span_of(section).length;
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let writer = rustix::fs::memfd_create(format!("{name}.{section}"), flags)
                 .map_err(|errno| system("memfd_create", &place, errno))?;
             let room = PageSource::memory(&place, writer.as_fd());
-            files::check_room(length, &room)?;
+            files::check_room(committed, &room)?;
             // The kernel's default mode would let every user reopen it through a passed descriptor.
             rustix::fs::fchmod(&writer, Mode::RUSR | Mode::WUSR)
                 .map_err(|errno| system("fchmod", &place, errno))?;
             rustix::fs::ftruncate(&writer, length.0)
                 .map_err(|errno| system("ftruncate", &place, errno))?;
-            files::commit_pages(writer.as_fd(), 0, length, &room, Contents::New)?;
+            files::commit_pages(writer.as_fd(), 0, committed, &room, Contents::New)?;
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             rustix::fs::fcntl_add_seals(&writer, seals)
                 .map_err(|errno| system("seal", &place, errno))?;
@@ -155,11 +165,12 @@ impl ShmFabric {
         };
         let control = make(Section::Control, geometry.control)?;
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &place)?;
-        let data = make(Section::Data, geometry.data)?;
+        let data = make(Section::Data, size.committed_data())?;
         Ok(Self::of_sections(control, data, geometry, place.display().to_string()))
     }
 
-    /// Becomes the home of memory that another process created or served before.
+    /// Becomes the home of memory that another process created or served before. The caller commits
+    /// the pages of data that it uses ([`crate::Region::commit`]).
     ///
     /// # Errors
     /// As [`ShmFabric::open`].
@@ -175,10 +186,7 @@ impl ShmFabric {
         };
         let (control, data) = (again(control)?, again(data)?);
         files::lock_range(control.writer.as_fd(), 0, geometry.control, path)?;
-        let room = PageSource::of(path, control.writer.as_fd());
-        for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
-            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Retained)?;
-        }
+        commit_control(&control, geometry, path)?;
         let place = "memory without a name".to_owned();
         Ok(Self::of_sections(control, data, geometry, place))
     }
@@ -272,6 +280,17 @@ impl Fabric for ShmFabric {
     fn huge_page_bytes(&self) -> Option<Length> {
         self.huge_page
     }
+}
+
+/// Commits the pages of an existing control section.
+fn commit_control(
+    control: &SectionFile,
+    geometry: Geometry,
+    path: &Path,
+) -> Result<(), FabricError> {
+    let room = PageSource::of(path, control.writer.as_fd());
+    let (fd, length) = (control.writer.as_fd(), geometry.control);
+    files::commit_pages(fd, 0, length, &room, Contents::Retained)
 }
 
 /// Path of a section's file.

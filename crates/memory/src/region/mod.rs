@@ -21,6 +21,7 @@ use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes}
 
 pub(crate) mod alias;
 mod by_call;
+mod pages;
 mod ranges;
 pub(crate) mod sealed;
 pub(crate) mod words;

@@ -195,6 +195,13 @@ impl SpaceAllocator {
         self.by_interior.last().map_or(0, |(interior, _)| *interior)
     }
 
+    /// The whole units of the run that has most of them.
+    pub(crate) fn longest_interior(&self) -> Option<Run> {
+        let &(interior, start) = self.by_interior.last()?;
+        let start = start.checked_next_multiple_of(self.unit)?;
+        Some(Run { start, end: start.checked_add(interior)? })
+    }
+
     /// Free runs in order.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         self.free.iter().map(|(&start, &end)| Run { start, end })

@@ -32,10 +32,11 @@ impl Home {
         let sum = clients.fold(self.usage_of_gone(), Usage::plus);
         let namespaces = self.namespaces().map(|one| self.usage_of_namespace(one.id));
         let in_namespaces = namespaces.fold(Usage::default(), Usage::plus);
-        let bytes = self.blocks.sealed_bytes() + self.blocks.retiring_bytes() + self.grants.bytes();
+        let granted = self.granted_bytes();
+        let bytes = self.blocks.sealed_bytes() + self.blocks.retiring_bytes() + granted;
         let all = Usage { bytes: Length(bytes), objects: self.objects };
         let blocks = self.blocks.usage_of_all();
-        let granted = Length(all.bytes.0 - self.grants.bytes());
+        let granted = Length(all.bytes.0 - granted);
         if sum != all || in_namespaces != all || blocks != (Usage { bytes: granted, ..all }) {
             return Err(format!(
                 "accounts sum to {sum:?}, namespaces to {in_namespaces:?}, blocks to {blocks:?}, \

@@ -27,6 +27,7 @@ mod spill;
 mod state;
 mod stats;
 mod takeover;
+mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub use room::{Freed, Room};
 pub use seal::{Replacement, SealRequest};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
+pub use withdraw::lent_spans;
 
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
@@ -59,7 +61,7 @@ use crate::format::options::RegionOptions;
 use crate::tables::clients::{ClientSlot, ClientTable, random};
 use crate::tables::control::Control;
 use crate::tables::directory::Directory;
-use crate::tables::grants::Grants;
+use crate::tables::grants::{Grants, WITHDRAWN};
 use crate::tables::holds::HoldArea;
 use crate::tables::names::Names;
 use crate::tables::namespaces::NamespaceTable;
@@ -155,6 +157,20 @@ impl Home {
         options: &RegionOptions,
         now_ns: u64,
     ) -> Result<Self, StoreError> {
+        Self::create_lending(region, options, options.capacity, now_ns)
+    }
+
+    /// As [`Home::create`], but lends only this many bytes of the heap at first. The pages of the
+    /// others are never touched and need not be allocated.
+    ///
+    /// # Errors
+    /// As [`Home::create`].
+    pub fn create_lending(
+        region: Arc<Region>,
+        options: &RegionOptions,
+        lent: Length,
+        now_ns: u64,
+    ) -> Result<Self, StoreError> {
         let layout = Layout::new(options)?;
         let header = RegionHeader {
             uid: RegionUid(random()?),
@@ -162,10 +178,14 @@ impl Home {
             created_at_ns: now_ns,
             layout,
         };
-        Self::create_as(region, header)
+        Self::create_as(region, header, lent)
     }
 
-    pub(crate) fn create_as(region: Arc<Region>, header: RegionHeader) -> Result<Self, StoreError> {
+    pub(crate) fn create_as(
+        region: Arc<Region>,
+        header: RegionHeader,
+        lent: Length,
+    ) -> Result<Self, StoreError> {
         header.compare(region.geometry())?;
         let control = Control::new(region);
         let first_word = control.load(Offset(0))?;
@@ -179,6 +199,14 @@ impl Home {
                 failpoint!("create.tables");
             }
         }
+        let heap = header.layout.heap;
+        let start = lent.0.checked_next_multiple_of(header.layout.page.0).unwrap_or(u64::MAX);
+        if start < heap.length.0 {
+            let end = heap.offset.0 + heap.length.0;
+            let run = Run { start: heap.offset.0 + start, end };
+            Grants::write_first(&control, &header.layout, WITHDRAWN, run)?;
+        }
+        failpoint!("create.withdrawn");
         header.write(&control)?;
         let (home, _) = Self::open(control, true, None)?;
         Ok(home)

@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
 use crate::tables::clients::ClientRecord;
+use crate::tables::grants::WITHDRAWN;
 
 /// Maximum number of cells in a heap picture.
 pub const HEAP_CELLS_MAX: u32 = 4096;
@@ -32,6 +33,8 @@ pub struct HeapCell {
     pub free: u64,
     /// Granted and not sealed.
     pub granted: u64,
+    /// Not lent.
+    pub withdrawn: u64,
     /// Of objects that are held under a directory slot.
     pub held: u64,
     /// All other objects. Includes those that clients sealed themselves, held or not.
@@ -64,7 +67,8 @@ impl Home {
     pub fn heap_cells(&self, cells: u32) -> Result<Vec<HeapCell>, StoreError> {
         let mut picture = Picture::new(self.layout().heap, cells.clamp(1, HEAP_CELLS_MAX));
         self.space.runs().for_each(|run| picture.add(run, |cell| &mut cell.free));
-        self.grants.all().for_each(|run| picture.add(run, |cell| &mut cell.granted));
+        self.grants.of_clients().for_each(|run| picture.add(run, |cell| &mut cell.granted));
+        self.grants.of(WITHDRAWN).for_each(|run| picture.add(run, |cell| &mut cell.withdrawn));
         let holds = self.holds.by_client()?;
         let held: BTreeSet<u64> = holds.into_values().flatten().collect();
         let mut blocks = BTreeSet::new();
@@ -125,7 +129,7 @@ impl Picture {
         let total = self.heap.end - self.heap.start;
         for (number, cell) in (0..).zip(&mut self.cells) {
             let bytes = self.cell_bytes.min(total - number * self.cell_bytes);
-            cell.used = bytes.saturating_sub(cell.free + cell.granted + cell.held);
+            cell.used = bytes.saturating_sub(cell.free + cell.granted + cell.withdrawn + cell.held);
         }
         self.cells
     }

@@ -52,10 +52,10 @@ pub struct Freed {
 }
 
 /// The simulated free resources.
-struct Thought {
-    space: SpaceAllocator,
-    names: SpaceAllocator,
-    vacant: u64,
+pub(super) struct Thought {
+    pub(super) space: SpaceAllocator,
+    pub(super) names: SpaceAllocator,
+    pub(super) vacant: u64,
 }
 
 /// The positions of the requested room.
@@ -301,7 +301,7 @@ impl Home {
 }
 
 /// Simulate the eviction of one more object.
-fn think_gone(
+pub(super) fn think_gone(
     choice: &Choice,
     thought: &mut Thought,
     shared: &mut BTreeMap<u64, u32>,

@@ -103,7 +103,7 @@ pub(super) fn settle_grants(
         let is_good = !span.is_empty()
             && span.is_aligned(BLOCK_BYTES)
             && layout.heap.contains(span)
-            && clients.contains(&grant.client);
+            && (clients.contains(&grant.client) || grant.is_withdrawn(layout));
         if !is_good {
             report(grant, "no such client, or not a range of the heap");
             grant.run = Run { start: 0, end: 0 };

@@ -9,14 +9,17 @@ use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
+use crate::tables::grants::WITHDRAWN;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 
 /// Fill level of a region. `capacity = used + granted + retiring + quarantine + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreStats {
-    /// Bytes of the heap.
+    /// Bytes of the heap that are lent.
     pub capacity: Length,
+    /// Bytes of the whole heap.
+    pub capacity_max: Length,
     /// Bytes of blocks of sealed objects.
     pub used: Length,
     /// Bytes granted to clients and not yet sealed.
@@ -107,9 +110,10 @@ impl Home {
         let sum = |runs: &BTreeSet<Run>| Length(runs.iter().map(|run| run.len()).sum());
         let evictable = self.blocks.sealed_bytes().saturating_sub(sum(&staying).0);
         Ok(StoreStats {
-            capacity: layout.heap.length,
+            capacity: self.capacity(),
+            capacity_max: self.capacity_max(),
             used: Length(self.blocks.sealed_bytes()),
-            granted: Length(self.grants.bytes().saturating_sub(quarantine)),
+            granted: Length(self.granted_bytes().saturating_sub(quarantine)),
             quarantine: Length(quarantine),
             retiring: Length(self.blocks.retiring_bytes()),
             free: Length(free),
@@ -141,6 +145,11 @@ impl Home {
             spilled: Length(self.spilled.values().sum()),
             records: Length(self.record_bytes()),
         })
+    }
+
+    /// Bytes granted to clients.
+    pub(super) fn granted_bytes(&self) -> u64 {
+        self.grants.bytes().saturating_sub(self.grants.bytes_of(WITHDRAWN))
     }
 
     fn record_bytes(&self) -> u64 {

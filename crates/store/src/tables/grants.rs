@@ -18,6 +18,9 @@ const OWNER_WORD: u64 = 0;
 const START_WORD: u64 = 1;
 const END_WORD: u64 = 2;
 
+/// The owner of ranges that are not lent. No client has this number: there are at most 2^20.
+pub(crate) const WITHDRAWN: u32 = u32::MAX - 1;
+
 /// One range of one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grant {
@@ -31,6 +34,17 @@ pub(crate) struct FoundGrant {
     pub(crate) record: u32,
     pub(crate) client: u32,
     pub(crate) run: Run,
+}
+
+impl FoundGrant {
+    /// Whether it is a range that is not lent: whole pages of the heap.
+    pub(crate) fn is_withdrawn(&self, layout: &Layout) -> bool {
+        let span = Span::between(Offset(self.run.start), Offset(self.run.end)).unwrap_or_default();
+        self.client == WITHDRAWN
+            && !span.is_empty()
+            && span.is_aligned(layout.page.0)
+            && layout.heap.contains(span)
+    }
 }
 
 /// Ranges to take out of one client's grants. Made by [`Grants::plan`], which checks that all of
@@ -145,6 +159,46 @@ impl Grants {
         Ok(())
     }
 
+    /// Whether one part in so many of the records is free.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyGrants`] with the limit.
+    pub(crate) fn check_records_left(&self, part: u32) -> Result<(), StoreError> {
+        self.check_records((self.layout.grants_max / part) as usize + 1)
+    }
+
+    /// As [`Self::add`]; a grant of the client that ends or starts there is made longer instead.
+    pub(crate) fn extend(&mut self, client: u32, run: Run) -> Result<(), StoreError> {
+        let table = self.layout.grants;
+        let word = |record, word| word_of(table, GRANT_BYTES, record, word);
+        if let Some(before) = run.start.checked_sub(1).and_then(|at| self.containing(client, at)) {
+            let record = self.remove(client, before.start).ok_or(not_yours(client, before))?;
+            self.insert(client, Run { start: before.start, end: run.end }, record);
+            self.control.store(word(record, END_WORD), run.end)?;
+            failpoint!("withdraw.extended");
+            return Ok(());
+        }
+        if let Some(after) = self.containing(client, run.end) {
+            let record = self.remove(client, after.start).ok_or(not_yours(client, after))?;
+            self.insert(client, Run { start: run.start, end: after.end }, record);
+            self.control.store(word(record, START_WORD), run.start)?;
+            failpoint!("withdraw.extended");
+            return Ok(());
+        }
+        self.add(client, run)
+    }
+
+    /// Write the first record of a region that is being created.
+    pub(crate) fn write_first(
+        control: &Control,
+        layout: &Layout,
+        client: u32,
+        run: Run,
+    ) -> Result<(), StoreError> {
+        let at = word_of(layout.grants, GRANT_BYTES, 0, OWNER_WORD);
+        control.store_record(at, &[u64::from(client) + 1, run.start, run.end])
+    }
+
     /// Grants of a client in order.
     pub(crate) fn of(&self, client: u32) -> impl Iterator<Item = Run> + '_ {
         let grants = self.by_client.get(&client).into_iter().flatten();
@@ -154,6 +208,12 @@ impl Grants {
     /// All grants, client by client.
     pub(crate) fn all(&self) -> impl Iterator<Item = Run> + '_ {
         self.by_client.keys().flat_map(|client| self.of(*client))
+    }
+
+    /// Grants of clients, client by client.
+    pub(crate) fn of_clients(&self) -> impl Iterator<Item = Run> + '_ {
+        let clients = self.by_client.keys().filter(|client| **client != WITHDRAWN);
+        clients.flat_map(|client| self.of(*client))
     }
 
     /// Whether all of a run is granted to a client.

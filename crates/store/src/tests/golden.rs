@@ -42,7 +42,7 @@ fn make(world: &World) -> (Home, Client) {
         created_at_ns: 1_000,
         layout: Layout::new(&options()).unwrap(),
     };
-    let mut home = Home::create_as(world.map(Access::Home), header).unwrap();
+    let mut home = Home::create_as(world.map(Access::Home), header, Length(u64::MAX)).unwrap();
     let client = Client::join(world, &mut home).unwrap();
     let extent = home.grant(client.slot, Length(2 << 12), Length(2 << 12)).unwrap();
     client.write(extent.offset, b"hello, far memory");

@@ -122,6 +122,28 @@ fn spill_story() -> Vec<Op> {
     ]
 }
 
+/// A sequence in which the home stops lending memory and lends it again, with objects between.
+fn withdraw_story() -> Vec<Op> {
+    vec![
+        Op::Join,
+        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        Op::SealBytes { client: 0, at: 40, grains: 3, name: Some(1) },
+        Op::Withdraw { pages: 20 },
+        Op::Release { client: 0, at: 60, grains: 400 },
+        Op::Withdraw { pages: 8 },
+        Op::Adopt,
+        Op::Withdraw { pages: 99 },
+        Op::Grant { client: 0, min: 1, want: 1 },
+        Op::Lend { pages: 3 },
+        Op::Grant { client: 0, min: 1 << 12, want: 1 << 13 },
+        Op::SealBytes { client: 0, at: 0, grains: 3, name: Some(2) },
+        Op::Adopt,
+        Op::Lend { pages: 9 },
+        Op::Leave { client: 0 },
+        Op::Lend { pages: 99 },
+    ]
+}
+
 /// Hide the expected panics of failpoints; all other panics are printed.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
@@ -142,6 +164,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
     quietly(|| {
         seen.extend(kill_all_through(&story()));
         seen.extend(kill_all_through(&spill_story()));
+        seen.extend(kill_all_through(&withdraw_story()));
         seen.extend(kill_while_making());
         seen.extend(kill_while_a_leave_is_finished());
         seen.extend(kill_while_an_entry_is_refused());
@@ -304,6 +327,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => n().prop_map(|object| Op::EvictOne { object }),
         2 => (1..1u64 << 16, any::<bool>())
             .prop_map(|(bytes, is_run)| Op::Evict { bytes, is_run }),
+        2 => (1..40u64).prop_map(|pages| Op::Withdraw { pages }),
+        2 => (1..40u64).prop_map(|pages| Op::Lend { pages }),
         3 => n().prop_map(|object| Op::Spill { object }),
         3 => n().prop_map(|object| Op::Restore { object }),
         1 => n().prop_map(|object| Op::DeleteSpilled { object }),

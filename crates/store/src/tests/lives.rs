@@ -49,7 +49,7 @@ fn a_name_index_full_of_tombstones_is_built_anew_while_others_read() {
     let key = HashKey([5, 6]);
     let layout = Layout::new(&small()).unwrap();
     let header = RegionHeader { uid: RegionUid(9), key, created_at_ns: 0, layout };
-    let mut home = Home::create_as(world.map(Access::Home), header).unwrap();
+    let mut home = Home::create_as(world.map(Access::Home), header, Length(u64::MAX)).unwrap();
     let client = Client::join(&world, &mut home).unwrap();
     let turn = || {
         let words = client.reader.region().words(farrow_memory::Span::new(INDEX_TURN, Length(8)));

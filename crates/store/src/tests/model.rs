@@ -125,6 +125,13 @@ pub(crate) enum Op {
     DeleteSpilled {
         object: usize,
     },
+    /// Stop lending free pages.
+    Withdraw {
+        pages: u64,
+    },
+    Lend {
+        pages: u64,
+    },
     Reclaim,
     Adopt,
 }
@@ -330,6 +337,8 @@ impl Model {
             Op::Spill { object } => self.spill(*object),
             Op::Restore { object } => self.restore(*object),
             Op::DeleteSpilled { object } => self.delete_spilled(*object),
+            Op::Withdraw { pages } => self.withdraw(*pages),
+            Op::Lend { pages } => self.lend(*pages),
             Op::Reclaim => {
                 self.home().reclaim().unwrap();
                 self.forget_free();
@@ -817,6 +826,33 @@ impl Model {
         let before = self.before.get(&id);
         let mut all = self.members.iter().flat_map(|member| &member.holds);
         all.any(|held| held.entry().id == id || Some(&held.entry().id) == before)
+    }
+
+    fn withdraw(&mut self, pages: u64) {
+        let before = self.home().stats().unwrap();
+        let asked = pages * self.home().layout().page.0;
+        let spans = match self.home().withdraw_pages(Length(asked)) {
+            Ok(spans) => spans,
+            Err(StoreError::TooManyGrants { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
+        let bytes: u64 = spans.iter().map(|span| span.length.0).sum();
+        let after = self.home().stats().unwrap();
+        assert!(bytes <= asked);
+        assert_eq!(after.capacity.0, before.capacity.0 - bytes);
+        assert_eq!(after.free.0, before.free.0 - bytes);
+        let withdrawn: u64 = self.home().withdrawn().map(|span| span.length.0).sum();
+        assert_eq!(after.capacity.0 + withdrawn, after.capacity_max.0);
+    }
+
+    fn lend(&mut self, pages: u64) {
+        let page = self.home().layout().page.0;
+        let before = self.home().stats().unwrap();
+        let Some(span) = self.home().next_to_lend(Length(pages * page)) else { return };
+        self.home().lend(span).unwrap();
+        let after = self.home().stats().unwrap();
+        assert_eq!(after.capacity.0, before.capacity.0 + span.length.0);
+        assert_eq!(after.free.0, before.free.0 + span.length.0);
     }
 
     /// After a scan: retiring objects that are not held are freed.

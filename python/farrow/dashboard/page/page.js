@@ -96,10 +96,11 @@ function drawMap() {
     const kind = held ? "held" : used >= granted && used >= free ? "used" : granted > free ? "granted" : "";
     const cell = map.children[number];
     // Small values would vanish in the largest.
-    const name = kind || (used ? "used" : granted ? "granted" : "");
+    const isLent = free + granted + used + held > 0;
+    const name = kind || (used ? "used" : granted ? "granted" : isLent ? "" : "withdrawn");
     if (cell.className !== name) cell.className = name;
-    cell.style.opacity = kind || !name ? "" : "0.55";
-    cell.title = `free ${bytes(free)}, granted ${bytes(granted)}, used ${bytes(used)}, held ${bytes(held)}`;
+    cell.style.opacity = kind || !name || !isLent ? "" : "0.55";
+    cell.title = !isLent ? "not lent" : `free ${bytes(free)}, granted ${bytes(granted)}, used ${bytes(used)}, held ${bytes(held)}`;
   });
   const names = ["free", "granted, being written", "used, not held", "held by readers"];
   const legend = names.map((name, index) =>

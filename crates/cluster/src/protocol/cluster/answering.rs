@@ -75,7 +75,10 @@ impl NodeState {
             Question::Where { name } => {
                 Some(self.cluster.where_is(&self.home, &self.rules, from, &name))
             }
-            Question::Room => Some(Answer::Room { free: self.home.free_bytes().0.0 }),
+            Question::Room => {
+                let (free, capacity) = (self.home.free_bytes().0.0, self.home.capacity().0);
+                Some(Answer::Room { free, capacity })
+            }
             Question::DataAddress => {
                 let net = self.cluster.0.as_ref().and_then(|cluster| cluster.options.net.clone());
                 Some(Answer::DataAddress(net))

@@ -53,7 +53,10 @@ impl NodeState {
             return;
         }
         match answer {
-            Ok(Answer::Room { free }) => peer.cost.answered(Some(free), now_ms),
+            Ok(Answer::Room { free, capacity }) => {
+                peer.cost.answered(Some(free), now_ms);
+                cluster.has_news |= peer.cost.lends(capacity);
+            }
             Ok(_) => peer.cost.answered(None, now_ms),
             Err(_) => peer.cost.unanswered(now_ms),
         }

@@ -26,7 +26,7 @@ impl NodeState {
             fabric: self.home.region().fabric().kind().as_str().to_owned(),
             coherence: self.home.region().fabric().coherence_class().as_str().to_owned(),
             why_not: String::new(),
-            capacity: self.home.layout().heap.length.0,
+            capacity: self.home.capacity().0,
             cost: NodeCost::default(),
         };
         let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(PeerNode::report).collect();
@@ -52,7 +52,7 @@ impl NodeState {
     }
 
     /// Informs clients of the nodes after a change.
-    pub(super) fn tell_members(&mut self) {
+    pub(in crate::protocol) fn tell_members(&mut self) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };

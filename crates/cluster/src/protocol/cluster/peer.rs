@@ -119,6 +119,12 @@ impl PeerNode {
         self.is_lost() && !self.has_left && self.mapped().is_none()
     }
 
+    /// Bytes that it lends: as it said last, else as when it joined.
+    fn capacity(&self) -> u64 {
+        let offered = self.offer.as_ref().map_or(0, |offer| offer.capacity);
+        self.cost.capacity().unwrap_or(offered)
+    }
+
     pub(in crate::protocol) fn report(&self) -> MemberInfo {
         let Member { number, name, incarnation, address, .. } = &self.member;
         let mut report = MemberInfo {
@@ -128,7 +134,7 @@ impl PeerNode {
             incarnation: incarnation.0,
             reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
             region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
-            capacity: self.offer.as_ref().map_or(0, |offer| offer.capacity),
+            capacity: self.capacity(),
             ..MemberInfo::default()
         };
         match &self.memory {

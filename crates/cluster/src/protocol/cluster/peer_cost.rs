@@ -17,6 +17,8 @@ pub(super) struct PeerCost {
     is_asked: bool,
     /// When its room was told.
     room_at_ms: u64,
+    /// Bytes that it lends.
+    capacity: Option<u64>,
 }
 
 impl PeerCost {
@@ -43,6 +45,15 @@ impl PeerCost {
     /// Notes the free bytes of an answer, if it has them.
     pub(super) fn answered(&mut self, free: Option<u64>, now_ms: u64) {
         (self.measured.free, self.room_at_ms) = (free, now_ms);
+    }
+
+    /// Notes how many bytes it lends. Returns whether that is another number than before.
+    pub(super) fn lends(&mut self, capacity: u64) -> bool {
+        self.capacity.replace(capacity) != Some(capacity)
+    }
+
+    pub(super) fn capacity(&self) -> Option<u64> {
+        self.capacity
     }
 
     /// Notes that a question had no answer.
@@ -95,12 +106,13 @@ mod tests {
     #[test]
     fn a_new_life_has_its_room_asked_again() {
         let measured = NodeCost { free: Some(1), latency_us: Some(2), bytes_per_second: Some(3) };
-        let cost = PeerCost { measured, ask_at_ms: 9, is_asked: true, room_at_ms: 0 };
+        let cost =
+            PeerCost { measured, ask_at_ms: 9, is_asked: true, room_at_ms: 0, capacity: Some(4) };
         assert_eq!(cost.ask_at_ms(), None);
         assert_eq!(cost.in_view(true).measured, measured);
         let later = cost.in_view(false);
         assert_eq!(later.measured, NodeCost { free: None, ..measured });
-        assert_eq!(later.ask_at_ms(), Some(0));
+        assert_eq!((later.ask_at_ms(), later.capacity()), (Some(0), None));
     }
 
     #[test]

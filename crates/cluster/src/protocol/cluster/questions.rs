@@ -74,7 +74,7 @@ pub enum Question {
         /// The name.
         name: String,
     },
-    /// How much of your memory is free? An earlier version answers `No`.
+    /// How much memory do you lend, and how much of it is free? An earlier version answers `No`.
     Room,
 }
 
@@ -105,5 +105,7 @@ pub enum Answer {
     Room {
         /// Free bytes of the heap.
         free: u64,
+        /// Bytes of the heap that it lends.
+        capacity: u64,
     },
 }

@@ -11,6 +11,9 @@ use super::residency::{RemoteReplicas, Residency, RoomSearch};
 use crate::protocol::action::Action;
 use crate::protocol::convert::{limit, store_error, wire_span};
 
+/// A client is granted at most this part of the memory ahead of its need.
+const AHEAD_PART: u64 = 16;
+
 /// Requested room, its purpose and its longest wait.
 #[derive(Debug, Clone)]
 pub(in crate::protocol) struct RoomRequest {
@@ -116,7 +119,7 @@ impl Rooms<'_> {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
-        let (asked, capacity) = (ask.bytes(), self.home.layout().heap.length.0);
+        let (asked, capacity) = (ask.bytes(), self.home.capacity().0);
         if asked > capacity {
             return Err(WireError::TooLarge { asked, capacity });
         }
@@ -144,7 +147,9 @@ impl Rooms<'_> {
 
 impl RoomSource for Rooms<'_> {
     fn take(&mut self, slot: ClientSlot, ask: &RoomRequest) -> Result<Vec<Span>, WireError> {
-        let want = self.allowance(slot, ask)?;
+        // A client takes memory ahead in proportion to the whole heap.
+        let ahead = Length(ask.bytes().max(self.home.capacity().0 / AHEAD_PART));
+        let want = self.allowance(slot, ask)?.min(ahead);
         let search = RoomSearch { slot, room: &ask.room, want, may_evict: ask.may_evict };
         self.residency.find_room(self.home, self.elsewhere, search).map_err(store_error)
     }

@@ -177,7 +177,7 @@ impl NodeState {
     /// The size of a copy, unless no region of this node's size has room for it.
     pub(super) fn check_size(&self, bytes: Option<Length>) -> Result<Length, WireError> {
         let bytes = bytes.unwrap_or(Length(u64::MAX));
-        let capacity = self.home.layout().heap.length;
+        let capacity = self.home.capacity();
         if bytes > capacity {
             return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
         }

@@ -175,7 +175,7 @@ impl World {
         let home_region = cluster.map(0, Access::Home);
         let header =
             RegionHeader { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
-        let home = Home::create_as(Arc::clone(&home_region), header).unwrap();
+        let home = Home::create_as(Arc::clone(&home_region), header, Length(u64::MAX)).unwrap();
         let passing = Arc::clone(&turns);
         let watch: CallWatch = Arc::new(move |call: Call| {
             passing.may_pass();

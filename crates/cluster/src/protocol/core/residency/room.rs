@@ -113,7 +113,7 @@ impl Residency {
         if !self.policy.is_automatic() {
             return Ok(());
         }
-        let ahead = Length(home.layout().heap.length.0 / AHEAD_PART);
+        let ahead = Length(home.capacity().0 / AHEAD_PART);
         if let [run] = room.runs[..]
             && want > run
             && want <= ahead
@@ -122,6 +122,47 @@ impl Residency {
         }
         // Evicts nothing more if there is room now.
         self.make_room(home, elsewhere, room)
+    }
+
+    /// Whether this many bytes in whole pages are free, or would be without the objects that may
+    /// leave.
+    pub(in crate::protocol) fn could_free_pages(
+        &self,
+        home: &mut Home,
+        bytes: Length,
+    ) -> Result<bool, StoreError> {
+        home.reclaim()?;
+        let may_leave = self.spills.is_on() || self.policy.is_automatic();
+        let policy = if may_leave { self.policy.as_ref() } else { &ReplicasFirst };
+        Ok(home.victims_for_pages(policy, bytes)?.is_some())
+    }
+
+    /// Frees this many bytes in whole pages, now or soon: replicas leave first, then others by the
+    /// policy. None leaves if all together would not be enough.
+    pub(in crate::protocol) fn free_pages(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &mut dyn RemoteReplicas,
+        bytes: Length,
+    ) -> Result<(), StoreError> {
+        reclaim(home);
+        home.evict_for_pages(&ReplicasFirst, bytes)?;
+        if home.free_page_bytes() >= bytes {
+            return Ok(());
+        }
+        if self.spills.is_on() {
+            return self.spill_for_pages(home, bytes);
+        }
+        if !self.policy.is_automatic() {
+            return Ok(());
+        }
+        let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
+        let evicted = home.evict_for_pages(&policy, bytes)?;
+        self.note_evicted(evicted);
+        if home.free_page_bytes() < bytes && self.could_free_pages(home, bytes)? {
+            elsewhere.want_room(bytes);
+        }
+        Ok(())
     }
 
     /// Makes room for an entry of the directory and its full name, and for more than one, since the

@@ -52,6 +52,22 @@ impl Residency {
         Ok(())
     }
 
+    /// Starts to spill objects until this many bytes in whole pages are free, unless objects are
+    /// being spilled or files cannot be written at present.
+    pub(super) fn spill_for_pages(
+        &mut self,
+        home: &mut Home,
+        bytes: Length,
+    ) -> Result<(), StoreError> {
+        if self.spills.is_making_room() || self.spills.is_paused() {
+            return Ok(());
+        }
+        let victims = home.victims_for_pages(self.policy.as_ref(), bytes)?;
+        self.spills.queue.extend(victims.unwrap_or_default());
+        self.begin_spills(home);
+        Ok(())
+    }
+
     /// If the folder is full, removes files of objects that are in memory. Returns whether there
     /// were any.
     fn make_space(&mut self) -> bool {

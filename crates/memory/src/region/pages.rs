@@ -1,0 +1,144 @@
+//! Pages of the data section that are given back to the kernel while the region is in use, and
+//! taken again.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::Region;
+use crate::error::FabricError;
+use crate::fabric::FabricKind;
+use crate::fabric::files::{self, Contents, PageSource, system};
+use crate::units::{Length, Section, Span, page_bytes};
+
+impl Region {
+    /// Whether the kernel can have pages of this region back while it is in use.
+    #[must_use]
+    pub fn can_give_back(&self) -> bool {
+        self.fabric.kind() == FabricKind::Shm
+    }
+
+    /// Allocates all pages of a span of data, so that no later access fails. Existing contents do
+    /// not change.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSpace`] with the numbers; [`FabricError::BadGeometry`] if the span is not
+    /// of whole pages of data.
+    pub fn commit(&self, span: Span) -> Result<(), FabricError> {
+        let place = PathBuf::from(self.fabric.describe());
+        let (fd, at) = self.pages_of(span)?;
+        let source = PageSource::of(&place, fd);
+        files::commit_pages(fd, at, span.length, &source, Contents::Retained)
+    }
+
+    /// Gives all pages of a span of data back to the kernel. The span then reads as zeros; it must
+    /// not be used until [`Region::commit`], since each access would allocate pages again.
+    ///
+    /// # Errors
+    /// The file system cannot free a part of a file; [`FabricError::BadGeometry`] if the span is
+    /// not of whole pages of data.
+    pub fn give_back(&self, span: Span) -> Result<(), FabricError> {
+        let place = PathBuf::from(self.fabric.describe());
+        let (fd, at) = self.pages_of(span)?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            match rustix::fs::fallocate(fd, how, at, span.length.0) {
+                Err(Errno::INTR) => {}
+                done => return done.map_err(|errno| system("free pages of", &place, errno)),
+            }
+        }
+    }
+
+    /// Checks that the file system and the machine have memory for so many more bytes of data.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSpace`] with the numbers.
+    pub fn check_memory(&self, bytes: Length) -> Result<(), FabricError> {
+        let place = PathBuf::from(self.fabric.describe());
+        let (fd, _) = self.pages_of(self.geometry.span_of(Section::Data))?;
+        files::check_room(bytes, &PageSource::of(&place, fd))
+    }
+
+    /// The writable file of whole pages of data, and the offset of the span in it.
+    fn pages_of(&self, span: Span) -> Result<(BorrowedFd<'_>, u64), FabricError> {
+        let refused = |what| {
+            let (bytes, page) = (span.length.0, page_bytes());
+            FabricError::BadGeometry { what, bytes, page }
+        };
+        self.check_data_pages(span).map_err(|_| refused("range of pages"))?;
+        self.data_writer(span).map_err(|_| refused("range without a writable file"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fabric::Fabric;
+    use crate::shm::ShmFabric;
+    use crate::units::{Geometry, Offset};
+    use crate::{Access, RegionSize};
+
+    const MIB: u64 = 1 << 20;
+
+    fn blocks(region: &Region) -> u64 {
+        let (fd, _) = region.fabric.read_fd(Section::Data);
+        // A block of `stat` is 512 bytes.
+        rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn pages_come_back_to_the_kernel_and_again_to_the_region() {
+        let geometry = Geometry { control: Length(MIB), data: Length(8 * MIB) };
+        let size = RegionSize { geometry, committed: Length(2 * MIB) };
+        let fabrics: [ShmFabric; 2] = [
+            ShmFabric::memfd("pages", size).unwrap(),
+            ShmFabric::nameless_in(std::path::Path::new("/dev/shm"), size).unwrap(),
+        ];
+        for fabric in fabrics {
+            assert!(fabric.geometry() == geometry);
+            let region = Arc::new(Region::map(Arc::new(fabric), Access::Home, None).unwrap());
+            assert!(region.can_give_back());
+            assert_eq!(blocks(&region), 2 * MIB);
+            let span = |at: u64, bytes: u64| Span::new(Offset(MIB + at), Length(bytes));
+            region.write_by_call(Offset(MIB), b"stays").unwrap();
+            region.commit(span(4 * MIB, 2 * MIB)).unwrap();
+            assert_eq!(blocks(&region), 4 * MIB);
+            region.write_by_call(Offset(5 * MIB), b"goes").unwrap();
+            region.give_back(span(4 * MIB, 2 * MIB)).unwrap();
+            assert_eq!(blocks(&region), 2 * MIB);
+            region.commit(span(0, 8 * MIB)).unwrap();
+            assert_eq!(blocks(&region), 8 * MIB);
+            let read = |at: u64| {
+                let mut bytes = [1; 5];
+                region.read_by_call(Offset(at), &mut bytes).unwrap();
+                bytes
+            };
+            assert_eq!((&read(MIB), read(5 * MIB)), (b"stays", [0; 5]));
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_the_numbers() {
+        let geometry = Geometry { control: Length(MIB), data: Length(8 * MIB) };
+        let fabric = Arc::new(ShmFabric::memfd("pages", geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let asked = Length(1 << 60);
+        match region.check_memory(asked) {
+            Err(FabricError::NoSpace { asked: told, free, .. }) => {
+                assert!(told == asked && free < asked);
+            }
+            other => panic!("{other:?}"),
+        }
+        for span in [
+            Span::new(Offset(MIB + 1), Length(MIB)),
+            Span::new(Offset(0), Length(MIB)),
+            Span::new(Offset(8 * MIB), Length(2 * MIB)),
+        ] {
+            assert!(region.commit(span).is_err() && region.give_back(span).is_err(), "{span}");
+        }
+    }
+}
