@@ -265,11 +265,30 @@ impl RegionSource {
         if !self.note(member, entry.id.lo) {
             return Err(busy(format!("object {wish} is being deleted")));
         }
-        match reader.hold(&holds, Target::Id(entry.id)) {
+        let held = reader.hold(&holds, Target::Id(entry.id));
+        if !matches!(held, Ok(Some(_))) {
+            self.forget_note(member, entry.id);
+        }
+        match held {
             Ok(Some(held)) if held.entry().id == entry.id => Ok(held),
             // A different id means that its home has replaced it meanwhile.
             Ok(_) => Err(SourceRefusal::passing(format!("object {wish} is being moved"))),
             Err(error) => Err(busy(format!("object {wish} cannot be held: {error}"))),
+        }
+    }
+
+    /// Removes the record of a member if the object has ended: its delete took the records before
+    /// this one was made, and no later one takes it.
+    fn forget_note(&self, member: &MemberLife, id: ObjectId) {
+        if !matches!(self.reader.whereabouts(Target::Id(id)), Ok(Whereabouts::Nowhere)) {
+            return;
+        }
+        let mut state = lock(&self.state);
+        if let Entry::Occupied(mut members) = state.interests.entry(id.lo) {
+            members.get_mut().remove(member);
+            if members.get().is_empty() {
+                members.remove();
+            }
         }
     }
 

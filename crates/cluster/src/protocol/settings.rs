@@ -148,7 +148,8 @@ impl NodeState {
 
     /// The changes that lead from the present settings to others, the memory left out.
     fn changes_to(&self, wanted: &NodeSettings) -> Vec<Setting> {
-        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, memory: _ } = wanted;
+        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, memory: _ } =
+            wanted;
         let current = &self.settings.record.current;
         let mut changes = Vec::new();
         if *client_bytes != current.client_bytes {

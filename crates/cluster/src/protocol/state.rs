@@ -20,8 +20,8 @@ use super::core::waits::Waits;
 use super::core::watches::Watches;
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::Replicas;
-use super::rights::RightsTable;
 use super::resize::Resize;
+use super::rights::RightsTable;
 use super::settings::RuntimeSettings;
 
 /// Counters since start.

@@ -11,6 +11,8 @@ use crate::format::ids::{NamespaceId, ObjectId};
 pub struct EvictionCandidate {
     /// The object.
     pub id: ObjectId,
+    /// Its id before the home took it over from its creator.
+    pub former: Option<ObjectId>,
     /// When it was last used: the later of its seal and its last get, nanoseconds since 1970.
     pub last_use_ns: u64,
     /// Bytes of its blocks. A block shared with other objects becomes free with the last of them.
@@ -32,6 +34,14 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// The rank of a candidate: the least is evicted first, and of equals the lower id. A candidate
     /// without a rank stays.
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64>;
+
+    /// Whether a victim may leave memory. Asked when no reader can hold it any more: a reader may
+    /// have held and released it since its rank was asked for. `former` is its id before the home
+    /// took it over from its creator.
+    fn may_leave(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
+        let _ = (id, former);
+        true
+    }
 }
 
 /// Evicts the least recently used object first.
@@ -91,6 +101,10 @@ impl EvictionPolicy for Within<'_> {
 
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         if candidate.namespace == self.namespace { self.policy.rank(candidate) } else { None }
+    }
+
+    fn may_leave(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
+        self.policy.may_leave(id, former)
     }
 }
 

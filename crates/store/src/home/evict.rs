@@ -11,7 +11,7 @@ use farrow_memory::{Length, Span};
 
 use super::{Home, Room};
 use crate::alloc::blocks::Block;
-use crate::alloc::eviction::{Evicted, EvictionCandidate, EvictionPolicy, Need};
+use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::space::Run;
 use crate::client::uses;
 use crate::error::StoreError;
@@ -72,7 +72,7 @@ impl Home {
             let left = Length(asked.0.saturating_sub(evicted.bytes.0));
             let mut has_refused = false;
             for id in self.victims(policy, Need::Bytes(left))? {
-                match self.evict(id)? {
+                match self.evict_by(policy, id)? {
                     Some(bytes) => {
                         evicted.objects += 1;
                         evicted.bytes.0 += bytes.0;
@@ -142,7 +142,17 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`]; memory that cannot be read.
     pub fn evict(&mut self, id: ObjectId) -> Result<Option<Length>, StoreError> {
-        let Some(entry) = self.begin_leave(id)? else {
+        self.evict_by(&ByHand, id)
+    }
+
+    /// Evict one object of those that `policy` has chosen. `None`: it stays, as for
+    /// [`Home::evict`], or since the policy keeps it now.
+    pub(super) fn evict_by(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        id: ObjectId,
+    ) -> Result<Option<Length>, StoreError> {
+        let Some(entry) = self.begin_leave(policy, id)? else {
             return Ok(None);
         };
         self.retire(&entry, EventKind::Evicted)?;
@@ -209,7 +219,9 @@ impl Home {
             let used_at = used_at.max(self.restored_at.get(&slot.0).copied().unwrap_or_default());
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
             let last_use_ns = used_at.max(sealed_at_ns);
-            let candidate = EvictionCandidate { id, last_use_ns, bytes, namespace, is_replica };
+            let former = before.and_then(|_| self.former_id(id));
+            let candidate =
+                EvictionCandidate { id, former, last_use_ns, bytes, namespace, is_replica };
             let Some(rank) = policy.rank(&candidate) else { continue };
             for run in &runs {
                 if let Some(sharers) = self.blocks.get(*run).map(sharers).filter(|n| *n > 1) {

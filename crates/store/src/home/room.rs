@@ -14,7 +14,7 @@ use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{Entry, EntryState};
-use crate::format::ids::{ObjectId, Target};
+use crate::format::ids::{ObjectId, Slot, Target};
 use crate::format::options::HUGE_GRANT_BYTES;
 use crate::tables::clients::ClientSlot;
 use crate::tables::grants::span_of;
@@ -146,7 +146,7 @@ impl Home {
             let Some(victims) = self.victims_for(policy, room)? else {
                 break;
             };
-            if self.evict_together(victims, &mut evicted)? {
+            if self.evict_together(policy, victims, &mut evicted)? {
                 break;
             }
         }
@@ -207,6 +207,7 @@ impl Home {
     /// needed to take over client-sealed ones may be evicted already.
     fn evict_together(
         &mut self,
+        policy: &dyn EvictionPolicy,
         ids: Vec<ObjectId>,
         evicted: &mut Evicted,
     ) -> Result<bool, StoreError> {
@@ -218,13 +219,11 @@ impl Home {
             if needs_slot && self.directory.vacant() == 0 {
                 self.let_go(&mut leaving, evicted)?;
             }
-            match self.begin_leave(id) {
+            match self.begin_leave(policy, id) {
                 Ok(Some(entry)) => leaving.push(entry),
                 refused => {
                     for entry in leaving {
-                        let slot = entry.id.slot();
-                        let sequence = self.directory.sequence(slot)?;
-                        self.directory.set_sequence(slot, sequence.with(EntryState::Sealed))?;
+                        self.stay(entry.id.slot())?;
                     }
                     return refused.map(|_| false);
                 }
@@ -234,8 +233,13 @@ impl Home {
         Ok(true)
     }
 
-    /// Bring an object into state leaving. Returns `None` if it is held or protected.
-    pub(super) fn begin_leave(&mut self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
+    /// Bring an object into state leaving. Returns `None` if it is held or protected, or `policy`
+    /// keeps it.
+    pub(super) fn begin_leave(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        id: ObjectId,
+    ) -> Result<Option<Entry>, StoreError> {
         // Only a directory entry can be in state leaving.
         let id = match self.take_over(id) {
             Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
@@ -244,7 +248,20 @@ impl Home {
             taken => taken?,
         };
         let entry = self.find(Target::Id(id))?;
-        Ok(self.try_leave(id.slot())?.then_some(entry))
+        if !self.try_leave(id.slot())? {
+            return Ok(None);
+        }
+        if !policy.may_leave(id, self.former_id(id)) {
+            self.stay(id.slot())?;
+            return Ok(None);
+        }
+        Ok(Some(entry))
+    }
+
+    /// Bring an object back from state leaving.
+    fn stay(&mut self, slot: Slot) -> Result<(), StoreError> {
+        let sequence = self.directory.sequence(slot)?;
+        self.directory.set_sequence(slot, sequence.with(EntryState::Sealed))
     }
 
     /// Evict objects that are leaving.

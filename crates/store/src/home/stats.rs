@@ -9,8 +9,8 @@ use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::Slot;
-use crate::tables::grants::WITHDRAWN;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
+use crate::tables::grants::WITHDRAWN;
 
 /// Fill level of a region. `capacity = used + granted + retiring + quarantine + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use farrow_memory::{Length, Region, Section, Span};
 
-use super::room::{Thought, think_gone};
 use super::Home;
+use super::room::{Thought, think_gone};
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
@@ -148,7 +148,7 @@ impl Home {
         let mut evicted = Evicted::default();
         if let Some(victims) = self.victims_for_pages(policy, bytes)? {
             for id in victims {
-                if let Some(freed) = self.evict(id)? {
+                if let Some(freed) = self.evict_by(policy, id)? {
                     evicted.objects += 1;
                     evicted.bytes.0 += freed.0;
                 }

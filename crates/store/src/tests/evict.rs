@@ -7,8 +7,8 @@ use crate::format::entry::{EntryState, Sequence};
 use crate::format::layout::ENTRY_BYTES;
 use crate::tables::control::{Control, word_of};
 use crate::{
-    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target,
-    UseStamps, Whereabouts,
+    ByHand, EvictionCandidate, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest,
+    StoreError, Target, UseStamps, Whereabouts,
 };
 
 const PAGE: u64 = 4096;
@@ -222,4 +222,74 @@ fn one_that_was_leaving_when_the_home_was_killed_stays() {
 fn policies_say_what_they_are() {
     assert!(Lru.is_automatic() && !ByHand.is_automatic());
     assert_eq!((Lru.name(), ByHand.name()), ("lru", "none"));
+}
+
+/// Keeps one object when it is about to leave, although it had a rank.
+#[derive(Debug)]
+struct KeepsAtLast(ObjectId);
+
+impl EvictionPolicy for KeepsAtLast {
+    fn name(&self) -> &'static str {
+        "keeps at last"
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
+        Lru.rank(candidate)
+    }
+
+    fn may_leave(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
+        id != self.0 && former != Some(self.0)
+    }
+}
+
+/// Regression test: a member opened an object, made a replica and released its hold, all after the
+/// eviction had asked for replicas. The object left, and another one could take its name.
+#[test]
+fn what_a_policy_keeps_at_the_last_moment_stays() {
+    let world = World::new(small());
+    let (mut home, client, ids) = full(&world, 3);
+    let policy = KeepsAtLast(ids[1]);
+    let evicted = home.evict_for(&policy, Need::Bytes(Length(u64::MAX))).unwrap();
+    assert_eq!(evicted.objects, 2);
+    assert_eq!(left(&world), ["1"]);
+    let room = Room { slots: world.options.objects_max, ..Room::default() };
+    assert_eq!(home.make_room(&policy, &room).unwrap().objects, 0);
+    let held = client.reader.hold(&client.holds, Target::Id(ids[1])).unwrap();
+    assert!(held.is_some(), "it is sealed as before");
+    drop(held);
+    assert_eq!(home.make_room(&Lru, &room).unwrap().objects, 1);
+    home.check().unwrap();
+}
+
+/// Regression test: a member opened an object by the id that its creator had given it. After the home
+/// had taken it over, replicas were looked for by its new id only, and it was evicted.
+#[test]
+fn a_policy_knows_an_object_by_its_former_id() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
+    let extent = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
+    let id = client.seal_local(part(extent, 0, 128), 7).unwrap();
+    home.register_all().unwrap();
+    let candidates = home.candidates(&Lru).unwrap();
+    assert_eq!(candidates.iter().map(|one| (one.id, one.former)).collect::<Vec<_>>(), [(id, None)]);
+    let new = home.pin(Target::Id(id), true).unwrap();
+    home.pin(Target::Id(new), false).unwrap();
+    assert_ne!(new, id);
+    let candidates = home.candidates(&Lru).unwrap();
+    assert_eq!(
+        candidates.iter().map(|one| (one.id, one.former)).collect::<Vec<_>>(),
+        [(new, Some(id))]
+    );
+    assert_eq!(
+        home.make_room(&KeepsAtLast(id), &Room::of_run(world.options.capacity)).unwrap().objects,
+        0
+    );
+    assert!(home.evict(new).unwrap().is_some());
+    home.check().unwrap();
 }

@@ -304,8 +304,10 @@ impl NodeState {
                 break;
             }
             left = left.saturating_sub(candidate.bytes.0);
-            for member in interests.take(candidate.id) {
-                self.tell_member_gone(&member, candidate.id, now_ms, out);
+            for id in [Some(candidate.id), candidate.former].into_iter().flatten() {
+                for member in interests.take(id) {
+                    self.tell_member_gone(&member, id, now_ms, out);
+                }
             }
         }
     }

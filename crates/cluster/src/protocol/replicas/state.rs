@@ -188,7 +188,8 @@ impl RemoteReplicas for Replicas {
     fn is_elsewhere(&self, id: ObjectId) -> bool {
         let Some(port) = &self.port else { return false };
         // What is being recalled may still be there, and after a restart all of it.
-        port.interests.is_any(id)
+        self.is_new_life
+            || port.interests.is_any(id)
             || self.leaving.contains_key(&id)
             || self.leaving.contains_key(&EVERYTHING)
     }

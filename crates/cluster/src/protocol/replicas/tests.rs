@@ -312,6 +312,25 @@ fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
     assert!(!home.replicas.is_elsewhere(id));
 }
 
+/// Regression test: a home that started again over its memory evicted objects before it was a member
+/// again. Readers had replicas of them, and were told to drop these only afterwards.
+#[test]
+fn a_home_that_started_again_takes_all_objects_for_replicated() {
+    let mut pair = Pair::new();
+    let (now_ms, home) = (pair.now_ms, &mut pair.nodes[0]);
+    let id = ObjectId { hi: home.home().uid().0, lo: 77 };
+    assert!(!home.replicas.is_elsewhere(id));
+    home.replicas.is_new_life = true;
+    assert!(home.replicas.is_elsewhere(id), "no member was told yet");
+    let out = &mut Vec::new();
+    home.tell_new_life([("b".to_owned(), INCARNATION)], now_ms, out);
+    assert!(home.replicas.is_elsewhere(id), "it has not answered");
+    let done = postcard::to_allocvec(&Answer::Done).unwrap();
+    let token = asked_token(out);
+    home.on_response(token, Ok(done), now_ms, &mut Vec::new());
+    assert!(!home.replicas.is_elsewhere(id));
+}
+
 /// The description of an object of a home, as its data server sends it.
 fn described(home: &NodeState) -> Opened {
     let head = SpillHead {

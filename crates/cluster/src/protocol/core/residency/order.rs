@@ -25,6 +25,13 @@ pub(super) struct WithoutReplicated<'a> {
     pub(super) elsewhere: &'a dyn RemoteReplicas,
 }
 
+impl WithoutReplicated<'_> {
+    /// Whether another node may have a replica, by either id of the object.
+    fn is_elsewhere(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
+        [Some(id), former].into_iter().flatten().any(|id| self.elsewhere.is_elsewhere(id))
+    }
+}
+
 impl EvictionPolicy for WithoutReplicated<'_> {
     fn name(&self) -> &'static str {
         self.policy.name()
@@ -35,8 +42,12 @@ impl EvictionPolicy for WithoutReplicated<'_> {
     }
 
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        let is_elsewhere = self.elsewhere.is_elsewhere(candidate.id);
+        let is_elsewhere = self.is_elsewhere(candidate.id, candidate.former);
         if is_elsewhere { None } else { self.policy.rank(candidate) }
+    }
+
+    fn may_leave(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
+        !self.is_elsewhere(id, former) && self.policy.may_leave(id, former)
     }
 }
 
@@ -54,7 +65,7 @@ impl EvictionPolicy for Replicated<'_> {
     }
 
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
-        let is_elsewhere = self.0.elsewhere.is_elsewhere(candidate.id);
+        let is_elsewhere = self.0.is_elsewhere(candidate.id, candidate.former);
         if is_elsewhere { self.0.policy.rank(candidate) } else { None }
     }
 }
@@ -77,5 +88,53 @@ impl EvictionPolicy for CopiedOrder<'_> {
 
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         if self.ids.contains(&candidate.id) { self.policy.rank(candidate) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::{Lru, NamespaceId};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct ReplicaOf(ObjectId);
+
+    impl RemoteReplicas for ReplicaOf {
+        fn is_elsewhere(&self, id: ObjectId) -> bool {
+            id == self.0
+        }
+
+        fn is_recalling(&self) -> bool {
+            false
+        }
+
+        fn want_room(&mut self, _: Length) {}
+    }
+
+    /// Regression test: another node had a replica by the id that the object's creator had given it.
+    /// The home, which had taken it over, looked for replicas by the new id, and evicted it.
+    #[test]
+    fn an_object_is_kept_for_a_replica_by_its_former_id() {
+        let [id, former, other] = [1, 2, 3].map(|lo| ObjectId { hi: 7, lo });
+        let candidate = |id, former| EvictionCandidate {
+            id,
+            former,
+            last_use_ns: 1,
+            bytes: Length(128),
+            namespace: NamespaceId::DEFAULT,
+            is_replica: false,
+        };
+        let replica = ReplicaOf(former);
+        let without = WithoutReplicated { policy: &Lru, elsewhere: &replica };
+        let ranks = |candidate: &EvictionCandidate| {
+            let may_leave = without.may_leave(candidate.id, candidate.former);
+            let [kept, recalled] = [&without as &dyn EvictionPolicy, &Replicated(without)]
+                .map(|policy| policy.rank(candidate).is_some());
+            (kept, recalled, may_leave)
+        };
+        assert_eq!(ranks(&candidate(id, Some(former))), (false, true, false));
+        assert_eq!(ranks(&candidate(former, None)), (false, true, false));
+        assert_eq!(ranks(&candidate(id, Some(other))), (true, false, true));
     }
 }
