@@ -1,6 +1,6 @@
 //! A blocking TCP socket with bounded waits, which another thread can shut down.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -148,6 +148,23 @@ impl Socket {
                 self.wait_for(self.stall, || (&self.stream).write(rest).map_err(Into::into))?;
             rest = rest.get(count..).unwrap_or_default();
             self.check_frame_time(begin, bytes.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes of all slices.
+    pub(crate) fn write_all_of(
+        &self,
+        mut slices: &mut [IoSlice<'_>],
+    ) -> Result<(), ConnectionError> {
+        let bytes: usize = slices.iter().map(|one| one.len()).sum();
+        let begin = Instant::now();
+        while !slices.is_empty() {
+            let count = self.wait_for(self.stall, || {
+                (&self.stream).write_vectored(slices).map_err(Into::into)
+            })?;
+            IoSlice::advance_slices(&mut slices, count);
+            self.check_frame_time(begin, bytes as u64)?;
         }
         Ok(())
     }

@@ -25,6 +25,9 @@ use crate::socket::Socket;
 /// Protocol name that both sides require, so that control and data connections cannot be confused.
 const ALPN: &[u8] = b"farrow-data/1";
 
+/// Bytes of a record's header: its type, a version and the length of the rest.
+pub(super) const RECORD_HEADER_BYTES: usize = 5;
+
 /// Reads the one member that a certificate names.
 pub type MemberOf = fn(&CertificateDer<'_>) -> Result<String, String>;
 
@@ -114,6 +117,8 @@ impl TlsMaterial {
             .with_client_cert_resolver(Arc::clone(&own) as _);
         client.alpn_protocols = vec![alpn.to_vec()];
         client.resumption = Resumption::disabled();
+        // The data path has a record layer of its own.
+        client.enable_secret_extraction = true;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(Arc::clone(&verifier))
@@ -121,6 +126,7 @@ impl TlsMaterial {
         server.alpn_protocols = vec![alpn.to_vec()];
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
         Ok(TlsConfigs { client: Arc::new(client), server: Arc::new(server), verifier })
     }
 }
@@ -263,10 +269,16 @@ pub(super) fn tls_error(error: impl fmt::Display) -> ConnectionError {
     ConnectionError::Tls(error.to_string())
 }
 
-/// Performs the handshake, within the time of one frame.
+/// The length of the rest of a record, from its header.
+pub(super) fn rest_of_record(header: [u8; RECORD_HEADER_BYTES]) -> usize {
+    let [_, _, _, high, low] = header;
+    u16::from_be_bytes([high, low]).into()
+}
+
+/// Performs the handshake, within the time of one frame. Reads one record at a time: what follows the
+/// last one is not rustls's any more.
 fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), ConnectionError> {
     let begin = Instant::now();
-    let mut received = [0; 4096];
     let mut to_send = Vec::new();
     loop {
         while connection.wants_write() {
@@ -277,8 +289,12 @@ fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), Connect
         if !connection.is_handshaking() {
             return Ok(());
         }
-        let count = socket.read(&mut received, socket.stall())?;
-        let mut rest = received.get(..count).unwrap_or_default();
+        let mut header = [0; RECORD_HEADER_BYTES];
+        read_exact(socket, &mut header, begin)?;
+        let mut record = header.to_vec();
+        record.resize(RECORD_HEADER_BYTES + rest_of_record(header), 0);
+        read_exact(socket, record.get_mut(RECORD_HEADER_BYTES..).unwrap_or_default(), begin)?;
+        let mut rest = record.as_slice();
         while !rest.is_empty() {
             connection.read_tls(&mut rest)?;
             if let Err(error) = connection.process_new_packets() {
@@ -288,6 +304,14 @@ fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), Connect
                 return Err(tls_error(error));
             }
         }
+    }
+}
+
+fn read_exact(socket: &Socket, mut into: &mut [u8], begin: Instant) -> Result<(), ConnectionError> {
+    while !into.is_empty() {
+        let count = socket.read(into, socket.stall())?;
+        into = into.get_mut(count..).unwrap_or_default();
         socket.check_frame_time(begin, count as u64)?;
     }
+    Ok(())
 }

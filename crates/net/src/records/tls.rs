@@ -1,20 +1,47 @@
-//! TLS 1.3 by rustls, with certificates on both sides.
+//! TLS 1.3, with certificates on both sides: rustls performs the handshake and protects each record.
+//!
+//! After the handshake each direction has the keys of rustls and a buffer of its own. So a record is
+//! decrypted where it was received, and its bytes are copied once, to their destination. Two threads
+//! of one connection share no lock.
+//!
+//! Keys are never updated. A connection ends when its keys have protected as many records as their
+//! algorithm allows (2^24 with AES-GCM, up to 256 GiB); a new connection has new ones.
 
-use std::io::{BufRead, Read, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Span};
-use rustls::Connection;
+use rustls::crypto::cipher::{
+    AeadKey, InboundOpaqueMessage, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks,
+    OutboundPlainMessage,
+};
+use rustls::{
+    AlertDescription, Connection, ConnectionTrafficSecrets, ContentType, ProtocolVersion,
+    SupportedCipherSuite,
+};
 
-use super::identity::{TlsIdentity, tls_error};
+use super::identity::{RECORD_HEADER_BYTES, TlsIdentity, rest_of_record, tls_error};
 use super::{FrameBody, RecordReceiver, RecordSender, RecordStream};
 use crate::error::ConnectionError;
 use crate::socket::Socket;
 
-/// Bytes encrypted, or received for decryption, in one step: four records, so that the output of
-/// one step is still in a CPU cache for the next.
-const STEP_BYTES: usize = 64 << 10;
+/// Plain bytes of a full record (RFC 8446, section 5.1).
+const FRAGMENT_BYTES: usize = 1 << 14;
+
+/// Limit of the rest of a protected record (RFC 8446, section 5.2).
+const PROTECTED_BYTES_MAX: usize = FRAGMENT_BYTES + 256;
+
+/// Bytes received at once: eight records, so that their plain bytes are in a CPU cache for the copy.
+/// A whole record always fits.
+const RECEIVED_BYTES: usize = 128 << 10;
+
+/// Records sent by one call: those of four are still in a CPU cache.
+const RECORDS_PER_CALL: usize = 4;
+
+/// Records without a byte that may follow each other. A peer has no reason to send any.
+const EMPTY_RECORDS_MAX: u32 = 32;
 
 /// Performs the handshake as the server.
 pub(super) fn accept(
@@ -22,7 +49,7 @@ pub(super) fn accept(
     socket: &Arc<Socket>,
 ) -> Result<RecordStream, ConnectionError> {
     let (connection, member) = identity.accept(socket)?;
-    Ok(stream(socket, connection, member))
+    stream(socket, connection, member)
 }
 
 /// Performs the handshake as the client of the peer named `peer`.
@@ -32,114 +59,194 @@ pub(super) fn connect(
     peer: &str,
 ) -> Result<RecordStream, ConnectionError> {
     let (connection, member) = identity.connect(socket, peer)?;
-    Ok(stream(socket, connection, member))
+    stream(socket, connection, member)
 }
 
-fn stream(socket: &Arc<Socket>, mut connection: Connection, member: String) -> RecordStream {
-    // The buffer must hold a whole step.
-    connection.set_buffer_limit(None);
-    let connection = Arc::new(Mutex::new(connection));
+/// Splits a connection. The handshake has read no byte behind its own records.
+fn stream(
+    socket: &Arc<Socket>,
+    connection: Connection,
+    member: String,
+) -> Result<RecordStream, ConnectionError> {
+    let Some(SupportedCipherSuite::Tls13(suite)) = connection.negotiated_cipher_suite() else {
+        return Err(tls_error("the connection is not TLS 1.3"));
+    };
+    let secrets = connection.dangerous_extract_secrets().map_err(tls_error)?;
+    let ((sent, sending), (received, receiving)) = (secrets.tx, secrets.rx);
+    let ((key, iv), (peer_key, peer_iv)) = (key_of(sending)?, key_of(receiving)?);
     let reader = TlsReader {
         socket: Arc::clone(socket),
-        connection: Arc::clone(&connection),
-        received: vec![0; STEP_BYTES],
-        unread: 0..0,
+        decrypter: suite.aead_alg.decrypter(peer_key, peer_iv),
+        sequence: received,
+        buffer: vec![0; RECEIVED_BYTES],
+        protected: 0..0,
+        plain: 0..0,
     };
-    let writer = TlsWriter { socket: Arc::clone(socket), connection, to_send: Vec::new() };
-    RecordStream::new(socket, Box::new(reader), Box::new(writer), false, Some(member))
+    let writer = TlsWriter {
+        socket: Arc::clone(socket),
+        encrypter: suite.aead_alg.encrypter(key, iv),
+        sequence: sent,
+        sequence_max: suite.common.confidentiality_limit,
+    };
+    Ok(RecordStream::new(socket, Box::new(reader), Box::new(writer), false, Some(member)))
 }
 
-fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
+fn key_of(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), ConnectionError> {
+    match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => Ok((key, iv)),
+        _ => Err(tls_error("the connection has an unknown algorithm")),
+    }
 }
 
 struct TlsReader {
     socket: Arc<Socket>,
-    connection: Arc<Mutex<Connection>>,
-    received: Vec<u8>,
-    /// Part of `received` that is not yet decrypted.
-    unread: std::ops::Range<usize>,
+    decrypter: Box<dyn MessageDecrypter>,
+    /// Number of the next record.
+    sequence: u64,
+    buffer: Vec<u8>,
+    /// Part of the buffer that is not yet decrypted.
+    protected: Range<usize>,
+    /// Decrypted part that is not yet read. It is in front of the protected one.
+    plain: Range<usize>,
 }
 
 impl TlsReader {
-    /// Passes decrypted bytes to `take`, which returns the number of bytes consumed.
-    fn read_with(
-        &mut self,
-        patience: Duration,
-        take: &mut dyn FnMut(&[u8]) -> Result<usize, ConnectionError>,
-    ) -> Result<usize, ConnectionError> {
+    /// Plain bytes, at least one. The caller says by [`TlsReader::read`] how many it has read.
+    fn fill(&mut self, patience: Duration) -> Result<&[u8], ConnectionError> {
+        let mut empty = 0;
+        while self.plain.is_empty() {
+            let record = self.receive_record(patience)?;
+            self.plain = self.decrypt(record)?;
+            empty += 1;
+            if empty > EMPTY_RECORDS_MAX {
+                return Err(tls_error(format!("{empty} records without a byte")));
+            }
+        }
+        Ok(self.buffer.get(self.plain.clone()).unwrap_or_default())
+    }
+
+    /// Receives until a whole record is in the buffer. Returns where its rest is. The first byte must
+    /// arrive within `patience`, all of it within the time of a frame.
+    fn receive_record(&mut self, patience: Duration) -> Result<Range<usize>, ConnectionError> {
+        let mut begin = None;
         loop {
-            {
-                let mut connection = lock(&self.connection);
-                let mut reader = connection.reader();
-                match reader.fill_buf() {
-                    Ok([]) => return Err(ConnectionError::Closed),
-                    Ok(bytes) => {
-                        let count = take(bytes)?;
-                        reader.consume(count);
-                        return Ok(count);
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error.into()),
+            let received = self.buffer.get(self.protected.clone()).unwrap_or_default();
+            if let Some((header, rest)) = received.split_first_chunk() {
+                let length = rest_of_record(*header);
+                let kind = ContentType::from(header[0]);
+                if kind != ContentType::ApplicationData || length > PROTECTED_BYTES_MAX {
+                    return Err(tls_error(format!("a record of {length} B and type {kind:?}")));
+                }
+                if rest.len() >= length {
+                    let start = self.protected.start + RECORD_HEADER_BYTES;
+                    self.protected.start = start + length;
+                    return Ok(start..start + length);
                 }
             }
-            if self.unread.is_empty() {
-                let count = self.socket.read(&mut self.received, patience)?;
-                self.unread = 0..count;
+            let patience = match received.len() {
+                0 => patience,
+                count => {
+                    let begin = *begin.get_or_insert_with(Instant::now);
+                    self.socket.check_frame_time(begin, count as u64)?;
+                    self.socket.stall()
+                }
+            };
+            // The begin of a record moves to the front, where the record has room.
+            self.buffer.copy_within(self.protected.clone(), 0);
+            self.protected = 0..self.protected.len();
+            let free = self.buffer.get_mut(self.protected.end..).unwrap_or_default();
+            self.protected.end += self.socket.read(free, patience)?;
+        }
+    }
+
+    /// Decrypts a record in place. Returns where its plain bytes are.
+    fn decrypt(&mut self, record: Range<usize>) -> Result<Range<usize>, ConnectionError> {
+        let start = record.start;
+        let bytes = self.buffer.get_mut(record).unwrap_or_default();
+        let (kind, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
+        let message = InboundOpaqueMessage::new(kind, version, bytes);
+        let message = self.decrypter.decrypt(message, self.sequence).map_err(tls_error)?;
+        self.sequence =
+            self.sequence.checked_add(1).ok_or_else(|| tls_error("too many records"))?;
+        match (message.typ, message.payload) {
+            // The plain bytes are at the front of the record.
+            (ContentType::ApplicationData, plain) => Ok(start..start + plain.len()),
+            (ContentType::Alert, [_, description]) => match AlertDescription::from(*description) {
+                AlertDescription::CloseNotify => Err(ConnectionError::Closed),
+                alert => Err(tls_error(rustls::Error::AlertReceived(alert))),
+            },
+            (kind, bytes) => {
+                let length = bytes.len();
+                Err(tls_error(format!("a message of {length} B and type {kind:?}")))
             }
-            let mut rest = self.received.get(self.unread.clone()).unwrap_or_default();
-            let mut connection = lock(&self.connection);
-            let taken = connection.read_tls(&mut rest)?;
-            self.unread.start += taken;
-            connection.process_new_packets().map_err(tls_error)?;
         }
     }
 }
 
 impl RecordReceiver for TlsReader {
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError> {
-        self.read_with(patience, &mut |mut bytes| Ok(bytes.read(into)?))
+        let plain = self.fill(patience)?;
+        let count = plain.len().min(into.len());
+        if let (Some(into), Some(plain)) = (into.get_mut(..count), plain.get(..count)) {
+            into.copy_from_slice(plain);
+        }
+        self.plain.start += count;
+        Ok(count)
     }
 
     fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError> {
-        let patience = self.socket.stall();
-        self.read_with(patience, &mut |bytes| {
-            let bytes = bytes.get(..span.length.as_usize().min(bytes.len())).unwrap_or_default();
-            map.write(span.offset, bytes)?;
-            Ok(bytes.len())
-        })
+        let plain = self.fill(self.socket.stall())?;
+        let plain = plain.get(..span.length.as_usize()).unwrap_or(plain);
+        map.write(span.offset, plain)?;
+        let count = plain.len();
+        self.plain.start += count;
+        Ok(count)
     }
 }
 
 struct TlsWriter {
     socket: Arc<Socket>,
-    connection: Arc<Mutex<Connection>>,
-    to_send: Vec<u8>,
+    encrypter: Box<dyn MessageEncrypter>,
+    /// Number of the next record.
+    sequence: u64,
+    sequence_max: u64,
 }
 
 impl RecordSender for TlsWriter {
     fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError> {
-        let body = body.as_slice()?;
-        // A small frame is one record and one packet.
-        let (first, rest) = body.split_at(body.len().min(STEP_BYTES));
-        self.send(head, first)?;
-        rest.chunks(STEP_BYTES).try_for_each(|step| self.send(&[], step))
+        let parts = [head, body.as_slice()?];
+        let mut rest = OutboundChunks::new(&parts);
+        let records = rest.len().div_ceil(FRAGMENT_BYTES) as u64;
+        if self.sequence.saturating_add(records) > self.sequence_max {
+            let (sent, max) = (self.sequence, self.sequence_max);
+            let text = format!("its keys have protected {sent} records of at most {max}");
+            return Err(ConnectionError::Tls(text));
+        }
+        while rest.len() > 0 {
+            let mut to_send: Vec<Vec<u8>> = Vec::with_capacity(RECORDS_PER_CALL);
+            while to_send.len() < RECORDS_PER_CALL && rest.len() > 0 {
+                let (payload, later) = rest.split_at(FRAGMENT_BYTES);
+                to_send.push(self.encrypt(payload)?);
+                rest = later;
+            }
+            // A small frame is one record and one packet.
+            let mut slices: Vec<IoSlice<'_>> =
+                to_send.iter().map(|one| IoSlice::new(one)).collect();
+            self.socket.write_all_of(&mut slices)?;
+        }
+        Ok(())
     }
 }
 
 impl TlsWriter {
-    fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), ConnectionError> {
-        self.to_send.clear();
-        {
-            // The lock is not held during the write to the socket: it would block the reader, and
-            // two peers in this state would deadlock.
-            let mut connection = lock(&self.connection);
-            connection.writer().write_all(head)?;
-            connection.writer().write_all(body)?;
-            while connection.wants_write() {
-                connection.write_tls(&mut self.to_send)?;
-            }
-        }
-        self.socket.write_all(&self.to_send)
+    /// A protected record of these bytes, with its header.
+    fn encrypt(&mut self, payload: OutboundChunks<'_>) -> Result<Vec<u8>, ConnectionError> {
+        let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
+        let message = OutboundPlainMessage { typ, version, payload };
+        let record = self.encrypter.encrypt(message, self.sequence).map_err(tls_error)?;
+        self.sequence += 1;
+        Ok(record.encode())
     }
 }
