@@ -8,6 +8,8 @@ pub(crate) mod broadcast;
 mod events;
 mod interests;
 pub(crate) mod listing;
+#[cfg(test)]
+mod notes_test;
 mod part;
 mod pool;
 pub(crate) mod query;

@@ -144,7 +144,7 @@ impl RegionSource {
     }
 
     /// Records a member's interest. Returns false if the object is being deleted.
-    fn note(&self, member: &MemberLife, object: u64) -> bool {
+    pub(super) fn note(&self, member: &MemberLife, object: u64) -> bool {
         let mut state = lock(&self.state);
         let is_open = !state.closed.contains_key(&object);
         if is_open {
@@ -279,7 +279,7 @@ impl RegionSource {
 
     /// Removes the record of a member if the object has ended: its delete took the records before
     /// this one was made, and no later one takes it.
-    fn forget_note(&self, member: &MemberLife, id: ObjectId) {
+    pub(super) fn forget_note(&self, member: &MemberLife, id: ObjectId) {
         if !matches!(self.reader.whereabouts(Target::Id(id)), Ok(Whereabouts::Nowhere)) {
             return;
         }
