@@ -115,6 +115,7 @@ mod tests {
             cache: Some(u64::MAX),
             is_evicting: true,
             log: "x".repeat(LOG_FILTER_BYTES_MAX),
+            memory: u64::MAX,
         }
     }
 
