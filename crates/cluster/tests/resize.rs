@@ -249,6 +249,7 @@ fn a_change_that_gets_stuck_ends_with_what_it_reached() {
     world.ask(RequestBody::Grant { min: 8 * MIB, want: 8 * MIB, wait_ms: 0 }).unwrap();
     let answer = loop {
         world.tick();
+        world.now_ms += 100;
         match world.answers.remove(&shrink) {
             Some(answer) => break answer,
             None => assert!(world.now_ms < 60_000),

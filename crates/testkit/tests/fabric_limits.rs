@@ -72,7 +72,7 @@ fn a_full_tmpfs_is_an_error_with_numbers() {
 }
 
 #[test]
-fn a_sparse_region_on_a_full_tmpfs_is_refused_when_opened() {
+fn a_sparse_region_on_a_full_tmpfs_is_refused_when_its_pages_are_committed() {
     let dir = shared_dir();
     let page = page_bytes();
     probe::with_private_mounts(|| {
@@ -83,8 +83,11 @@ fn a_sparse_region_on_a_full_tmpfs_is_refused_when_opened() {
             File::create_new(&path).unwrap().set_len(pages * page).unwrap();
             set_private(&path);
         }
-        let error = ShmFabric::open(dir.path(), "sparse").unwrap_err();
+        let fabric = ShmFabric::open(dir.path(), "sparse").unwrap();
+        let region = Region::map(Arc::new(fabric), Access::Home, None).unwrap();
+        let error = region.commit(region.geometry().span_of(Section::Data)).unwrap_err();
         expect_no_space(&error, Length(64 * page));
+        drop(region);
         let device = dir.path().join("device");
         File::create_new(&device).unwrap().set_len(64 * page).unwrap();
         let geometry = Geometry { control: Length(page), data: Length(63 * page) };
@@ -108,9 +111,10 @@ fn a_file_system_without_fallocate_gets_zeros() {
         let span = data_pages(2, 1);
         region.alias(span).unwrap().write(span.offset, b"kept").unwrap();
         drop((bytes, region));
-        // Opening allocates again, and must not overwrite existing bytes.
+        // Pages are allocated again, and existing bytes must not be overwritten.
         let fabric = ShmFabric::open(dir.path(), "zeros").unwrap();
         let region = Region::map(Arc::new(fabric), Access::Home, None).unwrap();
+        region.commit(geometry().span_of(Section::Data)).unwrap();
         let mut back = [0; 4];
         region.copy_out(span.offset, &mut back).unwrap();
         assert_eq!(&back, b"kept");

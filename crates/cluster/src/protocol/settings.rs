@@ -133,7 +133,9 @@ impl NodeState {
             return;
         }
         match self.check_memory(bytes) {
-            Ok(()) => drop(self.begin_resize(bytes, None)),
+            Ok(()) => {
+                self.begin_resize(bytes, None);
+            }
             Err(error) => {
                 let capacity = self.home.capacity().0;
                 tracing::warn!(%error, capacity, "the node lends what the earlier daemon lent");
@@ -148,8 +150,7 @@ impl NodeState {
 
     /// The changes that lead from the present settings to others, the memory left out.
     fn changes_to(&self, wanted: &NodeSettings) -> Vec<Setting> {
-        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, memory: _ } =
-            wanted;
+        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, .. } = wanted;
         let current = &self.settings.record.current;
         let mut changes = Vec::new();
         if *client_bytes != current.client_bytes {
@@ -249,7 +250,9 @@ impl NodeState {
 
     fn apply_setting(&mut self, setting: Setting) -> Result<(), WireError> {
         match setting {
-            Setting::Memory(bytes) => drop(self.begin_resize(bytes, None)),
+            Setting::Memory(bytes) => {
+                self.begin_resize(bytes, None);
+            }
             Setting::ClientBytes(max) => {
                 self.settings.record.current.client_bytes = max;
                 self.follow_quotas();

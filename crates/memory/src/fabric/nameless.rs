@@ -11,9 +11,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use super::RegionSize;
 use super::files::{self, Contents, PageSource, system};
 use super::mount;
-use super::RegionSize;
 use super::shm::{SectionFile, ShmFabric};
 use crate::error::FabricError;
 use crate::system::mounts::MOUNT_SOURCE;

@@ -275,7 +275,11 @@ impl Model {
         for id in left {
             self.home().delete(Target::Id(id)).unwrap();
         }
+        while let Some(span) = self.home().next_to_lend(Length(u64::MAX)) {
+            self.home().lend(span).unwrap();
+        }
         let stats = self.home().stats().unwrap();
+        assert_eq!(stats.capacity, stats.capacity_max);
         assert_eq!((stats.free, stats.fragmented.0), (stats.capacity, 0));
         assert_eq!(
             (stats.objects, stats.objects_retiring, stats.clients, stats.grants),

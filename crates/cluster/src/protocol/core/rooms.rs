@@ -11,9 +11,6 @@ use super::residency::{RemoteReplicas, Residency, RoomSearch};
 use crate::protocol::action::Action;
 use crate::protocol::convert::{limit, store_error, wire_span};
 
-/// A client is granted at most this part of the memory ahead of its need.
-const AHEAD_PART: u64 = 16;
-
 /// Requested room, its purpose and its longest wait.
 #[derive(Debug, Clone)]
 pub(in crate::protocol) struct RoomRequest {
@@ -132,6 +129,14 @@ impl Rooms<'_> {
         self.allowance(slot, ask).map(drop)
     }
 
+    /// Most bytes for a request. Clients ask for memory ahead in proportion to the whole heap, of
+    /// which the node may lend a part.
+    fn ahead(&self, ask: &RoomRequest) -> Length {
+        let (lent, all) = (self.home.capacity().0, self.home.capacity_max().0);
+        let part = u128::from(ask.want) * u128::from(lent) / u128::from(all.max(1));
+        Length(u64::try_from(part).unwrap_or(u64::MAX).max(ask.bytes()))
+    }
+
     /// Checks the quotas for all ranges; returns the bytes that they allow.
     fn allowance(&self, slot: ClientSlot, ask: &RoomRequest) -> Result<Length, WireError> {
         let page = self.home.layout().page.0;
@@ -147,9 +152,7 @@ impl Rooms<'_> {
 
 impl RoomSource for Rooms<'_> {
     fn take(&mut self, slot: ClientSlot, ask: &RoomRequest) -> Result<Vec<Span>, WireError> {
-        // A client takes memory ahead in proportion to the whole heap.
-        let ahead = Length(ask.bytes().max(self.home.capacity().0 / AHEAD_PART));
-        let want = self.allowance(slot, ask)?.min(ahead);
+        let want = self.allowance(slot, ask)?.min(self.ahead(ask));
         let search = RoomSearch { slot, room: &ask.room, want, may_evict: ask.may_evict };
         self.residency.find_room(self.home, self.elsewhere, search).map_err(store_error)
     }
