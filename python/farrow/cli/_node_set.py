@@ -26,8 +26,8 @@ __all__ = ["parse", "run"]
 _DESCRIPTION = """\
 Change settings of a node while it serves, or print them. A change applies to the next request. No
 object is removed for a limit below the present use: requests beyond it are refused until the use is
-below. Only less --memory removes objects, by the policy of eviction. Changes last until the node ends; they outlive an upgrade and a kill of its daemon. Limits of
-a namespace are kept with it."""
+below. Only less --memory removes objects, by the policy of eviction. Changes last until the node
+ends; they outlive an upgrade and a kill of its daemon. Limits of a namespace are kept with it."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
