@@ -15,7 +15,7 @@ use crate::protocol::Preparation;
 const PIECE_BYTES: u64 = 16 << 20;
 
 /// The pages to touch.
-pub(crate) struct Pages {
+pub(crate) struct HeapPages {
     pub(crate) region: Arc<Region>,
     pub(crate) heap: Span,
     /// The lent ranges of the data section.
@@ -34,11 +34,11 @@ impl Drop for Running {
 /// Starts the thread. `prepared` counts the finished bytes of the heap. Clearing
 /// `preparation.should_go_on` stops it.
 pub(crate) fn start(
-    pages: Pages,
+    pages: HeapPages,
     prepared: Arc<sync::AtomicU64>,
     preparation: Preparation,
 ) -> Option<JoinHandle<()>> {
-    let Pages { region, heap, lent } = pages;
+    let HeapPages { region, heap, lent } = pages;
     let Preparation { should_go_on, is_running } = preparation;
     is_running.store(true, sync::Ordering::Relaxed);
     let running = Running(is_running);

@@ -218,7 +218,7 @@ impl Node {
             let is_running = Arc::default();
             let preparation = Preparation { should_go_on: Arc::clone(&should_prepare), is_running };
             state.set_preparation(preparation.clone());
-            let pages = prepare::Pages { region, heap, lent: state.home().lent() };
+            let pages = prepare::HeapPages { region, heap, lent: state.home().lent() };
             prepare::start(pages, Arc::clone(&prepared), preparation)
         });
         let audit = options.audit_log.as_deref().map(|path| {
