@@ -18,8 +18,12 @@ use super::identity::SessionId;
 use super::state::NodeState;
 use crate::node::MEMORY_BYTES_MIN;
 
-/// Bytes of one piece: the kernel allocates or frees them in about 10 ms.
-const PIECE_BYTES: u64 = 32 << 20;
+/// Bytes of one piece. The kernel allocates or frees them in a few milliseconds, for which all
+/// other requests wait.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Bytes for which objects leave at a time: each choice looks at all objects.
+const EVICT_BYTES: u64 = 64 << 20;
 
 /// Longest time without progress. Readers let go and files are written meanwhile.
 const STALL_MS_MAX: u64 = 8_000;
@@ -196,7 +200,7 @@ impl NodeState {
         let moved = match target.cmp(&capacity) {
             Ordering::Equal => return self.end_resize(Ok(()), now_ms, out),
             Ordering::Greater => self.grow_some(Length((target - capacity).min(PIECE_BYTES))),
-            Ordering::Less => self.shrink_some(Length((capacity - target).min(PIECE_BYTES))),
+            Ordering::Less => self.shrink_some(Length(capacity - target)),
         };
         let until_ms = self.resize.job.as_ref().and_then(|job| job.until_ms);
         let stalls_at_ms = now_ms.saturating_add(STALL_MS_MAX);
@@ -226,16 +230,17 @@ impl NodeState {
         Ok(true)
     }
 
-    /// Lends one piece less, if so many pages are free; else makes them free, now or soon.
-    fn shrink_some(&mut self, bytes: Length) -> Result<bool, WireError> {
+    /// Lends one piece less of what is `left`, if pages are free; else makes some free, now or soon.
+    fn shrink_some(&mut self, left: Length) -> Result<bool, WireError> {
         if self.resize.preparation.as_ref().is_some_and(Preparation::stop) {
             return Ok(false);
         }
         if self.home.free_page_bytes().0 == 0 {
             let Self { home, residency, replicas, .. } = self;
+            let bytes = left.min(Length(EVICT_BYTES));
             residency.free_pages(home, replicas, bytes).map_err(store_error)?;
         }
-        let spans = match self.home.withdraw_pages(bytes) {
+        let spans = match self.home.withdraw_pages(left.min(Length(PIECE_BYTES))) {
             Err(StoreError::TooManyGrants { max }) => {
                 return Err(WireError::Invalid(format!(
                     "memory: the free memory lies in so many parts that less than half of {max} \
