@@ -24,16 +24,21 @@ fn base_of(arena: &RegionBytes) -> u64 {
     (arena.as_buffer().len() as u64).next_multiple_of(128)
 }
 
-/// Rebuilds a part over its new buffers and the bytes of its ranges; all other bytes are wrong.
-fn rebuild(arena: &RegionBytes, selected: &Selected) -> ArrowObject {
-    let base = base_of(arena);
-    let mut bytes = vec![0xA5; base as usize];
+/// The new buffers of a part, and the bytes of its ranges. All other bytes are wrong.
+fn bytes_for(arena: &RegionBytes, selected: &Selected) -> RegionBytes {
+    let mut bytes = vec![0xA5; base_of(arena) as usize];
     for (offset, length) in &selected.ranges {
         let range = *offset as usize..(offset + length) as usize;
         bytes[range.clone()].copy_from_slice(&arena.as_buffer()[range]);
     }
     bytes.extend(&selected.new_buffers);
-    let arena = RegionBytes::new(&bytes);
+    RegionBytes::new(&bytes)
+}
+
+/// Rebuilds a part over its bytes alone.
+fn rebuild(arena: &RegionBytes, selected: &Selected) -> ArrowObject {
+    let base = base_of(arena);
+    let arena = bytes_for(arena, selected);
     let decoded = Decoded::parse(&selected.descriptor, &Limits::default()).unwrap();
     let resolve = |offset: u64, length: u64| {
         let is_listed = selected.ranges.contains(&(offset, length));
@@ -215,6 +220,43 @@ fn rows_of_an_array_of_each_type() {
             for selected in [decoded.select(None, rows).unwrap(), cut] {
                 let object = rebuild(&arena, &selected);
                 assert_eq!(object.batches[0].columns[0], array.slice(start, length), "{data_type}");
+                // A part of the part.
+                let arena = bytes_for(&arena, &selected);
+                let decoded = Decoded::parse(&selected.descriptor, &Limits::default()).unwrap();
+                let (start, length) = (start + length / 3, length / 2);
+                let skipped = (range.end - range.start) as i64 / 3;
+                let rows = RowSlice { start: Some(skipped), stop: Some(skipped + length as i64) };
+                let (cut, _) = cut_to_bytes(&arena, &decoded, (None, rows));
+                let object = rebuild(&arena, &cut);
+                assert_eq!(object.batches[0].columns[0], array.slice(start, length), "{data_type}");
+            }
+        }
+    }
+}
+
+/// Batches in place are slices of one array: their nodes have offsets, and their ranges overlap.
+#[test]
+fn rows_of_batches_that_share_buffers() {
+    for data_type in sample_types() {
+        let array = random_array(&mut Random::new(9), &data_type, 300, true);
+        if array.is_empty() {
+            continue;
+        }
+        let mut arena = RegionBytes::default();
+        let array = arena.adopt(&array, &mut || true);
+        let batches = [(3, 90), (93, 70), (163, 131)]
+            .map(|(start, rows)| BatchData { rows, columns: vec![array.slice(start, rows)] });
+        let schema = Schema::new(vec![Field::new("f", data_type.clone(), true)]);
+        let node = SchemaNode::try_from(&schema).unwrap();
+        let plan = arena.plan(|locate| Plan::table(&node, &batches, locate)).unwrap();
+        let descriptor = arena.write(&plan).unwrap();
+        let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+        for (start, stop) in [(1, 291), (50, 170), (88, 92), (0, 160), (95, 200), (290, 291)] {
+            let rows = RowSlice { start: Some(start), stop: Some(stop) };
+            let (cut, _) = cut_to_bytes(&arena, &decoded, (None, rows));
+            for selected in [decoded.select(None, rows).unwrap(), cut] {
+                let expected = expected(&batches, &[0], start as usize..stop as usize);
+                check(&rebuild(&arena, &selected), &selected, &expected);
             }
         }
     }
@@ -338,7 +380,8 @@ fn without_worth_or_room_values_stay_whole() {
     let node = SchemaNode::try_from(&schema).unwrap();
     let batch = BatchData { rows: array.len(), columns: vec![array.clone()] };
     let mut arena = RegionBytes::default();
-    let plan = arena.plan(|locate| Plan::table(&node, &[batch.clone()], locate)).unwrap();
+    let plan =
+        arena.plan(|locate| Plan::table(&node, std::slice::from_ref(&batch), locate)).unwrap();
     let descriptor = arena.write(&plan).unwrap();
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     // The offsets are read once; ten copies of them fit.

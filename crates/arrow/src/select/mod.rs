@@ -104,7 +104,7 @@ impl Decoded {
     /// of one level.
     ///
     /// # Errors
-    /// As [`Decoded::select`]; [`InvalidDescriptor::Data`] for contents that contradict their array.
+    /// As [`Decoded::select`]; [`InvalidDescriptor::Data`] for contents that contradict the array.
     pub fn select_step(
         &self,
         columns: Option<&[String]>,

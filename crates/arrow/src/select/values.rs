@@ -7,7 +7,7 @@ use arrow_schema::DataType;
 use super::contents::{PartContents, counted};
 use super::nodes::SelectedNodes;
 use super::retained::{ChildCut, NodeCut, RetainedBuffer, RetainedNode, part_of};
-use super::windows::{self, Window};
+use super::windows::{self, ElementWindow};
 use super::{behind, children_of, layout_of, node_at};
 use crate::decode::{Range, Tree};
 use crate::error::InvalidDescriptor;
@@ -110,7 +110,7 @@ impl<'a> SelectedNodes<'a> {
     ) -> Result<(), InvalidDescriptor> {
         let to_usize = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let (lead, length) = (to_usize(cut.node.offset), to_usize(cut.node.length));
-        let window = Window { data_type, lead, length };
+        let window = ElementWindow { data_type, lead, length };
         let first = bytes.first().copied().unwrap_or_default();
         let second = bytes.get(1).copied().unwrap_or_default();
         let children = child_lengths(self.tree, index, data_type)?;
@@ -146,7 +146,7 @@ impl<'a> SelectedNodes<'a> {
             }
             ArrayLayout::RunEnd { bytes } => {
                 // The offset of such a node is its first element.
-                let window = Window { lead: 0, ..window };
+                let window = ElementWindow { lead: 0, ..window };
                 let (runs, ends) = windows::by_run_ends(window, bytes, first, cut.node.offset)?;
                 let mut node = RetainedNode::empty(1);
                 node.length = runs.end - runs.start;
@@ -162,7 +162,7 @@ impl<'a> SelectedNodes<'a> {
 
     fn cut_views(
         &mut self,
-        window: Window<'_>,
+        window: ElementWindow<'_>,
         (views, validity): (&[u8], &[u8]),
         node: &mut RetainedNode,
     ) -> Result<(), InvalidDescriptor> {

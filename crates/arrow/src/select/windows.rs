@@ -18,16 +18,19 @@ const GAP_BYTES: u64 = 4096;
 /// Limit on the data buffers of a cut view array. To stay below it, larger gaps are transferred.
 const VIEW_BUFFERS_MAX: usize = 256;
 
+/// The values of no element.
+const UNUSED: Span<u64> = Span { start: u64::MAX, end: 0 };
+
 /// The elements of a node that are retained.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window<'a> {
+pub(super) struct ElementWindow<'a> {
     pub data_type: &'a DataType,
     /// Elements in front, kept so that bitmaps begin at a whole byte. Their values are not.
     pub lead: usize,
     pub length: usize,
 }
 
-impl Window<'_> {
+impl ElementWindow<'_> {
     fn error(&self, what: impl std::fmt::Display) -> InvalidDescriptor {
         InvalidDescriptor::Data { reason: format!("{}: {what}", self.data_type) }
     }
@@ -48,7 +51,7 @@ fn rewritten(rewrite: &Rewrite, from: &[u8], lead_bytes: usize) -> Vec<u8> {
 
 /// Values of strings, binaries, lists and maps, and the offsets into these values alone.
 pub(super) fn by_offsets(
-    window: Window<'_>,
+    window: ElementWindow<'_>,
     width: OffsetWidth,
     offsets: &[u8],
     values: u64,
@@ -76,12 +79,12 @@ pub(super) fn by_offsets(
 
 /// Items of list views, and the offsets and sizes for these items alone.
 pub(super) fn by_list_views(
-    window: Window<'_>,
+    window: ElementWindow<'_>,
     width: OffsetWidth,
     (offsets, sizes): (&[u8], &[u8]),
     items: u64,
 ) -> Result<(Span<u64>, [Vec<u8>; 2]), InvalidDescriptor> {
-    let mut span = u64::MAX..0;
+    let mut span = UNUSED;
     for index in window.elements() {
         let negative = || window.error(format_args!("list view {index} is missing or negative"));
         let offset = width.read(offsets, index).ok_or_else(negative)?;
@@ -108,7 +111,7 @@ pub(super) fn by_list_views(
 
 /// Elements of each child of a dense union, and the offsets into these alone.
 pub(super) fn by_union_offsets(
-    window: Window<'_>,
+    window: ElementWindow<'_>,
     (codes, offsets): (&[u8], &[u8]),
     children: &[u64],
 ) -> Result<(Vec<Span<u64>>, Vec<u8>), InvalidDescriptor> {
@@ -119,7 +122,7 @@ pub(super) fn by_union_offsets(
         let known = child.filter(|child| *child < children.len());
         known.ok_or_else(|| window.error(format_args!("element {index} has type code {code}")))
     };
-    let mut spans = vec![u64::MAX..0; children.len()];
+    let mut spans = vec![UNUSED; children.len()];
     for index in window.elements() {
         let child = child(index)?;
         let (Some(span), Some(length)) = (spans.get_mut(child), children.get(child)) else {
@@ -147,7 +150,7 @@ pub(super) fn by_union_offsets(
 
 /// Runs that cover a window of elements from `first` on, and their ends counted from `first`.
 pub(super) fn by_run_ends(
-    window: Window<'_>,
+    window: ElementWindow<'_>,
     bytes: usize,
     ends: &[u8],
     first: u64,
@@ -188,7 +191,7 @@ pub(super) type DataRange = (u32, Span<u64>);
 /// data buffer, and the views for them. `buffers` has the lengths of the data buffers; `is_valid`
 /// says whether an element, counted with the lead, is not null.
 pub(super) fn by_views(
-    window: Window<'_>,
+    window: ElementWindow<'_>,
     views: &[u8],
     buffers: &[u64],
     is_valid: impl Fn(usize) -> bool,

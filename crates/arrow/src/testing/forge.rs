@@ -2,8 +2,8 @@
 //! target and the test for CI run the same code.
 
 use super::{Random, RegionBytes, random_array, sample_types};
-use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
 use crate::schema::DEPTH_MAX;
+use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
 use crate::{
     ArrowObject, BatchData, COPY_ALIGNMENT, Decoded, Limits, PartContents, Plan, Rebuilt, RowSlice,
     SchemaNode, SelectStep, Selected, ffi,

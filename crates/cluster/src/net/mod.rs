@@ -38,10 +38,10 @@ use farrow_wire::PartSpec;
 use crate::endpoint;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
-use part::NewBlocks;
 use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
 pub(crate) use source::Rules;
+use transfer::{ReplicaMemory, TransferCost};
 
 /// Most threads for one node that open objects, and that transfer them. Each works on one object at
 /// a time.
@@ -138,14 +138,12 @@ struct NodePools {
 
 /// State shared by the threads.
 struct NetShared {
-    region: Arc<Region>,
-    map: Arc<FileMap>,
+    memory: ReplicaMemory,
     server: DataServer,
     source: Arc<RegionSource>,
     teller: Teller,
     /// Nodes of which the name of the data server is being resolved.
     resolving: Mutex<BTreeSet<String>>,
-    new_blocks: NewBlocks,
 }
 
 /// The event loop's handle on the network fabric.
@@ -195,11 +193,9 @@ impl Net {
             .ok_or_else(|| "the region cannot be written".to_owned())?;
         let file = file.try_clone_to_owned().map_err(words)?;
         let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
-        let map = Arc::new(map);
-        let (region, resolving) = (Arc::clone(region), Mutex::default());
-        let new_blocks = NewBlocks::default();
-        let shared =
-            Arc::new(NetShared { region, map, server, source, teller, resolving, new_blocks });
+        let memory = ReplicaMemory::new(Arc::clone(region), Arc::new(map));
+        let resolving = Mutex::default();
+        let shared = Arc::new(NetShared { memory, server, source, teller, resolving });
         let (of_threads, group) = (Arc::clone(&shared), Arc::default());
         let endings = WorkerPool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
         Ok(Self {
@@ -285,7 +281,7 @@ impl Net {
             },
             NetAction::Load { origin, node, hold, pieces } => match self.peer(&node) {
                 Ok(peer) => {
-                    let control = self.shared.region.geometry().control.0;
+                    let control = self.shared.memory.region.geometry().control.0;
                     let pieces = pieces
                         .into_iter()
                         .map(|(from, to)| Piece { from, to: Offset(to.0.wrapping_sub(control)) });
@@ -298,7 +294,7 @@ impl Net {
                 }
             },
             NetAction::Release { node, hold } => {
-                self.shared.new_blocks.take(&node, hold);
+                self.shared.memory.release(&node, hold);
                 if let Some((_, peer)) = self.peers.get(&node) {
                     // If it cannot be sent now, the next connection sends it.
                     peer.release(HoldId(hold));
@@ -394,12 +390,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn work(shared: &NetShared, job: NetJob) {
     match job {
         NetJob::Open { token, peer, want, part } => {
-            let result = transfer::open(shared, &peer, &want, part.as_ref());
+            let result = shared.memory.open(&peer, &want, part.as_ref());
             let node = peer.name().to_owned();
             shared.teller.tell(NetEvent::Opened { token, node, result });
         }
         NetJob::Load { origin, peer, hold, pieces } => {
-            let result = transfer::load(shared, &peer, hold, pieces);
+            let result = shared.memory.load(&peer, hold, pieces);
+            let result = result.map(|TransferCost { bytes, elapsed_us }| {
+                let node = peer.name().to_owned();
+                shared.teller.tell(NetEvent::Transferred { node, bytes, elapsed_us });
+            });
             shared.teller.tell(NetEvent::Loaded { origin, result });
         }
         NetJob::Resolve { node, address, section } => {

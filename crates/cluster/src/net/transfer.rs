@@ -4,37 +4,96 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_memory::{FileMap, Length, Offset, Span, page_bytes};
+use farrow_memory::{FileMap, Length, Offset, Region, Span, page_bytes};
 use farrow_net::frame::Opened;
 use farrow_net::peer::{Peer, Piece, Placement};
 use farrow_net::source::HoldId;
 use farrow_wire::PartSpec;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::NetShared;
-use super::events::{NetEvent, NetFault};
-use super::part::{self, NEW_BLOCK_AT, OpenedPart};
+use super::events::NetFault;
+use super::part::{self, NEW_BLOCK_AT, NewBlocks, OpenedPart};
 
 /// Time limit for the transfer of an object: a terabyte at 300 MB/s. A transfer without progress
 /// fails much sooner.
 const LOAD_MAX: Duration = Duration::from_secs(3600);
 
-/// Opens an object at a peer, or a part of it.
-pub(super) fn open(
-    shared: &NetShared,
-    peer: &Peer,
-    want: &[u8],
-    part: Option<&PartSpec>,
-) -> Result<(u64, Opened), NetFault> {
-    let held = peer.open(want)?;
-    let (hold, opened) = (held.hold, held.opened);
-    let Some(part) = part else { return Ok((hold.0, opened)) };
-    let part = part::part_of(&opened, part, &mut |spans| read_spans(peer, hold, spans));
-    let opened = part.and_then(|OpenedPart { opened, new_block }| {
-        shared.new_blocks.add((peer.name().to_owned(), hold.0), new_block)?;
-        Ok((hold.0, opened))
-    });
-    opened.inspect_err(|_| peer.release(hold))
+/// The memory into which objects of other nodes are transferred.
+pub(super) struct ReplicaMemory {
+    pub(super) region: Arc<Region>,
+    /// The data section of the region.
+    map: Arc<FileMap>,
+    new_blocks: NewBlocks,
+}
+
+/// A transfer that has ended: bytes of the peer, and microseconds from the first request to the last
+/// byte.
+pub(super) struct TransferCost {
+    pub(super) bytes: u64,
+    pub(super) elapsed_us: u64,
+}
+
+impl ReplicaMemory {
+    pub(super) fn new(region: Arc<Region>, map: Arc<FileMap>) -> Self {
+        Self { region, map, new_blocks: NewBlocks::default() }
+    }
+
+    /// Opens an object at a peer, or a part of it.
+    pub(super) fn open(
+        &self,
+        peer: &Peer,
+        want: &[u8],
+        part: Option<&PartSpec>,
+    ) -> Result<(u64, Opened), NetFault> {
+        let held = peer.open(want)?;
+        let (hold, opened) = (held.hold, held.opened);
+        let Some(part) = part else { return Ok((hold.0, opened)) };
+        let part = part::part_of(&opened, part, &mut |spans| read_spans(peer, hold, spans));
+        let opened = part.and_then(|OpenedPart { opened, new_block }| {
+            self.new_blocks.add((peer.name().to_owned(), hold.0), new_block)?;
+            Ok((hold.0, opened))
+        });
+        opened.inspect_err(|_| peer.release(hold))
+    }
+
+    /// Forgets what an open has left for the transfer of its object.
+    pub(super) fn release(&self, node: &str, hold: u64) {
+        self.new_blocks.take(node, hold);
+    }
+
+    /// Transfers pieces of an opened object into blocks of the region, and publishes them.
+    pub(super) fn load(
+        &self,
+        peer: &Peer,
+        hold: u64,
+        pieces: Vec<Piece>,
+    ) -> Result<TransferCost, NetFault> {
+        let control = self.region.geometry().control.0;
+        let written: Vec<Span> = pieces
+            .iter()
+            .map(|piece| Span::new(Offset(piece.to.0.wrapping_add(control)), piece.from.length))
+            .collect();
+        let other = |error: &dyn Display| NetFault::Other(error.to_string());
+        let (new, pieces): (Vec<_>, Vec<_>) =
+            pieces.into_iter().partition(|piece| piece.from.offset == NEW_BLOCK_AT);
+        for piece in new {
+            let block = self.new_blocks.take(peer.name(), hold);
+            let block = block.filter(|block| block.len() as u64 == piece.from.length.0);
+            let none = || other(&format!("the part of hold {hold} has no new block of its length"));
+            let written = self.map.write(piece.to, &block.ok_or_else(none)?);
+            written.map_err(|error| other(&error))?;
+        }
+        let bytes: u64 = pieces.iter().map(|piece| piece.from.length.0).sum();
+        let placement = Placement::new(Arc::clone(&self.map), pieces);
+        let placement = placement.map_err(|error| other(&error))?;
+        let since = Instant::now();
+        peer.read(placement, HoldId(hold), LOAD_MAX)?;
+        let elapsed_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        for span in written {
+            self.region.publish(span).map_err(|error| other(&error))?;
+        }
+        Ok(TransferCost { bytes, elapsed_us })
+    }
 }
 
 /// Reads spans of a held object of a peer, which do not overlap, into memory of this process.
@@ -58,40 +117,4 @@ fn read_spans(peer: &Peer, hold: HoldId, spans: &[Span]) -> Result<Vec<Vec<u8>>,
         map.sealed(span).map(<[u8]>::to_vec).map_err(|error| other(&error))
     });
     bytes.collect()
-}
-
-/// Transfers pieces of a held object into blocks of the region, and publishes them.
-pub(super) fn load(
-    shared: &NetShared,
-    peer: &Peer,
-    hold: u64,
-    pieces: Vec<Piece>,
-) -> Result<(), NetFault> {
-    let control = shared.region.geometry().control.0;
-    let written: Vec<Span> = pieces
-        .iter()
-        .map(|piece| Span::new(Offset(piece.to.0.wrapping_add(control)), piece.from.length))
-        .collect();
-    let other = |text: String| NetFault::Other(text);
-    let (new, pieces): (Vec<_>, Vec<_>) =
-        pieces.into_iter().partition(|piece| piece.from.offset == NEW_BLOCK_AT);
-    for piece in new {
-        let block = shared.new_blocks.take(peer.name(), hold);
-        let block = block.filter(|block| block.len() as u64 == piece.from.length.0);
-        let none = || other(format!("the part of hold {hold} has no new block of its length"));
-        let written = shared.map.write(piece.to, &block.ok_or_else(none)?);
-        written.map_err(|error| other(error.to_string()))?;
-    }
-    let bytes: u64 = pieces.iter().map(|piece| piece.from.length.0).sum();
-    let placement = Placement::new(Arc::clone(&shared.map), pieces);
-    let placement = placement.map_err(|error| other(error.to_string()))?;
-    let since = Instant::now();
-    peer.read(placement, HoldId(hold), LOAD_MAX)?;
-    let elapsed_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let node = peer.name().to_owned();
-    shared.teller.tell(NetEvent::Transferred { node, bytes, elapsed_us });
-    for span in written {
-        shared.region.publish(span).map_err(|error| other(error.to_string()))?;
-    }
-    Ok(())
 }

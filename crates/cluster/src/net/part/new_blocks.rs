@@ -1,10 +1,9 @@
 //! The new blocks of parts, from the open to the transfer.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::net::events::NetFault;
-use crate::net::source::lock;
 
 /// Limit on the bytes of all new blocks: eight parts of the largest size. Others wait.
 const NEW_BLOCKS_BYTES_MAX: usize = 256 << 20;
@@ -19,12 +18,16 @@ pub(in crate::net) struct NewBlocks {
 }
 
 impl NewBlocks {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PartKey, Vec<u8>>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Stores a block until its part is transferred.
     pub(in crate::net) fn add(&self, key: PartKey, block: Vec<u8>) -> Result<(), NetFault> {
         if block.is_empty() {
             return Ok(());
         }
-        let mut blocks = lock(&self.blocks);
+        let mut blocks = self.lock();
         let used: usize = blocks.values().map(Vec::len).sum();
         if used + block.len() > NEW_BLOCKS_BYTES_MAX {
             let (count, asked) = (blocks.len(), block.len());
@@ -37,6 +40,6 @@ impl NewBlocks {
 
     /// Removes the block of a part, if it has one.
     pub(in crate::net) fn take(&self, node: &str, hold: u64) -> Option<Vec<u8>> {
-        lock(&self.blocks).remove(&(node.to_owned(), hold))
+        self.lock().remove(&(node.to_owned(), hold))
     }
 }

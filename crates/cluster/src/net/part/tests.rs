@@ -11,6 +11,9 @@ use super::*;
 
 const ROWS: usize = 20_000;
 
+/// The bytes of the spans that a step reads.
+type Arrived = Result<Vec<Vec<u8>>, NetFault>;
+
 /// Where the data section of the home has the object.
 const SECTION_AT: u64 = 1 << 30;
 
@@ -159,7 +162,7 @@ fn small_columns_and_objects_that_are_here_need_no_steps() {
 fn contents_that_do_not_arrive_or_contradict_are_errors() {
     let object = HomeObject::new(&[DataType::Utf8]);
     let spec = PartSpec { columns: None, start: Some(100), stop: Some(200) };
-    let part = |answer: &dyn Fn(&[Span]) -> Result<Vec<Vec<u8>>, NetFault>| {
+    let part = |answer: &dyn Fn(&[Span]) -> Arrived| {
         part_of(&object.opened, &spec, &mut |spans| answer(spans))
     };
     let filled = |byte| {
