@@ -80,6 +80,8 @@ pub trait Deferred: Send + Sync {
 struct ForkState {
     /// Windows of regions: first address and length in bytes.
     windows: BTreeMap<usize, usize>,
+    /// Ranges that children do not inherit and must not use for anything else.
+    hidden: BTreeMap<usize, usize>,
     /// The file whose bytes are locked by witnesses.
     witnesses: Option<OwnedFd>,
     /// Ranges (first, last) of forks without a witness. Their children always count as alive.
@@ -148,6 +150,26 @@ pub(crate) fn without_fork() -> impl Drop {
 
 /// Lets children inherit this address range, read-only, until [`forget_window`].
 pub(crate) fn watch_window(address: usize, bytes: usize) {
+    register_handlers();
+    write().windows.insert(address, bytes);
+}
+
+pub(crate) fn forget_window(address: usize) {
+    write().windows.remove(&address);
+}
+
+/// Makes this address range inaccessible in children, until [`forget_hidden`]. Otherwise a child
+/// might map other memory there and read wrong bytes through an old pointer.
+pub(crate) fn hide(address: usize, bytes: usize) {
+    register_handlers();
+    write().hidden.insert(address, bytes);
+}
+
+pub(crate) fn forget_hidden(address: usize) {
+    write().hidden.remove(&address);
+}
+
+fn register_handlers() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: the three functions live as long as this library; they are unregistered when it
@@ -157,11 +179,6 @@ pub(crate) fn watch_window(address: usize, bytes: usize) {
             tracing::error!(code, "no handler at fork: children inherit no memory of the region");
         }
     });
-    write().windows.insert(address, bytes);
-}
-
-pub(crate) fn forget_window(address: usize) {
-    write().windows.remove(&address);
 }
 
 /// Whether this process is a child set up by the fork handlers and so has its parent's windows.
@@ -182,6 +199,7 @@ impl ForkState {
     const fn new() -> Self {
         Self {
             windows: BTreeMap::new(),
+            hidden: BTreeMap::new(),
             witnesses: None,
             unwitnessed: Vec::new(),
             deferred: Vec::new(),
@@ -281,6 +299,12 @@ unsafe extern "C" fn in_child() {
     let Forking { mut state, witness } = forking;
     for (address, bytes) in std::mem::take(&mut state.windows) {
         protect(address, bytes);
+    }
+    for (address, bytes) in std::mem::take(&mut state.hidden) {
+        let start = std::ptr::with_exposed_provenance_mut(address);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: replaces no mapping. If there is one already, another handler made it.
+        let _ = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
     }
     // The witness must exist as long as this process. Its own forks use a new file.
     std::mem::forget(witness);

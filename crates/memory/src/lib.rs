@@ -37,6 +37,7 @@ pub mod family;
 mod file_map;
 pub mod fork;
 mod inherited;
+pub mod lazy;
 mod locks;
 mod mapping;
 mod maps;

@@ -35,6 +35,8 @@ enum MappingOwner {
     Process(u64),
     /// This process, and children set up by the fork handlers.
     Window(u64),
+    /// This process only; in children set up by the fork handlers the addresses are inaccessible.
+    Hidden(u64),
 }
 
 // SAFETY: a mapping is an address range, which is the same for every thread. Code that makes
@@ -81,7 +83,9 @@ impl Mapping {
     pub(crate) fn is_ours(&self) -> bool {
         match self.owner {
             MappingOwner::Everybody => true,
-            MappingOwner::Process(number) => number == process_number(),
+            MappingOwner::Process(number) | MappingOwner::Hidden(number) => {
+                number == process_number()
+            }
             MappingOwner::Window(number) => number == process_number() || fork::has_inherited(),
         }
     }
@@ -137,6 +141,29 @@ impl Mapping {
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    /// Maps part of a file, private and inaccessible, at any address. In children its addresses are
+    /// inaccessible too.
+    pub(crate) fn private_of_file(
+        fd: BorrowedFd<'_>,
+        file_offset: u64,
+        length: Length,
+    ) -> Result<Self, Errno> {
+        let (asked, flags) = (length.as_usize(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let steady = fork::without_fork();
+        // SAFETY: no address is given, so no existing mapping is touched.
+        let start = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), asked, ProtFlags::empty(), flags, fd, file_offset)
+        }?;
+        let mut mapping = Self::own(start.cast(), asked)?;
+        mapping.owner = MappingOwner::Process(process_number());
+        // SAFETY: just mapped, and the advice does not change the contents.
+        unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
+        drop(steady);
+        fork::hide(start.expose_provenance(), asked);
+        mapping.owner = MappingOwner::Hidden(process_number());
         Ok(mapping)
     }
 
@@ -258,8 +285,10 @@ impl Drop for Mapping {
         if !self.is_ours() {
             return;
         }
-        if matches!(self.owner, MappingOwner::Window(_)) {
-            fork::forget_window(self.start.as_ptr().addr());
+        match self.owner {
+            MappingOwner::Window(_) => fork::forget_window(self.start.as_ptr().addr()),
+            MappingOwner::Hidden(_) => fork::forget_hidden(self.start.as_ptr().addr()),
+            MappingOwner::Everybody | MappingOwner::Process(_) => {}
         }
         unmap(self.start.as_ptr(), self.length);
     }
