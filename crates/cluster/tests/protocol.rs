@@ -151,7 +151,8 @@ impl Run {
                 self.sessions.remove(&session);
                 self.state.closed(session, false, self.now_ms);
             }
-            Action::Spill(_)
+            Action::SendFile { .. }
+            | Action::Spill(_)
             | Action::Peer(_)
             | Action::Net(_)
             | Action::Stop

@@ -137,8 +137,9 @@ pub fn defer(one: Weak<dyn Deferred>) {
     }
 }
 
-/// Blocks forks while the returned guard lives: for changes of mappings in several steps.
-pub(crate) fn without_fork() -> impl Drop {
+/// Blocks forks while the returned guard lives: for changes of mappings in several steps, and for
+/// locks that a child must not inherit locked. A thread with the guard must not fork.
+pub fn without_fork() -> impl Drop {
     struct Steady(
         #[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ForkState>,
     );

@@ -51,6 +51,8 @@ impl RequestBody {
             Self::FindAt { .. } => "find_at",
             Self::EndLeases { .. } => "end_leases",
             Self::Set(_) => "set",
+            Self::OpenLazy(_) => "open_lazy",
+            Self::Pages { .. } => "pages",
         }
     }
 }

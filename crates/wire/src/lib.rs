@@ -10,8 +10,8 @@
 //! | define the rights of a node in a namespace | [`rights`] |
 //!
 //! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded [`Request`] or
-//! [`Reply`]. File descriptors travel only with the replies to `Hello` and `Handover`. All input is
-//! untrusted: lengths are limited before anything is allocated.
+//! [`Reply`]. File descriptors travel only with the replies to `Hello`, `Handover` and `OpenLazy`. All
+//! input is untrusted: lengths are limited before anything is allocated.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub use request::*;
 pub use settings::*;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -60,6 +60,12 @@ pub const PART_COLUMNS_MAX: usize = 8192;
 
 /// Most bytes of the names of a part's columns.
 pub const PART_NAME_BYTES_MAX: usize = 256 << 10;
+
+/// Most blocks of an object whose pages are brought one by one; others are brought whole.
+pub const LAZY_BLOCKS_MAX: usize = 4096;
+
+/// Longest descriptor of such an object in bytes: it is sent in one message.
+pub const LAZY_DESCRIPTOR_BYTES_MAX: usize = 2 << 20;
 
 /// Most ranges of one request for memory: the node tries whether they all fit.
 pub const ROOM_RANGES_MAX: usize = 64;

@@ -89,6 +89,37 @@ pub enum ReplyBody {
     Listing(Listing),
     /// To `Fetch` of metadata: the encoded metadata of an object that has no replica.
     Metadata(Vec<u8>),
+    /// To `OpenLazy`, with descriptors: a file for the object's bytes, and the device that gives
+    /// the right to serve page faults, if the node may open it.
+    Lazy(Box<LazyObject>),
+}
+
+/// An object whose bytes are brought page by page, into a sparse file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LazyObject {
+    /// The two halves of its id.
+    pub id: (u64, u64),
+    /// `ObjectKind` as a number.
+    pub kind: u8,
+    /// Bytes of its buffers.
+    pub bytes: u64,
+    /// Its blocks, at most [`LAZY_BLOCKS_MAX`](super::LAZY_BLOCKS_MAX).
+    pub blocks: Vec<LazyBlock>,
+    /// Its descriptor, at most [`LAZY_DESCRIPTOR_BYTES_MAX`](super::LAZY_DESCRIPTOR_BYTES_MAX).
+    pub descriptor: Vec<u8>,
+    /// crc32c of the descriptor.
+    pub descriptor_crc: u32,
+}
+
+/// A block of such an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LazyBlock {
+    /// Its offset in the descriptor: that at the seal.
+    pub origin: u64,
+    /// Its offset in the file.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub length: u64,
 }
 
 /// A page of a list of objects.

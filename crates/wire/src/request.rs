@@ -243,6 +243,16 @@ pub enum RequestBody {
     },
     /// Changes settings of the node: all, or none. At most [`SETTINGS_MAX`](super::SETTINGS_MAX).
     Set(Vec<Setting>),
+    /// First message of a further connection of a client: opens an object of unmapped memory whose
+    /// pages are brought one by one. The connection holds the object.
+    OpenLazy(OpenLazy),
+    /// Brings all bytes of the object of such a connection that lie in a range of its file.
+    Pages {
+        /// Where the range starts.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+    },
 }
 
 /// A step of an import.
@@ -273,6 +283,11 @@ pub enum Extent {
     Part(PartSpec),
     /// Only its metadata, which also shows whether it exists.
     Metadata,
+    /// The pages that a client reads, as it reads them: see [`RequestBody::OpenLazy`].
+    Lazy {
+        /// As there.
+        is_again: bool,
+    },
 }
 
 impl Extent {
@@ -280,7 +295,7 @@ impl Extent {
     pub fn part(&self) -> Option<&PartSpec> {
         match self {
             Self::Part(part) => Some(part),
-            Self::Whole | Self::Metadata => None,
+            Self::Whole | Self::Metadata | Self::Lazy { .. } => None,
         }
     }
 }
@@ -368,6 +383,19 @@ pub struct Listen {
     /// Node of the slot; empty: the node of this daemon, which also forwards messages to other
     /// nodes.
     pub node: String,
+}
+
+/// Opens an object whose pages are brought one by one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenLazy {
+    /// The client. Its node is the node of this daemon.
+    pub client: Listen,
+    /// The object.
+    pub target: WireTarget,
+    /// True when the client has a part of the object mapped already: a replica does not help it.
+    pub is_again: bool,
+    /// Time in milliseconds after which the reply is that the object is still being opened.
+    pub wait_ms: u64,
 }
 
 /// Selects events.

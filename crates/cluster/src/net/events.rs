@@ -81,6 +81,33 @@ pub enum NetAction {
         /// Source and destination of each piece.
         pieces: Vec<(Span, Offset)>,
     },
+    /// Create the file of an opened object whose pages are brought one by one.
+    OpenFile {
+        /// Its number.
+        file: u64,
+        /// The object at its home.
+        key: u64,
+        /// Its blocks, with the offsets of the home's data section.
+        blocks: Vec<Span>,
+    },
+    /// Bring bytes of such an object, as far as they are missing.
+    Pages {
+        /// The request.
+        token: u64,
+        /// The file.
+        file: u64,
+        /// The home.
+        node: String,
+        /// The hold on the object.
+        hold: u64,
+        /// The ranges, each within a block.
+        ranges: Vec<Span>,
+    },
+    /// End the use of such a file.
+    CloseFile {
+        /// The file.
+        file: u64,
+    },
     /// Release an opened object.
     Release {
         /// Its node.
@@ -126,6 +153,13 @@ pub enum NetEvent {
         origin: ObjectId,
         /// Whether its bytes are complete.
         result: Result<(), NetFault>,
+    },
+    /// Pages of an object are complete.
+    Pages {
+        /// The request.
+        token: u64,
+        /// The bytes that were missing, or why some still are.
+        result: Result<u64, NetFault>,
     },
     /// The bytes of a transfer from a node have arrived.
     Transferred {

@@ -7,6 +7,7 @@
 pub(crate) mod broadcast;
 mod events;
 mod interests;
+mod lazy;
 pub(crate) mod listing;
 #[cfg(test)]
 mod notes_test;
@@ -21,12 +22,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
+use farrow_net::cache::MirrorHold;
 use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
 use farrow_net::server::{DataServer, ServerOptions};
@@ -38,6 +41,7 @@ use farrow_wire::PartSpec;
 use crate::endpoint;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
+use lazy::LazyFiles;
 use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
 pub(crate) use source::Rules;
@@ -47,6 +51,7 @@ use transfer::{ReplicaMemory, TransferCost};
 /// a time.
 const OPENING_THREADS: usize = 4;
 const LOADING_THREADS: usize = 4;
+const PAGES_THREADS: usize = 4;
 
 /// Most threads that wait for the end of connections, each to one node.
 const ENDING_THREADS: usize = 16;
@@ -119,6 +124,7 @@ impl DaemonControl for PeerControl {
 enum NetJob {
     Open { token: u64, peer: Arc<Peer>, want: Vec<u8>, part: Option<PartSpec> },
     Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
+    Pages { token: u64, peer: Arc<Peer>, hold: u64, object: MirrorHold, ranges: Vec<Span> },
     Resolve { node: String, address: String, section: u64 },
 }
 
@@ -134,6 +140,8 @@ struct Ending {
 struct NodePools {
     opens: WorkerPool<NetJob>,
     loads: WorkerPool<NetJob>,
+    /// A reader is stopped until its pages have come.
+    pages: WorkerPool<NetJob>,
 }
 
 /// State shared by the threads.
@@ -154,6 +162,7 @@ pub(crate) struct Net {
     peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
     pools: BTreeMap<String, NodePools>,
+    files: LazyFiles,
     /// `None`: the fabric ends.
     endings: Option<WorkerPool<Ending>>,
     /// What no thread could be started for.
@@ -204,6 +213,7 @@ impl Net {
             peers: BTreeMap::new(),
             tickets: Arc::default(),
             pools: BTreeMap::new(),
+            files: LazyFiles::default(),
             endings: Some(endings),
             unended: Vec::new(),
             group,
@@ -253,6 +263,12 @@ impl Net {
         Ok(*ticket.as_bytes())
     }
 
+    /// The descriptors that a client needs for an object whose pages are brought one by one: the
+    /// file, and the device for page faults if this process may open it.
+    pub(crate) fn file_descriptors(&mut self, file: u64) -> Result<Vec<OwnedFd>, String> {
+        self.files.descriptors(file)
+    }
+
     /// Performs an action or queues it for a thread.
     pub(crate) fn perform(&mut self, action: NetAction) {
         match action {
@@ -293,6 +309,19 @@ impl Net {
                     self.shared.teller.tell(NetEvent::Loaded { origin, result });
                 }
             },
+            NetAction::OpenFile { file, key, blocks } => self.files.open(file, key, &blocks),
+            NetAction::CloseFile { file } => self.files.close(file),
+            NetAction::Pages { token, file, node, hold, ranges } => {
+                let object = self.files.object(file).map_err(NetFault::Other);
+                match object.and_then(|object| Ok((object, self.peer(&node)?))) {
+                    Ok((object, peer)) => {
+                        self.push(&node, NetJob::Pages { token, peer, hold, object, ranges });
+                    }
+                    Err(fault) => {
+                        self.shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
+                    }
+                }
+            }
             NetAction::Release { node, hold } => {
                 self.shared.memory.release(&node, hold);
                 if let Some((_, peer)) = self.peers.get(&node) {
@@ -349,10 +378,17 @@ impl Net {
                 let shared = Arc::clone(&self.shared);
                 WorkerPool::new(&self.group, threads, move |job| work(&shared, job))
             };
-            NodePools { opens: pool(OPENING_THREADS), loads: pool(LOADING_THREADS) }
+            NodePools {
+                opens: pool(OPENING_THREADS),
+                loads: pool(LOADING_THREADS),
+                pages: pool(PAGES_THREADS),
+            }
         });
-        let is_load = matches!(job, NetJob::Load { .. });
-        let pool = if is_load { &of_node.loads } else { &of_node.opens };
+        let pool = match job {
+            NetJob::Load { .. } => &of_node.loads,
+            NetJob::Pages { .. } => &of_node.pages,
+            NetJob::Open { .. } | NetJob::Resolve { .. } => &of_node.opens,
+        };
         if let Err((job, error)) = pool.push(job) {
             tracing::error!(node, %error, "no thread for the network fabric");
             fail(&self.shared, job, &error);
@@ -402,6 +438,12 @@ fn work(shared: &NetShared, job: NetJob) {
             });
             shared.teller.tell(NetEvent::Loaded { origin, result });
         }
+        NetJob::Pages { token, peer, hold, object, ranges } => {
+            let result = transfer::bring(&peer, &object, hold, &ranges);
+            // Before the event: after it the file may be closed.
+            drop(object);
+            shared.teller.tell(NetEvent::Pages { token, result });
+        }
         NetJob::Resolve { node, address, section } => {
             let found = address.to_socket_addrs().map(|mut all| all.next());
             lock(&shared.resolving).remove(&node);
@@ -424,6 +466,9 @@ fn fail(shared: &NetShared, job: NetJob, error: &io::Error) {
         }
         NetJob::Load { origin, .. } => {
             shared.teller.tell(NetEvent::Loaded { origin, result: Err(fault) });
+        }
+        NetJob::Pages { token, .. } => {
+            shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
         }
         NetJob::Resolve { node, .. } => drop(lock(&shared.resolving).remove(&node)),
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::{FileMap, Length, Offset, Region, Span, page_bytes};
+use farrow_net::cache::MirrorHold;
 use farrow_net::frame::Opened;
 use farrow_net::peer::{Peer, Piece, Placement};
 use farrow_net::source::HoldId;
@@ -94,6 +95,18 @@ impl ReplicaMemory {
         }
         Ok(TransferCost { bytes, elapsed_us })
     }
+}
+
+/// Brings ranges of an object into its file, as far as they are missing, and returns how many bytes
+/// were.
+pub(super) fn bring(
+    peer: &Peer,
+    object: &MirrorHold,
+    hold: u64,
+    ranges: &[Span],
+) -> Result<u64, NetFault> {
+    let fetched = peer.fetch(object, HoldId(hold), ranges, LOAD_MAX);
+    fetched.map(|report| report.fetched.0).map_err(NetFault::from)
 }
 
 /// Reads spans of a held object of a peer, which do not overlap, into memory of this process.

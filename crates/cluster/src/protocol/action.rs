@@ -21,6 +21,15 @@ pub enum Action {
         /// Whether to attach the descriptors.
         has_descriptors: bool,
     },
+    /// Sends a reply, with the descriptors of a file for an object's pages.
+    SendFile {
+        /// The receiving connection.
+        session: SessionId,
+        /// The reply.
+        reply: Reply,
+        /// The file.
+        file: u64,
+    },
     /// Closes the connection after pending replies.
     Close {
         /// The connection.

@@ -47,6 +47,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
         | RequestBody::Fetch { .. }
+        | RequestBody::Pages { .. }
         | RequestBody::ListAt { .. }
         | RequestBody::FindAt { .. }
         | RequestBody::Watch(_)
@@ -69,6 +70,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Handover { .. }
         | RequestBody::Hello(_)
         | RequestBody::Listen(_)
+        | RequestBody::OpenLazy(_)
         | RequestBody::Renew { .. }
         | RequestBody::ReservedObjects { .. }
         | RequestBody::UnreserveObjects { .. }

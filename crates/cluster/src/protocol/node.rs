@@ -1,7 +1,7 @@
 //! State of one node, as its local clients see it.
 
 use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
 
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, RequestContext};
@@ -37,6 +37,7 @@ impl NodeState {
             self.quota.reservations.forget(id);
             self.residency.forget(id);
             self.replicas.forget(id);
+            self.replicas.lazy.forget(id, now_ms);
             self.resize.forget(id);
             self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id);
@@ -203,6 +204,9 @@ impl NodeState {
                     let next = self.watch(session, seq, watch, now_ms);
                     next.map(|next| next.map(|next| ReplyBody::Watched { next }))
                 }
+                (None, RequestBody::Pages { start, end }) => {
+                    self.bring_pages((session, seq), (start, end), out)
+                }
                 (None, _) => Err(not_first()),
                 (Some(slot), body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
@@ -230,6 +234,9 @@ impl NodeState {
                 Ok(action) => return out.push(action),
                 Err(error) => Err(error),
             },
+            (None, RequestBody::OpenLazy(open)) => {
+                return self.open_lazy((session, seq), peer, &open, now_ms, out);
+            }
             (None, RequestBody::Listen(listen)) => self.listen(session, peer, &listen),
             (None, RequestBody::Hello(hello)) => {
                 self.end_earlier(peer, &hello, now_ms, out);
@@ -284,6 +291,10 @@ impl NodeState {
             RequestBody::Wait { targets, count, timeout_ms } => {
                 let ready = self.wait(context, &targets, count, timeout_ms, out)?;
                 return Ok(ready.map(ReplyBody::Ready));
+            }
+            // Over a connection of its own.
+            RequestBody::Fetch { extent: Extent::Lazy { .. }, .. } | RequestBody::Pages { .. } => {
+                Err(WireError::Invalid("pages are brought over another connection".into()))
             }
             RequestBody::Fetch { target, extent, wait_ms } => {
                 let wish = wish_of(&self.full_target(slot, &target)?);
@@ -388,6 +399,7 @@ impl NodeState {
             }
             RequestBody::Hello(_)
             | RequestBody::Listen(_)
+            | RequestBody::OpenLazy(_)
             | RequestBody::Handover { .. }
             | RequestBody::Watch(_) => Err(not_first()),
         };

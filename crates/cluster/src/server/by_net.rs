@@ -1,11 +1,12 @@
 //! The network fabric in the event loop.
 
 use farrow_net::source::MemberLife;
+use farrow_wire::{Reply, WireError};
 
 use super::Server;
 use crate::net::NetAction;
 use crate::protocol::cluster::Answer;
-use crate::protocol::{Action, answer_peer};
+use crate::protocol::{Action, SessionId, answer_peer};
 
 const NS_IN_MS: u64 = 1_000_000;
 const NS_IN_SECOND: u64 = 1_000_000_000;
@@ -55,6 +56,22 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Sends a client the descriptors of a file for the pages of an object.
+    pub(super) fn send_file(&mut self, session: SessionId, mut reply: Reply, file: u64) {
+        let Some(connection) = self.connections.get_mut(&session) else { return };
+        let net = self.net.as_mut().ok_or_else(|| "this node has no data server".to_owned());
+        match net.and_then(|net| net.file_descriptors(file)) {
+            Ok(descriptors) => connection.file = descriptors,
+            Err(why) => reply.body = Err(WireError::Invalid(why)),
+        }
+        connection.is_closing |= reply.body.is_err();
+        if let Err(error) = connection.queue(&reply, reply.body.is_ok()) {
+            tracing::error!(session = session.0, %error, "a reply does not fit");
+            connection.is_closing = true;
+        }
+        self.touched.insert(session);
     }
 
     /// Issues a ticket for a connection of a member. The first ticket takes a client slot, by which

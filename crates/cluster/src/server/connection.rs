@@ -45,6 +45,8 @@ pub(super) struct ClientConnection {
     descriptors_at: Option<usize>,
     /// The data section, opened for this client alone. Closed once it is sent.
     pub(super) data_read: Option<OwnedFd>,
+    /// Descriptors of a file for pages, to send instead of those of the region.
+    pub(super) file: Vec<OwnedFd>,
     pub(super) is_closing: bool,
     /// The identity of the client.
     pub(super) identity: PeerIdentity,
@@ -90,6 +92,7 @@ impl ClientConnection {
             sent: 0,
             descriptors_at: None,
             data_read: None,
+            file: Vec::new(),
             is_closing: false,
             identity,
             forwarded: None,

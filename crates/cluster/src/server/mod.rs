@@ -470,6 +470,7 @@ impl Server {
                     }
                     self.touched.insert(session);
                 }
+                Action::SendFile { session, reply, file } => self.send_file(session, reply, file),
                 Action::Close { session } => {
                     if let Some(connection) = self.connections.get_mut(&session) {
                         connection.is_closing = true;

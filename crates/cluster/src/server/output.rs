@@ -14,6 +14,14 @@ pub(super) fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) ->
     if !connection.has_output() {
         return Ok(());
     }
+    let file = std::mem::take(&mut connection.file);
+    if !file.is_empty() {
+        let flushed = connection.flush(&file.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        if connection.has_descriptors() {
+            connection.file = file;
+        }
+        return flushed;
+    }
     let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
     // Put back below if it was not sent.
     let data_read = connection.data_read.take();

@@ -150,6 +150,7 @@ fn remote_session(world: &mut World) {
             }),
             wait_ms: 1,
         },
+        RequestBody::Pages { start: 0, end: 1 },
         RequestBody::Restore { id: (1, 2) },
         RequestBody::Release { spans: vec![(4096, 128)] },
         RequestBody::Reclaim,

@@ -71,11 +71,7 @@ impl LazyMap {
     /// # Errors
     /// [`FabricError::TooShort`] and [`FabricError::CanShrink`] for a file that could end within the
     /// span; [`MapError::NotPages`], [`MapError::NoRoom`]; see [`PageFaultsError`].
-    pub fn new(
-        file: BorrowedFd<'_>,
-        span: Span,
-        faults: PageFaults,
-    ) -> Result<Self, LazyMapError> {
+    pub fn new(file: BorrowedFd<'_>, span: Span, faults: PageFaults) -> Result<Self, LazyMapError> {
         check_file(file, span)?;
         if span.is_empty() || !span.is_aligned(page_bytes()) {
             let Span { offset, length } = span;

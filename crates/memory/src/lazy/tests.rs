@@ -3,12 +3,12 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use super::*;
 use crate::FileMap;
 use crate::fork::trial;
+use crate::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = 16;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{FileMap, Length, Span};
 
 use super::chunks::PartState;
@@ -18,6 +19,7 @@ pub struct Mirror {
     id: MirrorId,
     map: Arc<FileMap>,
     has_large_grains: bool,
+    is_file_kept: AtomicBool,
 }
 
 /// Outcome of [`Mirror::remove`].
@@ -39,13 +41,19 @@ impl Mirror {
         map: Arc<FileMap>,
         has_large_grains: bool,
     ) -> Self {
-        Self { cache, id, map, has_large_grains }
+        Self { cache, id, map, has_large_grains, is_file_kept: AtomicBool::new(false) }
     }
 
     /// The file, for readers to map.
     #[must_use]
     pub fn map(&self) -> &Arc<FileMap> {
         &self.map
+    }
+
+    /// Keeps the bytes of the file when the mirror ends: for readers that still have it mapped then.
+    /// Its memory is freed with the file.
+    pub fn keep_file(&self) {
+        self.is_file_kept.store(true, Ordering::Relaxed);
     }
 
     fn object(&self, key: u64) -> MirrorObjectId {
@@ -155,7 +163,14 @@ impl Drop for Mirror {
         let mut state = self.cache.lock();
         let keys = state.keys(self.id);
         let evictions = keys.into_iter().filter_map(|key| state.take_out(self.object(key)));
-        let evictions = evictions.collect();
+        let evictions: Vec<_> = evictions.collect();
+        if self.is_file_kept.load(Ordering::Relaxed) {
+            evictions.iter().for_each(|eviction| state.forget(eviction, true));
+            state.remove_mirror(self.id);
+            drop(state);
+            self.cache.room_changed.notify_all();
+            return;
+        }
         drop(state);
         self.cache.give_back(evictions).remove_mirror(self.id);
     }

@@ -69,6 +69,24 @@ fn what_is_complete_is_claimed_by_nobody() {
     assert!(matches!(outside, Err(CacheError::NotInObject { object: 7, .. })), "{outside:?}");
 }
 
+/// Readers may still have the file mapped.
+#[test]
+fn a_kept_file_has_its_bytes_after_its_mirror() {
+    for is_kept in [false, true] {
+        let (cache, mirror) = setup(4);
+        if is_kept {
+            mirror.keep_file();
+        }
+        let held = mirror.insert(7, &[chunks(3, 2)], NO_TIME).unwrap();
+        fill(&held, &[chunks(3, 1)]).unwrap();
+        let map = Arc::clone(mirror.map());
+        drop((held, mirror));
+        let expected = if is_kept { 7 } else { 0 };
+        assert!(map.sealed(chunks(3, 1)).unwrap().iter().all(|byte| *byte == expected));
+        assert_eq!((cache.stats().used, cache.stats().objects), (0, 0));
+    }
+}
+
 #[test]
 fn the_least_recently_used_goes_and_nothing_that_is_held_or_arriving() {
     let (cache, mirror) = setup(4);

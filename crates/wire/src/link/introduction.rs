@@ -17,7 +17,7 @@ use super::inbox::is_pause;
 use super::notifications::Notification;
 use super::{Link, SLICE, lock, millis_since};
 use crate::interrupt::{self, Interrupt, Pace};
-use crate::{Hello, Inheritance, Reply, ReplyBody, RequestBody, Welcome, WireError};
+use crate::{Hello, Inheritance, OpenLazy, Reply, ReplyBody, RequestBody, Welcome, WireError};
 
 impl Link {
     /// Connects and says hello. Returns the client's slot and the file descriptors of the region,
@@ -62,6 +62,20 @@ impl Link {
             }
             other => Err(confused(&other)),
         }
+    }
+
+    /// Connects and opens an object whose pages are brought one by one. The reply may also be one to
+    /// `Fetch`. Its descriptors: the file, and perhaps the device for page faults.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`].
+    pub fn open_lazy(
+        socket: &Path,
+        open: OpenLazy,
+        deadline: Instant,
+    ) -> Result<(Self, ReplyBody, Vec<OwnedFd>), LinkError> {
+        Self::introduce(socket, RequestBody::OpenLazy(open), deadline)
     }
 
     /// A link over an open socket, before its first request.

@@ -58,7 +58,8 @@ impl NodeState {
 
     /// Drops the replica of an object, and those of parts of it.
     fn drop_replica(&mut self, origin: ObjectId) {
-        let Replicas { by_origin, named_parts, port, .. } = &mut self.replicas;
+        let Replicas { by_origin, named_parts, port, lazy, .. } = &mut self.replicas;
+        lazy.outdate(|of, _| of == origin);
         if let Some(port) = port {
             port.interests.hide_replica(origin);
         }
@@ -75,6 +76,7 @@ impl NodeState {
 
     /// Drops all replicas: this node's incarnation is over, and no home recalls them any more.
     pub(in crate::protocol) fn drop_all_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.replicas.lazy.outdate(|_, _| true);
         let replicas = self.replicas.by_origin.values().map(|one| one.node.clone());
         let loading = self.replicas.loading.values().map(|one| one.node.clone());
         let asked = self.replicas.openings.values().flat_map(|one| one.left.iter().cloned());
@@ -91,6 +93,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        self.replicas.lazy.outdate(|_, of| of == node);
         let of_it = self.replicas.by_origin.iter().filter(|(_, replica)| replica.node == node);
         for origin in of_it.map(|((origin, _), _)| *origin).collect::<BTreeSet<_>>() {
             self.drop_replica(origin);

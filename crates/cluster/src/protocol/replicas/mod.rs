@@ -4,6 +4,8 @@
 //! node opens the object at its home, allocates memory, has the bytes transferred, and seals a
 //! replica under the same name. From then on each process of the node finds the replica by loads.
 //!
+//! **Pages.** A client may read an object whose bytes are brought page by page ([`lazy`]).
+//!
 //! **Delete.** The home notes each member that opened an object. Before a delete it rejects further
 //! opens and notifies these members. It deletes the object when all of them have dropped their
 //! replicas or are lost. Objects held by readers stay readable. Objects with replicas elsewhere are
@@ -17,6 +19,8 @@ mod fetch;
 pub(super) mod gone_notice;
 mod import;
 mod invalidate;
+mod lazy;
+mod lazy_objects;
 mod listings;
 mod replace;
 mod search;
@@ -82,6 +86,7 @@ impl NodeState {
                 self.opened_elsewhere(token, &node, result, now_ms, out);
             }
             NetEvent::Loaded { origin, result } => self.loaded(origin, result, now_ms, out),
+            NetEvent::Pages { token, result } => self.pages_came(token, result, out),
             NetEvent::Transferred { node, bytes, elapsed_us } => {
                 self.transferred(&node, bytes, elapsed_us);
             }
@@ -98,6 +103,7 @@ impl NodeState {
     /// Does the work that is due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.end_imports(now_ms, out);
+        self.release_idle_lazy(now_ms, out);
         self.recall_replicas(now_ms, out);
         self.serve_deletes_in_debt(now_ms, out);
         for waiters in self.replicas.waiters() {

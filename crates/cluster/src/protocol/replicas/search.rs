@@ -6,6 +6,7 @@ use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, SpillHead, Target};
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
+use super::lazy_objects::can_be_lazy;
 use super::transfers::{FetchKey, FetchWaiter, Opening};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
@@ -80,6 +81,7 @@ impl NodeState {
             NetQuery::Name(full) => self.named_replica(full),
             _ => None,
         };
+        let whole = whole.filter(|_| key.extent != Extent::Lazy { is_again: true });
         let part = || {
             let part = key.extent.part()?;
             let origin = match &key.wish {
@@ -263,7 +265,12 @@ impl NodeState {
                                 out,
                             );
                         }
+                        let is_lazy = matches!(opening.key.extent, Extent::Lazy { .. })
+                            && can_be_lazy(&opened, &brought, &head);
                         let found = (node.to_owned(), hold, opened, brought, head);
+                        if is_lazy {
+                            return self.begin_lazy(opening, found, now_ms, out);
+                        }
                         return self.begin_load(opening, found, now_ms, out);
                     }
                     other => {

@@ -8,6 +8,7 @@ use farrow_memory::Length;
 use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
+use super::lazy_objects::LazyObjects;
 use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening, SenderQuestion};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
@@ -68,6 +69,8 @@ pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) forwarded: BTreeMap<u64, Forwarded>,
     pub(in crate::protocol) replacements: BTreeMap<u64, PendingReplacement>,
     pub(in crate::protocol) indebted: Vec<PendingDelete>,
+    /// Objects whose pages are brought one by one.
+    pub(in crate::protocol) lazy: LazyObjects,
     pub(in crate::protocol) fetched_total: u64,
     pub(in crate::protocol) fetched_bytes_total: u64,
 }
@@ -162,6 +165,7 @@ impl Replicas {
         all.extend(replacements.map(|one| (one.context.session, one.context.seq)));
         let listings = std::mem::take(&mut self.listings).into_values();
         all.extend(listings.map(|one| (one.session, one.seq)));
+        all.extend(self.lazy.drain());
         all
     }
 
@@ -180,7 +184,8 @@ impl Replicas {
             .flatten();
         let indebted = self.indebted.iter().map(|one| one.until_ms);
         let waiting = waiters.map(|one| one.until_ms).chain(indebted);
-        openings.chain(loading).chain(senders).chain(leaving).chain(waiting).min()
+        let timers = openings.chain(loading).chain(senders).chain(leaving).chain(waiting);
+        timers.chain(self.lazy.next_deadline_ms()).min()
     }
 }
 

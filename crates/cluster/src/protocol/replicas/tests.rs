@@ -2,9 +2,11 @@
 //! of one cluster; the test is their network.
 //!
 //! * `costs`: what nodes measure of each other.
+//! * `lazy`: objects whose pages are brought as clients read them.
 //! * `senders`: from which node a large object is fetched.
 
 mod costs;
+mod lazy;
 mod senders;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

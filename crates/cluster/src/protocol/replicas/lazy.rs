@@ -1,0 +1,266 @@
+//! Objects of other nodes whose pages are brought as clients read them.
+//!
+//! Such an object is held at its home, and its bytes go into a sparse file of this node, which the
+//! network fabric keeps ([`crate::net`]). Each client that reads it has a connection of its own,
+//! which gets the file and asks for ranges of it. The object is released some time after the last
+//! of these connections has ended.
+//!
+//! The bytes of a file never change, and its memory is used for nothing else. So a client that has
+//! it mapped never reads wrong bytes there, whatever ends: this daemon, the home, or the object.
+
+use std::collections::BTreeSet;
+
+use farrow_memory::{Length, Offset, Span};
+use farrow_net::frame::Opened;
+use farrow_store::{ClientSlot, SpillHead};
+use farrow_wire::{
+    Extent, LazyBlock, LazyObject, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
+};
+
+use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
+use super::search::{LocalReplica, answer_all, fetched};
+use super::transfers::{FetchKey, FetchWaiter, Opening, wish_of};
+use crate::net::query::{Brought, NetQuery};
+use crate::net::{NetAction, NetFault};
+use crate::protocol::Action;
+use crate::protocol::action::answer_to;
+use crate::protocol::convert::limit;
+use crate::protocol::identity::{PeerIdentity, SessionId};
+use crate::protocol::state::NodeState;
+
+/// Limit of these objects. Each has a file.
+const LAZY_OBJECTS_MAX: usize = 256;
+
+/// Limit of ranges that one connection waits for.
+const PAGES_WAITING_MAX: usize = 64;
+
+impl NodeState {
+    /// Opens an object whose pages are brought one by one. The connection is used for nothing else.
+    pub(in crate::protocol) fn open_lazy(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        peer: PeerIdentity,
+        open: &OpenLazy,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let answer = self.begin_open_lazy((session, seq), peer, open, now_ms, out).transpose();
+        let Some(answer) = answer else { return };
+        let is_refused = answer.is_err();
+        out.push(answer_to(session, seq, answer));
+        if is_refused {
+            out.push(Action::Close { session });
+        }
+    }
+
+    fn begin_open_lazy(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        peer: PeerIdentity,
+        open: &OpenLazy,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if peer.remote_client.is_some() {
+            let text = "pages are brought for clients of this machine only";
+            return Err(WireError::Invalid(text.into()));
+        }
+        self.listen(session, peer, &open.client)?;
+        let slot = ClientSlot(open.client.slot);
+        let wish = wish_of(&self.full_target(slot, &open.target)?);
+        let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        let known = self.replicas.lazy.known(&wish).filter(|_| is_current);
+        if let Some(file) = known {
+            self.attach_lazy(file, [(session, seq)], out);
+            return Ok(None);
+        }
+        let key = FetchKey::new(wish, Extent::Lazy { is_again: open.is_again })?;
+        let until_ms = now_ms.saturating_add(open.wait_ms.min(WAIT_MS_MAX));
+        self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out)
+    }
+
+    /// An object was opened for its pages.
+    pub(super) fn begin_lazy(
+        &mut self,
+        opening: Opening,
+        (node, hold, opened, brought, head): (String, u64, Opened, Brought, SpillHead),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let origin = head.id;
+        let waiters = || opening.waiters.into_iter().chain(opening.late);
+        let bytes: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
+        let is_again = opening.key.extent == Extent::Lazy { is_again: true };
+        let whole = self.replica_of(origin, None).filter(|_| !is_again).map(LocalReplica::Whole);
+        let known = self.replicas.lazy.known(&NetQuery::Id(origin.hi, origin.lo));
+        let room = match (whole, known) {
+            (None, None) => self.room_for_lazy(bytes, now_ms, out),
+            _ => Ok(()),
+        };
+        if whole.is_some() || known.is_some() || room.is_err() {
+            out.push(Action::Net(NetAction::Release { node, hold }));
+        } else {
+            let object = LazyObject {
+                id: (origin.hi, origin.lo),
+                kind: head.kind.as_u8(),
+                bytes: head.size.0,
+                blocks: blocks_of(&opened.blocks, &head.origins),
+                descriptor: brought.descriptor,
+                descriptor_crc: brought.descriptor_crc,
+            };
+            let file = self.replicas.token();
+            let (blocks, wish) = (opened.blocks, opening.key.wish.clone());
+            let key = origin.lo;
+            out.push(Action::Net(NetAction::OpenFile { file, key, blocks: blocks.clone() }));
+            let (users, until_ms, is_current) = (BTreeSet::new(), Some(now_ms), true);
+            let lazy = Lazy {
+                node,
+                hold,
+                origin,
+                wish,
+                blocks,
+                bytes,
+                object,
+                users,
+                until_ms,
+                is_current,
+            };
+            self.replicas.lazy.all.insert(file, lazy);
+            self.replicas.fetched_total += 1;
+            let waiters = waiters().map(|one| (one.session, one.seq));
+            return self.attach_lazy(file, waiters, out);
+        }
+        match (whole, known) {
+            (Some(whole), _) => answer_all(waiters(), &Ok(fetched(Some(whole))), out),
+            (None, Some(file)) => {
+                let waiters = waiters().map(|one| (one.session, one.seq));
+                self.attach_lazy(file, waiters, out);
+            }
+            (None, None) => {
+                let refused = room.map(|()| fetched(None));
+                answer_all(waiters(), &refused, out);
+            }
+        }
+    }
+
+    /// Ensures that all pages of one more object have room, so that no fault fails for lack of it.
+    fn room_for_lazy(
+        &mut self,
+        bytes: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let capacity = self.home.layout().heap.length.0;
+        let max = self.replicas.bytes_max.map_or(capacity, |max| max.min(capacity));
+        if self.replicas.lazy.bytes().saturating_add(bytes) > max
+            || self.replicas.lazy.all.len() >= LAZY_OBJECTS_MAX
+        {
+            let idle = self.replicas.lazy.take_idle(u64::MAX);
+            release_lazy(idle, out);
+        }
+        self.release_idle_lazy(now_ms, out);
+        limit(
+            "objects of other nodes with pages on demand",
+            self.replicas.lazy.all.len() + 1,
+            LAZY_OBJECTS_MAX,
+        )?;
+        let used = self.replicas.lazy.bytes();
+        if used.saturating_add(bytes) <= max {
+            return Ok(());
+        }
+        let free = max.saturating_sub(used);
+        Err(WireError::NoRoom {
+            what: "pages on demand of other nodes' objects (--cache, or the node's memory)".into(),
+            asked: bytes,
+            free,
+            largest: free,
+            used,
+            waiting: 0,
+            waited_ms: 0,
+        })
+    }
+
+    fn attach_lazy(
+        &mut self,
+        file: u64,
+        users: impl IntoIterator<Item = (SessionId, u64)>,
+        out: &mut Vec<Action>,
+    ) {
+        let LazyObjects { all, files, .. } = &mut self.replicas.lazy;
+        let Some(lazy) = all.get_mut(&file) else { return };
+        for (session, seq) in users {
+            files.insert(session, file);
+            lazy.users.insert(session);
+            lazy.until_ms = None;
+            let body = Ok(ReplyBody::Lazy(Box::new(lazy.object.clone())));
+            out.push(Action::SendFile { session, reply: Reply { seq, body }, file });
+        }
+    }
+
+    /// Brings the bytes of an object that lie in a range of its file. `None`: the answer follows.
+    pub(in crate::protocol) fn bring_pages(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        (start, end): (u64, u64),
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let none = || WireError::Invalid("this connection has no object".into());
+        let file = *self.replicas.lazy.files.get(&session).ok_or_else(none)?;
+        let lazy = self.replicas.lazy.all.get(&file).ok_or_else(none)?;
+        let asked = Span::new(Offset(start), Length(end.saturating_sub(start)));
+        let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(asked));
+        let ranges: Vec<Span> = ranges.filter(|range| !range.is_empty()).collect();
+        if ranges.is_empty() {
+            return Ok(Some(ReplyBody::Done));
+        }
+        let (node, hold) = (lazy.node.clone(), lazy.hold);
+        let waiting = self.replicas.lazy.waiting.values();
+        let waiting = waiting.filter(|one| one.session == session).count();
+        limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
+        let token = self.replicas.token();
+        self.replicas.lazy.waiting.insert(token, PagesWaiter { session, seq, file });
+        out.push(Action::Net(NetAction::Pages { token, file, node, hold, ranges }));
+        Ok(None)
+    }
+
+    /// Handles the end of a transfer of pages: its new bytes, or why some are missing.
+    pub(super) fn pages_came(
+        &mut self,
+        token: u64,
+        result: Result<u64, NetFault>,
+        out: &mut Vec<Action>,
+    ) {
+        self.replicas.fetched_bytes_total += result.as_ref().copied().unwrap_or_default();
+        let Some(waiter) = self.replicas.lazy.waiting.remove(&token) else { return };
+        let PagesWaiter { session, seq, file } = waiter;
+        let Some(lazy) = self.replicas.lazy.all.get_mut(&file) else { return };
+        let body = result.map(|_| ReplyBody::Done).map_err(|fault| {
+            // The hold may have ended at the home. A later open makes another one.
+            lazy.is_current = false;
+            let unreachable = self.cluster.unreachable_by_net(&lazy.node);
+            unreachable(fault, &lazy.origin.to_string())
+        });
+        out.push(answer_to(session, seq, body));
+    }
+
+    /// Releases the objects that nobody has used for a while.
+    pub(super) fn release_idle_lazy(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        release_lazy(self.replicas.lazy.take_idle(now_ms), out);
+    }
+}
+
+fn release_lazy(idle: Vec<(u64, Lazy)>, out: &mut Vec<Action>) {
+    for (file, Lazy { node, hold, .. }) in idle {
+        out.push(Action::Net(NetAction::CloseFile { file }));
+        out.push(Action::Net(NetAction::Release { node, hold }));
+    }
+}
+
+fn blocks_of(blocks: &[Span], origins: &[Span]) -> Vec<LazyBlock> {
+    let block = |(block, origin): (&Span, &Span)| LazyBlock {
+        origin: origin.offset.0,
+        offset: block.offset.0,
+        length: block.length.0,
+    };
+    blocks.iter().zip(origins).map(block).collect()
+}
