@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from farrow import events, huge
 from farrow._connect import connect
+from farrow._lazy import fetch
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
 from farrow._objects import get_object, put_object
 from farrow._types import NodeInfo
@@ -83,6 +84,7 @@ __all__ = [
     "__version__",
     "connect",
     "events",
+    "fetch",
     "get_object",
     "huge",
     "put_object",

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from farrow._native import Client
     from farrow._types import BufferLocation
 
-__all__ = ["locate"]
+__all__ = ["buffers_of", "locate"]
 
 
 def locate(client: Client, value: Any) -> list[BufferLocation]:
     """One entry for each non-empty buffer, in the order of the value."""
     found: list[BufferLocation] = []
-    for column, chunk, number, address, size in _buffers(value):
+    for column, chunk, number, address, size in buffers_of(value):
         offset = client._offset(address, size)
         found.append(
             {
@@ -36,15 +36,15 @@ def locate(client: Client, value: Any) -> list[BufferLocation]:
     return found
 
 
-def _buffers(value: Any) -> Iterator[tuple[str, int, int, int, int]]:
+def buffers_of(value: Any) -> Iterator[tuple[str, int, int, int, int]]:
     """Column, chunk, buffer, address and size of each buffer."""
     if isinstance(value, (pa.Table, pa.RecordBatch)):
         for name, column in zip(value.column_names, value.columns, strict=True):
-            for _, chunk, number, address, size in _buffers(column):
+            for _, chunk, number, address, size in buffers_of(column):
                 yield name, chunk, number, address, size
     elif isinstance(value, pa.ChunkedArray):
         for chunk, array in enumerate(value.chunks):
-            for _, _, number, address, size in _buffers(array):
+            for _, _, number, address, size in buffers_of(array):
                 yield "", chunk, number, address, size
     elif isinstance(value, pa.Array):
         for number, buffer in enumerate(_of_array(value)):

@@ -39,6 +39,7 @@ __all__ = [
     "certs_revoke",
     "connect",
     "export_dissociated",
+    "fetch_pages",
     "import_dissociated",
     "lab_fit",
     "lab_methods",
@@ -568,6 +569,7 @@ class Client:
         columns: Iterable[str] | None = None,
         rows: slice | None = None,
         as_: Literal["pandas", "polars", "numpy", "torch", "duckdb"] | None = None,
+        lazy: bool = False,
     ) -> Any:
         """The value of an object, zero-copy and read-only.
 
@@ -575,6 +577,12 @@ class Client:
         map the memory of the object's node, only the bytes of the part are transferred, once for
         all processes of the machine. Dictionaries are transferred whole, and strings and nested
         values of which the rows use all but 64 KiB.
+
+        With ``lazy`` no bytes of such an object are transferred at first: each page is, when it is
+        first read. A read of a page of a lost node ends the process with the signal SIGBUS;
+        ``farrow.fetch`` brings pages in advance and raises instead. A forked child that reads the
+        value gets SIGSEGV. Objects in mapped memory, bytes, and objects below 128 KiB are returned
+        as without ``lazy``.
 
         Args:
             target: a reference, a name, or an id of 16 bytes.
@@ -586,6 +594,8 @@ class Client:
                 polars frame or series, numpy arrays or torch tensors (a dict by column for
                 tables), a DuckDB relation.  In place where the library can use Arrow memory; a
                 store to it faults.  None: the kind that was put.
+            lazy: transfer the pages of a table, another Arrow object or a numpy array when they
+                are first read; not with ``columns`` or ``rows``.
 
         Returns:
             The kind that was put: a pyarrow Table, RecordBatch, Array or ChunkedArray, a numpy
@@ -595,7 +605,9 @@ class Client:
             NotFound: the object does not exist, and timeout is 0.
             Timeout: the object was not sealed in time.
             InvalidArgument: a column does not exist, or exists more than once; the object has no
-                columns or Arrow rows; ``as_`` is no known library.
+                columns or Arrow rows; ``as_`` is no known library; ``lazy`` with a part.
+            PermissionDenied: ``lazy``, and neither this process nor its node may serve page faults.
+            OutOfMemory: ``lazy``, and the node has no room for all pages of the object.
             UnsupportedType: the library of ``as_`` has no value of this kind.
             InvalidDescriptor: the description of the object is damaged.
             NodeLost: the object is, or may be, on a node that cannot be reached.
@@ -1837,6 +1849,9 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
         "steps": for each size in "bytes" the methods to "publish", "refresh" and "write", with
         their nanoseconds; these are None where only one method exists.
     """
+
+def fetch_pages(ranges: builtins.list[tuple[int, int]]) -> int:
+    """Bring the pages at addresses: (address, bytes); see ``farrow.fetch``."""
 
 def bridge_series() -> str | None:
     """The libarrow series of the loaded C++ bridge (``"2600"``).  None: this installation has no

@@ -27,6 +27,7 @@ mod error;
 mod huge;
 pub mod interrupt;
 mod key;
+mod lazy;
 mod lock;
 mod memory;
 mod objects;
@@ -35,7 +36,7 @@ mod share;
 mod spans;
 mod value;
 
-pub use api::{Client, FabricStats, ListedObject, Pool, Stats};
+pub use api::{Client, FabricStats, LazyValue, ListedObject, Pool, Stats};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
@@ -48,6 +49,7 @@ pub use farrow_wire::{
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, TableOptions, WaitFor};
 pub use interrupt::CancelToken;
 pub use key::ObjectKey;
+pub use lazy::fetch;
 pub use memory::pool::PoolStats;
 pub use objects::held_bytes::{BatchBytes, BatchItem};
 pub use objects::object::{Hold, Object, ObjectBytes};

@@ -24,6 +24,7 @@ mod huge;
 mod incoming;
 mod lab;
 mod labels;
+mod lazy;
 mod listing;
 mod namespaces;
 mod node;
@@ -76,6 +77,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lab::lab_fit, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_methods, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_profile, module)?)?;
+    module.add_function(wrap_pyfunction!(lazy::fetch_pages, module)?)?;
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
     module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;

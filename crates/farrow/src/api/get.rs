@@ -1,18 +1,31 @@
 //! Searches and waits for objects.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_arrow::ArrowObject;
+use farrow_arrow::{ArrowObject, Rebuilt};
 use farrow_wire::link::confused;
 use farrow_wire::{BATCH_ITEMS_MAX, PartSpec, ReplyBody, RequestBody, WAIT_MS_MAX};
 
 use crate::api::Client;
 use crate::clock::{deadline_after, millis, wall_clock_ns};
+use crate::cluster::lookup::RemoteLookup;
+use crate::connection::session::Session;
 use crate::error::Error;
 use crate::interrupt;
 use crate::key::ObjectKey;
+use crate::lazy::{self, FoundLazy};
 use crate::objects::held_bytes::{self, BatchBytes, BatchItem};
 use crate::objects::object::Object;
+
+/// The result of [`Client::get_lazy`].
+#[derive(Debug)]
+pub enum LazyValue {
+    /// All of the object is in memory here.
+    Object(Object),
+    /// Its pages are brought when they are first read.
+    Pages(Rebuilt),
+}
 
 impl Client {
     /// Finds and holds a sealed object. Sends no message if the object is in memory here. Otherwise
@@ -43,6 +56,50 @@ impl Client {
         timeout: Duration,
     ) -> Result<ArrowObject, Error> {
         self.get_by(target, timeout, || self.get_part_now(target, part))
+    }
+
+    /// As [`Self::get`], without the bytes of an object of a node whose memory is not mapped: each
+    /// page is brought when it is first read, once for all processes of the machine. Values of
+    /// other objects, of less than 128 KiB and of plain bytes are those of [`Self::get`].
+    ///
+    /// A read of a page that can no longer be brought, because its node is lost, ends with the
+    /// signal SIGBUS, or in a system call with `EFAULT`. [`crate::fetch`] brings pages in advance
+    /// and returns an error instead. A forked child that reads the value gets SIGSEGV.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`]; [`Error::PermissionDenied`] if neither this process nor its node may serve
+    /// page faults inside system calls; [`Error::NoRoom`] if the node has no room for all pages.
+    pub fn get_lazy(&self, target: &ObjectKey, timeout: Duration) -> Result<LazyValue, Error> {
+        self.get_by(target, timeout, || self.get_lazy_now(target))
+    }
+
+    fn get_lazy_now(&self, target: &ObjectKey) -> Result<Option<LazyValue>, Error> {
+        let object = |session: &Arc<Session>, held| Object::new(session, held);
+        if let Some(held) = self.session().hold(target)? {
+            return Ok(Some(LazyValue::Object(object(self.session(), held)?)));
+        }
+        self.nodes().settled(target, || {
+            let look = |session: &Arc<Session>| {
+                let held = session.hold(target)?;
+                held.map(|held| object(session, held).map(LazyValue::Object)).transpose()
+            };
+            match self.nodes().first(self.session(), target, look)? {
+                RemoteLookup::Here(found) => Ok(Some(found)),
+                RemoteLookup::Nowhere => Ok(None),
+                RemoteLookup::Unknown(error) => Err(error),
+                RemoteLookup::ByNet(unseen) => match lazy::open(self.nodes().own(), target)? {
+                    FoundLazy::Nothing => {
+                        self.nodes().at_unseen(unseen, target)?.map_or(Ok(None), Err)
+                    }
+                    FoundLazy::Value(value) => Ok(Some(LazyValue::Pages(value))),
+                    // It may be evicted before it is held.
+                    FoundLazy::Replica => {
+                        self.get_now(target).map(|found| found.map(LazyValue::Object))
+                    }
+                },
+            }
+        })
     }
 
     fn get_by<T>(

@@ -24,6 +24,7 @@ mod stats;
 mod sync;
 
 pub use client::Client;
+pub use get::LazyValue;
 pub use listing::ListedObject;
 pub use pool::Pool;
 pub use stats::{FabricStats, Stats};

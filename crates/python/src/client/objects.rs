@@ -8,7 +8,7 @@ use crate::nodes::at;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
-use crate::{huge, labels, listing, outgoing, part, plain};
+use crate::{huge, labels, lazy, listing, outgoing, part, plain};
 use farrow::{ObjectOptions, TableOptions, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -80,7 +80,8 @@ impl Client {
     }
 
     #[doc = doc!("Client.get")]
-    #[pyo3(signature = (target, *, timeout=0.0, columns=None, rows=None, as_=None))]
+    #[pyo3(signature = (target, *, timeout=0.0, columns=None, rows=None, as_=None, lazy=false))]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -89,13 +90,22 @@ impl Client {
         columns: Option<&Bound<'py, PyAny>>,
         rows: Option<&Bound<'py, PyAny>>,
         as_: Option<&str>,
+        lazy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let target = crate::reference::target(target)?;
         if let Some(part) = part::read(columns, rows)? {
+            if lazy {
+                return Err(lazy::and_part());
+            }
             let open = self.open()?;
             let timeout = duration(timeout)?;
             let found = without_gil(py, || open.client.get_part(&target, &part, timeout))?;
             return outgoing::convert(outgoing::build_arrow(py, &found)?, as_);
+        }
+        if lazy {
+            let open = self.open()?;
+            let value = lazy::get(py, &open.client, &target, duration(timeout)?)?;
+            return outgoing::convert(value, as_);
         }
         // An object in memory is found by a few loads: releasing the GIL would cost more.
         let object = match self.get_here(&target)? {

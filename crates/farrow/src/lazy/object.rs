@@ -1,0 +1,330 @@
+//! An object whose pages are brought one by one, mapped in this process.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use farrow_memory::lazy::LazyMap;
+use farrow_memory::{Length, Offset, Span, fork, page_bytes, process_number};
+use farrow_store::ObjectId;
+use farrow_wire::{LazyBlock, WireTarget};
+
+use super::CHUNK_BYTES;
+use super::source::{OpenOutcome, PagesConnection, Requester};
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::lock::lock;
+
+/// Largest part of an explicit fetch that the node is asked for at a time.
+const PART_BYTES: u64 = 8 << 20;
+
+/// Pause before a node is asked again.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// All of these objects, by the addresses of their maps; in a forked child also those of its parent.
+/// Locked without a fork, since nobody would unlock the child's copy.
+static OBJECTS: RwLock<BTreeMap<usize, Weak<PagedObject>>> = RwLock::new(BTreeMap::new());
+
+/// A mapped object. Offsets are those of the first file.
+#[derive(Debug)]
+pub(super) struct PagedObject {
+    pub(super) map: Arc<LazyMap>,
+    id: ObjectId,
+    blocks: Vec<LazyBlock>,
+    /// The pages of all blocks, in order and disjoint.
+    pages: Vec<Span>,
+    requester: Requester,
+    source: Mutex<CurrentPages>,
+    /// The chunks of the mapped file that were shown whole: a bit for each.
+    shown: Mutex<Vec<u64>>,
+    /// The process that has it mapped.
+    process: u64,
+}
+
+#[derive(Debug, Clone)]
+struct CurrentPages {
+    source: Arc<PagesConnection>,
+    /// Its file is the mapped one.
+    is_first: bool,
+}
+
+/// The pages that these blocks occupy, in order and disjoint.
+pub(super) fn pages_of(blocks: &[LazyBlock]) -> Option<Vec<Span>> {
+    let mut all = Vec::with_capacity(blocks.len());
+    for block in blocks.iter().filter(|block| block.length > 0) {
+        let span = Span::new(Offset(block.offset), Length(block.length));
+        all.push(span.outward(page_bytes())?);
+    }
+    all.sort_unstable();
+    let mut joined: Vec<Span> = Vec::new();
+    for span in all {
+        let end = span.offset.0 + span.length.0;
+        match joined.last_mut() {
+            Some(last) if span.offset.0 <= last.offset.0 + last.length.0 => {
+                last.length = Length(end.max(last.offset.0 + last.length.0) - last.offset.0);
+            }
+            _ => joined.push(span),
+        }
+    }
+    Some(joined)
+}
+
+impl PagedObject {
+    pub(super) fn new(
+        (map, source): (Arc<LazyMap>, PagesConnection),
+        id: ObjectId,
+        (blocks, pages): (Vec<LazyBlock>, Vec<Span>),
+        requester: Requester,
+    ) -> Arc<Self> {
+        let source = CurrentPages { source: Arc::new(source), is_first: true };
+        let address = map.address();
+        let source = Mutex::new(source);
+        let words = map.span().length.0.div_ceil(CHUNK_BYTES * 64) + 1;
+        let shown = Mutex::new(vec![0; words as usize]);
+        let process = process_number();
+        let object = Arc::new(Self { map, id, blocks, pages, requester, source, shown, process });
+        let _steady = fork::without_fork();
+        let mut all = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(address, Arc::downgrade(&object));
+        object
+    }
+
+    /// The range of the file for an offset at the seal; `None` if it is in no block.
+    pub(super) fn span_of(&self, origin: u64, length: u64) -> Option<Span> {
+        let wanted = Span::new(Offset(origin), Length(length));
+        let block = self
+            .blocks
+            .iter()
+            .find(|block| Span::new(Offset(block.origin), Length(block.length)).contains(wanted))?;
+        Some(Span::new(Offset(block.offset + (origin - block.origin)), Length(length)))
+    }
+
+    /// Brings and shows whole pages. If the node or the home of the object restarts meanwhile, waits
+    /// for it for a while.
+    pub(super) fn bring(&self, span: Span) -> Result<(), Error> {
+        let mut until = None;
+        loop {
+            let current = lock(&self.source).clone();
+            let error = match self.bring_by(&current, span) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let until = *until.get_or_insert_with(|| Instant::now() + self.requester.timeout);
+            tracing::debug!(object = %self.id, %error, "pages that were not brought");
+            match self.open_again(&current, until) {
+                Ok(()) if Instant::now() < until => {}
+                // A lost node is no member any more, so nobody knows its objects.
+                Err(Error::NotFound { .. }) if matches!(error, Error::NodeLost { .. }) => {
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+                Ok(()) => return Err(error),
+            }
+        }
+    }
+
+    fn bring_by(&self, current: &CurrentPages, span: Span) -> Result<(), Error> {
+        let CurrentPages { source, is_first } = current;
+        if *is_first {
+            let end = span.offset.0.saturating_add(span.length.0);
+            source.bring(span.offset.0, end, self.requester.timeout)?;
+        }
+        for part in self.pages.iter().filter_map(|pages| pages.intersection(span)) {
+            if *is_first {
+                self.map.show(part)?;
+                self.note_shown(part, span);
+            } else {
+                self.map.show_copy(part.offset, &self.read(source, part)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bit of a chunk: the number of its word, and the bit in it.
+    fn bit_of(&self, at: u64) -> (usize, u64) {
+        let chunk = (at / CHUNK_BYTES).saturating_sub(self.map.span().offset.0 / CHUNK_BYTES);
+        ((chunk / 64) as usize, 1 << (chunk % 64))
+    }
+
+    /// Notes the chunks of which all pages were shown as part of `span`.
+    fn note_shown(&self, part: Span, span: Span) {
+        let end = span.offset.0 + span.length.0;
+        let Span { offset: Offset(start), length } = self.map.span();
+        let is_all = |chunk: u64| {
+            let last = (chunk + CHUNK_BYTES).min(start + length.0);
+            span.offset.0 <= chunk.max(start) && last <= end
+        };
+        let mut shown = lock(&self.shown);
+        let first = part.offset.0 - part.offset.0 % CHUNK_BYTES;
+        for chunk in (first..part.offset.0 + part.length.0).step_by(CHUNK_BYTES as usize) {
+            let (word, bit) = self.bit_of(chunk);
+            if let Some(word) = shown.get_mut(word).filter(|_| is_all(chunk)) {
+                *word |= bit;
+            }
+        }
+    }
+
+    /// Shows a page again that was shown before, without asking anybody: the system may have taken
+    /// it out of the page table. False if it was not, or is not in the file.
+    pub(super) fn show_again(&self, page: Span) -> bool {
+        let (word, bit) = self.bit_of(page.offset.0);
+        let is_shown = lock(&self.shown).get(word).is_some_and(|word| word & bit != 0);
+        is_shown && self.map.show(page).is_ok()
+    }
+
+    /// The contents of whole pages, from another file than the mapped one.
+    fn read(&self, source: &PagesConnection, span: Span) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; span.length.as_usize()];
+        for (number, block) in self.blocks.iter().enumerate() {
+            let of_block = Span::new(Offset(block.offset), Length(block.length));
+            let Some(part) = of_block.intersection(span) else { continue };
+            let at = (part.offset.0 - span.offset.0) as usize;
+            let into = bytes.get_mut(at..at + part.length.as_usize()).unwrap_or_default();
+            source.read(number, part.offset.0 - block.offset, into, self.requester.timeout)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Opens the object anew, unless another thread has. An error: it cannot be opened any more.
+    fn open_again(&self, failed: &CurrentPages, until: Instant) -> Result<(), Error> {
+        let ObjectId { hi, lo } = self.id;
+        loop {
+            if !Arc::ptr_eq(&lock(&self.source).source, &failed.source) {
+                return Ok(());
+            }
+            let (error, is_passing) = match self.requester.open(WireTarget::Id(hi, lo), true) {
+                Ok(OpenOutcome::Lazy(opened, _)) if opened.1.is_of(&self.blocks) => {
+                    let (_, source) = *opened;
+                    let is_first = failed.is_first && source.has_file_of(&failed.source);
+                    let source = Arc::new(source);
+                    *lock(&self.source) = CurrentPages { source, is_first };
+                    return Ok(());
+                }
+                Ok(OpenOutcome::Lazy(..) | OpenOutcome::Replica) => {
+                    let text = format!("object {} has other blocks than before", self.id);
+                    (Error::InvalidDescriptor(text), false)
+                }
+                Ok(OpenOutcome::Nothing) => (Error::NotFound { what: self.id.to_string() }, false),
+                Ok(OpenOutcome::Later) => {
+                    let waited_ms = crate::clock::millis(self.requester.timeout);
+                    let what = format!("object {} to be opened again", self.id);
+                    (Error::Timeout { what, waited_ms }, true)
+                }
+                // The daemon restarts.
+                Err(error @ Error::Disconnected { .. }) => (error, true),
+                Err(error) => (error, false),
+            };
+            if !is_passing || Instant::now() >= until {
+                return Err(error);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Gives up the pages of a range, as far as they were not shown: their readers get SIGBUS.
+    pub(super) fn give_up(&self, span: Span) {
+        for part in self.pages.iter().filter_map(|pages| pages.intersection(span)) {
+            if let Err(error) = self.map.give_up(part) {
+                tracing::error!(object = %self.id, %error, "readers of its pages wait for ever");
+            }
+        }
+    }
+
+    pub(super) fn id(&self) -> ObjectId {
+        self.id
+    }
+}
+
+impl Drop for PagedObject {
+    fn drop(&mut self) {
+        let _steady = fork::without_fork();
+        let mut all = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+        let address = self.map.address();
+        if all.get(&address).is_some_and(|one| one.strong_count() == 0) {
+            all.remove(&address);
+        }
+    }
+}
+
+/// Ends the thread of an object with the last buffer over it.
+#[derive(Debug)]
+pub(super) struct Users {
+    pub(super) stop: OwnedFd,
+    /// Its place at the node is needed to open the object again.
+    pub(super) _session: Arc<Session>,
+    pub(super) process: u64,
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        // A forked child has no thread, and shares the counter of its parent's.
+        if self.process != process_number() {
+            return;
+        }
+        // A full counter stops the thread as well.
+        let _ = rustix::io::write(self.stop.as_fd(), &1u64.to_ne_bytes());
+    }
+}
+
+/// Brings the bytes at these addresses (address, length), as far as they are of objects whose pages
+/// are brought one by one, and returns how many those are. After it no access to them waits or
+/// fails, whatever happens to other nodes. Other addresses are ignored.
+///
+/// # Errors
+///
+/// [`Error::NodeLost`], [`Error::NotFound`] and the like: some of the bytes can no longer be
+/// brought. [`Error::Disconnected`] also in a forked child. [`Error::Interrupted`].
+pub fn fetch(ranges: &[(usize, usize)]) -> Result<u64, Error> {
+    let mut bytes = 0;
+    for (address, length) in ranges.iter().copied() {
+        let Some((object, span)) = find(address, length) else { continue };
+        if object.process != process_number() {
+            let (socket, reason) =
+                (object.requester.socket.clone(), "its parent has it".to_owned());
+            return Err(Error::Disconnected { socket, reason });
+        }
+        bytes += span.length.0;
+        let end = span.offset.0 + span.length.0;
+        let first = span.offset.0 - span.offset.0 % CHUNK_BYTES.max(page_bytes());
+        let mut at = first;
+        while at < end {
+            let part = Span::new(Offset(at), Length(PART_BYTES.min(end - at)));
+            let pages = part.outward(page_bytes()).unwrap_or(part);
+            object.bring(pages)?;
+            at += part.length.0;
+            crate::interrupt::pause(Duration::ZERO)?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// The object at an address, and the range of its file.
+fn find(address: usize, length: usize) -> Option<(Arc<PagedObject>, Span)> {
+    let object = {
+        let _steady = fork::without_fork();
+        let all = OBJECTS.read().unwrap_or_else(PoisonError::into_inner);
+        all.range(..=address).next_back()?.1.upgrade()?
+    };
+    let distance = (address - object.map.address()) as u64;
+    let map = object.map.span();
+    let wanted = Span::new(Offset(map.offset.0.checked_add(distance)?), Length(length as u64));
+    let span = wanted.intersection(map)?;
+    Some((object, span))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_blocks_are_joined_where_they_share_some() {
+        let page = page_bytes();
+        let block = |offset, length| LazyBlock { origin: 0, offset, length };
+        let blocks = [block(5 * page, 10), block(128, 1), block(page - 1, 2), block(3 * page, 0)];
+        let found = pages_of(&blocks).unwrap();
+        let spans = [(0, 2 * page), (5 * page, page)];
+        let spans = spans.map(|(offset, length)| Span::new(Offset(offset), Length(length)));
+        assert_eq!(found, spans);
+    }
+}

@@ -1,0 +1,141 @@
+//! Opens an object whose pages are brought one by one, and rebuilds its value over it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_buffer::Buffer;
+use bytes::Bytes;
+use farrow_arrow::{Decoded, Limits, Rebuilt};
+use farrow_memory::lazy::{LazyBytes, LazyMap, LazyMapError, PageFaults, PageFaultsError};
+use farrow_memory::{Length, Offset, Span, process_number};
+use farrow_store::{ObjectId, ObjectKind};
+use farrow_wire::LazyObject;
+use rustix::event::EventfdFlags;
+
+use super::ahead::ReadAhead;
+use super::faults;
+use super::object::{PAUSE, PagedObject, Users, pages_of};
+use super::source::{OpenOutcome, PagesConnection, Requester};
+use crate::connection::session::Session;
+use crate::error::Error;
+use crate::key::ObjectKey;
+
+/// The result of [`open`].
+pub(crate) enum FoundLazy {
+    /// There is no such object.
+    Nothing,
+    /// The client's node has all of it.
+    Replica,
+    /// Its value.
+    Value(Rebuilt),
+}
+
+/// A buffer over the object, which keeps its thread.
+struct OwnedBytes {
+    bytes: LazyBytes,
+    _users: Arc<Users>,
+}
+
+impl AsRef<[u8]> for OwnedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+/// Opens an object of a node whose memory is not mapped.
+pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLazy, Error> {
+    let requester = Requester::of(session);
+    let until = Instant::now() + requester.timeout;
+    loop {
+        match requester.open(target.wire(), false) {
+            Ok(OpenOutcome::Nothing) => return Ok(FoundLazy::Nothing),
+            Ok(OpenOutcome::Replica) => return Ok(FoundLazy::Replica),
+            Ok(OpenOutcome::Later) => crate::interrupt::pause(Duration::ZERO)?,
+            Ok(OpenOutcome::Lazy(opened, device)) => {
+                return value(*opened, device, requester, session).map(FoundLazy::Value);
+            }
+            // The daemon restarts.
+            Err(Error::Disconnected { .. }) if Instant::now() < until => {
+                crate::interrupt::pause(PAUSE)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn value(
+    (opened, source): (LazyObject, PagesConnection),
+    device: Option<OwnedFd>,
+    requester: Requester,
+    session: &Arc<Session>,
+) -> Result<Rebuilt, Error> {
+    let id = ObjectId { hi: opened.id.0, lo: opened.id.1 };
+    let decoded = decode(&opened, id)?;
+    let invalid = || Error::InvalidDescriptor(format!("object {id} has no pages"));
+    let pages = pages_of(&opened.blocks).ok_or_else(invalid)?;
+    let (first, last) = pages.first().zip(pages.last()).ok_or_else(invalid)?;
+    let end = last.offset.0 + last.length.0;
+    let hull = Span::new(Offset(first.offset.0), Length(end - first.offset.0));
+    let faults = PageFaults::open(device.as_ref().map(AsFd::as_fd))?;
+    let map = Arc::new(LazyMap::new(source.file.as_fd(), hull, faults)?);
+    let object = PagedObject::new((map, source), id, (opened.blocks, pages), requester);
+    let system = |error: std::io::Error| Error::System {
+        what: "serve page faults",
+        reason: error.to_string(),
+    };
+    let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let stop = stop.map_err(|errno| system(errno.into()))?;
+    let users = Arc::new(Users {
+        stop: stop.try_clone().map_err(system)?,
+        _session: Arc::clone(session),
+        process: process_number(),
+    });
+    let spans = decoded.ranges().filter_map(|(origin, length)| object.span_of(origin, length));
+    let ends = spans.map(|span| span.offset.0 + span.length.0).collect();
+    faults::start(Arc::clone(&object), ReadAhead::new(ends), stop).map_err(system)?;
+    // It reads some offsets of variable-width columns.
+    Ok(decoded.rebuild(&|origin, length| {
+        let bytes = object.map.bytes(object.span_of(origin, length)?)?;
+        let bytes = OwnedBytes { bytes, _users: Arc::clone(&users) };
+        Some(Buffer::from(Bytes::from_owner(bytes)))
+    })?)
+}
+
+fn decode(opened: &LazyObject, id: ObjectId) -> Result<Decoded, Error> {
+    let decoded = Decoded::parse(&opened.descriptor, &Limits::default())?;
+    let theirs = decoded.stamp().region;
+    if theirs != id.hi {
+        let ours = id.hi;
+        let reason = format!("offsets in region {theirs:#018x}, it lies in {ours:#018x}");
+        return Err(Error::InvalidDescriptor(reason));
+    }
+    let kind = decoded.kind() as u8;
+    if kind != opened.kind {
+        let word = |kind| ObjectKind::from_u8(kind).map_or("of no kind", ObjectKind::as_str);
+        let (theirs, ours) = (word(kind), word(opened.kind));
+        let reason = format!("it is {theirs} by its descriptor, {ours} by its entry");
+        return Err(Error::InvalidDescriptor(reason));
+    }
+    Ok(decoded)
+}
+
+impl From<PageFaultsError> for Error {
+    fn from(error: PageFaultsError) -> Self {
+        match error {
+            PageFaultsError::NoRight { .. } => Self::PermissionDenied(error.to_string()),
+            error => Self::System { what: "lazy=True", reason: error.to_string() },
+        }
+    }
+}
+
+impl From<LazyMapError> for Error {
+    fn from(error: LazyMapError) -> Self {
+        match error {
+            LazyMapError::File(error) => error.into(),
+            LazyMapError::Map(error) => error.into(),
+            LazyMapError::Faults(error) => error.into(),
+            error => Self::System { what: "lazy=True", reason: error.to_string() },
+        }
+    }
+}
