@@ -3,7 +3,8 @@
 Two nodes that do not map each other's memory, and a Flight server of the same table in a separate
 process, all on this machine over loopback, without TLS.  Each round measures every case once with
 each peer, so the ratios are of one run.  CPU seconds include both sides: two daemons and the
-client, or server and client.  Writes the raw samples and a table to bench/results/.
+client, or server and client.  Pages on demand (``lazy=True``) are measured beside a raw round trip
+of 64 KiB and beside ``farrow.fetch``.  Writes the raw samples and a table to bench/results/.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import contextlib
 import gc
 import json
 import os
+import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -52,6 +55,14 @@ CASES = (
     ("small", "1 kB of bytes, first in the node"),
 )
 
+# (case, its title, the other peer)
+LAZY_CASES = (
+    ("fault", "a page on demand, 64 KiB: first read of a page", "raw"),
+    ("scan", "read a column in order, page by page", "fetch"),
+)
+CHUNK_BYTES = 64 << 10
+SCAN_BYTES = 64 << 20
+
 
 def table_of(rows: int) -> pa.Table:
     """100 columns of float64 in chunks of 250,000 rows."""
@@ -88,6 +99,17 @@ def serve(rows: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.shutdown())
     print(server.port, flush=True)
     server.serve()
+
+
+def serve_raw() -> None:
+    """64 KiB over TCP for each byte of one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        connection, _ = server.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        chunk = bytes(CHUNK_BYTES)
+        while connection.recv(1):
+            connection.sendall(chunk)
 
 
 def node(folder: Path, name: str, listen: str, join: str | None, memory: int) -> Any:
@@ -172,6 +194,54 @@ class Run:
         return found
 
 
+def measure_lazy(
+    run: Run,
+    clients: tuple[farrow.Client, farrow.Client],
+    ours: list[int],
+    rounds: int,
+    faults: int,
+) -> None:
+    """Pages on demand: single ones in random order, and a whole column."""
+    home, reader = clients
+    command = [sys.executable, __file__, "--serve-raw"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    peer = socket.create_connection(("127.0.0.1", int(server.stdout.readline())))
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    room = bytearray(CHUNK_BYTES)
+    column = np.arange(SCAN_BYTES // 8, dtype=np.float64)
+    total = column.sum()
+    at = [number * CHUNK_BYTES // 8 for number in range(1, SCAN_BYTES // CHUNK_BYTES, 2)]
+
+    def ask() -> None:
+        peer.sendall(b"x")
+        left = memoryview(room)
+        while left:
+            left = left[peer.recv_into(left) :]
+
+    for number in range(rounds):
+        name = f"lazy {number}"
+        home.put(column, name)
+        lazy = reader.get(name, lazy=True)
+        for one in random.Random(number).sample(at, faults):
+            found = run.measure("fault", "farrow", ours, lambda lazy=lazy, one=one: lazy[one])
+            assert found == one
+            run.measure("fault", "raw", [server.pid], ask)
+        del lazy
+        for case in ("farrow", "fetch"):
+            home.put(column, f"{name} {case}")
+            lazy = reader.get(f"{name} {case}", lazy=True)
+            before = farrow.fetch if case == "fetch" else len
+            found = run.measure(
+                "scan", case, ours, lambda lazy=lazy, before=before: (before(lazy), lazy.sum())[1]
+            )
+            assert found == total
+            del lazy
+        home.delete([name, f"{name} farrow", f"{name} fetch"])
+    peer.close()
+    server.wait(30)
+
+
 def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
     """All cases, once a round with each."""
     run = Run()
@@ -182,6 +252,8 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
         "rows": 100 * 8 * len(FEW),
         "again": table.nbytes,
         "small": SMALL_BYTES,
+        "fault": CHUNK_BYTES,
+        "scan": SCAN_BYTES,
     }
     memory = table.nbytes * 5 // 2 + (256 << 20)
     with processes(rows, memory) as (folder, started, port):
@@ -229,6 +301,7 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
                 run.measure("small", "farrow", ours, lambda one=one: reader.get(f"small {one}"))
                 run.measure("small", "flight", theirs, lambda: ask(small=True))
             home.delete([name, *(f"small {one}" for one in range(small))])
+        measure_lazy(run, (home, reader), ours, rounds, small)
     return run, size
 
 
@@ -257,6 +330,10 @@ def report(run: Run, size: dict[str, int]) -> str:
         cells.append(f"{middle:.3g} ({min(ratios):.3g} to {max(ratios):.3g})")
         cells += [_seconds(one) if one > 0 else "-" for one in cpu]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    lines += ["", "| case | lazy | other |", "| --- | --- | --- |"]
+    for case, title, peer in LAZY_CASES:
+        both = (statistics.median(run.seconds[case, one]) for one in ("farrow", peer))
+        lines.append(f"| {title} | " + " | ".join(map(_seconds, both)) + f" ({peer}) |")
     whole = statistics.median(run.seconds["whole", "farrow"])
     lines.append(f"\nThe whole table: {size['whole'] / 2**30 / whole:.3g} GiB/s.")
     return "\n".join(lines)
@@ -269,7 +346,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small table, few rounds")
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
     parser.add_argument("--serve", type=int, metavar="ROWS", help=argparse.SUPPRESS)
+    parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve_raw:
+        serve_raw()
+        return 0
     if options.serve is not None:
         serve(options.serve)
         return 0

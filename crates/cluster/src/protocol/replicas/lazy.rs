@@ -88,59 +88,49 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let origin = head.id;
-        let waiters = || opening.waiters.into_iter().chain(opening.late);
+        let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
+        let waiting: Vec<_> = waiters.iter().map(|one| (one.session, one.seq)).collect();
         let bytes: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
+        let release = Action::Net(NetAction::Release { node: node.clone(), hold });
         let is_again = opening.key.extent == Extent::Lazy { is_again: true };
-        let whole = self.replica_of(origin, None).filter(|_| !is_again).map(LocalReplica::Whole);
-        let known = self.replicas.lazy.known(&NetQuery::Id(origin.hi, origin.lo));
-        let room = match (whole, known) {
-            (None, None) => self.room_for_lazy(bytes, now_ms, out),
-            _ => Ok(()),
+        let whole = self.replica_of(origin, None).filter(|_| !is_again);
+        if let Some(whole) = whole.map(LocalReplica::Whole) {
+            out.push(release);
+            return answer_all(waiters, &Ok(fetched(Some(whole))), out);
+        }
+        if let Some(file) = self.replicas.lazy.known(&NetQuery::Id(origin.hi, origin.lo)) {
+            out.push(release);
+            return self.attach_lazy(file, waiting, out);
+        }
+        if let Err(error) = self.room_for_lazy(bytes, now_ms, out) {
+            out.push(release);
+            return answer_all(waiters, &Err(error), out);
+        }
+        let object = LazyObject {
+            id: (origin.hi, origin.lo),
+            kind: head.kind.as_u8(),
+            bytes: head.size.0,
+            blocks: blocks_of(&opened.blocks, &head.origins),
+            descriptor: brought.descriptor,
+            descriptor_crc: brought.descriptor_crc,
         };
-        if whole.is_some() || known.is_some() || room.is_err() {
-            out.push(Action::Net(NetAction::Release { node, hold }));
-        } else {
-            let object = LazyObject {
-                id: (origin.hi, origin.lo),
-                kind: head.kind.as_u8(),
-                bytes: head.size.0,
-                blocks: blocks_of(&opened.blocks, &head.origins),
-                descriptor: brought.descriptor,
-                descriptor_crc: brought.descriptor_crc,
-            };
-            let file = self.replicas.token();
-            let (blocks, wish) = (opened.blocks, opening.key.wish.clone());
-            let key = origin.lo;
-            out.push(Action::Net(NetAction::OpenFile { file, key, blocks: blocks.clone() }));
-            let (users, until_ms, is_current) = (BTreeSet::new(), Some(now_ms), true);
-            let lazy = Lazy {
-                node,
-                hold,
-                origin,
-                wish,
-                blocks,
-                bytes,
-                object,
-                users,
-                until_ms,
-                is_current,
-            };
-            self.replicas.lazy.all.insert(file, lazy);
-            self.replicas.fetched_total += 1;
-            let waiters = waiters().map(|one| (one.session, one.seq));
-            return self.attach_lazy(file, waiters, out);
-        }
-        match (whole, known) {
-            (Some(whole), _) => answer_all(waiters(), &Ok(fetched(Some(whole))), out),
-            (None, Some(file)) => {
-                let waiters = waiters().map(|one| (one.session, one.seq));
-                self.attach_lazy(file, waiters, out);
-            }
-            (None, None) => {
-                let refused = room.map(|()| fetched(None));
-                answer_all(waiters(), &refused, out);
-            }
-        }
+        let (file, key, blocks) = (self.replicas.token(), origin.lo, opened.blocks);
+        out.push(Action::Net(NetAction::OpenFile { file, key, blocks: blocks.clone() }));
+        let lazy = Lazy {
+            node,
+            hold,
+            origin,
+            wish: opening.key.wish,
+            blocks,
+            bytes,
+            object,
+            users: BTreeSet::new(),
+            until_ms: Some(now_ms),
+            is_current: true,
+        };
+        self.replicas.lazy.all.insert(file, lazy);
+        self.replicas.fetched_total += 1;
+        self.attach_lazy(file, waiting, out);
     }
 
     /// Ensures that all pages of one more object have room, so that no fault fails for lack of it.
