@@ -224,9 +224,9 @@ impl RecordSender for TlsWriter {
             let text = format!("its keys have protected {sent} records of at most {max}");
             return Err(ConnectionError::Tls(text));
         }
-        while rest.len() > 0 {
+        while !rest.is_empty() {
             let mut to_send: Vec<Vec<u8>> = Vec::with_capacity(RECORDS_PER_CALL);
-            while to_send.len() < RECORDS_PER_CALL && rest.len() > 0 {
+            while to_send.len() < RECORDS_PER_CALL && !rest.is_empty() {
                 let (payload, later) = rest.split_at(FRAGMENT_BYTES);
                 to_send.push(self.encrypt(payload)?);
                 rest = later;

@@ -54,9 +54,7 @@ fn scopes(is_long: bool) -> Vec<(&'static str, Scope)> {
         ("hints", hints),
         ("a large object", Scope { readers: 1, ..large }),
     ];
-    let all = Budget { losses: 1, home_crashes: 1, reader_crashes: 1, pauses: 1, ..SMALL };
     let long = [
-        ("everything once", of(all)),
         ("two gets and a loss", of(Budget { losses: 1, gets: 2, ..SMALL })),
         ("two gets and a home", of(Budget { home_crashes: 1, gets: 2, ..SMALL })),
         ("two gets and a pause", of(Budget { pauses: 1, gets: 2, ..SMALL })),
