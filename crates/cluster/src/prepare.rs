@@ -62,7 +62,7 @@ pub(crate) fn start(
                         Ok(())
                     };
                     let mut lent = lent.iter().filter_map(|span| span.intersection(heap));
-                    lent.try_for_each(|span| each_piece(span, &by_alias, &is_stopped))
+                    lent.try_for_each(|span| each_piece(span, by_alias, &is_stopped))
                 });
         if let Err(error) = done {
             tracing::debug!(%error, "pages are not made ready ahead");
