@@ -25,7 +25,7 @@ _CHUNK = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/[0-9]{10}", re.DOTALL
 def table_names(client: Client) -> list[str]:
     """All huge tables, and all named tables and record batches."""
     listed = client.list(all_nodes=True).select(["name", "id", "kind", "metadata"])
-    tabular = pc.is_in(listed["kind"], value_set=pa.array(["table", "record_batch"]))
+    tabular = pc.is_in(listed["kind"], value_set=pa.array(["table", "record batch"]))
     rows = [row for row in listed.filter(tabular).to_pylist() if row["name"]]
     roots = {
         (row["name"], row["id"].hex())
