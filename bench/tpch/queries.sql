@@ -1,4 +1,5 @@
--- The 22 questions of TPC-H with the validation parameters of its specification, in DuckDB's SQL.
+-- The 22 questions of TPC-H with the validation parameters of its specification, in SQL that DuckDB and
+-- DataFusion accept.
 -- A line "-- query N" begins a query.
 
 -- query 1
@@ -30,7 +31,7 @@ group by all order by revenue desc, o_orderdate, l_orderkey limit 10;
 -- query 4
 select o_orderpriority, count(*) as orders from orders
 where o_orderdate >= date '1993-07-01' and o_orderdate < date '1993-10-01' and exists (
-    from lineitem where l_orderkey = o_orderkey and l_commitdate < l_receiptdate)
+    select 1 from lineitem where l_orderkey = o_orderkey and l_commitdate < l_receiptdate)
 group by all order by o_orderpriority;
 
 -- query 5
@@ -47,7 +48,7 @@ where l_shipdate >= date '1994-01-01' and l_shipdate < date '1995-01-01'
     and l_discount between 0.05 and 0.07 and l_quantity < 24;
 
 -- query 7
-select s.n_name as supplier, c.n_name as customer, year(l_shipdate) as year,
+select s.n_name as supplier, c.n_name as customer, extract(year from l_shipdate) as year,
     sum(l_extendedprice * (1 - l_discount)) as volume
 from supplier join lineitem on s_suppkey = l_suppkey join orders on o_orderkey = l_orderkey
     join customer on c_custkey = o_custkey join nation s on s_nationkey = s.n_nationkey
@@ -57,7 +58,7 @@ where (s.n_name, c.n_name) in (('FRANCE', 'GERMANY'), ('GERMANY', 'FRANCE'))
 group by all order by supplier, customer, year;
 
 -- query 8
-select year(o_orderdate) as year,
+select extract(year from o_orderdate) as year,
     sum(case when s.n_name = 'BRAZIL' then l_extendedprice * (1 - l_discount) else 0 end)
         / sum(l_extendedprice * (1 - l_discount)) as share
 from part join lineitem on p_partkey = l_partkey join supplier on s_suppkey = l_suppkey
@@ -69,7 +70,7 @@ where r_name = 'AMERICA' and o_orderdate between date '1995-01-01' and date '199
 group by all order by year;
 
 -- query 9
-select n_name, year(o_orderdate) as year,
+select n_name, extract(year from o_orderdate) as year,
     sum(l_extendedprice * (1 - l_discount) - ps_supplycost * l_quantity) as profit
 from part join lineitem on p_partkey = l_partkey join supplier on s_suppkey = l_suppkey
     join partsupp on ps_suppkey = l_suppkey and ps_partkey = l_partkey
@@ -95,8 +96,8 @@ where value > (select sum(value) * 0.0001 from stock)
 order by value desc, ps_partkey;
 
 -- query 12
-select l_shipmode, count(*) filter (o_orderpriority in ('1-URGENT', '2-HIGH')) as high,
-    count(*) filter (o_orderpriority not in ('1-URGENT', '2-HIGH')) as low
+select l_shipmode, count(*) filter (where o_orderpriority in ('1-URGENT', '2-HIGH')) as high,
+    count(*) filter (where o_orderpriority not in ('1-URGENT', '2-HIGH')) as low
 from orders join lineitem on o_orderkey = l_orderkey
 where l_shipmode in ('MAIL', 'SHIP') and l_commitdate < l_receiptdate and l_shipdate < l_commitdate
     and l_receiptdate >= date '1994-01-01' and l_receiptdate < date '1995-01-01'
@@ -110,7 +111,7 @@ with counts as (
 select orders, count(*) as customers from counts group by all order by customers desc, orders desc;
 
 -- query 14
-select 100 * sum(l_extendedprice * (1 - l_discount)) filter (p_type like 'PROMO%')
+select 100 * sum(l_extendedprice * (1 - l_discount)) filter (where p_type like 'PROMO%')
     / sum(l_extendedprice * (1 - l_discount)) as share
 from lineitem join part on l_partkey = p_partkey
 where l_shipdate >= date '1995-09-01' and l_shipdate < date '1995-10-01';
@@ -168,9 +169,9 @@ select s_name, count(*) as late
 from supplier join lineitem own on s_suppkey = own.l_suppkey join orders on o_orderkey = own.l_orderkey
     join nation on s_nationkey = n_nationkey
 where o_orderstatus = 'F' and own.l_receiptdate > own.l_commitdate and n_name = 'SAUDI ARABIA'
-    and exists (from lineitem other
+    and exists (select 1 from lineitem other
         where other.l_orderkey = own.l_orderkey and other.l_suppkey <> own.l_suppkey)
-    and not exists (from lineitem other
+    and not exists (select 1 from lineitem other
         where other.l_orderkey = own.l_orderkey and other.l_suppkey <> own.l_suppkey
             and other.l_receiptdate > other.l_commitdate)
 group by all order by late desc, s_name limit 100;
@@ -178,8 +179,8 @@ group by all order by late desc, s_name limit 100;
 -- query 22
 with chosen as (
     select substring(c_phone, 1, 2) as code, c_acctbal, c_custkey from customer
-    where code in ('13', '31', '23', '29', '30', '18', '17'))
+    where substring(c_phone, 1, 2) in ('13', '31', '23', '29', '30', '18', '17'))
 select code, count(*) as customers, sum(c_acctbal) as balance from chosen
 where c_acctbal > (select avg(c_acctbal) from chosen where c_acctbal > 0)
-    and not exists (from orders where o_custkey = c_custkey)
+    and not exists (select 1 from orders where o_custkey = c_custkey)
 group by all order by code;
