@@ -19,7 +19,7 @@ export PATH := $(BIN):$(PATH)
 # A node that somebody uses here must not be found by the tests.
 unexport FARROW_SOCKET
 
-SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.cc' \
+SOURCES := $(shell find crates cpp python sql -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.cc' \
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
@@ -38,6 +38,7 @@ $(VENV)/tools: pyproject.toml
 # test-install has.
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
 	pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	pip install --quiet --no-deps --force-reinstall ./sql
 	touch $@
 
 install: $(VENV)/farrow
@@ -86,6 +87,7 @@ check-version:
 	@version="$(VERSION:v%=%)"
 	has() { grep -q "$$1" "$$2" || { echo "check-version: $$2 does not say $$version" >&2; exit 1; }; }
 	has "^version = \"$$version\"$$" Cargo.toml
+	has "^version = \"$$version\"$$" sql/pyproject.toml
 	has "^appVersion: $$version$$" packaging/chart/Chart.yaml
 	has "^## $$version (2" CHANGELOG.md
 
@@ -197,8 +199,8 @@ reproduce: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench docs examples kernel kernel/run crates/python packaging
-	ruff format --check python tests bench docs examples kernel kernel/run crates/python packaging
+	ruff check python sql tests bench docs examples kernel kernel/run crates/python packaging
+	ruff format --check python sql tests bench docs examples kernel kernel/run crates/python packaging
 	mypy
 	python bench/figures.py
 

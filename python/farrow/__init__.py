@@ -17,6 +17,7 @@ from farrow._connect import connect
 from farrow._lazy import fetch
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
 from farrow._objects import get_object, put_object
+from farrow._sql import sql
 from farrow._types import NodeInfo
 from farrow.exceptions import (
     AlreadyExists,
@@ -88,4 +89,5 @@ __all__ = [
     "get_object",
     "huge",
     "put_object",
+    "sql",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Its fixtures are of the tests that name it in pytest_plugins.
-pytest.register_assert_rewrite("flight_cases")
+pytest.register_assert_rewrite("flight_cases", "sql_cases")
 
 # Longest wait for anything that should be quick; a test never asserts that it was.
 LIMIT_SECONDS = 30.0

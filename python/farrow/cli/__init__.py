@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from farrow.cli import _flight, _graph, _lab
+from farrow.cli import _flight, _graph, _lab, _sql
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     _flight.add_parser(commands, common)
+    _sql.add_parsers(commands, common)
 
     demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
     demo.add_argument(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import farrow
-from farrow.cli import _graph, _lab
+from farrow.cli import _graph, _lab, _sql
 from farrow.cli import _nodes as _about_nodes
 from farrow.cli._client import connect, parse_target
 from farrow.cli._flight import flight
@@ -135,6 +135,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "top": _top,
     "dashboard": _dashboard,
     "flight": flight,
+    "sql": _sql.sql,
+    "sql-worker": _sql.worker,
     "demo": _demo,
     "graph": _graph.graph,
     "lab": _lab.lab,

@@ -24,7 +24,7 @@ from farrow.cli._write import as_table, format_for, write_object
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["get"]
+__all__ = ["get", "preview", "write_file"]
 
 _PREVIEW_ROWS = 10
 _PREVIEW_COLUMNS = 8
@@ -37,7 +37,7 @@ def get(options: argparse.Namespace) -> int:
         if options.json:
             print_json(_summary(options.name, value))
         else:
-            _preview(options.name, value)
+            preview(options.name, value)
         return 0
     target = options.output or "-"
     word = options.format or (format_for(Path(target)) if target != "-" else None)
@@ -52,7 +52,7 @@ def get(options: argparse.Namespace) -> int:
         write_object(value, sys.stdout.buffer, word)
         sys.stdout.buffer.flush()
     else:
-        _write_file(value, Path(target), word)
+        write_file(value, Path(target), word)
         if options.json:
             written = Path(target).stat().st_size
             print_json({"name": options.name, "file": target, "format": word, "bytes": written})
@@ -67,7 +67,7 @@ def _is_table(value: Any) -> bool:
     return True
 
 
-def _write_file(value: Any, target: Path, word: str) -> None:
+def write_file(value: Any, target: Path, word: str) -> None:
     """Write a temporary file and rename it, so that no incomplete file is visible.
 
     A file behind a symbolic link is written in place.
@@ -126,7 +126,7 @@ def _shape(value: Any) -> tuple[str, list[int], int]:
     return "bytes", [value.size], value.size
 
 
-def _preview(name: str, value: Any) -> None:
+def preview(name: str, value: Any) -> None:
     """Print the first rows of a table, or a summary of another object."""
     out = console()
     if not _is_table(value):

@@ -1,0 +1,111 @@
+"""Columns of Farrow's tables as functions of the number of the row.
+
+DataFusion has no way to put a table of Python into a serialized plan.  It resolves functions by
+their names, though.  So a table is read as ``select column_0(value), ... from range(first, end)``:
+the function gets the numbers of a batch of rows, and returns those rows of the column in place.  A
+filter leaves gaps in the numbers: then the function takes the rows that are left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import datafusion
+import numpy as np
+import pyarrow as pa
+
+from farrow_sql._errors import QueryFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Column", "register"]
+
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+class Column:
+    """The rows ``first`` to ``first + len(values)`` of one column."""
+
+    def __init__(
+        self, values: pa.ChunkedArray, first: int, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._type = values.type
+        self._chunks = [chunk for chunk in values.chunks if len(chunk)]
+        lengths = np.array([len(chunk) for chunk in self._chunks], np.int64)
+        # The row at which each chunk begins, and the end.
+        self._starts = np.concatenate([[0], np.cumsum(lengths)]) + first
+        self._is_cancelled = is_cancelled
+
+    def __call__(self, numbers: pa.Array) -> pa.Array:
+        """The values of these rows."""
+        if self._is_cancelled():
+            raise QueryFailed("the query was cancelled")
+        if len(numbers) == 0:
+            return pa.array([], self._type)
+        if numbers.null_count:
+            raise QueryFailed(f"{numbers.null_count} of {len(numbers)} numbers of rows are null")
+        rows = numbers.to_numpy(zero_copy_only=False)
+        least, most = int(rows.min()), int(rows.max())
+        if least < self._starts[0] or most >= self._starts[-1]:
+            raise QueryFailed(
+                f"rows {least} to {most} of a part that has {self._starts[0]} to {self._starts[-1]}"
+            )
+        if most - least == len(rows) - 1 and bool(np.all(rows[1:] - rows[:-1] == 1)):
+            return self._range(least, most + 1)
+        return self._some(rows)
+
+    def _range(self, begin: int, end: int) -> pa.Array:
+        first, last = self._chunk_of(begin), self._chunk_of(end - 1)
+        parts = []
+        for number in range(first, last + 1):
+            start = self._starts[number]
+            chunk = self._chunks[number]
+            low, high = max(0, begin - start), min(len(chunk), end - start)
+            parts.append(chunk.slice(low, high - low))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _some(self, rows: np.ndarray[Any, Any]) -> pa.Array:
+        found = np.searchsorted(self._starts, rows, side="right") - 1
+        if found[0] == found[-1] and bool(np.all(found == found[0])):
+            chunk = int(found[0])
+            return _take(self._chunks[chunk], rows - self._starts[chunk])
+        # The rows of each chunk, then back into the order that was asked for.
+        order = np.argsort(found, kind="stable")
+        numbers, begins = np.unique(found[order], return_index=True)
+        ends = [*begins[1:], len(rows)]
+        parts = [
+            _take(self._chunks[number], rows[order[begin:end]] - self._starts[number])
+            for number, begin, end in zip(numbers, begins, ends, strict=True)
+        ]
+        joined = pa.concat_arrays(parts)
+        if bool(np.all(order[1:] > order[:-1])):
+            return joined
+        back = np.empty(len(rows), np.int64)
+        back[order] = np.arange(len(rows))
+        return _take(joined, back)
+
+    def _chunk_of(self, row: int) -> int:
+        return int(np.searchsorted(self._starts, row, side="right")) - 1
+
+
+def _take(values: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
+    """Some rows of an array.  Arrow takes none of views: those are taken as plain strings."""
+    plain = _PLAIN.get(values.type)
+    if plain is not None:
+        first = int(rows.min())
+        around = values.slice(first, int(rows.max()) + 1 - first).cast(plain)
+        return around.take(pa.array(rows - first)).cast(values.type)
+    try:
+        return values.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:
+        # Run by run of rows that follow each other.
+        ends = np.flatnonzero(np.diff(rows) != 1) + 1
+        runs = np.split(rows, ends)
+        return pa.concat_arrays([values.slice(int(run[0]), len(run)) for run in runs])
+
+
+def register(context: datafusion.SessionContext, name: str, column: Column) -> None:
+    """Let plans of a session call the column by a name."""
+    function = datafusion.udf(column, [pa.int64()], column._type, "immutable", name=name)
+    context.register_udf(function)

@@ -1,0 +1,205 @@
+"""The tables of a query: a version of each, where its rows lie, and which of them matter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+import farrow
+from farrow._attached import table_names
+from farrow.dataset import _HUGE_TABLE_KEY, dataset
+from farrow_sql._sessions import quoted, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import datafusion
+    import pyarrow.compute as pc
+
+__all__ = [
+    "Part",
+    "Source",
+    "add_views",
+    "column_name",
+    "first_row",
+    "missing",
+    "prune",
+    "read_ranges",
+    "sources",
+]
+
+# Rows of a table, and tables of all tasks of a query, are counted by the bits below and above.
+FIRST_ROW_BITS = 36
+_NOT_FOUND = re.compile(r"table 'datafusion\.public\.(.+)' not found", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows in one object, in the memory of one node."""
+
+    id: bytes
+    rows: int
+    node: str
+    nbytes: int
+    # In the table.
+    position: int
+
+
+@dataclass
+class Source:
+    """A table that does not change during the query: a version of a huge table, or an object."""
+
+    name: str
+    schema: pa.Schema
+    parts: list[Part]
+    is_huge: bool
+    # Keeps the rows of mapped nodes in memory, also if the table is dropped meanwhile.
+    dataset: Any
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(part.rows for part in self.parts)
+
+
+def sources(
+    client: farrow.Client, query: str
+) -> tuple[list[Source], dict[str, farrow.FarrowError]]:
+    """The tables whose names are in the text of a query, and why some cannot be read.
+
+    A name may be in the text by chance: its error counts only if the query needs the table.
+    """
+    lowered = query.lower()
+    found, failed = [], {}
+    for name in table_names(client):
+        if name in lowered or name.replace('"', '""') in query:
+            try:
+                found.append(_source(client, name))
+            except farrow.FarrowError as error:
+                failed[name] = error
+    return found, failed
+
+
+def missing(
+    client: farrow.Client, error: Exception, failed: dict[str, farrow.FarrowError]
+) -> farrow.FarrowError | None:
+    """Why a table is not there that DataFusion did not find, if there is a better reason."""
+    found = _NOT_FOUND.search(str(error))
+    if found is None:
+        return None
+    if found[1] in failed:
+        return failed[found[1]]
+    try:
+        client.metadata(found[1])
+    except farrow.NotFound:
+        return None
+    except farrow.FarrowError as reason:
+        return reason
+    return None
+
+
+def _source(client: farrow.Client, name: str) -> Source:
+    if _HUGE_TABLE_KEY in client.metadata(name):
+        table = client.huge_table(name)
+        version = table.version
+        parts = [
+            Part(one.id, one.rows, one.node, one.nbytes, one.position)
+            for one in table.partitions(version)
+        ]
+        return Source(name, table.schema, parts, True, dataset(table, version=version))
+    for one in client.list(name, all_nodes=True).to_pylist():
+        if one["name"] == name:
+            value = client.get(one["id"])
+            rows = dataset(value)
+            part = Part(one["id"], value.num_rows, one.get("node") or "", one["bytes"], 0)
+            return Source(name, rows.schema, [part], False, rows)
+    raise farrow.NotFound(f"no object named {name!r}")
+
+
+class _Recorder(ds.InMemoryDataset):  # type: ignore[misc]
+    """A dataset without rows that notes which filters a plan gives it."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__(schema.empty_table())
+        self.filters: list[pc.Expression | None] = []
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
+        self.filters.append(filter)
+        # A plan over no fragments is not made; this one is never read.
+        return iter([None])
+
+
+def prune(query: str, found: list[Source]) -> list[list[Part]]:
+    """The parts of each table that can have rows for a filter of the query.
+
+    DataFusion plans the query over datasets, and gives each its filter.  A query has the same
+    result over the rows that any of the filters of a table leaves.
+    """
+    context = session(1)
+    recorders = []
+    for source in found:
+        recorders.append(_Recorder(source.schema))
+        context.register_dataset(quoted(source.name), recorders[-1])
+    try:
+        context.sql(query).execution_plan()
+    except Exception:
+        # The plan of the query itself reports what is wrong.
+        return [source.parts for source in found]
+    return [_left(source, one.filters) for source, one in zip(found, recorders, strict=True)]
+
+
+def _left(source: Source, filters: list[pc.Expression | None]) -> list[Part]:
+    if not source.is_huge or not filters:
+        return source.parts
+    positions: set[int] = set()
+    for one in filters:
+        if one is None:
+            return source.parts
+        positions.update(chunk.position for chunk in source.dataset.partitions(one))
+    return [part for part in source.parts if part.position in positions]
+
+
+def first_row(table: int) -> int:
+    """The number of the first row of a table in a plan that is not divided."""
+    return (table + 1) << FIRST_ROW_BITS
+
+
+def column_name(table: int, column: int) -> str:
+    """The function that reads a column of a table."""
+    return f"farrow_{table}_{column}"
+
+
+def add_views(
+    context: datafusion.SessionContext, found: list[Source]
+) -> dict[tuple[int, int], int]:
+    """A view for each table, whose functions are registered; the ranges that stand for them."""
+    ranges = {}
+    for number, source in enumerate(found):
+        first = first_row(number)
+        columns = ", ".join(
+            f"{quoted(column_name(number, column))}(value) as {quoted(name)}"
+            for column, name in enumerate(source.schema.names)
+        )
+        end = first + source.rows
+        rows = f"select {columns} from range({first}, {end})"
+        context.sql(f"create view {quoted(source.name)} as {rows}").collect()
+        ranges[(first, end)] = number
+    return ranges
+
+
+def read_ranges(
+    client: farrow.Client, ranges: list[tuple[bytes, int, int]], schema: pa.Schema
+) -> pa.Table:
+    """Rows of objects, one range after another: of each only these columns, in place or fetched."""
+    names = schema.names
+    parts = []
+    for id, begin, end in ranges:
+        part = client.get(id, columns=names, rows=slice(begin, end))
+        if isinstance(part, pa.RecordBatch):
+            part = pa.Table.from_batches([part])
+        parts.append(part.replace_schema_metadata())
+    return pa.concat_tables(parts) if parts else schema.empty_table()

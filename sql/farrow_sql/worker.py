@@ -1,0 +1,156 @@
+"""A worker: runs tasks of queries at its node, until SIGTERM.
+
+``farrow sql-worker`` on each machine, several times for several cores, is all that a cluster
+needs::
+
+    farrow sql-worker --listen 10.0.0.5 --memory 4GiB
+
+The process itself only announces the worker.  Each query is served by a process of its own, since
+DataFusion cannot end some operators: a query that was cancelled and does not end is ended with its
+process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import datafusion
+
+import farrow
+from farrow_sql._exchange import delete_leftovers
+from farrow_sql._workers import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MEMORY_BYTES", "QUERIES", "Supervisor"]
+
+# For the operators of one task; more spills to disk.
+MEMORY_BYTES = 1 << 30
+# Served at a time; each has a process of about 100 MiB.
+QUERIES = 2
+# How soon the end of a process is seen.
+_POLL_SECONDS = 0.1
+# A node that was started again gets the announcement within this time.
+_ANNOUNCE_SECONDS = 2.0
+# A process that cannot start is tried again, not at once.
+_RESTART_SECONDS = 1.0
+_END_SECONDS = 5.0
+
+
+class Supervisor:
+    """The worker of this process.
+
+    Args:
+        connect: makes the client; called once.
+        host: address to listen at, and to announce.
+        memory: bytes for the operators of one task.
+        queries: number of queries served at a time.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], farrow.Client],
+        *,
+        host: str = "127.0.0.1",
+        memory: int = MEMORY_BYTES,
+        queries: int = QUERIES,
+    ) -> None:
+        self._client = connect()
+        self._node = self._client.node or ""
+        self._key = secrets.token_hex(32)
+        self._stop = threading.Event()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        self.name = f"{PREFIX}{self._node or 'node'}-{os.getpid()}-{secrets.token_hex(4)}"
+        announcement = {
+            "host": host,
+            "port": self._listener.getsockname()[1],
+            "key": self._key,
+            "node": self._node,
+            "pid": os.getpid(),
+            "datafusion": datafusion.__version__,
+        }
+        self._announcement = json.dumps(announcement).encode()
+        self._settings = json.dumps(
+            {
+                "name": self.name,
+                "address": self._client.address,
+                "namespace": self._client.namespace,
+                "key": self._key,
+                "memory": memory,
+                "listener": self._listener.fileno(),
+                "family": int(family),
+            }
+        )
+        self._queries = queries
+        self._processes: list[tuple[subprocess.Popen[bytes], float]] = []
+
+    def serve(self) -> None:
+        """Announce the worker and have queries served, until :meth:`stop`."""
+        announced = -_ANNOUNCE_SECONDS
+        try:
+            self._start_missing()
+            # Ready when the first process is.
+            self._processes[0][0].stdout.read(1)  # type: ignore[union-attr]
+            while not self._stop.wait(_POLL_SECONDS):
+                self._start_missing()
+                if time.monotonic() - announced >= _ANNOUNCE_SECONDS:
+                    self._announce()
+                    announced = time.monotonic()
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """End :meth:`serve`; it may be called by a signal handler."""
+        self._stop.set()
+
+    def _announce(self) -> None:
+        """Announce this worker, again if its node lost what it had."""
+        with contextlib.suppress(farrow.FarrowError):
+            if not self._client.contains(self.name):
+                self._client.put(self._announcement, self.name)
+                self._client.pin(self.name)
+
+    def _start_missing(self) -> None:
+        now = time.monotonic()
+        ended = [one for one in self._processes if one[0].poll() is not None]
+        self._processes = [one for one in self._processes if one[0].poll() is None]
+        for process, _ in ended:
+            delete_leftovers(self._client, worker=self.name, process=str(process.pid))
+        if any(now - began < _RESTART_SECONDS for _, began in ended):
+            self._stop.wait(_RESTART_SECONDS)
+        while len(self._processes) < self._queries and not self._stop.is_set():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "farrow_sql._serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._listener.fileno()],
+            )
+            # It ends when this pipe does: also if this process is killed.
+            process.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            self._processes.append((process, now))
+
+    def _end(self) -> None:
+        with contextlib.suppress(farrow.FarrowError):
+            self._client.delete(self.name)
+        self._listener.close()
+        for process, _ in self._processes:
+            process.stdin.close()  # type: ignore[union-attr]
+        for process, _ in self._processes:
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()  # type: ignore[union-attr]

@@ -1,0 +1,266 @@
+"""SQL over two nodes: TPC-H as DuckDB answers it, plans, errors and the command."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import farrow
+from conftest import wait_until
+from farrow import cli
+from sql_cases import Workers, nameless, rows_of
+
+if TYPE_CHECKING:
+    pass
+
+ROOT = Path(__file__).resolve().parents[2]
+pytest.importorskip("datafusion")
+farrow_sql = pytest.importorskip("farrow_sql")
+pytest_plugins = ["sql_cases"]
+
+
+# TPC-H
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; averages of decimals have six digits in DataFusion."""
+    if isinstance(one, (float, decimal.Decimal)) or isinstance(other, (float, decimal.Decimal)):
+        if one is None or other is None:
+            return one is other
+        return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1.0001e-6)
+    return bool(one == other)
+
+
+@pytest.fixture(scope="module")
+def tpch(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """DuckDB's own tables, and the same rows in chunks that lie on both nodes in turn."""
+    duckdb = pytest.importorskip("duckdb")
+    program = Path(sys.executable).with_name("tpchgen-cli")
+    if not program.exists():
+        pytest.skip("tpchgen-cli is not installed")
+    folder = tmp_path_factory.mktemp("tpch")
+    command = [str(program), "parquet", "-s", "0.01", "--output-dir", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    client = workers.cluster.client("a")
+    connection = duckdb.connect()
+    for path in sorted(folder.glob("*.parquet")):
+        connection.execute(f"create table {path.stem} as from '{path}'")
+        rows = pq.read_table(path)
+        table = client.huge_table(path.stem, rows.schema.remove_metadata())
+        step = max(1, -(-rows.num_rows // 5))
+        for number, start in enumerate(range(0, rows.num_rows, step)):
+            chunk = rows.slice(start, step).replace_schema_metadata().combine_chunks()
+            table.append(chunk, node="ab"[number % 2])
+    return connection
+
+
+def tpch_queries() -> dict[int, str]:
+    text = (ROOT / "bench" / "tpch" / "queries.sql").read_text()
+    _, *parts = re.split(r"^-- query (\d+)$", text, flags=re.M)
+    return {int(number): sql for number, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def test_all_queries_of_tpch_are_distributed_and_right(tpch: Any, workers: Workers) -> None:
+    queries = tpch_queries()
+    assert list(queries) == list(range(1, 23))
+    client = workers.cluster.client("a")
+    for number, text in queries.items():
+        wanted = tpch.execute(text).fetchall()
+        found, prepared = farrow_sql._query.Query(text, client, timeout=120).run()
+        assert prepared.plan is not None, (number, prepared.reason)
+        nodes = {worker.node for run in prepared.runs for worker in run.workers.values()}
+        assert nodes == {"a", "b"}, number
+        rows = rows_of(found)
+        assert len(rows) == len(wanted), number
+        for row, other in zip(rows, wanted, strict=True):
+            assert all(map(same, row, other)), (number, row, other)
+    # No filter of all queries lost everything.
+    assert len(tpch.execute(queries[1]).fetchall()) == 4
+    wait_until(lambda: nameless(client) == 0, "the exchanges are deleted")
+
+
+def test_another_answer_is_seen() -> None:
+    """The canary."""
+    assert same(decimal.Decimal("1.50"), 1.5)
+    assert not same(1.5, 1.51)
+    assert not same("a", "b")
+    assert not same(None, 0.0)
+
+
+# What queries can be
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("select count(*) from numbers", [(40_000,)]),
+        ("select sum(v) from numbers where k < 0", [(None,)]),
+        ("select k from numbers where k < 0", []),
+        ("select k, count(*) from numbers where k < 0 group by k", []),
+        ("select count(*) from numbers a cross join numbers b", [(1_600_000_000,)]),
+        ("select v from numbers order by v desc limit 2", [(39_999.0,), (39_998.0,)]),
+        ("select 1 + 1", [(2,)]),
+        (
+            "select s, r from (select s, row_number() over (partition by s order by v desc) as r "
+            "from numbers) where r = 2 order by s limit 1",
+            [("text 0", 2)],
+        ),
+        (
+            "select count(*), count(b.v) from numbers a left join "
+            "(select * from numbers where v >= 39990) b on a.v = b.v",
+            [(40_000, 10)],
+        ),
+        # A join that has to see all of its left side; the same numbers on both sides.
+        (
+            "select count(*) from (select v from numbers where v < 50) a left join "
+            "(select v from numbers where v < 40) b on a.v < b.v",
+            [(50 + 39 * 40 // 2 - 39,)],
+        ),
+        (
+            "select count(*) from numbers where k not in (select k from numbers where v < 1)",
+            [(39_960,)],
+        ),
+        (
+            "select sum(n) from (select count(*) as n from numbers union all select k from numbers "
+            "where v = 1)",
+            [(40_000 + 919,)],
+        ),
+        ("select count(distinct k), count(distinct s) from numbers", [(1000, 7)]),
+        ('select count(*) from "numbers" n where n.v between 5 and 7;', [(3,)]),
+    ],
+)  # fmt: skip
+def test_answers(workers: Workers, query: str, wanted: list[Any]) -> None:
+    assert rows_of(farrow.sql(query, workers.cluster.client("b"), timeout=60)) == wanted
+
+
+def test_results_and_exchanges_stay_in_place(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    found = farrow.sql("select s, v from numbers where v >= 100 order by v", client)
+    assert found.num_rows == 39_900
+    address = found["v"].chunk(0).buffers()[1].address
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split("-", 1) for line in mapped if "/farrow-" in line]
+    inside = [int(low, 16) <= address < int(rest.split()[0], 16) for low, rest in ranges]
+    assert any(inside), "the result is in the memory of a node"
+    wait_until(lambda: nameless(client) == 0, "the exchanges are deleted")
+    # The result holds its memory.
+    assert found["v"][-1].as_py() == 39_999.0
+
+
+def test_chunks_that_a_filter_leaves_out_are_not_read(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    text = farrow_sql.explain("select sum(k) from numbers where v >= 30000", client, analyze=True)
+    assert "table numbers: 1 of 4 chunks, rows: 10000 on b" in text
+    assert "read 10000 rows of tables" in text
+    # Of two scans of a table, each counts.
+    query = (
+        "select count(*) from numbers a join numbers b on a.k = b.k where a.v < 5 and b.v > 39000"
+    )
+    assert "table numbers: 2 of 4 chunks" in farrow_sql.explain(query, client)
+    everything = "select count(*) from numbers a join numbers b on a.k = b.k where a.v < 5"
+    assert "table numbers: 4 of 4 chunks" in farrow_sql.explain(everything, client)
+
+
+def test_explain_says_where_tasks_run_and_what_moves(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    query = "select k, count(*) from numbers group by k"
+    planned = farrow_sql.explain(query, client)
+    assert "stage 0: 2 tasks, 1 on a, 1 on b" in planned
+    assert "table numbers: 20000 + 20000 rows" in planned
+    ran = farrow_sql.explain(query, client, analyze=True)
+    assert "read 40000 rows of tables (0 of other nodes)" in ran
+    moved = re.search(r"moved between nodes: (\S+ \S+) of exchanges, 0 rows of tables", ran)
+    assert moved is not None
+    assert moved[1] != "0 B"
+
+
+def test_what_cannot_be_divided_runs_here(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    query = (
+        "with recursive n as (select 1 as i union all select i + 1 from n where i < 3) "
+        "select * from n"
+    )
+    assert sorted(rows_of(farrow.sql(query, client))) == [(1,), (2,), (3,)]
+    assert "one stage, in this process: the operator" in farrow_sql.explain(query, client)
+    assert farrow.sql("select * from numbers limit 3", client).num_rows == 3
+
+
+def test_tables_of_other_kinds(workers: Workers) -> None:
+    client = workers.cluster.client("b")
+    client.put(pa.table({"K": [1, 2], "d": pa.array(["x", "y"]).dictionary_encode()}), "Some/Table")
+    client.put(pa.record_batch({"k": [2, 3], "empty": pa.nulls(2, pa.float64())}), "batch")
+    client.huge_table("without rows", pa.schema([("k", pa.int64())]))
+    try:
+        query = 'select t."K", t.d, b.empty from "Some/Table" t join batch b on t."K" = b.k'
+        assert rows_of(farrow.sql(query, workers.cluster.client("a"))) == [(2, "y", None)]
+        assert rows_of(farrow.sql('select count(k) from "without rows"', client)) == [(0,)]
+    finally:
+        client.delete(["Some/Table", "batch"])
+        client.huge_table("without rows").drop()
+
+
+# Errors
+
+
+def test_errors_have_the_words_of_datafusion(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    with pytest.raises(farrow.InvalidArgument, match=r"Valid fields are .*numbers\.k"):
+        farrow.sql("select nope from numbers", client)
+    with pytest.raises(farrow.InvalidArgument, match=r"'datafusion\.public\.nothing' not found"):
+        farrow.sql("select * from nothing", client)
+    with pytest.raises(farrow.InvalidArgument, match="not supported"):
+        farrow.sql("create table x as select 1", client)
+    with pytest.raises(farrow.InvalidArgument, match="not supported"):
+        farrow.sql("copy numbers to 'file.csv'", client)
+    with pytest.raises(farrow_sql.QueryFailed, match="Divide by zero"):
+        farrow.sql("select 1 / (k - k) from numbers", client)
+    with pytest.raises(farrow.InvalidArgument, match="a timeout of -1"):
+        farrow.sql("select 1", client, timeout=-1)
+    # The workers serve the next query.
+    assert rows_of(farrow.sql("select count(*) from numbers", client)) == [(40_000,)]
+
+
+# The command
+
+
+def test_the_command(workers: Workers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    socket = workers.cluster.nodes["a"].socket
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "farrow.cli", "sql", "--socket", socket, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    shown = run("select count(*) as n from numbers")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "40000" in shown.stdout
+    target = tmp_path / "out.parquet"
+
+    def call(*words: str) -> str:
+        assert cli.main(["sql", "--socket", socket, *words]) == 0
+        return capsys.readouterr().out
+
+    call("select k from numbers where v < 3", "-o", str(target))
+    assert pq.read_table(target).num_rows == 3
+    assert "stage 0: 2 tasks" in call("select sum(k) from numbers", "--explain")
+    assert "moved between nodes" in call("select sum(k) from numbers", "--analyze")
+    assert cli.main(["sql", "--socket", socket, "select nope from numbers"]) == 1
+    assert capsys.readouterr().err.startswith("farrow: query not accepted: ")
+
+
+def test_without_the_package_an_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "farrow_sql", None)
+    with pytest.raises(ImportError, match="pip install farrow-sql"):
+        farrow.sql("select 1")
+    assert cli.main(["sql", "select 1"]) == 1
+    assert "pip install farrow-sql" in capsys.readouterr().err
