@@ -39,7 +39,8 @@ class NodeInfo(NamedTuple):
             "left" (in order); "not joined" (an address to join that is no member).
         is_own: whether it is the client's node.
         fabric: how its memory is reached: "shm" or "device" if it is mapped, "net" or "net+TLS" if
-            its objects are sent over the network; "" if it is not reached.
+            its objects are sent over the network, with "+rdma" behind it if the network card read
+            the last large one; "" if it is not reached.
         coherence: "coherent" or "node-local"; "" if its memory is not mapped.
         capacity: bytes of memory for objects.
         why_not: why its memory is not mapped, or why it is not joined; "" otherwise.

@@ -234,6 +234,11 @@ struct ClusterArguments {
     /// node maps this node's memory), or never
     #[arg(long, value_enum, default_value = "auto", requires = "listen")]
     net: NetUse,
+    /// RDMA device, such as mlx5_0, by which large objects are read from the memory of other nodes
+    /// that have this option too. Their bytes are not encrypted
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", requires = "listen")]
+    rdma: Option<String>,
 }
 
 /// Credentials of a node for etcd.
@@ -296,6 +301,8 @@ impl ClusterArguments {
                 advertise: self.data_advertise,
                 cache: self.cache,
                 used: self.net,
+                #[cfg(feature = "rdma")]
+                rdma: self.rdma,
             },
         })
     }

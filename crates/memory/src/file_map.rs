@@ -191,6 +191,19 @@ impl FileMap {
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 
+    /// Where a span begins in memory, for a device that is told to read or write there by itself.
+    /// The caller keeps the map as long as the device may.
+    ///
+    /// # Errors
+    /// The span is outside the map, or the map is not writable and the device shall write.
+    pub fn start_of(&self, span: Span, is_written: bool) -> Result<*mut u8, AccessError> {
+        if is_written {
+            self.check_writable(span)?;
+        }
+        self.check(span)?;
+        Ok(self.mapping.pointer(span.offset.0))
+    }
+
     /// Copies bytes into the file.
     ///
     /// # Errors

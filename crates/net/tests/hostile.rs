@@ -14,8 +14,8 @@ use common::{Home, LONG, Reader, STALL, member, span, until};
 use farrow_memory::Span;
 use farrow_net::NetError;
 use farrow_net::frame::{
-    ConnectionClass, ErrorCode, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, VERSION,
-    decode_ranges, encode_ranges, piece,
+    ConnectionClass, ENDPOINT_BYTES, ErrorCode, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello,
+    VERSION, decode_ranges, encode_ranges, piece,
 };
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
@@ -227,6 +227,14 @@ fn clients_that_lie_are_cut_and_others_are_served() {
     }
     send(&mut small, Op::Read, 4, 1, &encode_ranges(&[span(u64::MAX, 1)])).unwrap();
     assert_ended(small);
+
+    let mut cards = welcomed(&home, ConnectionClass::Rdma);
+    send(&mut cards, Op::Meet, 5, 0, &[0; ENDPOINT_BYTES]).unwrap();
+    let (header, body) = receive(&mut cards).unwrap();
+    assert_eq!((header.op, header.id), (Op::Error, 5));
+    assert!(String::from_utf8(body).unwrap().contains("no RDMA"));
+    send(&mut cards, Op::Read, 6, 1, &encode_ranges(&[span(0, 1)])).unwrap();
+    assert_ended(cards);
 
     let mut idle = connect(&home);
     idle.write_all(&[Op::Hello as u8]).unwrap();

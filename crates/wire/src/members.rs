@@ -72,7 +72,8 @@ pub struct MemberInfo {
     /// Uid of its region; 0: unknown.
     pub region_uid: u64,
     /// Access to its memory: `shm` or `device` if the memory is mapped, `net` or `net+TLS` if its
-    /// objects are fetched over the network; empty: none.
+    /// objects are fetched over the network, with `+rdma` behind it if a network card read the last
+    /// large one; empty: none.
     pub fabric: String,
     /// `coherent` or `node-local`; empty if the memory is not reachable.
     pub coherence: String,

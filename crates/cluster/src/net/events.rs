@@ -167,6 +167,8 @@ pub enum NetEvent {
         node: String,
         /// Bytes of the transfer.
         bytes: u64,
+        /// How they were read: `net` or `net+TLS`, with `+rdma` behind it if by the network card.
+        way: &'static str,
         /// Its time, from the first request to the last byte in memory.
         elapsed_us: u64,
     },

@@ -16,6 +16,7 @@ mod pool;
 pub(crate) mod query;
 mod serving;
 mod source;
+mod tickets;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,14 +25,16 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::cache::MirrorHold;
-use farrow_net::peer::{DaemonControl, Peer, PeerOptions, Piece};
+use farrow_net::peer::{Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
+#[cfg(feature = "rdma")]
+use farrow_net::server::RdmaHome;
 use farrow_net::server::{DataServer, ServerOptions};
 use farrow_net::source::{HoldId, MemberLife, Source};
 use farrow_net::ticket::Ticket;
@@ -45,6 +48,7 @@ use lazy::LazyFiles;
 use pool::{WaitGroup, WorkerPool};
 use source::RegionSource;
 pub(crate) use source::Rules;
+use tickets::{PeerControl, TicketWaits};
 use transfer::{ReplicaMemory, TransferCost};
 
 /// Most threads for one node that open objects, and that transfer them. Each works on one object at
@@ -55,9 +59,6 @@ const PAGES_THREADS: usize = 4;
 
 /// Most threads that wait for the end of connections, each to one node.
 const ENDING_THREADS: usize = 16;
-
-/// Time limit for a ticket, which the peer issues on request.
-const TICKET_MAX: Duration = Duration::from_secs(3);
 
 /// Time limit for ending the connections of a lost member. After a timeout its holds stay.
 const CUT_MAX: Duration = Duration::from_secs(20);
@@ -78,45 +79,6 @@ impl Teller {
             // If the pipe is full, the event loop wakes anyway.
             let _ = (&*self.wake).write(&[1]);
         }
-    }
-}
-
-/// Requests that the threads of a peer make to the daemon.
-struct PeerControl {
-    node: String,
-    teller: Teller,
-    tickets: Arc<TicketWaits>,
-}
-
-/// Delivers a ticket, or the reason for its absence, to the waiting thread.
-type TicketSender = SyncSender<Result<Ticket, String>>;
-
-/// Threads that wait for tickets, by request number, and the last number.
-#[derive(Default)]
-struct TicketWaits {
-    next: Mutex<(u64, BTreeMap<u64, TicketSender>)>,
-}
-
-impl DaemonControl for PeerControl {
-    fn ticket(&self) -> Result<Ticket, String> {
-        let (sender, receiver) = sync_channel(1);
-        let number = {
-            let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
-            next.0 += 1;
-            let number = next.0;
-            next.1.insert(number, sender);
-            number
-        };
-        self.teller.tell(NetEvent::TicketWanted { node: self.node.clone(), number });
-        let ticket = receiver.recv_timeout(TICKET_MAX);
-        let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.1.remove(&number);
-        ticket.unwrap_or_else(|_| Err(format!("no ticket within {} ms", TICKET_MAX.as_millis())))
-    }
-
-    fn gone(&self, notice: u64, object: u64) {
-        // Daemons send such notices over their control channel instead.
-        tracing::debug!(node = self.node, notice, object, "a notice that no daemon sends");
     }
 }
 
@@ -150,8 +112,35 @@ struct NetShared {
     server: DataServer,
     source: Arc<RegionSource>,
     teller: Teller,
+    /// `"net"` or `"net+TLS"`.
+    kind: &'static str,
+    #[cfg(feature = "rdma")]
+    rdma: Option<String>,
     /// Nodes of which the name of the data server is being resolved.
     resolving: Mutex<BTreeSet<String>>,
+}
+
+impl NetShared {
+    /// How a transfer from a peer was made.
+    fn way(&self, peer: &Peer) -> &'static str {
+        #[cfg(feature = "rdma")]
+        if peer.is_by_rdma() {
+            return if self.kind == "net" { "net+rdma" } else { "net+TLS+rdma" };
+        }
+        let _ = peer;
+        self.kind
+    }
+}
+
+/// Options of the network fabric.
+pub(crate) struct NetOptions {
+    /// Address of the data server. Port 0 means any port.
+    pub(crate) listen: SocketAddr,
+    pub(crate) credentials: Credentials,
+    pub(crate) rules: Arc<RwLock<Rules>>,
+    /// The network card for one-sided reads.
+    #[cfg(feature = "rdma")]
+    pub(crate) rdma: Option<String>,
 }
 
 /// The event loop's handle on the network fabric.
@@ -178,13 +167,9 @@ fn words(error: impl Display) -> String {
 }
 
 impl Net {
-    /// Serves a region at an address. Port 0 means any port.
-    pub(crate) fn start(
-        region: &Arc<Region>,
-        listen: SocketAddr,
-        credentials: Credentials,
-        rules: Arc<RwLock<Rules>>,
-    ) -> Result<Self, String> {
+    /// Serves a region.
+    pub(crate) fn start(region: &Arc<Region>, options: NetOptions) -> Result<Self, String> {
+        let NetOptions { listen, credentials, rules, .. } = options;
         let (wake, told) = UnixStream::pair().map_err(words)?;
         wake.set_nonblocking(true).map_err(words)?;
         told.set_nonblocking(true).map_err(words)?;
@@ -193,18 +178,24 @@ impl Net {
         let source = RegionSource::new(region, rules, teller.clone())?;
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
-        let options = ServerOptions::default();
-        let server = DataServer::start(listener, options, credentials.clone(), reads, None)
+        let map = writable_map(region)?;
+        let of_server = ServerOptions {
+            #[cfg(feature = "rdma")]
+            rdma: options.rdma.clone().map(|device| RdmaHome { device, map: Arc::clone(&map) }),
+            ..ServerOptions::default()
+        };
+        let server = DataServer::start(listener, of_server, credentials.clone(), reads, None)
             .map_err(words)?;
-        let (file, file_offset) = region
-            .fabric()
-            .write_fd(Section::Data)
-            .ok_or_else(|| "the region cannot be written".to_owned())?;
-        let file = file.try_clone_to_owned().map_err(words)?;
-        let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
-        let memory = ReplicaMemory::new(Arc::clone(region), Arc::new(map));
-        let resolving = Mutex::default();
-        let shared = Arc::new(NetShared { memory, server, source, teller, resolving });
+        let shared = Arc::new(NetShared {
+            memory: ReplicaMemory::new(Arc::clone(region), map),
+            server,
+            source,
+            teller,
+            kind: credentials.as_str(),
+            #[cfg(feature = "rdma")]
+            rdma: options.rdma,
+            resolving: Mutex::default(),
+        });
         let (of_threads, group) = (Arc::clone(&shared), Arc::default());
         let endings = WorkerPool::new(&group, ENDING_THREADS, move |job| end(&of_threads, job));
         Ok(Self {
@@ -229,7 +220,7 @@ impl Net {
 
     /// `"net"` or `"net+TLS"`.
     pub(crate) fn kind(&self) -> &'static str {
-        self.credentials.as_str()
+        self.shared.kind
     }
 
     /// A limited number of events, and whether there may be more.
@@ -330,10 +321,7 @@ impl Net {
                 }
             }
             NetAction::Ticket { number, result } => {
-                let mut next = self.tickets.next.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(waiting) = next.1.remove(&number) {
-                    let _ = waiting.try_send(result.map(Ticket::from_bytes));
-                }
+                self.tickets.deliver(number, result.map(Ticket::from_bytes));
             }
             // Handled by the event loop, which has the state.
             NetAction::IssueTicket { .. } => {}
@@ -352,7 +340,11 @@ impl Net {
             }
             return Ok(());
         };
-        let options = PeerOptions::new(node, at, Length(section));
+        let options = PeerOptions {
+            #[cfg(feature = "rdma")]
+            rdma: self.shared.rdma.clone(),
+            ..PeerOptions::new(node, at, Length(section))
+        };
         let control = Arc::new(PeerControl {
             node: node.to_owned(),
             teller: self.shared.teller.clone(),
@@ -419,6 +411,17 @@ impl Drop for Net {
     }
 }
 
+/// The data section of a region, for the bytes of transfers.
+fn writable_map(region: &Region) -> Result<Arc<FileMap>, String> {
+    let (file, file_offset) = region
+        .fabric()
+        .write_fd(Section::Data)
+        .ok_or_else(|| "the region cannot be written".to_owned())?;
+    let file = file.try_clone_to_owned().map_err(words)?;
+    let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
+    Ok(Arc::new(map))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -433,8 +436,8 @@ fn work(shared: &NetShared, job: NetJob) {
         NetJob::Load { origin, peer, hold, pieces } => {
             let result = shared.memory.load(&peer, hold, pieces);
             let result = result.map(|TransferCost { bytes, elapsed_us }| {
-                let node = peer.name().to_owned();
-                shared.teller.tell(NetEvent::Transferred { node, bytes, elapsed_us });
+                let (node, way) = (peer.name().to_owned(), shared.way(&peer));
+                shared.teller.tell(NetEvent::Transferred { node, bytes, way, elapsed_us });
             });
             shared.teller.tell(NetEvent::Loaded { origin, result });
         }

@@ -153,6 +153,9 @@ pub struct NetConfig {
     pub cache: Option<Length>,
     /// When objects are read over the network.
     pub used: NetUse,
+    /// The network card by which large objects are read one-sidedly, of nodes that have one too.
+    #[cfg(feature = "rdma")]
+    pub rdma: Option<String>,
 }
 
 /// When objects of other nodes are read over the network.

@@ -20,7 +20,7 @@ use crate::host::own_host;
 use crate::lock::Lock;
 use crate::logging;
 use crate::memory::OpenedStore;
-use crate::net::Net;
+use crate::net::{Net, NetOptions};
 use crate::peer_memory;
 use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::protocol::NodeState;
@@ -106,7 +106,14 @@ pub(super) fn start_net(
     };
     let region = Arc::clone(state.home().region());
     let rules = Arc::default();
-    let net = Net::start(&region, listen, credentials, Arc::clone(&rules)).map_err(failed)?;
+    let options = NetOptions {
+        listen,
+        credentials,
+        rules: Arc::clone(&rules),
+        #[cfg(feature = "rdma")]
+        rdma: config.net.rdma.clone(),
+    };
+    let net = Net::start(&region, options).map_err(failed)?;
     state.set_net(net.interests(), rules, net.kind(), cache.map(|bytes| bytes.0));
     let bound = net.address().map_err(failed)?;
     let host = config.advertise.as_ref().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);

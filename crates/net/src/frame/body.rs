@@ -28,6 +28,12 @@ pub(super) const OPENED_BLOCKS_MAX: usize = 65_536;
 /// Maximum length of an error text.
 pub const ERROR_TEXT_BYTES_MAX: u64 = 1024;
 
+/// Bytes of the address of a network card's end of a connection.
+pub const ENDPOINT_BYTES: usize = 36;
+
+/// Bytes of the key of an exposed range.
+pub const KEY_BYTES: usize = 4;
+
 /// Ticket, class, and seven zeros.
 pub(super) const HELLO_BYTES: usize = TICKET_BYTES + 8;
 
@@ -40,6 +46,8 @@ pub enum ConnectionClass {
     Bulk,
     /// Writes to the server.
     Push,
+    /// What network cards need to read one-sidedly; no data of objects.
+    Rdma,
 }
 
 /// Body of the first frame.
@@ -59,6 +67,7 @@ impl PeerHello {
             ConnectionClass::Small => 0,
             ConnectionClass::Bulk => 1,
             ConnectionClass::Push => 2,
+            ConnectionClass::Rdma => 3,
         };
         let mut bytes = self.ticket.as_bytes().to_vec();
         bytes.extend([class, 0, 0, 0, 0, 0, 0, 0]);
@@ -80,6 +89,7 @@ impl PeerHello {
             [0, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Small,
             [1, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Bulk,
             [2, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Push,
+            [3, 0, 0, 0, 0, 0, 0, 0] => ConnectionClass::Rdma,
             _ => {
                 let class = rest.first().copied().unwrap_or(0);
                 return Err(wrong(BodyError::Class { class, bytes: rest.len() as u64 }));
@@ -140,9 +150,22 @@ pub fn encode_ranges(ranges: &[Span]) -> Vec<u8> {
 /// Decodes the ranges of a Read or a Push.
 ///
 /// # Errors
-/// [`FrameError::Body`]: no ranges or too many, an empty range, one whose end exceeds 64 bits, or a
-/// total above [`READ_BYTES_MAX`].
+/// As of [`decode_exposed_ranges`], or a total above [`READ_BYTES_MAX`].
 pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
+    let ranges = decode_exposed_ranges(bytes)?;
+    let total = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.length.0));
+    if total > READ_BYTES_MAX {
+        let error = BodyError::TooLong { what: "ranges", bytes: total, max: READ_BYTES_MAX };
+        return Err(FrameError::Body { what: "ranges", error });
+    }
+    Ok(ranges)
+}
+
+/// Decodes the ranges of an Expose, of any length: no thread sends them.
+///
+/// # Errors
+/// [`FrameError::Body`]: no ranges or too many, an empty range, or one whose end exceeds 64 bits.
+pub fn decode_exposed_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
     let wrong = |error| FrameError::Body { what: "ranges", error };
     let mut input = ByteReader { rest: bytes };
     let count = bytes.len() / RANGE_BYTES;
@@ -150,16 +173,7 @@ pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
         let (bytes, max) = (bytes.len() as u64, RANGES_MAX as u64);
         return Err(wrong(BodyError::Count { what: "ranges", bytes, max }));
     }
-    let ranges = input.spans(count).map_err(wrong)?;
-    let total = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.length.0));
-    if total > READ_BYTES_MAX {
-        return Err(wrong(BodyError::TooLong {
-            what: "ranges",
-            bytes: total,
-            max: READ_BYTES_MAX,
-        }));
-    }
-    Ok(ranges)
+    input.spans(count).map_err(wrong)
 }
 
 /// An opened object: the body of the answer to Open.

@@ -1,8 +1,8 @@
 //! The 32-byte header of each frame.
 
 use super::body::{
-    ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, HELLO_BYTES, INLINE_BYTES_MAX, OPENED_BLOCKS_MAX,
-    RANGE_BYTES, RANGES_MAX,
+    ENDPOINT_BYTES, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, HELLO_BYTES, INLINE_BYTES_MAX,
+    KEY_BYTES, OPENED_BLOCKS_MAX, RANGE_BYTES, RANGES_MAX,
 };
 use crate::PIECE_BYTES_MAX;
 use crate::error::FrameError;
@@ -52,11 +52,21 @@ pub enum Op {
     Error = 12,
     /// Acknowledges Release: the hold has ended.
     Released = 13,
+    /// Connects two network cards.
+    Meet = 14,
+    /// Answer to Meet.
+    Met = 15,
+    /// Lets the client's network card read ranges of a held object.
+    Expose = 16,
+    /// Answer to Expose.
+    Exposed = 17,
+    /// Ends what Expose began.
+    Conceal = 18,
 }
 
 impl Op {
     /// Every op.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Hello,
         Self::Welcome,
         Self::Open,
@@ -70,6 +80,11 @@ impl Op {
         Self::GoneSeen,
         Self::Error,
         Self::Released,
+        Self::Meet,
+        Self::Met,
+        Self::Expose,
+        Self::Exposed,
+        Self::Conceal,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -88,10 +103,19 @@ impl Op {
                 let blocks = OPENED_BLOCKS_MAX as u64 * RANGE_BYTES as u64;
                 (counts, counts + blocks + ENTRY_BYTES_MAX + INLINE_BYTES_MAX)
             }
-            Self::Read | Self::Push => (RANGE_BYTES as u64, (RANGES_MAX * RANGE_BYTES) as u64),
+            Self::Read | Self::Push | Self::Expose => {
+                (RANGE_BYTES as u64, (RANGES_MAX * RANGE_BYTES) as u64)
+            }
             Self::Data => (1, PIECE_BYTES_MAX),
             Self::Error => (0, ERROR_TEXT_BYTES_MAX),
-            Self::Release | Self::Released | Self::Pushed | Self::Gone | Self::GoneSeen => (0, 0),
+            Self::Meet | Self::Met => (ENDPOINT_BYTES as u64, ENDPOINT_BYTES as u64),
+            Self::Exposed => (KEY_BYTES as u64, (RANGES_MAX * KEY_BYTES) as u64),
+            Self::Release
+            | Self::Released
+            | Self::Pushed
+            | Self::Gone
+            | Self::GoneSeen
+            | Self::Conceal => (0, 0),
         }
     }
 }

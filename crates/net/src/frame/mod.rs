@@ -25,6 +25,10 @@
 //! | Gone | server | object | none; the id is that of the notice |
 //! | GoneSeen | client | object | none |
 //! | Error | server | code | a text |
+//! | Meet, Met | client, server | none | where a network card's end of the connection is |
+//! | Expose | client | hold | 1 to 256 ranges |
+//! | Exposed | server | hold | a key for each range |
+//! | Conceal | client | none | none |
 //!
 //! The decoders check all input of a peer against limits, and the caller checks it against its
 //! requests. The decoders read no clock and no socket, so a fuzzer can drive them.
@@ -33,8 +37,9 @@ mod body;
 mod header;
 
 pub use body::{
-    ConnectionClass, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode, INLINE_BYTES_MAX, Opened,
-    PeerHello, RANGES_MAX, READ_BYTES_MAX, decode_ranges, encode_ranges,
+    ConnectionClass, ENDPOINT_BYTES, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode,
+    INLINE_BYTES_MAX, KEY_BYTES, Opened, PeerHello, RANGES_MAX, READ_BYTES_MAX,
+    decode_exposed_ranges, decode_ranges, encode_ranges,
 };
 pub use header::{FrameHeader, HEADER_BYTES, OPEN_BYTES_MAX, Op, VERSION};
 

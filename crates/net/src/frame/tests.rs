@@ -50,7 +50,7 @@ fn headers_beyond_their_limits_are_refused_with_numbers() {
         FrameHeader::decode(&bytes, false)
     };
     assert_eq!(with(0, 0, 1), Err(FrameError::UnknownOp { op: 0 }));
-    assert_eq!(with(14, 0, 1), Err(FrameError::UnknownOp { op: 14 }));
+    assert_eq!(with(19, 0, 1), Err(FrameError::UnknownOp { op: 19 }));
     let flags = FrameError::Flags { op: Op::Data, flags: 1, expected: 0 };
     assert_eq!(with(6, 1, 1), Err(flags), "a checksum where TLS has none");
     let (op, min, max) = (Op::Data, 1, PIECE_BYTES_MAX);
@@ -133,7 +133,13 @@ fn opened_objects_come_back_whole_or_not_at_all() {
 #[test]
 fn hellos_name_a_class() {
     let ticket = Ticket::from_bytes([9; 32]);
-    for class in [ConnectionClass::Small, ConnectionClass::Bulk, ConnectionClass::Push] {
+    let classes = [
+        ConnectionClass::Small,
+        ConnectionClass::Bulk,
+        ConnectionClass::Push,
+        ConnectionClass::Rdma,
+    ];
+    for class in classes {
         let hello = PeerHello { ticket, class };
         let mut bytes = hello.encode();
         assert!(PeerHello::decode(&bytes) == Ok(hello));

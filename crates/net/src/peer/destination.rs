@@ -92,6 +92,15 @@ impl Destination {
         }
     }
 
+    /// The map and the pieces of a placement.
+    #[cfg(feature = "rdma")]
+    pub(super) fn placed(&self) -> Option<(&Arc<FileMap>, &[Piece])> {
+        match self {
+            Self::Mirror(_) => None,
+            Self::Placed(placement) => Some((&placement.map, &placement.pieces)),
+        }
+    }
+
     /// Records that a range of the peer is in place.
     pub(super) fn complete(&self, range: Span) {
         if let Self::Mirror(claim) = self {

@@ -14,6 +14,8 @@ mod connect;
 mod destination;
 mod fetch;
 mod push;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod shared;
 mod small;
 
@@ -56,6 +58,8 @@ pub struct Peer {
     small: Arc<small::Small>,
     queue: Arc<bulk::Queue>,
     pushes: push::PushPool,
+    #[cfg(feature = "rdma")]
+    one_sided: rdma::OneSidedReader,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -92,7 +96,15 @@ impl Peer {
         let small = Arc::new(small::Small::new(Arc::clone(&shared)));
         let queue = Arc::new(bulk::Queue::new(Arc::clone(&shared)));
         let pushes = push::PushPool::new(Arc::clone(&shared));
-        let mut peer = Self { shared, small, queue, pushes, threads: Vec::new() };
+        let mut peer = Self {
+            #[cfg(feature = "rdma")]
+            one_sided: rdma::OneSidedReader::new(Arc::clone(&shared)),
+            shared,
+            small,
+            queue,
+            pushes,
+            threads: Vec::new(),
+        };
         for number in 0..count {
             let queue = Arc::clone(&peer.queue);
             let thread = std::thread::Builder::new().name(format!("farrow-net-bulk-{number}"));
@@ -114,6 +126,13 @@ impl Peer {
     #[must_use]
     pub fn link(&self) -> LinkEstimate {
         self.shared.link().clone()
+    }
+
+    /// Whether the last large fetch was read by the network card.
+    #[cfg(feature = "rdma")]
+    #[must_use]
+    pub fn is_by_rdma(&self) -> bool {
+        self.one_sided.is_used()
     }
 
     /// Finds an object at the peer and holds it there. The peer's daemon interprets `want`.
@@ -204,6 +223,10 @@ impl Peer {
     ) -> Result<(), NetError> {
         let bytes = destination.length().0;
         if bytes == 0 {
+            return Ok(());
+        }
+        #[cfg(feature = "rdma")]
+        if bytes > SMALL_FETCH_BYTES_MAX && self.one_sided.fetch(&destination, hold) {
             return Ok(());
         }
         let fetch = Fetch::new(destination);

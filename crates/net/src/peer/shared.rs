@@ -33,6 +33,9 @@ pub struct PeerOptions {
     pub push_connections: usize,
     /// Time limit for establishing a connection.
     pub connect: Duration,
+    /// The network card by which large objects are read one-sidedly, where the peer has one too.
+    #[cfg(feature = "rdma")]
+    pub rdma: Option<String>,
 }
 
 impl PeerOptions {
@@ -47,6 +50,8 @@ impl PeerOptions {
             bulk_connections: 2,
             push_connections: 2,
             connect: Duration::from_secs(1),
+            #[cfg(feature = "rdma")]
+            rdma: None,
         }
     }
 }

@@ -48,7 +48,16 @@ pub(super) fn serve(
     let section = shared.source.map().length();
     lock(&writer).write_bytes(Op::Welcome, 0, VERSION, &section.0.to_le_bytes())?;
     let opens = Opens::new(shared, socket, member.clone(), Arc::clone(&writer));
-    let mut session = PeerSession { shared, socket, member, class: hello.class, reader, writer };
+    let mut session = PeerSession {
+        shared,
+        socket,
+        member,
+        class: hello.class,
+        reader,
+        writer,
+        #[cfg(feature = "rdma")]
+        exposures: shared.options.rdma.clone().map(super::rdma::Exposures::new),
+    };
     // The thread of waiting opens has ended when this returns.
     std::thread::scope(|scope| {
         let ended = session.run(scope, &opens);
@@ -95,6 +104,8 @@ struct PeerSession<'a> {
     class: ConnectionClass,
     reader: FrameReader,
     writer: SharedWriter,
+    #[cfg(feature = "rdma")]
+    exposures: Option<super::rdma::Exposures>,
 }
 
 impl PeerSession<'_> {
@@ -133,6 +144,7 @@ impl PeerSession<'_> {
                 self.shared.source.gone_seen(&self.member, header.offset);
                 Ok(())
             }
+            (Op::Meet | Op::Expose | Op::Conceal, ConnectionClass::Rdma) => self.on_rdma(&header),
             (op, _) => {
                 let place = "at a server, on a connection of another class";
                 Err(FrameError::Unexpected { op, id: header.id, place }.into())
@@ -164,6 +176,24 @@ impl PeerSession<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Only network cards read on such a connection, where this node has one.
+    fn on_rdma(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
+        let body = self.reader.body(header)?;
+        let mut writer = lock(&self.writer);
+        #[cfg(feature = "rdma")]
+        if let Some(exposures) = &mut self.exposures {
+            let source = &*self.shared.source;
+            return match exposures.on_frame(source, &self.member, header, &body)? {
+                Ok(Some((op, body))) => writer.write_bytes(op, header.id, header.offset, &body),
+                Ok(None) => Ok(()),
+                Err(refusal) => refuse(&mut writer, header.id, &refusal),
+            };
+        }
+        drop(body);
+        let refusal = SourceRefusal::new(ErrorCode::Denied, "this node uses no RDMA");
+        refuse(&mut writer, header.id, &refusal)
     }
 
     /// Checks the grant, and receives directly into the heap. A refused push is read to its end, so

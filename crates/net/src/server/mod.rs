@@ -6,6 +6,8 @@
 
 mod connection;
 mod opens;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod registry;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,6 +21,8 @@ use crate::socket::Socket;
 pub use crate::socket::SocketOptions;
 use crate::source::{MemberLife, PushTarget, Source};
 use crate::ticket::{Ticket, TicketError, Tickets};
+#[cfg(feature = "rdma")]
+pub use rdma::RdmaHome;
 use registry::Registry;
 pub use registry::StillRunning;
 
@@ -33,6 +37,9 @@ pub struct ServerOptions {
     pub connections_per_member_max: usize,
     /// Time without a request after which a connection is closed; its client reconnects on demand.
     pub idle: Duration,
+    /// The network card by which readers may read one-sidedly.
+    #[cfg(feature = "rdma")]
+    pub rdma: Option<RdmaHome>,
 }
 
 impl Default for ServerOptions {
@@ -43,6 +50,8 @@ impl Default for ServerOptions {
             connections_max: 256,
             connections_per_member_max: 16,
             idle: Duration::from_secs(300),
+            #[cfg(feature = "rdma")]
+            rdma: None,
         }
     }
 }

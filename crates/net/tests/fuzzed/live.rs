@@ -45,8 +45,13 @@ impl Victim {
         let grant = span(SECTION - 2 * CHUNK_BYTES, CHUNK_BYTES);
         self.home.source.grant(GrantId(1), &liar, grant);
         let mut stream = TcpStream::connect(self.home.address).unwrap();
-        let class = [ConnectionClass::Small, ConnectionClass::Bulk, ConnectionClass::Push]
-            [usize::from(dice.byte()) % 3];
+        let classes = [
+            ConnectionClass::Small,
+            ConnectionClass::Bulk,
+            ConnectionClass::Push,
+            ConnectionClass::Rdma,
+        ];
+        let class = classes[usize::from(dice.byte()) % classes.len()];
         let ticket = self.home.server.issue_ticket(&liar).unwrap();
         let hello = PeerHello { ticket, class }.encode();
         let head = FrameHeader::new(Op::Hello, 0, VERSION, hello.len() as u64).encode(&hello, true);

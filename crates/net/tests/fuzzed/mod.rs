@@ -129,7 +129,10 @@ pub fn decode(data: &[u8]) {
         assert_eq!(hello.encode(), data);
         assert!(matches!(
             hello.class,
-            ConnectionClass::Small | ConnectionClass::Bulk | ConnectionClass::Push
+            ConnectionClass::Small
+                | ConnectionClass::Bulk
+                | ConnectionClass::Push
+                | ConnectionClass::Rdma
         ));
     }
 }

@@ -29,6 +29,17 @@ impl NodeState {
         peer.ask_net_at_ms = is_to_ask.then_some(0);
     }
 
+    /// Records how a node's objects were read last, for the list of members.
+    pub(in crate::protocol) fn reached_by(&mut self, node: &str, way: &'static str) {
+        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(peer) = cluster.peers.get_mut(node) else { return };
+        if peer.by_net.is_some_and(|before| before != way) {
+            peer.by_net = Some(way);
+            cluster.has_news = true;
+            self.tell_members();
+        }
+    }
+
     /// Asks nodes for the addresses of their data servers.
     pub(super) fn ask_by_net(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster.0 else { return };

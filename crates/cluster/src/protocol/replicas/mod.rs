@@ -87,8 +87,9 @@ impl NodeState {
             }
             NetEvent::Loaded { origin, result } => self.loaded(origin, result, now_ms, out),
             NetEvent::Pages { token, result } => self.pages_came(token, result, out),
-            NetEvent::Transferred { node, bytes, elapsed_us } => {
+            NetEvent::Transferred { node, bytes, way, elapsed_us } => {
                 self.transferred(&node, bytes, elapsed_us);
+                self.reached_by(&node, way);
             }
             NetEvent::Resolved { node, at, section } => {
                 let address = at.to_string();

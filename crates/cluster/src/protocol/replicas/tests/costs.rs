@@ -51,7 +51,8 @@ fn the_room_and_the_cost_of_another_node_are_measured() {
     let (now_ms, a) = (pair.now_ms, &mut pair.nodes[0]);
     a.round_trip(token + 1_000_000, 7);
     a.round_trip(token, 120);
-    let transfer = |bytes| NetEvent::Transferred { node: "b".to_owned(), bytes, elapsed_us: 500 };
+    let transfer =
+        |bytes| NetEvent::Transferred { node: "b".to_owned(), bytes, way: "net", elapsed_us: 500 };
     a.net_event(transfer((1 << 20) - 1), now_ms, &mut Vec::new());
     a.net_event(transfer(2 << 20), now_ms, &mut Vec::new());
     let measured = NodeCost {
