@@ -134,7 +134,8 @@ test-spark: $(VENV)/farrow
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; }
 	FARROW_SPARK=require python -m pytest tests/python/test_spark.py tests/python/test_flight_jdbc.py tests/python/test_docs.py -k 'spark or jdbc'
 
-# Two virtual machines that share memory; as root it installs what it needs. Debian on x86-64.
+# Two virtual machines that share memory, then a bad network alone; as root it installs what it needs.
+# Debian on x86-64. VM="--only network" runs one of the two.
 test-vm:
 	$(PYTHON) tests/vm/run.py $(VM)
 
