@@ -30,7 +30,7 @@ PACKAGES = (
     *("libibverbs-dev", "ibverbs-providers"),
 )
 # Several times what a run takes on an idle machine of two cores.
-SECONDS_MAX = 240
+SECONDS_MAX = 480
 TESTS = ("memory", "network")
 
 
